@@ -1,0 +1,52 @@
+# make setup    make .venv with everything for development
+# make demo     a clip made on the spot, questions answered, the timeline shown
+# make test     the fast tests; ARGS="tests/engine -k tree" narrows them down
+# make test-all the slow ones too
+# make check    style, types, import directions
+# make bench    how fast, against what, and is it still the same text
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.crossdraft-ready
+# Small tensors on few cores: more threads than one cost time, and two test runs side by side a great deal of it.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check format bench clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "crossdraft needs Python 3.11 or newer; name one: make setup PYTHON=python3.12" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/crossdraft demo $(ARGS)
+
+bench: setup
+	$(BIN)/crossdraft bench $(ARGS)
+
+test: setup
+	$(ONE_THREAD) $(BIN)/python -m pytest $(ARGS)
+
+test-all: setup
+	$(ONE_THREAD) $(BIN)/python -m pytest -m '' $(ARGS)
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

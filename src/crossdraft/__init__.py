@@ -1,0 +1,58 @@
+"""crossdraft: a fast model that sees the world through a cheaper sense drafts while the slow one still reads.
+
+    import crossdraft as cd
+    engine = cd.Engine.load("reference")
+    answer = engine.generate(cd.Request(video="clip.mp4", events="clip.h5", prompt="What is ahead?"))
+
+Importing this package imports nothing heavy: each public name is loaded when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crossdraft.api import Engine
+    from crossdraft.engine.request import Answer, Piece, Request
+    from crossdraft.engine.sampling import Sampling
+    from crossdraft.engine.stats import Stats
+    from crossdraft.engine.timeline import Timeline
+    from crossdraft.engine.tree import DraftTree
+    from crossdraft.errors import CrossdraftError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Answer",
+    "CrossdraftError",
+    "DraftTree",
+    "Engine",
+    "Piece",
+    "Request",
+    "Sampling",
+    "Stats",
+    "Timeline",
+    "__version__",
+]
+
+_HOME = {
+    "Answer": "crossdraft.engine.request",
+    "CrossdraftError": "crossdraft.errors",
+    "DraftTree": "crossdraft.engine.tree",
+    "Engine": "crossdraft.api",
+    "Piece": "crossdraft.engine.request",
+    "Request": "crossdraft.engine.request",
+    "Sampling": "crossdraft.engine.sampling",
+    "Stats": "crossdraft.engine.stats",
+    "Timeline": "crossdraft.engine.timeline",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its home (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'crossdraft' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,52 @@
+"""`crossdraft convert`: foreign checkpoints to folders that `--target` and `--drafter` load."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+app = typer.Typer(help="Convert checkpoints of other projects.", no_args_is_help=True)
+
+
+@app.callback()
+def convert() -> None:
+    """Convert checkpoints of other projects."""
+
+
+@app.command()
+def eventgpt(
+    source: Annotated[
+        Path, typer.Argument(help="Official checkpoint folder: config.json, tokenizer, weights.")
+    ],
+    destination: Annotated[Path, typer.Argument(help="New folder, written whole or not at all.")],
+    num_frames: Annotated[int, typer.Option(min=1, help="Event frames of one window.")] = 5,
+    vision_config: Annotated[
+        Path | None,
+        typer.Option(help="The tower's config.json, if its heads are not 64 wide as OpenAI CLIP's are."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Convert an official EventGPT checkpoint (safetensors or PyTorch, in shards or not) and say what was decided."""
+    from crossdraft.models.eventgpt import convert_eventgpt
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading")
+
+        def on_shard(what: str, done: int, total: int) -> None:
+            progress.update(task, description=f"{what} weights", completed=done, total=total)
+
+        report = convert_eventgpt(
+            source, destination, num_event_frames=num_frames, vision_config=vision_config, on_shard=on_shard
+        )
+    if as_json:
+        typer.echo(json.dumps(asdict(report) | {"decisions": report.decisions()}, indent=2))
+        return
+    typer.echo(
+        f"{report.destination}: {report.tensors} tensors, {report.parameters:,} parameters, {report.dtype}"
+    )
+    for sentence in report.decisions():
+        typer.echo(f"- {sentence}")

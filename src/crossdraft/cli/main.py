@@ -1,0 +1,109 @@
+"""`crossdraft`: finds the command, and turns what went wrong into one sentence and an exit status.
+
+Exit status: 0 done, 2 bad input or a broken environment, 130 interrupted with Ctrl-C.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from crossdraft import __version__
+from crossdraft.errors import CrossdraftError
+
+# Each is the `app` of the module of that name beside this one, in the order in which a newcomer meets them.
+COMMANDS = ("ask", "bench", "demo", "train", "events", "scenes", "convert")
+
+EXTRA_OF = {
+    "av": "video",
+    "cv2": "events",
+    "faery": "faery",
+    "h5py": "events",
+    "hdf5plugin": "events",
+    "matplotlib": "plots",
+    "pydantic": "train",
+    "scipy": "plots",
+    "yaml": "events",
+}
+
+RED, PLAIN, SHOW_CURSOR = "\x1b[31m", "\x1b[0m", "\x1b[?25h"
+
+
+class LazyGroup(TyperGroup):
+    """Imports a command's module when the command is called for, so that none pays for the others."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Every command."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, or None; the others are then loaded, so that typer can suggest the nearest name."""
+        for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:
+            if name not in self.commands:
+                self.commands[name] = typer.main.get_command(import_module(f"crossdraft.cli.{name}").app)
+        return self.commands.get(cmd_name)
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"crossdraft {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(
+        False, "--version", help="Show the version and leave.", callback=_show_version, is_eager=True
+    ),
+) -> None:
+    """Ask a video a question: a fast model on a cheaper sense drafts the answer while the slow one still reads."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line (default: the process's own) and return its exit status."""
+    return run(app, argv)
+
+
+def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
+    """Run a typer program; bad input becomes one sentence on stderr, a bug of ours stays a traceback."""
+    try:
+        typer.main.get_command(program)(args=argv, prog_name="crossdraft")
+    except SystemExit as leaving:  # typer's own way to end, whatever the outcome
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except CrossdraftError as error:
+        return _complain(str(error))
+    except ModuleNotFoundError as error:
+        extra = EXTRA_OF.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        return _complain(f"Package '{error.name}' is missing; install it: pip install 'crossdraft[{extra}]'.")
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        _show_cursor()
+    return 0
+
+
+def _complain(sentence: str) -> int:
+    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    red, plain = (RED, PLAIN) if coloured else ("", "")
+    print(f"{red}crossdraft: {sentence}{plain}", file=sys.stderr)
+    return 2
+
+
+def _show_cursor() -> None:
+    """A progress bar that was cut short may have left the terminal without one."""
+    if sys.stderr.isatty():
+        print(SHOW_CURSOR, end="", file=sys.stderr, flush=True)

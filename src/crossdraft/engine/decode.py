@@ -1,0 +1,312 @@
+"""The loop: begin and prefill (overlapped when the drafter allows it) → propose → verify → commit → emit.
+
+Several requests share one target pass per round; each accepts its own number of tokens; requests join and leave
+between rounds. Whatever the drafter does, the tokens are those that the target alone would have written.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.accept import Rule, Verdict, rule_for
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.live import READING, Live
+from crossdraft.engine.placement import DrafterLost, OnToken, Placement
+from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
+from crossdraft.engine.sampling import warp_tree
+from crossdraft.engine.target import Chunk, Target, TargetOut
+from crossdraft.engine.timeline import Span
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+
+HIDDEN_NODES = 64  # longest hidden draft
+ROUND_NODES = 16  # longest draft of a later round
+OnPiece = Callable[[Piece], None]
+Result = TypeVar("Result")
+
+
+class Decoder:
+    """One target, one drafter (or none), up to `max_batch` requests at a time.
+
+    Args:
+        target: the model whose output must be reproduced.
+        drafter: where the drafter runs; `None` = the target alone.
+        max_batch: requests that share a pass.
+        rule: acceptance rule by name; `None` = the exact one for the request's temperature.
+        nodes: most nodes drafted per round; the cost model drafts fewer where that is faster.
+        hidden_nodes: most nodes drafted for the ride-along.
+        adaptive: let measured times and acceptances set the budget of each round.
+        on_piece: told every piece as it appears, provisional ones from another thread.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Placement | None = None,
+        *,
+        max_batch: int = 1,
+        rule: str | None = None,
+        nodes: int = ROUND_NODES,
+        hidden_nodes: int = HIDDEN_NODES,
+        adaptive: bool = True,
+        cost: CostModel | None = None,
+        on_piece: OnPiece | None = None,
+    ) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.rule = rule
+        self.nodes = nodes
+        self.hidden_nodes = hidden_nodes
+        self.adaptive = adaptive
+        self.cost = cost or CostModel()
+        self.on_piece = on_piece
+        self.cache = target.new_cache(max_batch)
+        self._waiting: list[tuple[int, Request]] = []
+        self._live: list[Live] = []  # in the order of their cache rows
+        self._done: dict[int, Live] = {}
+        self._tickets = 0
+        self._drafter_seconds = 0.0
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> int:
+        """Queue a request; returns its ticket."""
+        self._tickets += 1
+        self._waiting.append((self._tickets - 1, request))
+        return self._tickets - 1
+
+    def cancel(self, ticket: int) -> None:
+        """End a request before its next round; its answer holds what was emitted until then."""
+        for live in self._live:
+            if live.ticket == ticket:
+                live.finish = Finish.CANCELLED
+        self._waiting = [entry for entry in self._waiting if entry[0] != ticket]
+
+    @property
+    def busy(self) -> bool:
+        """True while a request waits or runs."""
+        return bool(self._waiting or self._live)
+
+    def generate(self, requests: Iterable[Request]) -> list[Answer]:
+        """Answer all requests, in their order."""
+        tickets = [self.submit(request) for request in requests]
+        while self.busy:
+            self.step()
+        return [self.answer(ticket) for ticket in tickets]
+
+    def answer(self, ticket: int) -> Answer:
+        """The finished answer of a ticket; it is handed out once."""
+        if ticket not in self._done:
+            raise CrossdraftError(f"Request {ticket} is not finished, was cancelled before it began, or was fetched.")
+        return self._done.pop(ticket).answer()
+
+    def drop(self) -> None:
+        """Cancel every request at once; the drafter stays."""
+        self._waiting.clear()
+        for live in self._live:
+            live.finish = Finish.CANCELLED
+        self._leave()
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Let waiting requests join, run one shared round, let finished requests leave."""
+        self._leave()
+        while self._waiting and self.cache.rows < self.cache.max_rows:
+            self._join(*self._waiting.pop(0))
+        self._leave()
+        if self._live:
+            self._round(self._live)
+            self._leave()
+
+    def _join(self, ticket: int, request: Request) -> None:
+        """Take up one request: the drafter writes while the target reads."""
+        live = Live(ticket, request, speculating=self.drafter is not None)
+        try:
+            nodes = min(self.hidden_nodes, request.max_new_tokens - 1)
+            self._guard([live], lambda drafter: drafter.start(ticket, request, nodes, self._watch(live)))
+            self._read(live)
+        except BaseException:
+            live.finish = Finish.CANCELLED
+            if live not in self._live:
+                self._guard([live], lambda drafter: drafter.end([ticket]))
+            raise
+
+    def _read(self, live: Live) -> None:
+        """Prefill a new row; the hidden draft rides along with the last piece, the text behind the visual part."""
+        try:
+            with live.timeline.span("target", "prepare"):
+                prompt = self.target.prepare(live.request)
+            live.begin(prompt, self.target)
+            with live.timeline.span("target", "encode"):
+                encoded = self.target.encode(prompt)
+            pieces, offset = self.target.chunks(prompt, encoded)
+            row = self.cache.add_row(len(prompt) + live.request.max_new_tokens + max(self.nodes, self.hidden_nodes) + 1)
+            self._live.append(live)
+            self.cache.offsets[row] = offset
+            with live.timeline.span("target", "prefill", len(prompt)):
+                outs = [self._extend(slice(row, row + 1), [piece], [DraftTree.empty()]) for piece in pieces[:-1]]
+        finally:  # whatever happens, the drafter must not be left writing
+            draft = self._guard([live], lambda drafter: drafter.collect(live.ticket))
+        tree = DraftTree.empty() if draft is None else self._trim(draft.tree)
+        until = time.perf_counter()
+        with live.timeline.span("target", "ride-along", len(pieces[-1].tokens) + len(tree)):
+            outs.append(self._extend(slice(row, row + 1), pieces[-1:], [tree]))
+        self._observe_reading(live, until, outs[-1].seconds)
+        layers = tuple(torch.cat(parts) for parts in zip(*(out.hidden[0] for out in outs), strict=True))
+        self._commit([live], [tree], outs[-1].logits, [layers], [len(prompt)], Origin.HIDDEN)
+
+    def _round(self, lives: list[Live]) -> None:
+        """Propose → verify → commit → emit, for all live requests in one target pass."""
+        start, drafter_before = time.perf_counter(), self._drafter_seconds
+        trees = self._propose(lives)
+        drafted = time.perf_counter()
+        chunks = [Chunk(torch.tensor([live.root])) for live in lives]
+        out = self._extend(slice(0, len(lives)), chunks, trees)
+        verified = time.perf_counter()
+        self._commit(lives, trees, out.logits, out.hidden, [1] * len(lives), Origin.DRAFTED)
+        end = time.perf_counter()
+        self.cost.verify.add(1 + max(len(tree) for tree in trees), out.seconds)
+        for live, tree in zip(lives, trees, strict=True):
+            live.timeline.spans.append(Span("target", "verify", drafted, verified, 1 + len(tree)))
+            live.stats.add_time("verify", out.seconds)
+            live.stats.add_time("draft", self._drafter_seconds - drafter_before)
+            live.stats.add_time("rounds", end - start)
+
+    def _propose(self, lives: Sequence[Live]) -> list[DraftTree]:
+        confidence = self.cost.node_gain() if self.adaptive else 0.0
+        budgets = {live.ticket: Budget(self._budget(live), confidence) for live in lives if live.speculating}
+        asked = [live for live in lives if live.ticket in budgets and budgets[live.ticket].nodes > 0]
+        if not asked:
+            return [DraftTree.empty()] * len(lives)
+        tickets = [live.ticket for live in asked]
+        drafts = self._guard(asked, lambda drafter: drafter.propose(tickets, [budgets[ticket] for ticket in tickets]))
+        trees = {ticket: draft.tree.first(budgets[ticket].nodes) for ticket, draft in zip(tickets, drafts or ())}
+        return [trees.get(live.ticket, DraftTree.empty()) for live in lives]
+
+    def _extend(self, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree]) -> TargetOut:
+        capture = self.drafter.needs.hidden_layers if self.drafter is not None else ()
+        return self.target.extend(self.cache, rows, chunks, trees, capture)
+
+    def _commit(
+        self,
+        lives: Sequence[Live],
+        trees: Sequence[DraftTree],
+        logits: Sequence[Tensor],
+        hidden: Sequence[tuple[Tensor, ...]],
+        roots: Sequence[int],
+        origin: Origin,
+    ) -> None:
+        """Judge each row's tree, move its accepted path into place, emit, and tell the drafter.
+
+        `roots[i]` counts the tokens in front of row i's tree, so that node j's feature stands at `roots[i] + j`.
+        """
+        verdicts: dict[int, Committed] = {}
+        for live, tree, rows, layers, root in zip(lives, trees, logits, hidden, roots, strict=True):
+            verdict = self._judge(live, tree, rows)
+            path = verdict.path
+            self.cache.keep(self._live.index(live), path)
+            live.stats.count_round(tree.depth, len(tree), len(path), hidden=origin is Origin.HIDDEN)
+            if len(tree):
+                self.cost.observe_acceptance(tree.depth, len(path))
+            tokens = (*(tree.tokens[node] for node in path), verdict.bonus)
+            live.emit(tokens, rows, (-1, *path), origin, self.target, self._tell)
+            if live.speculating and live.finish is None:
+                wanted = [*range(root), *(root + node for node in path)]
+                verdicts[live.ticket] = Committed(path, tokens, tuple(layer[wanted] for layer in layers))
+        if verdicts:
+            told = [live for live in lives if live.ticket in verdicts]
+            self._guard(told, lambda drafter: drafter.commit(list(verdicts), list(verdicts.values())))
+
+    def _judge(self, live: Live, tree: DraftTree, logits: Tensor) -> Verdict:
+        sampling = live.request.sampling
+        rule: Rule = rule_for(self.rule, sampling)
+        return rule(tree, warp_tree(logits, tree, live.context, sampling), live.generator)
+
+    def _leave(self) -> None:
+        """Finished requests give their row back; the last row moves into the gap."""
+        for live in [live for live in self._live if live.finish is not None]:
+            row = self._live.index(live)
+            self.cache.drop_row(row)
+            last = self._live.pop()
+            if last is not live:
+                self._live[row] = last
+            live.close()
+            self._guard([live], lambda drafter, ticket=live.ticket: drafter.end([ticket]))
+            self._done[live.ticket] = live
+
+    # -- how much to draft ---------------------------------------------------------------------------------------
+
+    def _budget(self, live: Live) -> int:
+        """Never past the answer's end: the bonus token needs a place too."""
+        left = live.request.max_new_tokens - len(live.tokens) - 1
+        limit = max(0, min(self.nodes, left))
+        return self.cost.best_depth(limit) if self.adaptive else limit
+
+    def _trim(self, tree: DraftTree) -> DraftTree:
+        return tree.first(self.cost.verify_depth(len(tree))) if self.adaptive and tree.is_chain else tree
+
+    # -- the drafter may fail; the answer may not ------------------------------------------------------------------
+
+    def _guard(self, lives: Sequence[Live], call: Callable[[Placement], Result]) -> Result | None:
+        """Call the drafter; when it is lost, everybody goes on with the target alone, and says so."""
+        if self.drafter is None or not any(live.speculating for live in lives):
+            return None
+        start = time.perf_counter()
+        try:
+            result = call(self.drafter)
+        except DrafterLost as lost:
+            for live in {*self._live, *lives}:
+                live.speculating = False
+                live.notes.append(f"The drafter was lost ({lost}); the target went on alone.")
+            self.drafter.close()
+            self.drafter = None
+            return None
+        self._drafter_seconds += time.perf_counter() - start
+        spans = self.drafter.drain()
+        for live in lives:
+            live.timeline.spans.extend(spans)
+        for span in spans:
+            if span.name == "draft" and span.tokens:
+                self.cost.step.add(span.seconds / span.tokens)
+        return result
+
+    # -- observers -----------------------------------------------------------------------------------------------
+
+    def _observe_reading(self, live: Live, until: float, seconds: float) -> None:
+        """The prefill ended at `until`, its ride-along pass took `seconds`; feed the cost model with clean times."""
+        live.count_reading(until)
+        live.stats.add_time("ride-along", seconds)
+        drafting = {span.name: span for span in live.timeline.spans if span.lane == "drafter"}
+        if live.stats.hidden_inside_s == 0:
+            self.cost.read.add(sum(live.stats.stages_s[stage] for stage in READING))
+            if read := drafting.get("read"):
+                self.cost.draft_read.add(read.seconds)
+            if (draft := drafting.get("hidden draft")) and draft.tokens:
+                self.cost.step.add(draft.seconds / draft.tokens)
+        elif self.cost.read.value and self.cost.step.value and (draft := drafting.get("hidden draft")):
+            alone = self.cost.read.value + (self.cost.draft_read.value or 0.0) + draft.tokens * self.cost.step.value
+            self.cost.beside.add((until - live.started) / alone)
+
+    def _watch(self, live: Live) -> OnToken | None:
+        """Show the drafter's tokens as provisional text, if anybody looks."""
+        if self.on_piece is None:
+            return None
+        written: list[int] = []
+
+        def on_token(token: int) -> None:
+            before = self.target.decode(written)
+            written.append(token)
+            text = self.target.decode(written)[len(before) :]
+            self._tell(Piece((token,), text, Origin.PROVISIONAL, live.ticket))
+
+        return on_token
+
+    def _tell(self, piece: Piece) -> None:
+        if self.on_piece is not None:
+            self.on_piece(piece)

@@ -1,0 +1,105 @@
+"""The drafter's seam: whatever proposes tokens for the target.
+
+Every call takes lists, one entry per request, so that a drafter may batch and need not. A drafter that needs nothing
+of the target (`needs` is empty) may `begin` and `propose` while the target's prefill runs: hidden drafting.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+from crossdraft.engine.request import Request
+from crossdraft.engine.tree import DraftTree
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a drafter consumes of the target at every commit.
+
+    Args:
+        hidden_layers: indexes into `hidden_states` (0 = the embeddings, -1 = after the final norm).
+        logits: the target's logits at the accepted positions.
+    """
+
+    hidden_layers: tuple[int, ...] = ()
+    logits: bool = False
+
+    @property
+    def nothing(self) -> bool:
+        """True if the drafter is independent of the target, hence may start before it."""
+        return not self.hidden_layers and not self.logits
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much to draft.
+
+    Args:
+        nodes: at most this many nodes.
+        min_confidence: no further once the drafter's own probability of the whole path falls below this, because the
+            expected gain of one more node is then below its cost.
+        stop: no further once this returns true.
+        on_token: told every token of the drafter's main chain as it appears; must return at once.
+    """
+
+    nodes: int
+    min_confidence: float = 0.0
+    stop: Callable[[], bool] | None = None
+    on_token: Callable[[int], None] | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """True if drafting must end now."""
+        return self.stop is not None and self.stop()
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A proposal for one request."""
+
+    tree: DraftTree
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What the target made of a draft.
+
+    Args:
+        path: accepted nodes of the draft's tree, from the root downwards.
+        tokens: tokens that were added to the answer this round: the accepted ones, then the target's own.
+        hidden: for each layer asked for, [m + len(path), h]: features of the root, then of the accepted nodes; at
+            the first commit the whole prompt's (its last token is the root), then of the accepted nodes.
+        logits: [len(path)+1, V] at the same positions, if asked for.
+    """
+
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+    hidden: tuple[Tensor, ...] = ()
+    logits: Tensor | None = None
+
+
+State = TypeVar("State")
+
+
+class Drafter(Protocol[State]):
+    """See the module's text. `State` is the drafter's own memory of one request."""
+
+    needs: Needs
+
+    def begin(self, requests: Sequence[Request]) -> list[State]:
+        """Read the requests: own encoder, own prefill. Nothing of the target is known yet."""
+        ...
+
+    def propose(self, states: Sequence[State], budgets: Sequence[Budget]) -> list[Draft]:
+        """Continue each answer behind what is committed. An empty tree is a valid proposal."""
+        ...
+
+    def commit(self, states: Sequence[State], verdicts: Sequence[Committed]) -> None:
+        """Learn what was accepted; the next `propose` continues from there."""
+        ...
+
+    def end(self, states: Sequence[State]) -> None:
+        """Free what the requests held."""
+        ...

@@ -1,0 +1,145 @@
+"""One request while it is answered: what was emitted, what it cost, when it ends."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
+from crossdraft.engine.stats import Stats
+from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.timeline import Span, Timeline
+from crossdraft.errors import CrossdraftError
+
+READING = ("prepare", "encode", "prefill")  # the target's lane before the ride-along pass
+
+
+class Live:
+    """The mutable side of a request. `speculating` turns false when its drafter is lost."""
+
+    def __init__(self, ticket: int, request: Request, speculating: bool) -> None:
+        self.ticket = ticket
+        self.request = request
+        self.speculating = speculating
+        self.started = time.perf_counter()
+        self.stats = Stats()
+        self.timeline = Timeline()
+        self.generator = torch.Generator().manual_seed(request.sampling.seed)
+        self.context: list[int] = []  # prompt and answer: what repetition penalties look at
+        self.tokens: list[int] = []
+        self.pieces: list[Piece] = []
+        self.logprobs: list[float] = []
+        self.text = ""
+        self.finish: Finish | None = None
+        self.notes: list[str] = []
+
+    @property
+    def root(self) -> int:
+        """The last committed token; it is not in the cache yet."""
+        return self.tokens[-1]
+
+    def begin(self, prompt: Prompt, target: Target) -> None:
+        """Note the prompt and check that the answer fits behind it.
+
+        Raises:
+            CrossdraftError: prompt and answer exceed the model's context.
+        """
+        length, wanted = len(prompt), self.request.max_new_tokens
+        if length >= target.context:
+            raise CrossdraftError(
+                f"The prompt has {length} tokens, the model's context {target.context}; ask a shorter question."
+            )
+        if length + wanted > target.context:
+            raise CrossdraftError(
+                f"max_new_tokens is {wanted}, but behind the prompt of {length} tokens the model's context has "
+                f"room for {target.context - length}; ask for at most that many."
+            )
+        self.context = prompt.input_ids.tolist()
+        self.stats.prompt_tokens = length
+
+    def emit(
+        self,
+        tokens: Sequence[int],
+        logits: Tensor,
+        nodes: Sequence[int],
+        origin: Origin,
+        target: Target,
+        tell: Callable[[Piece], None],
+    ) -> None:
+        """Append accepted tokens (of `origin`) and the target's own last one, as far as the answer goes.
+
+        `nodes[i]` is the tree node (-1 = root) whose logits row chose `tokens[i]`.
+        """
+        if not self.tokens:
+            self.stats.ttft_s = time.perf_counter() - self.started
+        taken = self._until_end(tokens, target)
+        accepted = taken[:-1] if len(taken) == len(tokens) else taken
+        if self.request.logprobs:
+            rows = torch.tensor([node + 1 for node in nodes[: len(taken)]], device=logits.device)
+            logprobs = logits[rows].float().log_softmax(-1)
+            self.logprobs += [logprobs[i, token].item() for i, token in enumerate(taken)]
+        for part, source in ((accepted, origin), (taken[len(accepted) :], Origin.TARGET)):
+            if part:
+                self._append(part, source, target, tell)
+
+    def _until_end(self, tokens: Sequence[int], target: Target) -> list[int]:
+        """The leading tokens that belong to the answer; sets `finish` where it ends."""
+        taken: list[int] = []
+        for token in tokens:
+            taken.append(token)
+            if token in target.eos:
+                self.finish = Finish.EOS
+            elif self.request.stop and self._stop_at(target.decode([*self.tokens, *taken])) is not None:
+                self.finish = Finish.STOP
+            elif len(self.tokens) + len(taken) == self.request.max_new_tokens:
+                self.finish = Finish.LENGTH
+            if self.finish is not None:
+                break
+        return taken
+
+    def _append(self, tokens: list[int], origin: Origin, target: Target, tell: Callable[[Piece], None]) -> None:
+        self.tokens += tokens
+        self.context += tokens
+        # A byte-level token may end inside a character; what is not whole yet is shown with the next piece.
+        text = target.decode(self.tokens).rstrip("\ufffd")
+        if self.finish is Finish.STOP:
+            text = text[: self._stop_at(text)]
+        piece = Piece(tuple(tokens), text[len(self.text) :], origin, self.ticket)
+        self.text = text
+        self.pieces.append(piece)
+        tell(piece)
+
+    def _stop_at(self, text: str) -> int | None:
+        found = [at for stop in self.request.stop if (at := text.find(stop)) >= 0]
+        return min(found, default=None)
+
+    def count_reading(self, until: float) -> None:
+        """The prefill is over at `until`: how much of the drafting was hidden in it?"""
+        hidden = [span for span in self.timeline.spans if span.lane == "drafter" and span.start < until]
+        self.stats.hidden_drafting_s = sum(span.seconds for span in hidden)
+        # What ran before the target began to read (inline, one after the other) was not hidden.
+        reading = [span for span in self.timeline.spans if span.lane == "target" and span.name in READING]
+        self.stats.hidden_inside_s = sum(part.overlap(span.start, span.end) for part in hidden for span in reading)
+        for stage in READING:
+            self.stats.add_time(stage, self.timeline.total("target", stage))
+        first = next((span.end for span in hidden if span.name == "read"), None)
+        self.stats.first_provisional_s = None if first is None else first - self.started
+
+    def close(self) -> None:
+        """The request leaves the batch."""
+        self.stats.total_s = time.perf_counter() - self.started
+        self.stats.new_tokens = len(self.tokens)
+
+    def answer(self) -> Answer:
+        """What the user gets."""
+        return Answer(
+            text=self.text,
+            tokens=tuple(self.tokens),
+            pieces=tuple(self.pieces),
+            finish=self.finish or Finish.CANCELLED,
+            stats=self.stats,
+            timeline=self.timeline,
+            logprobs=tuple(self.logprobs) if self.request.logprobs else None,
+            notes=tuple(self.notes),
+        )

@@ -1,0 +1,167 @@
+"""Where a drafter runs: in this thread, in a thread beside it, or in a process of its own.
+
+The loop speaks to all of them in the same words: `start` a request (reading it, and drafting for the prefill to hide
+it), `collect` that first draft when the target is at the last piece of its prefill, then `propose` and `commit` round
+by round. The stop signal of hidden drafting is that event, never a fixed count.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
+from crossdraft.engine.request import Request
+from crossdraft.engine.timeline import Span
+from crossdraft.engine.tree import DraftTree
+
+NOTHING = Draft(DraftTree.empty())
+HIDDEN_MODES = ("auto", "before", "beside", "off")
+
+OnToken = Callable[[int], None]
+
+
+class DrafterLost(Exception):
+    """The drafter died or hangs. The answer goes on with the target alone, and says so."""
+
+
+class Placement(Protocol):
+    """A drafter, wherever it runs. Requests are known by the ticket that the loop gave them."""
+
+    needs: Needs
+
+    def start(self, ticket: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
+        """Take up a request; draft up to `nodes` nodes for the ride-along if the placement hides drafting."""
+        ...
+
+    def collect(self, ticket: int) -> Draft:
+        """The target is at its last piece: stop, hand over what there is."""
+        ...
+
+    def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        """See `Drafter.propose`."""
+        ...
+
+    def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
+        """See `Drafter.commit`."""
+        ...
+
+    def end(self, tickets: Sequence[int]) -> None:
+        """See `Drafter.end`."""
+        ...
+
+    def drain(self) -> list[Span]:
+        """Spans of the drafter's lane since the last call."""
+        ...
+
+    def close(self) -> None:
+        """Stop whatever runs."""
+        ...
+
+
+State = TypeVar("State")
+
+
+@dataclass
+class _Held(Generic[State]):
+    """What the placement keeps of one request."""
+
+    request: Request
+    state: State | None = None
+    first: "Future[Draft] | None" = None
+    stop: threading.Event | None = None
+
+
+class Inline(Generic[State]):
+    """The drafter in this process, on the target's device.
+
+    `hidden` says when the draft for the ride-along is made: `before` the prefill, `beside` it in a thread (two CUDA
+    streams on a GPU), `off` (the drafter reads the request after the prefill), or `auto`: as the cost model finds
+    cheapest from the times measured so far. On one shared device none of them is free.
+    """
+
+    def __init__(self, drafter: Drafter[State], cost: CostModel, hidden: str = "auto") -> None:
+        self.drafter = drafter
+        self.needs = drafter.needs
+        self.cost = cost
+        self.hidden = hidden if drafter.needs.nothing else "off"
+        self._held: dict[int, _Held[State]] = {}
+        self._spans: list[Span] = []
+        self._thread: ThreadPoolExecutor | None = None
+
+    def start(self, ticket: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
+        held = self._held[ticket] = _Held[State](request)
+        mode = self.cost.hiding(nodes) if self.hidden == "auto" else self.hidden
+        if mode == "off" or nodes == 0:
+            return
+        if mode == "before":
+            self.start_until(ticket, request, Budget(nodes, on_token=on_token))
+        else:
+            held.stop = threading.Event()
+            self._thread = self._thread or ThreadPoolExecutor(1, "drafter")
+            budget = Budget(nodes, stop=held.stop.is_set, on_token=on_token)
+            held.first = self._thread.submit(self._first, held, budget)
+
+    def start_until(self, ticket: int, request: Request, budget: Budget) -> None:
+        """Read the request and draft at once, within a budget that may carry a stop signal."""
+        held = self._held[ticket] = _Held[State](request)
+        held.first = Future()
+        held.first.set_result(self._first(held, budget))
+
+    def collect(self, ticket: int) -> Draft:
+        held = self._held[ticket]
+        if held.stop is not None:
+            held.stop.set()
+        return held.first.result() if held.first is not None else NOTHING
+
+    def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        states = [self._state(ticket) for ticket in tickets]
+        start = time.perf_counter()
+        drafts = self.drafter.propose(states, budgets)
+        self._record("draft", start, sum(len(draft.tree) for draft in drafts))
+        return drafts
+
+    def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
+        states = [self._state(ticket) for ticket in tickets]
+        start = time.perf_counter()
+        self.drafter.commit(states, verdicts)
+        self._record("resync", start)
+
+    def end(self, tickets: Sequence[int]) -> None:
+        held = [self._held.pop(ticket) for ticket in tickets if ticket in self._held]
+        self.drafter.end([entry.state for entry in held if entry.state is not None])
+
+    def drain(self) -> list[Span]:
+        spans, self._spans = self._spans, []
+        return spans
+
+    def close(self) -> None:
+        for held in self._held.values():
+            if held.stop is not None:
+                held.stop.set()
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _first(self, held: _Held[State], budget: Budget) -> Draft:
+        """Read the request and write the hidden draft."""
+        state = self._begin(held)
+        start = time.perf_counter()
+        draft = self.drafter.propose([state], [budget])[0]
+        self._record("hidden draft", start, len(draft.tree))
+        return draft
+
+    def _begin(self, held: _Held[State]) -> State:
+        start = time.perf_counter()
+        held.state = state = self.drafter.begin([held.request])[0]
+        self._record("read", start)
+        return state
+
+    def _state(self, ticket: int) -> State:
+        held = self._held[ticket]
+        return self._begin(held) if held.state is None else held.state
+
+    def _record(self, name: str, start: float, tokens: int = 0) -> None:
+        self._spans.append(Span("drafter", name, start, time.perf_counter(), tokens))

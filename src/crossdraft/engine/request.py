@@ -1,0 +1,85 @@
+"""What goes in and what comes out: requests, pieces of an answer, answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from crossdraft.engine.sampling import Sampling
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from crossdraft.engine.stats import Stats
+    from crossdraft.engine.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Request:
+    """A question about a clip.
+
+    Args:
+        prompt: the question, plain text.
+        video: path of the clip, or uint8 frames [F, H, W, 3]; whatever the target's `prepare` reads.
+        events: path of the event recording, or an event stream; whatever the drafter's `prepare` reads.
+        max_new_tokens: the longest answer, in tokens.
+        sampling: temperature and its companions; the default is greedy.
+        stop: strings that end the answer; they are not part of it.
+        logprobs: report the target's log-probability of every emitted token (raw, before warping).
+    """
+
+    prompt: str
+    video: object = None
+    events: object = None
+    max_new_tokens: int = 128
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    logprobs: bool = False
+    inputs: Mapping[str, object] | None = None  # ready-made model inputs; then `video` is not read
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise CrossdraftError(f"max_new_tokens is {self.max_new_tokens}; ask for at least 1 token.")
+        if not self.prompt.strip() and self.inputs is None:
+            raise CrossdraftError("The prompt is empty; ask a question about the clip.")
+
+
+class Origin(StrEnum):
+    """Who put a token there, as the reader of a stream sees it."""
+
+    PROVISIONAL = "provisional"  # the drafter's, while the target was still reading; may be taken back
+    HIDDEN = "hidden"  # final: drafted during the prefill, accepted
+    DRAFTED = "drafted"  # final: drafted in a later round, accepted
+    TARGET = "target"  # final: the target's own token
+
+
+class Finish(StrEnum):
+    """Why an answer ended."""
+
+    EOS = "eos"
+    LENGTH = "length"
+    STOP = "stop"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of an answer with one origin. `request` is the request's index in its batch."""
+
+    tokens: tuple[int, ...]
+    text: str
+    origin: Origin
+    request: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The whole answer: exactly the tokens that the target alone would have written (unless a rule is lossy)."""
+
+    text: str
+    tokens: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+    finish: Finish
+    stats: "Stats"
+    timeline: "Timeline"
+    logprobs: tuple[float, ...] | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,100 @@
+"""What happened while an answer was written. An observer: it never changes a result."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Stats:
+    """Counts and times of one answer.
+
+    A round is one verify pass; the pass that a hidden draft rides along with is one too. Times in seconds, measured
+    from the moment the request was taken up.
+    """
+
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    hidden_drafted: int = 0
+    hidden_accepted: int = 0
+    accepted_at: list[int] = field(default_factory=list)  # [d]: drafts accepted at depth d+1
+    drafted_at: list[int] = field(default_factory=list)  # [d]: rounds that offered depth d+1
+    first_provisional_s: float | None = None
+    ttft_s: float = 0.0
+    total_s: float = 0.0
+    stages_s: dict[str, float] = field(default_factory=dict)
+    hidden_drafting_s: float = 0.0  # time spent drafting for the ride-along, wherever it ran
+    hidden_inside_s: float = 0.0  # the part of it inside the target's prefill
+
+    @property
+    def tau(self) -> float:
+        """Mean acceptance length: tokens per verify pass, bonus included = 1 + accepted/rounds."""
+        return 1 + self.accepted / self.rounds if self.rounds else 0.0
+
+    @property
+    def hidden_share(self) -> float | None:
+        """Part of the hidden drafting time that lay inside the target's prefill, 0..1; None if nothing was hidden."""
+        return self.hidden_inside_s / self.hidden_drafting_s if self.hidden_drafting_s else None
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens over the total time, prefill included."""
+        return self.new_tokens / self.total_s if self.total_s else 0.0
+
+    @property
+    def overhead_share(self) -> float:
+        """The engine's own part of the rounds after the prefill: 1 − (target forward + drafter) / round."""
+        rounds = self.stages_s.get("rounds", 0.0)
+        known = self.stages_s.get("verify", 0.0) + self.stages_s.get("draft", 0.0)
+        return max(0.0, 1 - known / rounds) if rounds else 0.0
+
+    @property
+    def accepted_per_position(self) -> list[float]:
+        """[d]: share of the drafts of depth d+1 that were accepted."""
+        return [got / tried for got, tried in zip(self.accepted_at, self.drafted_at, strict=True)]
+
+    def add_time(self, stage: str, seconds: float) -> None:
+        """Add to a stage's time."""
+        self.stages_s[stage] = self.stages_s.get(stage, 0.0) + seconds
+
+    def count_round(self, depth: int, nodes: int, accepted: int, *, hidden: bool) -> None:
+        """One verify pass over a tree of `nodes` nodes and `depth` levels accepted a path of `accepted` nodes."""
+        self.rounds += 1
+        self.drafted += nodes
+        self.accepted += accepted
+        if hidden:
+            self.hidden_drafted += nodes
+            self.hidden_accepted += accepted
+        missing = depth - len(self.drafted_at)
+        self.drafted_at += [0] * missing
+        self.accepted_at += [0] * missing
+        for level in range(depth):
+            self.drafted_at[level] += 1
+            self.accepted_at[level] += level < accepted
+
+    def to_json(self) -> dict[str, object]:
+        """Plain numbers for `--json`; times in milliseconds."""
+        share = self.hidden_share
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "new_tokens": self.new_tokens,
+            "rounds": self.rounds,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "tau": round(self.tau, 3),
+            "accepted_per_position": [round(share, 3) for share in self.accepted_per_position],
+            "hidden_drafted": self.hidden_drafted,
+            "hidden_accepted": self.hidden_accepted,
+            "hidden_share": None if share is None else round(share, 3),
+            "first_provisional_ms": _ms(self.first_provisional_s),
+            "ttft_ms": _ms(self.ttft_s),
+            "total_ms": _ms(self.total_s),
+            "tokens_per_s": round(self.tokens_per_s, 1),
+            "overhead_share": round(self.overhead_share, 3),
+            "stage_ms": {stage: _ms(seconds) for stage, seconds in self.stages_s.items()},
+        }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 2)

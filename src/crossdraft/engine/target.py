@@ -1,0 +1,278 @@
+"""The target's seam: an adapter over an unmodified `transformers` vision-language model.
+
+`extend` is the only way tokens enter a target. A decode round extends by root + tree; a prefill is an extend whose
+pending part is the prompt, so a tree can ride along with its last piece. Three traits differ between models and are
+detected, not subclassed: how features are obtained, the position rule, the mask kind.
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from crossdraft.engine.cache import KVCache
+from crossdraft.engine.request import Request
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+
+Encoded = Mapping[str, object]  # modality -> what the model's own feature function returned
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A request as the model reads it.
+
+    Args:
+        input_ids: [L] token ids with the visual placeholders expanded.
+        features: further inputs of the model, batch of one (`pixel_values_videos`, `video_grid_thw`, …).
+    """
+
+    input_ids: Tensor
+    features: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Committed tokens that are not in the cache yet; the last one is the root of the row's tree.
+
+    Args:
+        tokens: [m] ids, m ≥ 1.
+        positions: [m] or [3, m] positions; `None` = count on from the row's length.
+        encoded: visual features whose placeholders stand in `tokens`.
+    """
+
+    tokens: Tensor
+    positions: Tensor | None = None
+    encoded: Encoded | None = None
+
+
+@dataclass(frozen=True)
+class TargetOut:
+    """What one pass returns, row by row.
+
+    Args:
+        logits: [1 + n, V] at the root and at every node.
+        hidden: for each captured layer [m + n, h], at the chunk's tokens and at every node.
+        seconds: time of the model's own forward, without the adapter's work.
+    """
+
+    logits: list[Tensor]
+    hidden: list[tuple[Tensor, ...]]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What was found out about a model: see `detect_traits`."""
+
+    visual_ids: frozenset[int]
+    mrope: bool
+    additive_mask: bool
+
+
+def detect_traits(model: PreTrainedModel) -> Traits:
+    """Look at the configuration and the methods of a model, never at its class name.
+
+    Raises:
+        CrossdraftError: a kind of attention that trees are not built for yet (sliding layers, flash-attention 2).
+    """
+    config, text = model.config, model.config.get_text_config()
+    if "sliding_attention" in (getattr(text, "layer_types", None) or ()):
+        raise CrossdraftError(f"{type(model).__name__} has sliding-window layers, which tree verification does not do.")
+    kind = text._attn_implementation
+    if kind not in ("sdpa", "eager"):
+        raise CrossdraftError(
+            f"Attention '{kind}' cannot express a tree; load {type(model).__name__} with attn_implementation='sdpa'."
+        )
+    names = ("image_token_id", "video_token_id", "image_token_index", "video_token_index", "event_token_id")
+    visual_ids = frozenset(i for name in names if isinstance(i := getattr(config, name, None), int))
+    return Traits(visual_ids, hasattr(model.base_model, "get_rope_index"), kind == "eager")
+
+
+class Target:
+    """An adapter over a `transformers` model that reads visual input and writes text.
+
+    Args:
+        model: any vision-language model with a `get_video_features` or `get_image_features` method, in eval mode.
+        prepare: turns a request into the model's inputs (its own processor and prompt template).
+        decode: turns token ids into text.
+        eos: ids that end an answer.
+        reserved: ids that must never be drafted, beside the visual placeholders (padded rows of the head).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        prepare: Callable[[Request], Prompt],
+        decode: Callable[[Sequence[int]], str],
+        eos: Sequence[int],
+        reserved: Sequence[int] = (),
+    ) -> None:
+        self.model = model.eval()
+        self.prepare = prepare
+        self.decode = decode
+        self.eos = frozenset(eos)
+        self.traits = detect_traits(model)
+        self.reserved = frozenset(reserved) | self.traits.visual_ids
+        self.text_config = model.config.get_text_config()
+        self.vocab_size: int = self.text_config.vocab_size
+        self.context: int = self.text_config.max_position_embeddings
+        self._feature_functions = {
+            name: (function, tuple(inspect.signature(inspect.unwrap(function)).parameters))
+            for name in ("video", "image")
+            if (function := getattr(model.base_model, f"get_{name}_features", None)) is not None
+        }
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.device
+
+    def new_cache(self, max_rows: int = 1, capacity: int = 512) -> KVCache:
+        """An empty cache for this model."""
+        return KVCache(self.text_config.num_hidden_layers, max_rows, capacity)
+
+    @torch.inference_mode()
+    def encode(self, prompt: Prompt) -> Encoded:
+        """The visual features of a prompt: the heavy part of reading. Touches no state, so threads may share it."""
+        encoded: dict[str, object] = {}
+        for kind, (function, parameters) in self._feature_functions.items():
+            pixels = "pixel_values_videos" if kind == "video" else "pixel_values"
+            if pixels in prompt.features:
+                wanted = {name: self._place(prompt.features[name]) for name in parameters if name in prompt.features}
+                encoded[kind] = function(**wanted, return_dict=True)
+        return encoded
+
+    def chunks(self, prompt: Prompt, encoded: Encoded | None) -> tuple[list[Chunk], int]:
+        """Split a prompt after its last visual token, so that a tree can ride with the second piece.
+
+        The first piece goes on the plain causal fast path; the last is text, which works for M-RoPE models too.
+        Returns the pieces (one if there is nothing visual) and the row's position offset.
+        """
+        ids = prompt.input_ids.to(self.device)
+        positions, offset = self._positions(prompt)
+        visual = [i for i, token in enumerate(prompt.input_ids.tolist()) if token in self.traits.visual_ids]
+        # The last token stays behind in any case: it is the root of the tree that rides along.
+        cut = min(visual[-1] + 1, len(prompt) - 1) if visual else 0
+        spans = [(0, cut), (cut, len(prompt))] if cut else [(0, len(prompt))]
+        pieces = [
+            Chunk(ids[a:b], None if positions is None else positions[..., a:b], encoded if a == 0 else None)
+            for a, b in spans
+        ]
+        return pieces, offset
+
+    @torch.inference_mode()
+    def extend(
+        self,
+        cache: KVCache,
+        rows: slice,
+        chunks: Sequence[Chunk],
+        trees: Sequence[DraftTree],
+        capture: Sequence[int] = (),
+    ) -> TargetOut:
+        """One pass over each row's chunk and, behind it, its draft tree.
+
+        The chunks are committed; of the trees nothing is, until `cache.keep` says which path. Rows may differ in
+        every length. Feature `capture` indexes `hidden_states` (0 = embeddings, last = after the final norm).
+        """
+        pending = [len(chunk.tokens) for chunk in chunks]
+        sizes = [m + len(tree) for m, tree in zip(pending, trees, strict=True)]
+        width = max(sizes)
+        keys = cache.open_window(rows, width)
+        arguments = self._arguments(cache, rows, chunks, trees, width, keys)
+        kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 else width
+        if capture:
+            arguments["output_hidden_states"] = True
+        start = time.perf_counter()
+        out = self.model(**arguments, past_key_values=cache, use_cache=True, logits_to_keep=kept)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # costs nothing: the caller needs the logits now
+        seconds = time.perf_counter() - start
+        logits, hidden = [], []
+        for row, (m, tree) in enumerate(zip(pending, trees, strict=True)):
+            cache.advance(rows.start + row, m)
+            first = m - 1 - (width - kept)  # the root's place among the kept logits
+            logits.append(out.logits[row, first : first + 1 + len(tree)])
+            hidden.append(tuple(out.hidden_states[layer][row, : m + len(tree)] for layer in capture))
+        return TargetOut(logits, hidden, seconds)
+
+    def _arguments(
+        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int
+    ) -> dict[str, object]:
+        """Ids, positions, mask and features of one pass; rows are padded behind their tree."""
+        ids = torch.zeros(len(chunks), width, dtype=torch.long)
+        positions = torch.zeros(len(chunks), width, dtype=torch.long)
+        for row, (chunk, tree) in enumerate(zip(chunks, trees, strict=True)):
+            m, n, past = len(chunk.tokens), len(tree), rows.start + row
+            start = cache.lengths[past] + cache.offsets[past]
+            ids[row, :m] = chunk.tokens
+            positions[row, :m] = torch.arange(start, start + m)
+            if n:
+                ids[row, m : m + n] = torch.tensor(tree.tokens)
+                positions[row, m : m + n] = torch.tensor(self._depths(tree)) + (start + m - 1)
+        arguments: dict[str, object] = {
+            "input_ids": ids.to(self.device),
+            "position_ids": self._position_ids(positions, chunks),
+            "attention_mask": self._mask(cache, rows, chunks, trees, width, keys),
+        }
+        if chunks[0].encoded:
+            arguments["mm_encoder_outputs"] = dict(chunks[0].encoded)
+        return arguments
+
+    def _depths(self, tree: DraftTree) -> Sequence[int]:
+        return tree.depths
+
+    def _position_ids(self, positions: Tensor, chunks: Sequence[Chunk]) -> Tensor:
+        if self.traits.mrope:
+            positions = positions.expand(3, *positions.shape).contiguous()
+        for row, chunk in enumerate(chunks):
+            if chunk.positions is not None:
+                positions[..., row, : len(chunk.tokens)] = chunk.positions
+        return positions.to(self.device)
+
+    def _mask(
+        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int
+    ) -> Tensor | None:
+        """[B, 1, width, keys], True = may attend. `None` where the plain causal path says the same."""
+        lengths = cache.lengths[rows]
+        level = len(set(lengths)) == 1
+        plain = all(tree.is_chain for tree in trees) and level
+        if plain and (width == 1 or lengths[0] == 0):
+            return None
+        mask = torch.zeros(len(chunks), 1, width, keys, dtype=torch.bool)
+        mask[..., 0] = True  # padded queries look at something, so that no softmax is empty
+        for row, (chunk, tree) in enumerate(zip(chunks, trees, strict=True)):
+            past, m, n = lengths[row], len(chunk.tokens), len(tree)
+            view = mask[row, 0, : m + n]
+            view[:, :past] = True
+            view[:m, past : past + m] = torch.ones(m, m, dtype=torch.bool).tril_()
+            view[m:, past : past + m] = True
+            view[m:, past + m : past + m + n] = tree.visible
+        mask = mask.to(self.device)
+        if self.traits.additive_mask:  # eager attention adds its mask to the scores
+            dtype = self.model.dtype
+            return torch.zeros(mask.shape, dtype=dtype, device=self.device).masked_fill_(
+                ~mask, torch.finfo(dtype).min
+            )
+        return mask
+
+    def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
+        """Explicit [3, L] positions and the offset of later text for M-RoPE models; nothing for the others."""
+        if not self.traits.mrope:
+            return None, 0
+        function = self.model.base_model.get_rope_index
+        names = inspect.signature(inspect.unwrap(function)).parameters
+        wanted = {name: prompt.features[name] for name in names if name in prompt.features}
+        positions, delta = function(input_ids=prompt.input_ids[None].cpu(), **wanted)
+        return positions[:, 0], int(delta)
+
+    def _place(self, value: Tensor) -> Tensor:
+        value = value.to(self.device)
+        return value.to(self.model.dtype) if value.is_floating_point() else value

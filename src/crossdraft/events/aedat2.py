@@ -1,0 +1,44 @@
+"""AEDAT 2 of DAVIS cameras, with numpy alone: big-endian pairs of uint32 address and uint32 µs.
+
+jAER and v2e store x and y mirrored against the image (their origin is the lower right corner); both are turned
+back here. Addresses of frames, inertial data and external triggers are skipped.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.events.stream import Events, Sensor, Window, unwrap_time
+
+DAVIS346, DAVIS240 = (346, 260), (240, 180)
+_FRAME_OR_IMU, _EXTERNAL = 1 << 31, 1 << 10
+
+
+def read_aedat2(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
+    """The events of an `.aedat` of version 2 from a DAVIS346, or a DAVIS240 if its header or `sensor` says so."""
+    content = path.read_bytes()
+    start, header = _header(content)
+    if not header.startswith("#!AER-DAT2"):
+        raise CrossdraftError(f"{path} is not AEDAT 2; convert it to AEDAT 4 with iniVation's DV software.")
+    body = content[start:]
+    if len(body) % 8:
+        raise CrossdraftError(f"{path} ends within an event; it was cut off, so copy it again.")
+    words = np.frombuffer(body, dtype=">u4").astype(np.uint32).reshape(-1, 2)
+    words = words[words[:, 0] & (_FRAME_OR_IMU | _EXTERNAL) == 0]
+    address, t = words[:, 0], words[:, 1]
+    width, height = sensor or (DAVIS240 if "davis240" in header.lower() else DAVIS346)
+    x = width - 1 - (address >> 12 & 0x3FF).astype(np.int32)
+    y = height - 1 - (address >> 22 & 0x1FF).astype(np.int32)
+    p = address >> 11 & 1
+    yield window.clip(Events.checked(x, y, unwrap_time(t, 32, path), p, width, height, source=path))
+
+
+def _header(content: bytes) -> tuple[int, str]:
+    """Where the events begin, and the text before: the leading lines that begin with #."""
+    start = 0
+    while content[start : start + 1] == b"#":
+        end = content.find(b"\n", start)
+        start = len(content) if end < 0 else end + 1
+    return start, content[:start].decode("latin1")

@@ -1,0 +1,259 @@
+"""The one in-memory form of an event recording.
+
+An event camera has no frames: each pixel reports, on its own, the moment its brightness rose (p = 1) or
+fell (p = 0) by a set step. A recording is therefore four parallel columns and the size of the sensor.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from crossdraft.errors import CrossdraftError
+
+Sensor = tuple[int, int]  # width, height
+Columns = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]  # x, y, t, p as found, unchecked
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Events:
+    """N events, sorted by time.
+
+    Use `Events.checked` for data of unknown origin. The plain constructor only compares dtypes and lengths,
+    so that hot loops which already guarantee the rest pay nothing.
+
+    Attributes:
+        x: column, uint16 [N], 0 <= x < width.
+        y: row, uint16 [N], 0 <= y < height.
+        t: time in µs, int64 [N], never decreasing. Absolute where the source is absolute.
+        p: polarity, uint8 [N]: 1 brighter (ON), 0 darker (OFF).
+        width: sensor columns.
+        height: sensor rows.
+    """
+
+    x: NDArray[np.uint16]
+    y: NDArray[np.uint16]
+    t: NDArray[np.int64]
+    p: NDArray[np.uint8]
+    width: int
+    height: int
+
+    def __post_init__(self) -> None:
+        wanted = {"x": np.uint16, "y": np.uint16, "t": np.int64, "p": np.uint8}
+        for name, dtype in wanted.items():
+            column = getattr(self, name)
+            if column.dtype != dtype or column.shape != (len(self.t),):
+                raise CrossdraftError(
+                    f"Event column {name} must be {np.dtype(dtype).name} of length {len(self.t)}, "
+                    f"not {column.dtype} of shape {column.shape}; build events with Events.checked."
+                )
+
+    @staticmethod
+    def checked(
+        x: ArrayLike,
+        y: ArrayLike,
+        t: ArrayLike,
+        p: ArrayLike,
+        width: int,
+        height: int,
+        source: object = "events",
+    ) -> "Events":
+        """Normalise and validate columns of any integer or float dtype.
+
+        Polarity may be bool, 0/1 or -1/+1. Time must be whole or fractional µs and never decrease.
+
+        Args:
+            source: what to call the data in messages, for instance its path.
+
+        Raises:
+            CrossdraftError: columns of different lengths, events outside the sensor, out of order, with a
+                time that is not finite, or with another polarity.
+        """
+        xs, ys, ts, ps = (np.asarray(column) for column in (x, y, t, p))
+        if any(column.shape != ts.shape or column.ndim != 1 for column in (xs, ys, ts, ps)):
+            shapes = ", ".join(str(column.shape) for column in (xs, ys, ts, ps))
+            raise CrossdraftError(
+                f"{source}: the columns x, y, t, p differ in length ({shapes}); the file is damaged."
+            )
+        if not (0 < width <= 65536 and 0 < height <= 65536):
+            raise CrossdraftError(
+                f"{source}: a sensor of {width}x{height} pixels is impossible; give the true size."
+            )
+        _check_inside(xs, ys, width, height, source)
+        if ts.dtype.kind == "f" and not np.isfinite(ts).all():
+            raise CrossdraftError(f"{source}: some times are not finite numbers; drop those events.")
+        times = (np.rint(ts) if ts.dtype.kind == "f" else ts).astype(np.int64, copy=False)
+        check_sorted(times, source)
+        return Events(
+            xs.astype(np.uint16, copy=False),
+            ys.astype(np.uint16, copy=False),
+            times,
+            normalise_polarity(ps, source),
+            width,
+            height,
+        )
+
+    @staticmethod
+    def empty(width: int, height: int) -> "Events":
+        """No events at all on a sensor of this size."""
+        return Events(
+            np.empty(0, np.uint16),
+            np.empty(0, np.uint16),
+            np.empty(0, np.int64),
+            np.empty(0, np.uint8),
+            width,
+            height,
+        )
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    @property
+    def t0(self) -> int:
+        """Time of the first event in µs; 0 when there is none."""
+        return int(self.t[0]) if len(self.t) else 0
+
+    @property
+    def duration_us(self) -> int:
+        """Time from the first to the last event in µs."""
+        return int(self.t[-1] - self.t[0]) if len(self.t) else 0
+
+    def slice(self, t0: int, t1: int) -> "Events":
+        """The events with t0 <= t < t1 (µs), as views: nothing is copied."""
+        return Window(t0, t1).clip(self)
+
+    def take(self, rows: "slice | NDArray[np.intp]") -> "Events":
+        """The events of these rows; rows must rise so that the order in time is kept."""
+        return Events(self.x[rows], self.y[rows], self.t[rows], self.p[rows], self.width, self.height)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A half-open span of absolute time in µs; None leaves a side open."""
+
+    start_us: int | None = None
+    end_us: int | None = None
+
+    def clip(self, events: Events) -> Events:
+        """The events inside, as views."""
+        first = 0 if self.start_us is None else np.searchsorted(events.t, self.start_us)
+        last = len(events) if self.end_us is None else np.searchsorted(events.t, self.end_us)
+        return events.take(slice(int(first), max(int(first), int(last))))
+
+
+def concatenate(chunks: Sequence[Events]) -> Events:
+    """Join consecutive chunks of one recording.
+
+    Raises:
+        CrossdraftError: no chunk, different sensors, or a chunk that begins before the one in front ends.
+    """
+    if not chunks:
+        raise CrossdraftError("There are no event chunks to join.")
+    if len(chunks) == 1:
+        return chunks[0]
+    first = chunks[0]
+    if any((c.width, c.height) != (first.width, first.height) for c in chunks):
+        raise CrossdraftError(
+            "Event chunks of different sensor sizes cannot be joined; bring them to one size first."
+        )
+    t = np.concatenate([c.t for c in chunks])
+    check_sorted(t, "the joined chunks")
+    return Events(
+        np.concatenate([c.x for c in chunks]),
+        np.concatenate([c.y for c in chunks]),
+        t,
+        np.concatenate([c.p for c in chunks]),
+        first.width,
+        first.height,
+    )
+
+
+def batches(chunks: Iterable[Events], size: int) -> Iterator[Events]:
+    """Join small consecutive chunks into ones of at least `size` events; at least one, the last may be smaller.
+
+    Raises:
+        CrossdraftError: no chunk at all, or what `concatenate` raises.
+    """
+    held: list[Events] = []
+    count = given = 0
+    for chunk in chunks:
+        held.append(chunk)
+        count += len(chunk)
+        if count >= size:
+            yield concatenate(held)
+            held, count, given = [], 0, given + 1
+    if held or not given:
+        yield concatenate(held)
+
+
+def check_sorted(t: NDArray[np.int64], source: object) -> None:
+    """Raise CrossdraftError, naming the first culprit, when times ever decrease."""
+    backward = t[1:] < t[:-1]
+    if backward.any():
+        row = int(backward.argmax()) + 1
+        raise CrossdraftError(
+            f"{source}: events out of order: event {row} is {int(t[row - 1]) - int(t[row])} µs earlier than the one "
+            f"before it ({np.count_nonzero(backward)} such places); sort the recording by time."
+        )
+
+
+def check_overlap(events: Events, video_start_us: int, video_end_us: int) -> None:
+    """Raise CrossdraftError unless some event lies in the video's time span [start, end] (µs, one clock)."""
+    if not len(events):
+        raise CrossdraftError(
+            "The event recording is empty, so it cannot accompany a video; record or simulate events."
+        )
+    if video_end_us < video_start_us:
+        raise CrossdraftError(f"The video ends ({video_end_us} µs) before it starts ({video_start_us} µs).")
+    if not len(events.slice(video_start_us, video_end_us + 1)):
+        raise CrossdraftError(
+            f"No overlap in time: the events span {events.t0} to {events.t0 + events.duration_us} µs, the video "
+            f"{video_start_us} to {video_end_us} µs; give recordings of the same moment, on one clock."
+        )
+
+
+def unwrap_time(t: NDArray[np.integer], bits: int, source: object) -> NDArray[np.int64]:
+    """Undo the overflow of an unsigned `bits`-wide µs counter.
+
+    A backward jump of more than half the counter's range is an overflow; a smaller one is disorder.
+    A silence longer than the whole range cannot be seen in the data and is lost.
+
+    Args:
+        t: raw counter values [N].
+        bits: width of the counter, for instance 16 (wraps after 65.5 ms) or 32 (71.6 min).
+
+    Raises:
+        CrossdraftError: events out of order.
+    """
+    span = 1 << bits
+    raw = t.astype(np.int64)
+    wraps = np.diff(raw) < -(span // 2)
+    if wraps.any():
+        raw[1:] += span * np.cumsum(wraps)
+    check_sorted(raw, source)
+    return raw
+
+
+def normalise_polarity(p: NDArray[np.generic], source: object) -> NDArray[np.uint8]:
+    """Bring bool, 0/1 or -1/+1 to uint8 0/1; CrossdraftError on anything else."""
+    if p.dtype == np.bool_:
+        return p.astype(np.uint8)
+    signed = p.astype(np.int8, copy=False)
+    if len(p) and (signed != p).any() or len(p) and (signed.min() < -1 or signed.max() > 1):
+        raise CrossdraftError(f"{source}: polarity must be 0/1 or -1/+1; other values were found.")
+    if len(p) and signed.min() < 0:
+        if (signed == 0).any():
+            raise CrossdraftError(f"{source}: polarity mixes -1, 0 and +1; the file is damaged.")
+        return (signed > 0).astype(np.uint8)
+    return signed.astype(np.uint8)
+
+
+def _check_inside(
+    x: NDArray[np.generic], y: NDArray[np.generic], width: int, height: int, source: object
+) -> None:
+    for name, column, size in (("x", x, width), ("y", y, height)):
+        if len(column) and not (column.min() >= 0 and column.max() < size):
+            raise CrossdraftError(
+                f"{source}: {name} reaches {column.min()}..{column.max()}, outside the {width}x{height} sensor; "
+                "give the true sensor size."
+            )

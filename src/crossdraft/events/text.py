@@ -1,0 +1,120 @@
+"""E2VID's text recordings: a line "width height", then a line "t x y p" per event, t in seconds; or that in a zip."""
+
+import io
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.events.stream import Events, Sensor, Window
+from crossdraft.files import atomic_path
+
+CHUNK_LINES = 1_000_000
+
+
+def read_e2vid(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
+    """The events of a `.txt` or `.zip`; text without the size line needs `sensor`. Reads a million lines at a time."""
+    with _opened(path) as lines:
+        first = lines.readline()
+        fields = first.split()
+        if len(fields) == 2:
+            width, height = sensor or _size(fields, path)
+        elif sensor is None:
+            raise CrossdraftError(f'{path} does not begin with a line "width height"; give the sensor size.')
+        else:
+            (width, height), lines = sensor, chain([first], lines)
+        done = 0
+        while True:
+            table = _table(list(islice(lines, CHUNK_LINES)), path, done)
+            if done and not len(table):
+                return
+            done += len(table)
+            t, x, y, p = table.T
+            chunk = Events.checked(x, y, t * 1e6, p, width, height, source=path)
+            yield window.clip(chunk)
+            if window.end_us is not None and len(chunk) and chunk.t[-1] >= window.end_us or not len(chunk):
+                return
+
+
+def write_e2vid(path: str | Path, chunks: Iterable[Events]) -> None:
+    """Write the same text, µs resolution; a name ending in .zip gives the zipped form E2VID's demos use.
+
+    Raises:
+        CrossdraftError: there is not even an empty chunk.
+    """
+    name = Path(path)
+    with atomic_path(name) as temporary:
+        if name.suffix.lower() != ".zip":
+            with temporary.open("w", encoding="ascii") as file:
+                _write(file, chunks)
+            return
+        with (
+            zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
+            archive.open("events.txt", "w") as raw,
+        ):
+            with io.TextIOWrapper(raw, encoding="ascii") as file:
+                _write(file, chunks)
+
+
+def _write(file: TextIO, chunks: Iterable[Events]) -> None:
+    rest = iter(chunks)
+    first = next(rest, None)
+    if first is None:
+        raise CrossdraftError("There are no events to write.")
+    file.write(f"{first.width} {first.height}\n")
+    for chunk in chain([first], rest):
+        seconds, micros = np.divmod(chunk.t, 1_000_000)
+        rows = zip(
+            seconds.tolist(),
+            micros.tolist(),
+            chunk.x.tolist(),
+            chunk.y.tolist(),
+            chunk.p.tolist(),
+            strict=True,
+        )
+        file.writelines(f"{s}.{us:06d} {x} {y} {p}\n" for s, us, x, y, p in rows)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    try:
+        if not zipfile.is_zipfile(path):
+            with path.open(encoding="ascii") as file:
+                yield file
+            return
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name.lower().endswith(".txt")]
+            if len(names) != 1:
+                raise CrossdraftError(f"{path} holds {len(names)} text files; a recording holds exactly one.")
+            with archive.open(names[0]) as raw, io.TextIOWrapper(raw, encoding="ascii") as file:
+                yield file
+    except UnicodeDecodeError as error:
+        raise CrossdraftError(f"{path} is not a text file; give its true format.") from error
+    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+        raise CrossdraftError(f"{path} cannot be read ({error}); it is damaged, so copy it again.") from error
+
+
+def _size(fields: list[str], path: Path) -> Sensor:
+    try:
+        return int(fields[0]), int(fields[1])
+    except ValueError as error:
+        raise CrossdraftError(f'{path} must begin with a line "width height", two whole numbers.') from error
+
+
+def _table(lines: list[str], path: Path, done: int) -> np.ndarray:
+    if not lines:
+        return np.empty((0, 4))
+    try:
+        table = np.loadtxt(lines, dtype=np.float64, ndmin=2)
+    except ValueError as error:
+        raise CrossdraftError(
+            f"{path}: a line after event {done} is not four numbers t x y p ({error})."
+        ) from error
+    if table.shape[1] != 4:
+        raise CrossdraftError(f"{path}: lines must be t x y p, four numbers, not {table.shape[1]}.")
+    return table

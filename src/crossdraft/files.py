@@ -1,0 +1,38 @@
+"""Files that are either whole or absent."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from crossdraft.errors import CrossdraftError
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path in the same folder; rename it to `path` on success, remove it on failure.
+
+    The temporary name keeps the suffix, because writers choose their format by it. Missing parent folders
+    are made.
+
+    Raises:
+        CrossdraftError: the folder cannot be written to.
+    """
+    final = Path(path)
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{final.stem}-", suffix=final.suffix, dir=final.parent)
+    except OSError as error:
+        raise CrossdraftError(f"Cannot write {final}: {error.strerror}; choose a folder you may write to.") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        # mkstemp makes the file private; give it the mode an ordinary `open` would have given.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(final)
+    finally:
+        temporary.unlink(missing_ok=True)

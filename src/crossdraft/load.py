@@ -1,0 +1,225 @@
+"""Models from local folders: safetensors only, never remote code, every key and shape accounted for."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Prompt, Target
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from crossdraft.models.eventgpt import EventGPTProcessor
+    from crossdraft.video.preprocess import FrameSpec
+
+REFERENCE = Path(__file__).parent / "reference"
+DRAFTERS = ("event", "blind")  # of the reference pair
+NUM_FRAMES = 8
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_target(source: str = "reference", device: str | None = None, dtype: str | None = None) -> Target:
+    """A video VLM as a target.
+
+    Args:
+        source: `reference`, or the folder of a Hugging Face checkpoint (safetensors) of a supported class.
+        device, dtype: default CUDA and bfloat16 if there is a GPU, else CPU and float32.
+
+    Raises:
+        CrossdraftError: the folder lacks a file, a key or a shape differs, or the class is not supported.
+    """
+    from crossdraft.video.inputs import model_class
+    from crossdraft.video.preprocess import FrameSpec
+
+    folder = _folder(source, ("reference",))
+    config = _config(folder)
+    model = _model(getattr(transformers, model_class(config.get("model_type"))), folder, device, dtype)
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    prepare = VideoPrompt(model, tokenizer, FrameSpec.from_pretrained(folder))
+    return Target(model, prepare, _text(tokenizer), _eos(model, tokenizer), _reserved(model, tokenizer))
+
+
+def load_drafter(
+    source: str,
+    device: str | None = None,
+    dtype: str | None = None,
+    banned: Sequence[int] = (),
+    vocabulary: dict[str, int] | None = None,
+) -> IndependentDrafter:
+    """An EventGPT as an independent drafter.
+
+    Args:
+        source: `event` or `blind` of the reference pair, or the folder of an EventGPT.
+        device, dtype: as in `load_target`.
+        banned: ids that must never be drafted.
+        vocabulary: the target's tokens and ids; every token of the drafter must be one of them, at the same id.
+
+    Raises:
+        CrossdraftError: as `load_target`, or the vocabularies differ.
+    """
+    from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor
+
+    folder = _folder(source, DRAFTERS)
+    kind = _config(folder).get("model_type")
+    if kind != "eventgpt":
+        raise CrossdraftError(f"{folder} holds a model of type '{kind}', the drafter must be an 'eventgpt'.")
+    model = _model(EventGPTForConditionalGeneration, folder, device, dtype)
+    processor = EventGPTProcessor.from_pretrained(folder)
+    tokenizer = processor.tokenizer
+    if vocabulary is not None:
+        _check_vocabulary(tokenizer.get_vocab(), vocabulary, folder)
+    prepare = EventPrompt(processor, blind=source == "blind")
+    target = Target(model, prepare, _text(tokenizer), _eos(model, tokenizer), _reserved(model, tokenizer))
+    return IndependentDrafter(target, banned)
+
+
+def vocabulary_of(source: str) -> dict[str, int]:
+    """Tokens and ids of a target's tokenizer."""
+    return AutoTokenizer.from_pretrained(str(_folder(source, ("reference",)))).get_vocab()
+
+
+@dataclass(frozen=True)
+class VideoPrompt:
+    """Turns a request into the inputs of a video VLM: decode, sample, preprocess, fill the prompt template."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    spec: "FrameSpec"
+
+    def __call__(self, request: Request) -> Prompt:
+        from crossdraft.video.inputs import model_inputs
+        from crossdraft.video.read import read_frames
+
+        if request.inputs is not None:
+            inputs = {name: value for name, value in request.inputs.items() if isinstance(value, Tensor)}
+        else:
+            if request.video is None:
+                raise CrossdraftError("The request has no video; give the path of a clip.")
+            if isinstance(request.video, str | Path):
+                frames, times = read_frames(request.video, NUM_FRAMES)
+            else:
+                frames = torch.as_tensor(np.asarray(request.video))
+                times = np.arange(len(frames), dtype=np.float64)
+            inputs = model_inputs(self.model.config, self.tokenizer, self.spec, frames, times, request.prompt)
+        features = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
+        return Prompt(inputs["input_ids"][0], features)
+
+
+@dataclass(frozen=True)
+class EventPrompt:
+    """Turns a request into the inputs of an EventGPT. A blind one is shown blank frames: it sees nothing."""
+
+    processor: "EventGPTProcessor"
+    blind: bool = False
+
+    def __call__(self, request: Request) -> Prompt:
+        window = self._blank() if self.blind else self._window(request)
+        inputs = self.processor(request.prompt, window)
+        return Prompt(inputs["input_ids"][0], {"pixel_values_videos": inputs["pixel_values_videos"]})
+
+    def _window(self, request: Request) -> object:
+        from crossdraft.events import read_events
+
+        if request.events is None:
+            raise CrossdraftError("The event drafter needs an event recording; give one with --events, or --drafter none.")
+        return read_events(request.events) if isinstance(request.events, str | Path) else request.events
+
+    def _blank(self) -> Tensor:
+        size = self.processor.config.vision_config.image_size
+        return torch.full((self.processor.config.num_event_frames, size, size, 3), 255, dtype=torch.uint8)
+
+
+def _folder(source: str, shipped: Sequence[str]) -> Path:
+    """The folder of a name or path, checked for what every checkpoint needs."""
+    if source in shipped:
+        folder = REFERENCE / ("target" if source == "reference" else source)
+    else:
+        folder = Path(source)
+        if not folder.is_dir():
+            raise CrossdraftError(
+                f"'{source}' is neither {' nor '.join(shipped)} nor a folder; give the folder of a checkpoint."
+            )
+    for name in ("config.json", "tokenizer_config.json"):
+        if not (folder / name).is_file():
+            raise CrossdraftError(f"The checkpoint {folder} lacks {name}.")
+    if not list(folder.glob("*.safetensors")):
+        raise CrossdraftError(f"The checkpoint {folder} lacks its weights (*.safetensors); pickled weights are not read.")
+    return folder
+
+
+def _config(folder: Path) -> dict[str, object]:
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CrossdraftError(f"{folder / 'config.json'} is not valid JSON: {error}.") from error
+
+
+def _model(kind: type[PreTrainedModel], folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
+    """Load strictly: nothing missing, nothing left over, no shape changed."""
+    gpu = torch.cuda.is_available()
+    name = dtype or ("bfloat16" if gpu and device != "cpu" else "float32")
+    if name not in DTYPES:
+        raise CrossdraftError(f"Unknown dtype '{name}'; choose one of {', '.join(DTYPES)}.")
+    try:
+        place = torch.device(device or ("cuda" if gpu else "cpu"))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise CrossdraftError(f"Device '{device}' cannot be used here; try --device cpu.") from error
+    try:
+        model, report = kind.from_pretrained(
+            str(folder),
+            dtype=DTYPES[name],
+            output_loading_info=True,
+            local_files_only=True,
+            use_safetensors=True,
+            attn_implementation="sdpa",
+            ignore_mismatched_sizes=True,
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CrossdraftError(f"The checkpoint {folder} cannot be loaded: {reason}") from error
+    for what, key in (("lacks", "missing_keys"), ("has an unknown", "unexpected_keys"), ("has a wrong shape for", "mismatched_keys")):
+        if report[key]:
+            first = sorted(map(str, report[key]))[0]
+            raise CrossdraftError(f"The checkpoint {folder} {what} {first} ({len(report[key])} such); convert it again.")
+    return model.to(place).eval()
+
+
+def _text(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[int]], str]:
+    def decode(tokens: Sequence[int]) -> str:
+        return tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    return decode
+
+
+def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Ids that end an answer, from the generation config, else the tokenizer."""
+    ids = getattr(model.generation_config, "eos_token_id", None)
+    ids = tokenizer.eos_token_id if ids is None else ids
+    return (ids,) if isinstance(ids, int) else tuple(ids or ())
+
+
+def _reserved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Ids that are no text: special tokens other than the end, and rows of the head that no token has."""
+    padded = range(len(tokenizer), model.config.get_text_config().vocab_size)
+    special = set(tokenizer.all_special_ids) - set(_eos(model, tokenizer))
+    return (*sorted(special), *padded)
+
+
+def _check_vocabulary(drafter: dict[str, int], target: dict[str, int], folder: Path) -> None:
+    """Every token of the drafter must have the same id in the target."""
+    differing = [token for token, i in drafter.items() if target.get(token) != i]
+    if differing:
+        raise CrossdraftError(
+            f"The drafter {folder} has another vocabulary than the target: {len(differing)} of its {len(drafter)} "
+            f"tokens differ, '{differing[0]}' for one; pair models that share a tokenizer."
+        )

@@ -1,0 +1,232 @@
+"""From a question and an event window to the tensors that EventGPT reads.
+
+Saved beside the model: the tokenizer's own files, and `processor_config.json` for what the model's `config.json` does
+not say (canvas, prompt template, normalisation).
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.events.frames import eventgpt_frames
+from crossdraft.events.stream import Events
+from crossdraft.files import atomic_path
+from crossdraft.models.eventgpt.configuration import EventGPTConfig
+from crossdraft.video.preprocess import CLIP_MEAN, CLIP_STD, FrameSpec, preprocess
+
+Canvas = Literal["sensor", "release", "train"] | tuple[int, int]
+Window = Events | NDArray[np.uint8] | Tensor
+
+PROCESSOR_FILE = "processor_config.json"
+TRAIN_CANVAS = (480, 640)
+EV_START, EV_END = "<ev_start>", "<ev_end>"
+OFFICIAL_TEMPLATE = (
+    "A chat between a curious human and an artificial intelligence assistant. The assistant gives helpful, detailed, "
+    "and polite answers to the human's questions. USER: {event}\n{question} ASSISTANT:"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorOptions:
+    """What the model's configuration does not say.
+
+    Args:
+        canvas: where events are painted. "sensor": the whole sensor, the last event of a pixel shows (the default).
+            "release": as the released code does, each frame just as large as its own events reach, so that their
+            scale varies. "train": as the training code did, 480x640 with red over blue. Or (height, width).
+        template: the prompt, with `{event}` and `{question}`.
+        mean, std: normalisation per channel, in units of 0..1.
+
+    Raises:
+        CrossdraftError: an unknown canvas, or a template that lacks a field.
+    """
+
+    canvas: Canvas = "sensor"
+    template: str = OFFICIAL_TEMPLATE
+    mean: tuple[float, ...] = CLIP_MEAN
+    std: tuple[float, ...] = CLIP_STD
+
+    def __post_init__(self) -> None:
+        size = (
+            isinstance(self.canvas, tuple) and len(self.canvas) == 2 and all(side > 0 for side in self.canvas)
+        )
+        if not size and self.canvas not in ("sensor", "release", "train"):
+            raise CrossdraftError(
+                f'The canvas must be "sensor", "release", "train" or (height, width), not {self.canvas!r}.'
+            )
+        for field in ("{event}", "{question}"):
+            if self.template.count(field) != 1:
+                raise CrossdraftError(
+                    f"The prompt template {self.template!r} must hold {field} exactly once."
+                )
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read `processor_config.json`.
+
+        Raises:
+            CrossdraftError: the file is missing, broken, or holds an unknown option.
+        """
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            # JSON has no tuples.
+            return cls(
+                **{key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+            )
+        except OSError as error:
+            raise CrossdraftError(
+                f"Cannot read {path}: {error.strerror}; save the processor with the model."
+            ) from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise CrossdraftError(f"{path} is not an EventGPT processor configuration ({error}).") from error
+
+
+class EventGPTProcessor:
+    """Renders and preprocesses event windows, and writes their placeholders into the prompt.
+
+    Args:
+        config: of the model: frames, image size, placeholder, start and end tokens.
+        tokenizer: the model's.
+        options: see `ProcessorOptions`.
+
+    Raises:
+        CrossdraftError: the configuration wants start and end tokens that the tokenizer does not know.
+    """
+
+    def __init__(
+        self,
+        config: EventGPTConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        options: ProcessorOptions | None = None,
+    ) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.options = options or ProcessorOptions()
+        size = config.vision_config.image_size
+        self.frame_spec = FrameSpec(
+            size=size, crop=(size, size), mean=self.options.mean, std=self.options.std
+        )
+        self._around = (EV_START, EV_END) if config.add_start_end else ("", "")
+        unknown = [token for token in self._around if token and token not in tokenizer.get_vocab()]
+        if unknown:
+            raise CrossdraftError(
+                f"The model was trained with {EV_START} and {EV_END}, but its tokenizer lacks {', '.join(unknown)}; "
+                "use the tokenizer that was saved with the model."
+            )
+
+    def __call__(
+        self, questions: str | Sequence[str], windows: Window | Sequence[Window]
+    ) -> dict[str, Tensor]:
+        """Inputs of the model for a batch, ready for `generate(**inputs)`.
+
+        Args:
+            questions: one or B questions.
+            windows: one or B event windows, as `pixels` takes them.
+
+        Returns:
+            `input_ids` and `attention_mask` [B, L], padded on the left, `pixel_values_videos` [B, T, 3, s, s].
+        """
+        questions = [questions] if isinstance(questions, str) else list(questions)
+        windows = [windows] if isinstance(windows, Events | np.ndarray | Tensor) else list(windows)
+        if len(questions) != len(windows):
+            raise CrossdraftError(
+                f"{len(questions)} question(s) need as many event windows, not {len(windows)}."
+            )
+        rows = [self.prompt_ids(question) for question in questions]
+        length = max(map(len, rows))
+        padding = self.tokenizer.pad_token_id or 0  # masked, so any id will do
+        return {
+            "input_ids": torch.tensor([[padding] * (length - len(row)) + row for row in rows]),
+            "attention_mask": torch.tensor([[0] * (length - len(row)) + [1] * len(row) for row in rows]),
+            "pixel_values_videos": torch.stack([self.pixels(window) for window in windows]),
+        }
+
+    def prompt_ids(self, question: str) -> list[int]:
+        """Ids of the whole prompt, the placeholder expanded to one id per feature.
+
+        The text on either side is tokenised on its own, as the official code does.
+
+        Raises:
+            CrossdraftError: the question itself holds the placeholder.
+        """
+        start, end = self._around
+        before, after = self.options.template.split("{event}")
+        head = self.tokenizer(before.replace("{question}", question) + start)["input_ids"]
+        tail = self.tokenizer(end + after.replace("{question}", question), add_special_tokens=False)[
+            "input_ids"
+        ]
+        event = self.config.event_token_id
+        if event in head or event in tail:
+            raise CrossdraftError(
+                f"The question holds the event placeholder {self.tokenizer.decode([event])!r}; leave it out."
+            )
+        return [*head, *[event] * self.config.event_seq_length, *tail]
+
+    def pixels(self, window: Window) -> Tensor:
+        """Preprocess one event window.
+
+        Args:
+            window: events, or frames that are rendered already, uint8 RGB [T, H, W, 3].
+
+        Returns:
+            float32 [T, 3, s, s]: bicubic resize of the shortest edge to s, centre crop, normalised.
+
+        Raises:
+            CrossdraftError: another number of frames than the model's, or fewer events than frames.
+        """
+        frames = self._render(window) if isinstance(window, Events) else [torch.as_tensor(window)]
+        pixels = torch.cat([preprocess(part, self.frame_spec) for part in frames])
+        if len(pixels) != self.config.num_event_frames:
+            raise CrossdraftError(
+                f"The window has {len(pixels)} event frames, but the model reads {self.config.num_event_frames}."
+            )
+        return pixels
+
+    def _render(self, events: Events) -> list[Tensor]:
+        """uint8 [n, H, W, 3] pieces, as few as their sizes allow."""
+        count, canvas = self.config.num_event_frames, self.options.canvas
+        if canvas == "release":
+            return [
+                torch.from_numpy(frame)[None] for frame in eventgpt_frames(events, count, "tight", "last")
+            ]
+        if canvas == "train":
+            return [torch.from_numpy(eventgpt_frames(events, count, TRAIN_CANVAS, "red"))]
+        return [torch.from_numpy(eventgpt_frames(events, count, canvas, "last"))]
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the tokenizer and `processor_config.json` into the model's folder."""
+        folder = Path(folder)
+        with atomic_path(folder / PROCESSOR_FILE) as path:
+            path.write_text(json.dumps(asdict(self.options), indent=2) + "\n", encoding="utf-8")
+        self.tokenizer.save_pretrained(str(folder))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> Self:
+        """Read the processor of a saved model from a local folder.
+
+        Raises:
+            CrossdraftError: the folder lacks `config.json`, the tokenizer or `processor_config.json`.
+        """
+        folder = Path(folder)
+        for name in ("config.json", "tokenizer.json", PROCESSOR_FILE):
+            if not (folder / name).is_file():
+                raise CrossdraftError(
+                    f"{folder} lacks {name}; give the folder of a converted or trained EventGPT."
+                )
+        try:
+            config = EventGPTConfig.from_pretrained(str(folder))
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
+        except (OSError, ValueError) as error:
+            raise CrossdraftError(
+                f"The processor in {folder} is damaged ({' '.join(str(error).split())})."
+            ) from error
+        return cls(config, tokenizer, ProcessorOptions.load(folder / PROCESSOR_FILE))

@@ -1,0 +1,32 @@
+"""The road world: seeded scenes, their video, their events, and questions with answers that follow from them."""
+
+from crossdraft.scenes.attributes import ATTRIBUTES, attributes
+from crossdraft.scenes.clip import Clip, write_clip
+from crossdraft.scenes.questions import KINDS, QA, ask, wordings
+from crossdraft.scenes.render import EVENT_HZ, SENSOR_SIZE, VIDEO_FPS, VIDEO_SIZE, render
+from crossdraft.scenes.scene import DURATION_S, Scene, make_scene
+from crossdraft.scenes.score import score
+from crossdraft.scenes.splits import split_seeds
+from crossdraft.scenes.watch import simulate_events
+
+__all__ = [
+    "ATTRIBUTES",
+    "DURATION_S",
+    "EVENT_HZ",
+    "KINDS",
+    "QA",
+    "SENSOR_SIZE",
+    "VIDEO_FPS",
+    "VIDEO_SIZE",
+    "Clip",
+    "Scene",
+    "ask",
+    "attributes",
+    "make_scene",
+    "render",
+    "score",
+    "simulate_events",
+    "split_seeds",
+    "wordings",
+    "write_clip",
+]

@@ -1,0 +1,55 @@
+"""A scene as files: video, events, and what is true of them."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from crossdraft.files import atomic_path
+from crossdraft.scenes.attributes import attributes
+from crossdraft.scenes.questions import KINDS, ask, wordings
+from crossdraft.scenes.render import VIDEO_FPS, VIDEO_SIZE, render
+from crossdraft.scenes.scene import DURATION_S, Scene
+from crossdraft.scenes.watch import simulate_events
+
+_CRF = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """The files of one clip. Video frame i and the events share a clock: the frame was taken at i / VIDEO_FPS s."""
+
+    video: Path
+    events: Path
+    meta: Path
+
+
+def write_clip(scene: Scene, folder: str | os.PathLike[str]) -> Clip:
+    """Write the scene's video (mp4), events (DSEC h5) and meta (JSON: seed, attributes, every question).
+
+    Files are named after the seed, so that many clips fit into a folder; each is whole or absent.
+    """
+    from crossdraft.events import write_dsec_h5
+    from crossdraft.video import write_mp4
+
+    base = Path(folder) / f"scene-{scene.seed:07d}"
+    clip = Clip(base.with_suffix(".mp4"), base.with_suffix(".h5"), base.with_suffix(".json"))
+    times = np.arange(int(DURATION_S * VIDEO_FPS)) / VIDEO_FPS
+    clip.video.parent.mkdir(parents=True, exist_ok=True)
+    write_mp4(clip.video, render(scene, times, VIDEO_SIZE), VIDEO_FPS, crf=_CRF)
+    write_dsec_h5(clip.events, simulate_events(scene))
+    with atomic_path(clip.meta) as path:
+        path.write_text(json.dumps(_meta(scene), indent=1) + "\n", encoding="utf-8")
+    return clip
+
+
+def _meta(scene: Scene) -> dict[str, object]:
+    questions = [
+        {**asdict(ask(scene, kind, index, held_out)), "held_out": held_out, "wording": index}
+        for kind in KINDS
+        for held_out in (False, True)
+        for index in range(len(wordings(kind, held_out)))
+    ]
+    return {"seed": scene.seed, "fps": VIDEO_FPS, "attributes": attributes(scene), "questions": questions}

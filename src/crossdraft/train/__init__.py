@@ -1,0 +1,1 @@
+"""Training: from the synthetic road world to the shipped reference pair."""

@@ -1,0 +1,106 @@
+"""Answers of a trained model to questions about cached clips: for distillation and for evaluation."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from crossdraft.files import atomic_path
+from crossdraft.train.batches import blank_pixels
+from crossdraft.train.clips import ClipCache, Kind
+from crossdraft.train.console import progress_bar
+from crossdraft.train.decode import greedy
+from crossdraft.train.fit import autocast
+from crossdraft.train.packed import Prefix, read_prefix
+from crossdraft.train.pixels import to_pixels
+from crossdraft.train.prompt import PromptCodec
+from crossdraft.train.seers import Seer, prefix_embeds
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question about a clip, and a guess at its answer that only speeds decoding up."""
+
+    clip: int
+    kind: str
+    question: str
+    guess: str
+    facts: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a model said; `whole` when it ended by itself."""
+
+    clip: int
+    kind: str
+    question: str
+    answer: str
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Respondent:
+    """A trained model with what it needs to answer about cached clips."""
+
+    seer: Seer
+    codec: PromptCodec
+    cache: ClipCache
+    kind: Kind
+    blank: bool = False
+
+    @torch.inference_mode()
+    def read(self, split: str, clips: Sequence[int]) -> Prefix:
+        """The clips' prefixes."""
+        if self.blank:
+            pixels = blank_pixels(self.cache).expand(len(clips), -1, -1, -1, -1)
+        else:
+            pixels = to_pixels(self.cache.read(self.kind, split, clips))
+        ids = torch.tensor([self.codec.prefix_ids()])
+        visual = self.seer.visual_tokens(self.seer.patches(pixels))
+        return read_prefix(self.seer.llama, prefix_embeds(self.seer, ids, visual))
+
+    def answer(self, split: str, asked: Sequence[Sequence[Asked]], max_new_tokens: int) -> list[Answered]:
+        """Greedy answers to the same number of questions about each of some clips."""
+        rows = [question for questions in asked for question in questions]
+        with torch.inference_mode(), autocast():
+            said, _ = greedy(
+                self.seer,
+                self.read(split, [questions[0].clip for questions in asked]),
+                [self.codec.question_ids(row.question) for row in rows],
+                [self.codec.answer_ids(row.guess) for row in rows],
+                eos_id=int(self.codec.tokenizer.eos_token_id),
+                max_new_tokens=max_new_tokens,
+            )
+        end = int(self.codec.tokenizer.eos_token_id)
+        return [
+            Answered(row.clip, row.kind, row.question, self.codec.text(ids), ids[-1] == end)
+            for row, ids in zip(rows, said, strict=True)
+        ]
+
+
+def answer_all(
+    respondent: Respondent, split: str, asked: Sequence[Sequence[Asked]], clips: int, max_new_tokens: int, note: str
+) -> Iterator[list[Answered]]:
+    """Answers in batches of `clips` clips, with a progress bar."""
+    remaining = iter(asked)
+    with progress_bar() as bar:
+        task = bar.add_task(note, total=len(asked))
+        while some := list(islice(remaining, clips)):
+            yield respondent.answer(split, some, max_new_tokens)
+            bar.advance(task, len(some))
+
+
+def write_answers(path: Path, answers: Sequence[Answered]) -> None:
+    """One JSON object a line."""
+    with atomic_path(path) as temporary:
+        temporary.write_text("".join(json.dumps(asdict(a)) + "\n" for a in answers), encoding="utf-8")
+
+
+def read_answers(path: Path) -> list[Answered]:
+    """What `write_answers` wrote."""
+    with path.open(encoding="utf-8") as lines:
+        return [Answered(**json.loads(line)) for line in lines]

@@ -1,0 +1,74 @@
+"""What one training step sees: clips in order, questions drawn from (seed, step)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossdraft import scenes
+from crossdraft.scenes import QA
+from crossdraft.train.attributes import label_row
+from crossdraft.train.clips import ClipCache, Kind, clip_seed
+from crossdraft.train.packing import Branches, pack
+from crossdraft.train.pixels import jitter, to_pixels
+from crossdraft.train.prompt import PromptCodec
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a stage looks at clips: which frames, how shaken, from how many clips, and with which seed."""
+
+    cache: ClipCache
+    kind: Kind
+    pool: int
+    noise: float
+    brightness: float
+    seed: int
+    blank: bool = False
+    """A blind model's view: white frames, whatever happened."""
+
+    def clips(self, step: int, count: int) -> list[int]:
+        """The clips of a step: in order, round and round the pool."""
+        return [(step * count + i) % self.pool for i in range(count)]
+
+    def pixels(self, step: int, clips: Sequence[int]) -> Tensor:
+        """Jittered, normalised frames [n, F, 3, h, w] of training clips."""
+        if self.blank:
+            return blank_pixels(self.cache)
+        frames = self.cache.read(self.kind, "train", clips)
+        if self.noise or self.brightness:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+            frames = jitter(frames, self.noise, self.brightness, generator)
+        return to_pixels(frames)
+
+
+def blank_pixels(cache: ClipCache) -> Tensor:
+    """What a blind drafter sees of any clip, and so of all at once: event frames without events, [1, n, 3, h, w]."""
+    return to_pixels(torch.full((1, cache.event_frames, cache.size, cache.size, 3), 255, dtype=torch.uint8))
+
+
+def labels(clips: Sequence[int], split: str = "train") -> Tensor:
+    """Attribute classes [n, attributes] of clips."""
+    rows = [
+        label_row(scenes.attributes(scenes.make_scene(clip_seed(split, i))), scenes.ATTRIBUTES) for i in clips
+    ]
+    return torch.tensor(rows)
+
+
+def draw_questions(split: str, clip: int, count: int, rng: np.random.Generator, *, held_out: bool = False) -> list[QA]:
+    """`count` questions about a clip, kinds without repetition while there are enough, any wording."""
+    scene = scenes.make_scene(clip_seed(split, clip))
+    kinds = rng.permutation(np.resize(rng.permutation(scenes.KINDS), max(count, 1)))[:count]
+    asked = []
+    for kind in kinds.tolist():
+        wording = int(rng.integers(len(scenes.wordings(kind, held_out=held_out))))
+        asked.append(scenes.ask(scene, kind, wording, held_out=held_out))
+    return asked
+
+
+def question_rows(codec: PromptCodec, pairs: Sequence[tuple[str, str]]) -> Branches:
+    """(question, answer) texts as packed rows."""
+    rows = [(codec.question_ids(question), codec.answer_ids(answer)) for question, answer in pairs]
+    return pack(rows, int(codec.tokenizer.pad_token_id))

@@ -1,0 +1,44 @@
+"""Where an artifact comes from: written beside every one of them."""
+
+import hashlib
+import json
+import platform
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from crossdraft.files import atomic_path
+from crossdraft.train.recipe import Recipe
+
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
+
+
+def write_provenance(
+    path: Path, recipe: Recipe, figures: Mapping[str, Any], data: Mapping[str, Any]
+) -> None:
+    """Write argv, recipe, versions, data seeds and hashes, and figures as JSON."""
+    record = {
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "machine": {"processor": platform.processor() or platform.machine(), "system": platform.system()},
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "recipe": recipe.model_dump(),
+        "data": dict(data),
+        "figures": dict(figures),
+    }
+    write_json(path, record)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Indented JSON, whole or absent."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

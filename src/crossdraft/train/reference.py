@@ -1,0 +1,281 @@
+"""`crossdraft train reference`: the stages, in order, each resumable and each with its provenance."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerFast, VideoLlavaForConditionalGeneration
+from transformers.utils import logging as hf_logging
+
+from crossdraft import scenes
+from crossdraft.errors import CrossdraftError
+from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
+from crossdraft.train.answers import Asked, Respondent, answer_all, read_answers, write_answers
+from crossdraft.train.batches import Look, draw_questions
+from crossdraft.train.clips import ClipCache, clip_seed, render_clips
+from crossdraft.train.console import say
+from crossdraft.train.evaluate import measure_facts
+from crossdraft.train.fit import answer_loss, answered_texts, drawn_texts, heads_for, sight_loss, together
+from crossdraft.train.loop import Stage, optimise
+from crossdraft.train.prompt import PromptCodec
+from crossdraft.train.provenance import sha256, write_provenance
+from crossdraft.train.recipe import Recipe, Sight, Train
+from crossdraft.train.seers import EventSeer, Seer, VideoSeer
+from crossdraft.train.shapes import build_drafter, build_target
+from crossdraft.train.tokenizer import EVENT, VIDEO, load_tokenizer, train_tokenizer
+
+Twin = Literal["event", "blind"]
+MODELS = ("target", "event", "blind")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A run of the recipe in a folder."""
+
+    recipe: Recipe
+    out: Path
+
+    @property
+    def cache(self) -> ClipCache:
+        recipe = self.recipe
+        return ClipCache(
+            self.out / "cache", recipe.target.vision.image_size, recipe.target.frames, recipe.drafter.frames
+        )
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        return load_tokenizer(self.out / "tokenizer")
+
+    def codec(self, placeholder: str) -> PromptCodec:
+        """Prompts for the target (`<video>`) or the drafters (`<event>`)."""
+        return PromptCodec(self.tokenizer, placeholder)
+
+    def trained(self, name: str) -> Respondent:
+        """A finished model, ready to answer about cached clips.
+
+        Raises:
+            CrossdraftError: its stage has not been run.
+        """
+        folder = self.out / name / "model"
+        if not (folder / "config.json").is_file():
+            raise CrossdraftError(f"No trained model in {folder}; run the stage '{name}' first.")
+        if name == "target":
+            seer: Seer = VideoSeer(VideoLlavaForConditionalGeneration.from_pretrained(folder))
+            return Respondent(seer, self.codec(VIDEO), self.cache, "rgb")
+        seer = EventSeer(EventGPTForConditionalGeneration.from_pretrained(folder))
+        return Respondent(seer, self.codec(EVENT), self.cache, "events", blank=name == "blind")
+
+
+def run_tokenizer(run: Reference) -> None:
+    """Learn the vocabulary from training scenes and training wordings."""
+    if (run.out / "tokenizer" / "tokenizer.json").is_file():
+        return
+    texts = []
+    for clip in range(run.recipe.tokenizer.scenes):
+        rng = np.random.default_rng([run.recipe.seed, clip, 1])
+        for qa in draw_questions("train", clip, len(scenes.KINDS), rng):
+            texts += [f"USER: \n{qa.question} ASSISTANT: {qa.answer}"]
+    tokenizer = train_tokenizer(texts, run.recipe.tokenizer.vocab_size)
+    tokenizer.save_pretrained(run.out / "tokenizer")
+    lengths = [len(tokenizer(text)["input_ids"]) for text in texts]
+    write_provenance(
+        run.out / "tokenizer" / "provenance.json",
+        run.recipe,
+        {"texts": len(texts), "mean_tokens": round(float(np.mean(lengths)), 1), "longest": max(lengths)},
+        {"scenes": run.recipe.tokenizer.scenes, "first_seed": clip_seed("train", 0)},
+    )
+    say(f"tokenizer: {len(texts)} texts, {np.mean(lengths):.1f} tokens each, longest {max(lengths)}")
+
+
+def run_cache(run: Reference) -> None:
+    """Render every clip that is still missing."""
+    sizes = run.recipe.cache
+    test = run.recipe.evaluate.scenes
+    render_clips(
+        run.cache,
+        [
+            ("rgb", "validation", sizes.validation_clips),
+            ("rgb", "train", sizes.train_clips),
+            ("rgb", "test", test),
+            ("events", "validation", sizes.validation_clips),
+            ("events", "test", test),
+            ("events", "train", sizes.event_clips),
+        ],
+        sizes.workers,
+    )
+
+
+def run_target_sight(run: Reference) -> None:
+    """Teach the target's video tower what scenes are made of."""
+    seer = VideoSeer(build_target(run.recipe, run.tokenizer))
+    _see(run, seer, "target", run.recipe.target.sight, run.recipe.cache.train_clips)
+
+
+def run_target(run: Reference) -> None:
+    """Train the target on ground-truth answers and save it; its image tower is a copy of the video tower."""
+    seer = VideoSeer(build_target(run.recipe, run.tokenizer))
+    seer.model.model.image_tower.requires_grad_(False)
+    train = run.recipe.target.train
+    look = _look(run, "target", train)
+    texts = drawn_texts(train.questions, run.recipe.seed)
+    respondent = Respondent(seer, run.codec(VIDEO), run.cache, "rgb")
+    figures = _fit(run, respondent, "target", train, look, texts, per_frame=_per_frame(seer))
+    seer.model.model.image_tower.load_state_dict(seer.tower.state_dict())
+    _save_model(run, "target", seer, figures)
+
+
+def run_answers(run: Reference) -> None:
+    """Let the target answer questions about the drafter's training clips."""
+    path = run.out / "answers" / "answers.jsonl"
+    if path.exists():
+        return
+    recipe, respondent = run.recipe, run.trained("target")
+    asked = []
+    for clip in range(recipe.cache.event_clips):
+        rng = np.random.default_rng([recipe.seed, clip, 2])
+        drawn = draw_questions("train", clip, recipe.answers.questions, rng)
+        asked.append([Asked(clip, qa.kind, qa.question, qa.answer, dict(qa.facts)) for qa in drawn])
+    answers, limit = [], recipe.answers.max_new_tokens
+    for some in answer_all(respondent, "train", asked, recipe.answers.clips, limit, "target answers"):
+        answers += some
+        if len(answers) % (recipe.answers.questions * recipe.answers.clips * 20) == 0:
+            say(f"answers: {len(answers)}")
+    write_answers(path, answers)
+    guesses = [question.guess for questions in asked for question in questions]
+    equal = float(np.mean([a.answer == guess for a, guess in zip(answers, guesses, strict=True)]))
+    write_provenance(
+        path.with_name("provenance.json"),
+        recipe,
+        {"answers": len(answers), "equal_to_ground_truth": round(equal, 4)},
+        {"target": sha256(run.out / "target" / "model" / "model.safetensors"), "answers": sha256(path)},
+    )
+    say(f"answers: {len(answers)}, {equal:.1%} as the ground truth")
+
+
+def run_drafter_sight(run: Reference) -> None:
+    """Teach the event tower what scenes are made of, as far as events show it."""
+    seer = EventSeer(build_drafter(run.recipe, run.tokenizer))
+    _see(run, seer, "event", run.recipe.drafter.sight, run.recipe.cache.event_clips)
+
+
+def run_drafter(run: Reference, twin: Twin) -> None:
+    """Train the event drafter, or its blind twin, on the target's own answers."""
+    seer = EventSeer(build_drafter(run.recipe, run.tokenizer))
+    train = run.recipe.drafter.train
+    known: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    for answer in read_answers(run.out / "answers" / "answers.jsonl"):
+        if answer.whole:
+            known[answer.clip].append((answer.question, answer.answer))
+    texts = answered_texts(known, train.questions, run.recipe.seed)
+    look = _look(run, twin, train)
+    respondent = Respondent(seer, run.codec(EVENT), run.cache, "events", blank=twin == "blind")
+    figures = _fit(run, respondent, twin, train, look, texts, per_frame=1)
+    _save_model(run, twin, seer, figures)
+
+
+def _per_frame(seer: Seer) -> int:
+    config = seer.tower.config
+    return (config.image_size // config.patch_size) ** 2 + 1
+
+
+def _look(run: Reference, name: str, section: Sight | Train) -> Look:
+    """How a stage looks at training clips."""
+    sizes = run.recipe.cache
+    if name == "target":
+        return Look(run.cache, "rgb", sizes.train_clips, section.noise, section.brightness, run.recipe.seed)
+    blank = name == "blind"
+    return Look(run.cache, "events", sizes.event_clips, section.noise, section.brightness, run.recipe.seed, blank)
+
+
+def _see(run: Reference, seer: Seer, name: str, sight: Sight, clips: int) -> None:
+    head, _ = heads_for(seer, run.recipe.target.frames if name == "target" else run.recipe.drafter.frames, 1)
+    stage = Stage(run.out / name, "sight", sight.optim)
+    loss_of = sight_loss(seer, head, _look(run, name, sight), sight.optim.clips)
+    figures = optimise(stage, together(tower=seer.tower, head=head), loss_of)
+    write_provenance(run.out / name / "sight.json", run.recipe, figures, {"clips": clips})
+
+
+def _load_sight(run: Reference, name: str, tower: nn.Module) -> None:
+    """Put the tower of the sight stage in place."""
+    path = run.out / name / "sight.ckpt"
+    if not path.exists():
+        raise CrossdraftError(f"No {path}; run the stage '{name}-sight' first.")
+    state = torch.load(path, weights_only=True)["modules"]
+    tower.load_state_dict({k.removeprefix("tower."): v for k, v in state.items() if k.startswith("tower.")})
+
+
+def _fit(
+    run: Reference, respondent: Respondent, name: str, train: Train, look: Look, texts, *, per_frame: int
+) -> dict[str, float]:
+    """Train a whole VLM from its tower's sight (the blind twin has none), watching validation facts."""
+    seer = respondent.seer
+    if not respondent.blank:
+        _load_sight(run, name, seer.tower)
+    _, head = heads_for(seer, 1, per_frame)
+
+    def check(step: int) -> None:
+        clips = range(min(48, run.recipe.cache.validation_clips))
+        facts, _ = measure_facts(respondent, "validation", clips, 6, run.recipe.seed, held_out=False)
+        say(f"{name} {step}: facts right {facts}")
+
+    loss_of = answer_loss(seer, head, look, respondent.codec, train, texts)
+    stage = Stage(run.out / name, "train", train.optim)
+    return optimise(stage, together(model=seer.model, head=head), loss_of, check=check)
+
+
+def _save_model(run: Reference, name: str, seer: Seer, figures: dict[str, float]) -> None:
+    """Full-precision weights, config and tokenizer under `<out>/<name>/model`."""
+    folder = run.out / name / "model"
+    seer.model.eval()
+    seer.model.save_pretrained(folder)
+    run.tokenizer.save_pretrained(folder)
+    data = {"split": "train", "first_seed": clip_seed("train", 0), "clips": run.recipe.cache.train_clips}
+    write_provenance(folder / "provenance.json", run.recipe, figures, data)
+    say(f"{name}: saved {folder}")
+
+
+def prepare(run: Reference) -> None:
+    """Threads, quiet libraries, the output folder."""
+    torch.set_num_threads(run.recipe.threads)
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    run.out.mkdir(parents=True, exist_ok=True)
+
+
+STAGES = (
+    "tokenizer", "cache", "target-sight", "target", "answers", "event-sight", "event", "blind", "evaluate", "ship",
+)  # fmt: skip
+
+
+def run_stages(run: Reference, stages: Sequence[str]) -> None:
+    """Run the named stages in the order given.
+
+    Raises:
+        CrossdraftError: an unknown stage, or one whose predecessors have not been run.
+    """
+    from crossdraft.train.ship import run_evaluate, run_ship
+
+    known = {
+        "tokenizer": run_tokenizer,
+        "cache": run_cache,
+        "target-sight": run_target_sight,
+        "target": run_target,
+        "answers": run_answers,
+        "event-sight": run_drafter_sight,
+        "event": lambda run: run_drafter(run, "event"),
+        "blind": lambda run: run_drafter(run, "blind"),
+        "evaluate": run_evaluate,
+        "ship": run_ship,
+    }
+    unknown = [stage for stage in stages if stage not in known]
+    if unknown:
+        raise CrossdraftError(f"Unknown stage '{unknown[0]}'; choose from {', '.join(STAGES)}.")
+    prepare(run)
+    for stage in stages:
+        say(f"stage {stage}")
+        known[stage](run)

@@ -1,0 +1,81 @@
+"""The last two stages: held-out figures, and the models as they ship."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import CLIPImageProcessorPil
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.train.cards import card
+from crossdraft.train.clips import clip_seed
+from crossdraft.train.console import say
+from crossdraft.train.evaluate import agreement, measure_facts
+from crossdraft.train.pixels import frame_spec
+from crossdraft.train.provenance import sha256, write_json, write_provenance
+from crossdraft.train.reference import MODELS, Reference
+
+SHIPPED = Path(__file__).resolve().parents[1] / "reference"
+LIMIT_MB = 40.0
+
+
+def run_evaluate(run: Reference) -> None:
+    """Facts right on test scenes, in training wordings and in held-out ones; agreement with the target."""
+    size = run.recipe.evaluate
+    clips = range(size.scenes)
+    figures: dict[str, Any] = {
+        "scenes": size.scenes, "questions": size.questions, "first_seed": clip_seed("test", 0),
+    }  # fmt: skip
+    target_said = {}
+    for name in MODELS:
+        respondent = run.trained(name)
+        figures[name] = {}
+        for held_out, wordings in ((False, "train_wordings"), (True, "held_out_wordings")):
+            facts, answers = measure_facts(
+                respondent, "test", clips, size.questions, run.recipe.seed, held_out=held_out
+            )
+            figures[name][wordings] = {"facts_right": facts}
+            if name == "target":
+                target_said[wordings] = answers
+            else:
+                figures[name][wordings] |= agreement(respondent, "test", target_said[wordings], size.questions)
+            say(f"{name} {wordings}: {figures[name][wordings]}")
+    write_json(run.out / "evaluation.json", figures)
+
+
+def run_ship(run: Reference, folder: Path = SHIPPED) -> None:
+    """Write bf16 weights, config, tokenizer, frame spec, card and provenance of all three models.
+
+    Raises:
+        CrossdraftError: an earlier stage is missing, or the three together exceed the limit.
+    """
+    evaluation = run.out / "evaluation.json"
+    if not evaluation.is_file():
+        raise CrossdraftError(f"No {evaluation}; run the stage 'evaluate' first.")
+    figures = json.loads(evaluation.read_text(encoding="utf-8"))
+    for name in MODELS:
+        _ship_one(run, name, folder / name, figures)
+    size = sum(path.stat().st_size for name in MODELS for path in (folder / name).rglob("*")) / 1e6
+    say(f"shipped {size:.1f} MB to {folder}")
+    if size > LIMIT_MB:
+        raise CrossdraftError(f"The reference models take {size:.1f} MB, more than {LIMIT_MB}; make the shapes smaller.")
+
+
+def _ship_one(run: Reference, name: str, folder: Path, figures: Mapping[str, Any]) -> None:
+    model = run.trained(name).seer.model.to(torch.bfloat16)
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    run.tokenizer.save_pretrained(folder)
+    spec = frame_spec(run.cache.size)
+    CLIPImageProcessorPil(
+        size={"shortest_edge": spec.size}, crop_size=dict(zip(("height", "width"), spec.crop or (), strict=True)),
+        image_mean=list(spec.mean), image_std=list(spec.std),
+    ).save_pretrained(folder)  # fmt: skip
+    own = {"evaluation": figures[name], "parameters": sum(p.numel() for p in model.parameters())}
+    trained = json.loads((run.out / name / "model" / "provenance.json").read_text(encoding="utf-8"))
+    data = trained["data"] | {"weights_sha256": sha256(folder / "model.safetensors")}
+    write_provenance(folder / "provenance.json", run.recipe, trained["figures"] | own, data)
+    (folder / "README.md").write_text(card(name, run.recipe, figures, own["parameters"]), encoding="utf-8")

@@ -1,0 +1,95 @@
+"""Open a video file safely.
+
+PyAV never sees a user's string, which it would also take as a URL, and never guesses a format, because some
+formats open further files: it gets our own file handle and a container chosen by the first bytes. Containers,
+codecs and the pixels of a frame are limited before anything is decoded.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import av
+from av.container import InputContainer
+from av.video.stream import VideoStream
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.video.limits import VideoLimits
+
+CODECS = ("h264", "hevc", "mpeg4", "mpeg1video", "mpeg2video", "vp8", "vp9", "av1", "mjpeg")
+DECODERS = (*CODECS, "libdav1d", "libvpx", "libvpx-vp9")  # FFmpeg's names for whatever decodes those
+
+# What PyAV may raise on broken bytes: its own errors and these ordinary ones.
+LIBRARY_ERRORS = (av.FFmpegError, OSError, ArithmeticError, LookupError, ValueError, RuntimeError, MemoryError)
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str], limits: VideoLimits) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """The container and its main video stream, ready to decode.
+
+    Raises:
+        CrossdraftError: missing, empty, not a video, or of a container or codec that we do not open.
+    """
+    name = Path(path)
+    with _file(name) as file:
+        container_format = _sniff(file, name)
+        # FFmpeg decodes a little while it opens, so it gets the limits right here.
+        options = {"codec_whitelist": ",".join(DECODERS), "max_pixels": str(limits.pixels)}
+        try:
+            container = av.open(file, format=container_format, options=options, metadata_errors="replace")
+        except LIBRARY_ERRORS:
+            raise CrossdraftError(
+                f"{name} cannot be opened as a video: its index is broken or missing, as in a file cut off; "
+                "copy it again or re-encode it."
+            ) from None
+        with container:
+            stream = _main_stream(container, name)
+            # A frame may turn out larger than the header says; FFmpeg then refuses it before allocating.
+            stream.codec_context.options = {"max_pixels": str(limits.pixels)}
+            stream.thread_type = "AUTO"
+            yield container, stream
+
+
+def _file(name: Path) -> BinaryIO:
+    try:
+        if name.is_dir():
+            raise CrossdraftError(f"{name} is a folder; give the video file itself.")
+        if not name.is_file():
+            raise CrossdraftError(f"There is no video file at {name}; check the path.")
+        return name.open("rb")
+    except OSError as error:
+        raise CrossdraftError(f"Cannot read {name}: {error.strerror}.") from None
+
+
+def _sniff(file: BinaryIO, name: Path) -> str:
+    """FFmpeg's name for the container, by the first bytes; leaves the file at its start."""
+    head = file.read(12)
+    file.seek(0)
+    if not head:
+        raise CrossdraftError(f"{name} is empty; copy the video again.")
+    if head[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide"):
+        return "mov"
+    if head[:4] == b"\x1a\x45\xdf\xa3":
+        return "matroska"
+    if head[:4] == b"RIFF" and head[8:] == b"AVI ":
+        return "avi"
+    if head[:4] == b"\0\0\1\xba":
+        return "mpeg"
+    if head[:4] == b"\0\0\1\xb3":
+        return "mpegvideo"
+    raise CrossdraftError(f"{name} is not a video that we read; give an mp4, mov, mkv, webm, avi or mpeg file.")
+
+
+def _main_stream(container: InputContainer, name: Path) -> VideoStream:
+    stream = container.streams.best("video")  # passes over cover pictures
+    if not isinstance(stream, VideoStream):
+        raise CrossdraftError(f"{name} holds no video stream; give a file with pictures in it.")
+    context = stream.codec_context
+    codec = "unknown" if context is None else context.codec.canonical_name
+    if codec not in CODECS:
+        raise CrossdraftError(f"{name} uses the codec {codec}; re-encode it as one of {', '.join(CODECS)}.")
+    if context.width < 1 or context.height < 1:
+        raise CrossdraftError(f"{name} does not say how large its frames are, so it is broken; re-encode it.")
+    return stream

@@ -1,0 +1,78 @@
+"""Frames to an H.264 mp4."""
+
+import os
+from collections.abc import Iterable
+from fractions import Fraction
+from itertools import chain
+from pathlib import Path
+
+import av
+import numpy as np
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.files import atomic_path
+
+MAX_SIDE = 16384  # the H.264 level limits end near here
+
+
+def write_mp4(
+    path: str | os.PathLike[str], frames: Iterable[np.ndarray], fps: float | Fraction, crf: int = 18
+) -> None:
+    """Write uint8 RGB frames [H, W, 3] as an H.264 yuv420p mp4; the file appears whole or not at all.
+
+    Args:
+        path: where to; a `.mp4` name.
+        frames: any iterable, consumed once, all of one even size. Frame i is shown at i / fps seconds.
+        fps: frames per second.
+        crf: x264's constant rate factor: 0 loses least, 18 is visually lossless, 51 is worst.
+
+    Raises:
+        CrossdraftError: no frames, frames of odd, differing or absurd size, a bad fps or crf, an unwritable folder.
+    """
+    if not 0 < fps <= 1000:
+        raise CrossdraftError(f"fps is {fps}; give a rate above 0 and up to 1000 frames per second.")
+    if not 0 <= crf <= 51:
+        raise CrossdraftError(f"crf is {crf}; x264 takes 0 (best) to 51 (worst).")
+    if Path(path).suffix.lower() != ".mp4":
+        raise CrossdraftError(f"Cannot write {path} as mp4; give it a name that ends in .mp4.")
+    rest = iter(frames)
+    first = next(rest, None)
+    if first is None:
+        raise CrossdraftError(f"There are no frames to write to {path}.")
+    with atomic_path(path) as temporary:
+        _encode(temporary, chain([first], rest), fps, crf, _checked(first, 0, None).shape)
+
+
+def _encode(path: Path, frames: Iterable[np.ndarray], fps: float | Fraction, crf: int, shape: tuple[int, ...]) -> None:
+    rate = Fraction(fps).limit_denominator(100_000)
+    # PyAV gets an opened file, never a name: a name could be taken for a URL.
+    # faststart puts the index first, so that a download that stops early still shows what has arrived.
+    with (
+        path.open("w+b") as file,
+        av.open(file, mode="w", format="mp4", options={"movflags": "+faststart"}) as container,
+    ):
+        stream = container.add_stream("h264", rate=rate, options={"crf": str(crf)})
+        stream.height, stream.width = shape[:2]
+        stream.pix_fmt = "yuv420p"
+        for index, frame in enumerate(frames):
+            picture = av.VideoFrame.from_ndarray(_checked(frame, index, shape), format="rgb24")
+            picture.pts = index
+            picture.time_base = 1 / rate
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))
+
+
+def _checked(frame: np.ndarray, index: int, shape: tuple[int, ...] | None) -> np.ndarray:
+    """The frame as a contiguous array, or one clear sentence."""
+    array = np.ascontiguousarray(frame)
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+        raise CrossdraftError(f"Frame {index} is {array.dtype} {list(array.shape)}; a frame is uint8 [H, W, 3] in RGB.")
+    height, width = array.shape[:2]
+    if height % 2 or width % 2 or not (2 <= height <= MAX_SIDE and 2 <= width <= MAX_SIDE):
+        raise CrossdraftError(
+            f"Frame {index} is {width}x{height}; H.264 with 4:2:0 colour needs even sides from 2 to {MAX_SIDE}, "
+            "so crop or pad it."
+        )
+    if shape is not None and array.shape != shape:
+        raise CrossdraftError(f"Frame {index} is {width}x{height}, but frame 0 is {shape[1]}x{shape[0]}.")
+    return array

@@ -1,0 +1,84 @@
+"""The command line's frame: lazy commands, one sentence for bad input, exit statuses, a clean terminal."""
+
+import io
+import sys
+
+import pytest
+import typer
+
+import crossdraft
+from crossdraft.cli.main import COMMANDS, RED, SHOW_CURSOR, main, run
+from crossdraft.errors import CrossdraftError
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def raising(error: BaseException) -> typer.Typer:
+    """A program whose one command raises `error`."""
+    program = typer.Typer()
+
+    @program.command()
+    def command() -> None:
+        raise error
+
+    return program
+
+
+def test_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f" {name} " in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name, capsys):
+    assert main([name, "--help"]) == 0
+    assert f"crossdraft {name}" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"crossdraft {crossdraft.__version__}\n"
+
+
+def test_a_mistyped_command_is_refused_and_the_nearest_named(capsys):
+    assert main(["benhc"]) == 2
+    assert "Did you mean 'bench'?" in capsys.readouterr().err
+
+
+def test_bad_input_is_one_sentence_and_status_2(capsys):
+    assert run(raising(CrossdraftError("The clip is empty; name another.")), []) == 2
+    captured = capsys.readouterr()
+    assert captured.err == "crossdraft: The clip is empty; name another.\n"
+    assert captured.out == ""
+
+
+def test_a_terminal_shows_it_in_red_unless_colour_is_unwanted(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stderr", coloured := Terminal())
+    run(raising(CrossdraftError("No.")), [])
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stderr", plain := Terminal())
+    run(raising(CrossdraftError("No.")), [])
+    assert RED in coloured.getvalue()
+    assert RED not in plain.getvalue()
+
+
+def test_a_missing_extra_says_how_to_install_it(capsys):
+    assert run(raising(ModuleNotFoundError("No module named 'h5py'", name="h5py")), []) == 2
+    assert "pip install 'crossdraft[events]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bug", [ModuleNotFoundError("x", name="crossdraft.nowhere"), ZeroDivisionError()])
+def test_a_bug_stays_a_traceback(bug):
+    with pytest.raises(type(bug)):
+        run(raising(bug), [])
+
+
+def test_ctrl_c_leaves_with_130_and_the_cursor_visible(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    assert run(raising(KeyboardInterrupt()), []) == 130
+    assert terminal.getvalue().endswith(SHOW_CURSOR)

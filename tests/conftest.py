@@ -1,0 +1,44 @@
+"""What every test has: one torch thread, fixed seeds, the real recordings if this checkout has them."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+SHARED = Path(__file__).parents[1].parent / "shared"
+
+# Other work may run beside the tests, so hypothesis sets no deadline; the same examples are tried every time.
+settings.register_profile("crossdraft", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("crossdraft")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _seeds() -> None:
+    """Seeds are explicit everywhere; whatever forgets to be is at least the same every time."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the legacy global generator is exactly what is meant
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder `shared` beside the repository: real recordings, for development and tests only."""
+    if not SHARED.is_dir():
+        pytest.skip("no folder 'shared' beside this checkout (real recordings)")
+    return SHARED
