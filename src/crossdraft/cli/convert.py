@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 app = typer.Typer(help="Convert checkpoints of other projects.", no_args_is_help=True)
 
@@ -31,6 +29,9 @@ def eventgpt(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Convert an official EventGPT checkpoint (safetensors or PyTorch, in shards or not) and say what was decided."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     from crossdraft.models.eventgpt import convert_eventgpt
 
     with Progress(console=Console(stderr=True), transient=True) as progress:

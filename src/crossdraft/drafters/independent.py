@@ -37,7 +37,6 @@ class Writing:
     tail: list[int] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)  # of the tail's tokens
     dists: list[Tensor] = field(default_factory=list)  # [V] each, the tail's, when sampling
-    proposed: int = 0  # leading tokens of the tail that the last proposal held
 
 
 class IndependentDrafter:
@@ -74,7 +73,7 @@ class IndependentDrafter:
     def _begin(self, request: Request) -> Writing:
         prompt = self.model.prepare(request)
         pieces, offset = self.model.chunks(prompt, self.model.encode(prompt))
-        cache = self.model.new_cache(capacity=len(prompt) + 2 * request.max_new_tokens)
+        cache = self.model.new_cache(capacity=len(prompt) + request.max_new_tokens)
         row = cache.add_row(cache.capacity)
         cache.offsets[row] = offset
         for piece in pieces:
@@ -89,15 +88,19 @@ class IndependentDrafter:
         for confidence in state.confidences[: budget.nodes]:
             reach *= confidence
         while len(state.tail) < budget.nodes and reach >= budget.min_confidence and not budget.stopped:
-            if state.tail and state.tail[-1] in self.model.eos:
+            if state.tail and state.tail[-1] in self.model.eos or self._full(state):
                 break
             token, confidence = self._next(state)
             reach *= confidence
             if budget.on_token is not None:
                 budget.on_token(token)
-        count = state.proposed = min(budget.nodes, len(state.tail))
+        count = min(budget.nodes, len(state.tail))
         dists = torch.stack(state.dists[:count]) if state.dists and count else None
         return Draft(DraftTree.chain(state.tail[:count], dists))
+
+    def _full(self, state: Writing) -> bool:
+        """True if one more token to feed would not fit the drafter's own context."""
+        return state.prompt_length + len(state.committed) + len(state.tail) >= self.model.context
 
     def _next(self, state: Writing) -> tuple[int, float]:
         """Feed what is missing and choose one more token for the tail."""

@@ -25,6 +25,7 @@ from crossdraft.errors import CrossdraftError
 
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 16  # longest draft of a later round
+PROBE_EVERY, PROBE_NODES = 16, 4
 OnPiece = Callable[[Piece], None]
 Result = TypeVar("Result")
 
@@ -246,7 +247,11 @@ class Decoder:
         """Never past the answer's end: the bonus token needs a place too."""
         left = live.request.max_new_tokens - len(live.tokens) - 1
         limit = max(0, min(self.nodes, left))
-        return self.cost.best_depth(limit) if self.adaptive else limit
+        if not self.adaptive:
+            return limit
+        depth = self.cost.best_depth(limit)
+        # Where speculation loses it is off; a short draft now and then notices when that has changed.
+        return depth or (min(limit, PROBE_NODES) if live.stats.rounds % PROBE_EVERY == 0 else 0)
 
     def _trim(self, tree: DraftTree) -> DraftTree:
         return tree.first(self.cost.verify_depth(len(tree))) if self.adaptive and tree.is_chain else tree

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.placement import DrafterLost, OnToken
@@ -25,6 +26,7 @@ from crossdraft.engine.wire import unpack_draft
 from crossdraft.errors import CrossdraftError
 
 LOAD_TIMEOUT_S = 120.0
+Reply = tuple[str, tuple[int, list[Span], Any]]  # kind, (serial, the worker's spans, body)
 
 
 class Process:
@@ -48,18 +50,19 @@ class Process:
         patience_s: float = 10.0,
     ) -> None:
         self.patience_s = patience_s
-        self._replies: SimpleQueue[tuple[str, object] | None] = SimpleQueue()
+        self._replies: SimpleQueue[Reply | None] = SimpleQueue()
         self._spans: list[Span] = []
         self._on_token: OnToken | None = None
         self._tickets: set[int] = set()
+        self._serial = 0  # of the last question asked; a reply to an older one (interrupted) is dropped
         self._connection, self._child = _launch(cores)
         self._listener = threading.Thread(target=self._listen, name="drafter-link", daemon=True)
         self._listener.start()
         self._send(("load", pickle.dumps(factory)))
-        kind, value = self._reply(LOAD_TIMEOUT_S)
+        kind, (_, _, reason) = self._reply(LOAD_TIMEOUT_S)
         if kind == "refused":
             self.close()
-            raise CrossdraftError(str(value))
+            raise CrossdraftError(reason)
 
     @property
     def pid(self) -> int:
@@ -69,16 +72,16 @@ class Process:
     def start(self, ticket: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
         self._on_token = on_token
         self._tickets.add(ticket)
-        self._send(("start", (ticket, request, nodes, on_token is not None)))
+        self._ask("start", (ticket, request, nodes, on_token is not None))
 
     def collect(self, ticket: int) -> Draft:
         self._send(("stop", None))
-        return unpack_draft(self._answer("started"))
+        return unpack_draft(self._answer())
 
     def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
         asked = [(ticket, budget.nodes, budget.min_confidence) for ticket, budget in zip(tickets, budgets, strict=True)]
-        self._send(("propose", asked))
-        return [unpack_draft(draft) for draft in self._answer("proposed")]
+        self._ask("propose", asked)
+        return [unpack_draft(draft) for draft in self._answer()]
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
         self._send(
@@ -109,18 +112,22 @@ class Process:
         except OSError as error:
             raise DrafterLost("the drafter's process ended") from error
 
-    def _answer(self, expected: str) -> object:
-        """The next reply's value; spans that came with it are kept."""
-        kind, value = self._reply(self.patience_s)
-        if kind == "refused":
-            raise CrossdraftError(str(value))
-        if kind != expected:
-            raise DrafterLost(f"the drafter's process answered '{kind}' where '{expected}' was due")
-        spans, body = value
+    def _ask(self, kind: str, value: object) -> None:
+        self._serial += 1
+        self._send((kind, (self._serial, value)))
+
+    def _answer(self) -> Any:
+        """The reply to the last question; spans that came with it are kept."""
+        while True:
+            kind, (serial, spans, body) = self._reply(self.patience_s)
+            if serial == self._serial:
+                break
         self._spans.extend(spans)
+        if kind == "refused":
+            raise CrossdraftError(body)
         return body
 
-    def _reply(self, timeout: float) -> tuple[str, object]:
+    def _reply(self, timeout: float) -> Reply:
         try:
             message = self._replies.get(timeout=timeout)
         except Empty:

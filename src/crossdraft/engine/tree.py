@@ -90,7 +90,9 @@ class DraftTree:
         """
         tokens, parents, origins = list(self.tokens), list(self.parents), list(self.drawn_from)
         shift = 0 if self.dists is None else len(self.dists)
-        where = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
+        where: dict[tuple[int, int], int] = {}
+        for node, key in enumerate(zip(parents, tokens, strict=True)):
+            where.setdefault(key, node)
         placed: dict[int, int] = {ROOT: ROOT}
         for node, (token, parent) in enumerate(zip(other.tokens, other.parents, strict=True)):
             key = (placed[parent], token)

@@ -27,6 +27,7 @@ def serve(connection: Connection, threads: int | None) -> None:
     import torch
 
     from crossdraft.engine.cost import CostModel
+    from crossdraft.engine.drafter import Committed
     from crossdraft.engine.placement import Inline
     from crossdraft.errors import CrossdraftError
 
@@ -36,9 +37,9 @@ def serve(connection: Connection, threads: int | None) -> None:
     try:
         inner = Inline(pickle.loads(factory)(), CostModel(), hidden="before")
     except CrossdraftError as error:
-        connection.send(("refused", str(error)))
+        connection.send(("refused", (0, [], str(error))))
         return
-    connection.send(("ready", None))
+    connection.send(("ready", (0, [], None)))
     while True:
         try:
             kind, value = connection.recv()
@@ -46,31 +47,41 @@ def serve(connection: Connection, threads: int | None) -> None:
             return  # the parent is gone
         if kind == "close":
             return
-        try:
-            answer(inner, connection, kind, value)
-        except CrossdraftError as error:
-            connection.send(("refused", str(error)))
+        if kind in QUESTIONS:
+            serial, asked = value
+            try:
+                reply = ("answer", QUESTIONS[kind](inner, connection, asked))
+            except CrossdraftError as error:
+                reply = ("refused", str(error))
+            connection.send((reply[0], (serial, inner.drain(), reply[1])))
+        elif kind == "commit":
+            inner.commit([entry[0] for entry in value], [Committed(path, tokens) for _, path, tokens in value])
+        elif kind == "end":
+            inner.end(value)
+        # else "stop": it came after the draft was done, and asks nothing more
 
 
-def answer(inner: "Inline[object]", connection: Connection, kind: str, value: Any) -> None:
-    """Do what one message asks. A `stop` that comes after the draft was done asks nothing more."""
-    from crossdraft.engine.drafter import Budget, Committed
+def _start(inner: "Inline[Any]", connection: Connection, asked: Any) -> Any:
+    """Read a request and draft until done or until any message comes."""
+    from crossdraft.engine.drafter import Budget
     from crossdraft.engine.wire import pack_draft
 
-    if kind == "start":
-        ticket, request, nodes, watched = value
-        on_token = (lambda token: connection.send(("token", token))) if watched else None
-        inner.start_until(ticket, request, Budget(nodes, stop=connection.poll, on_token=on_token))
-        draft = inner.collect(ticket)
-        connection.send(("started", (inner.drain(), pack_draft(draft))))
-    elif kind == "propose":
-        budgets = [Budget(nodes, confidence) for _, nodes, confidence in value]
-        drafts = inner.propose([ticket for ticket, _, _ in value], budgets)
-        connection.send(("proposed", (inner.drain(), [pack_draft(draft) for draft in drafts])))
-    elif kind == "commit":
-        inner.commit([entry[0] for entry in value], [Committed(path, tokens) for _, path, tokens in value])
-    elif kind == "end":
-        inner.end(value)
+    ticket, request, nodes, watched = asked
+    on_token = (lambda token: connection.send(("token", token))) if watched else None
+    inner.start_until(ticket, request, Budget(nodes, stop=connection.poll, on_token=on_token))
+    return pack_draft(inner.collect(ticket))
+
+
+def _propose(inner: "Inline[Any]", connection: Connection, asked: Any) -> Any:
+    """One round's drafts."""
+    from crossdraft.engine.drafter import Budget
+    from crossdraft.engine.wire import pack_draft
+
+    budgets = [Budget(nodes, confidence) for _, nodes, confidence in asked]
+    return [pack_draft(draft) for draft in inner.propose([ticket for ticket, _, _ in asked], budgets)]
+
+
+QUESTIONS = {"start": _start, "propose": _propose}  # messages that are answered
 
 
 if __name__ == "__main__":

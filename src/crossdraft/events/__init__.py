@@ -1,7 +1,22 @@
 """Event streams: read, slice, render to frames, simulate from video."""
 
 from crossdraft.events.frames import eventgpt_frames
+from crossdraft.events.read import iter_events, read_events
 from crossdraft.events.simulate import Simulator, SimulatorConfig, simulate
-from crossdraft.events.stream import Events
+from crossdraft.events.stream import Events, check_overlap, concatenate
+from crossdraft.events.write import write_dsec_h5, write_eventgpt_npy, write_events
 
-__all__ = ["Events", "Simulator", "SimulatorConfig", "eventgpt_frames", "simulate"]
+__all__ = [
+    "Events",
+    "Simulator",
+    "SimulatorConfig",
+    "check_overlap",
+    "concatenate",
+    "eventgpt_frames",
+    "iter_events",
+    "read_events",
+    "simulate",
+    "write_dsec_h5",
+    "write_eventgpt_npy",
+    "write_events",
+]

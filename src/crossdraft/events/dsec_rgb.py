@@ -48,8 +48,11 @@ class RgbAligner:
 
         if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3:
             raise CrossdraftError(f"An image must be uint8 [h, w, 3], not {rgb.dtype} {list(rgb.shape)}.")
-        constant = {"borderMode": cv2.BORDER_CONSTANT, "borderValue": (fill, fill, fill)}
-        aligned = cv2.remap(rgb, self.source, None, cv2.INTER_LINEAR, **constant)
+        column, row = self.source[..., 0], self.source[..., 1]
+        border = (fill, fill, fill)
+        aligned = cv2.remap(
+            rgb, column, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=border
+        )
         return aligned.astype(np.uint8, copy=False)
 
 

@@ -83,4 +83,5 @@ def _explained(what: str) -> Iterator[None]:
     except (CrossdraftError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:
-        raise CrossdraftError(f"{what}: {error}; the recording is damaged or of another kind.") from error
+        reason = " ".join(str(error).split())
+        raise CrossdraftError(f"{what}: {reason}; the recording is damaged or of another kind.") from error

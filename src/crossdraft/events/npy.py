@@ -60,10 +60,12 @@ def _load(path: Path) -> Mapping[str, ArrayLike]:
     try:
         with path.open("rb") as file:
             content = _load_array(file, path)
-    except (ValueError, EOFError, KeyError, TypeError, AttributeError, IndexError, MemoryError) as error:
+    except _ForbiddenError as error:
+        raise CrossdraftError(
+            f"{path} was refused: its pickle asks for {error}, which no recording needs."
+        ) from error
+    except _DAMAGE as error:
         raise CrossdraftError(f"{path} is damaged or was cut off ({error}); copy it again.") from error
-    except pickle.UnpicklingError as error:
-        raise CrossdraftError(f"{path} cannot be unpickled safely: {error}.") from error
     if content.dtype.names:
         return {name: content[name] for name in content.dtype.names}
     inner = content.item() if content.shape == () else None
@@ -87,20 +89,37 @@ def _load_array(file: BinaryIO, path: Path) -> NDArray[Any]:
     return npy_format.read_array(file, allow_pickle=False)
 
 
+class _ForbiddenError(Exception):
+    """A pickle wants to call what it must not; the message names it."""
+
+
+# What unpickling broken bytes may raise.
+_DAMAGE = (
+    pickle.UnpicklingError,
+    EOFError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    MemoryError,
+)
+
+
 class _ArrayUnpickler(pickle.Unpickler):
     """Knows the few functions that numpy's own pickles call, under the old and the new module names."""
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         allowed = _ALLOWED.get((module.replace("numpy._core", "numpy.core"), name))
         if allowed is None:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a recording never needs")
+            raise _ForbiddenError(f"{module}.{name}")
         return allowed
 
 
 def _latin1(text: str, encoding: str = "latin1") -> bytes:
     """How protocol 2 spells bytes: `_codecs.encode(text, "latin1")`, here without the other codecs."""
     if encoding != "latin1":
-        raise pickle.UnpicklingError(f"it asks for the codec {encoding}")
+        raise _ForbiddenError(f"the codec {encoding}")
     return text.encode("latin1")
 
 

@@ -21,6 +21,7 @@ MIN_THRESHOLD = 0.01
 LINEAR_BELOW = 20  # grey levels up to here are mapped linearly: the log of a dark 8-bit pixel is mostly noise
 LEAK_SPREAD_DECADES = 0.1
 SHOT_NOISE_AT_WHITE = 0.25
+BURST_S = 0.01  # the readout passes what its rate gives in this time even when it comes at once
 # A level that returns to where it came from must undo its events, though float32 sums miss it by a few 1e-7.
 GUARD = np.float32(1e-5)
 
@@ -43,6 +44,7 @@ class PixelArray:
         self.shape = (luma.shape[0], luma.shape[1])
         self.t_us = t_us
         self.dropped = 0
+        self._credit = math.inf  # events that the readout can pass by now; the first `_refill` caps it
         self._rng = rng
         self._on = _thresholds(config.threshold_on, config.threshold_sigma, size, rng)
         self._off = _thresholds(config.threshold_off, config.threshold_sigma, size, rng)
@@ -62,6 +64,7 @@ class PixelArray:
         luma = luma.reshape(-1)
         dt = (t_us - self.t_us) * 1e-6
         before, self._level = self._level, self._low_pass(luma, dt)
+        self._refill(dt)
         if self.config.leak_hz:
             self._memory -= self._leak * np.float32(dt)
         change = self._level - self._memory
@@ -71,6 +74,12 @@ class PixelArray:
             found.append(self._noise(luma, t_us))
         since, self.t_us = self.t_us, t_us
         return _to_events(found, self.shape, since, t_us)
+
+    def _refill(self, dt: float) -> None:
+        limit = self.config.max_rate_hz_px
+        if limit is not None:
+            full = limit * len(self._on)
+            self._credit = min(self._credit + full * dt, full * max(dt, BURST_S))
 
     def _low_pass(self, luma: Luma, dt: float) -> NDArray[np.float32]:
         level = log_brightness(luma)
@@ -104,7 +113,7 @@ class PixelArray:
         )
         start, end = (before - memory) * sign / theta, change / theta
         slope = np.maximum(end - start, np.float32(1e-9))
-        keep = self._within_limit(count, span * 1e-6)
+        keep = self._within_limit(count)
         moved = count - keep  # the readout lost these, the pixel did not: its memory moves all the same
         rows = np.arange(len(at))
         found: list[Found] = []
@@ -125,19 +134,17 @@ class PixelArray:
         self._memory[at] += sign * moved * theta
         return found
 
-    def _within_limit(self, count: NDArray[np.int64], dt: float) -> NDArray[np.int64]:
+    def _within_limit(self, count: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many of each pixel's `count` events the readout passes."""
-        limit = self.config.max_rate_hz_px
         total = int(count.sum())
-        if limit is None or total <= (budget := limit * dt * len(self._on)):
+        if total <= self._credit:
+            self._credit -= total
             return count
         if not self.dropped:
-            log.warning(
-                "The scene changes faster than %g events/s per pixel (a cut?); events beyond that are dropped.",
-                limit,
-            )
-        keep = self._rng.binomial(count, budget / total)
+            log.warning("The scene changes faster than the readout's rate (a cut?); some events are dropped.")
+        keep = self._rng.binomial(count, self._credit / total)
         self.dropped += total - int(keep.sum())
+        self._credit = 0.0
         return keep
 
     def _noise(self, luma: Luma, t_us: int) -> Found:
@@ -150,6 +157,11 @@ class PixelArray:
         moment = self.t_us + rng.random(number) * span
         if config.refractory_us:
             stays &= moment >= self._last[pixel] + config.refractory_us
+            first = np.zeros(
+                number, np.bool_
+            )  # a second event of one pixel would mostly fall into its dead time
+            first[np.unique(pixel, return_index=True)[1]] = True
+            stays &= first
         pixel, moment, on = pixel[stays], moment[stays], pick[stays] < len(self._on)
         self._last[pixel] = moment
         self._memory[pixel] = self._level[pixel]

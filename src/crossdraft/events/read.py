@@ -43,7 +43,7 @@ BY_CONTENT = {
 def read_events(
     path: str | os.PathLike[str],
     *,
-    format: str | None = None,
+    format: str | None = None,  # noqa: A002 (the word that users look for)
     sensor: Sensor | None = None,
     start_us: int | None = None,
     end_us: int | None = None,
@@ -68,7 +68,7 @@ def read_events(
 def iter_events(
     path: str | os.PathLike[str],
     *,
-    format: str | None = None,
+    format: str | None = None,  # noqa: A002 (the word that users look for)
     sensor: Sensor | None = None,
     start_us: int | None = None,
     end_us: int | None = None,

@@ -35,8 +35,9 @@ class SimulatorConfig:
         leak_hz: mean rate of spurious ON events.
         shot_noise_hz: rate of noise events in a black pixel, ON and OFF together.
         refractory_us: dead time of a pixel after an event.
-        max_rate_hz_px: events a second per pixel, averaged over a frame interval, that the readout passes; beyond
-            it events are dropped at random, with one warning, as in a saturated camera. None: no limit.
+        max_rate_hz_px: events a second per pixel, averaged over the sensor and 10 ms (or a longer frame
+            interval), that the readout passes; beyond it events are dropped at random, with one warning, as in
+            a saturated camera. None: no limit.
         stamps: "crossing" interpolates each event's moment; "stepped" spreads a frame's events over as many
             equal steps as the busiest pixel has events.
     """

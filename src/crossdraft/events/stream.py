@@ -6,6 +6,7 @@ fell (p = 0) by a set step. A recording is therefore four parallel columns and t
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -239,9 +240,11 @@ def normalise_polarity(p: NDArray[np.generic], source: object) -> NDArray[np.uin
     if p.dtype == np.bool_:
         return p.astype(np.uint8)
     signed = p.astype(np.int8, copy=False)
-    if len(p) and (signed != p).any() or len(p) and (signed.min() < -1 or signed.max() > 1):
+    if not len(p):
+        return signed.astype(np.uint8)
+    if (signed != p).any() or signed.min() < -1 or signed.max() > 1:
         raise CrossdraftError(f"{source}: polarity must be 0/1 or -1/+1; other values were found.")
-    if len(p) and signed.min() < 0:
+    if signed.min() < 0:
         if (signed == 0).any():
             raise CrossdraftError(f"{source}: polarity mixes -1, 0 and +1; the file is damaged.")
         return (signed > 0).astype(np.uint8)

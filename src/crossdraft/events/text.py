@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -19,25 +20,15 @@ CHUNK_LINES = 1_000_000
 
 def read_e2vid(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
     """The events of a `.txt` or `.zip`; text without the size line needs `sensor`. Reads a million lines at a time."""
-    with _opened(path) as lines:
-        first = lines.readline()
-        fields = first.split()
-        if len(fields) == 2:
-            width, height = sensor or _size(fields, path)
-        elif sensor is None:
-            raise CrossdraftError(f'{path} does not begin with a line "width height"; give the sensor size.')
-        else:
-            (width, height), lines = sensor, chain([first], lines)
+    with _opened(path) as file:
+        (width, height), lines = _size_and_events(file, sensor, path)
         done = 0
-        while True:
-            table = _table(list(islice(lines, CHUNK_LINES)), path, done)
-            if done and not len(table):
-                return
-            done += len(table)
-            t, x, y, p = table.T
+        while (some := list(islice(lines, CHUNK_LINES))) or not done:
+            t, x, y, p = _table(some, path, done).T
             chunk = Events.checked(x, y, t * 1e6, p, width, height, source=path)
+            done += max(len(chunk), 1)
             yield window.clip(chunk)
-            if window.end_us is not None and len(chunk) and chunk.t[-1] >= window.end_us or not len(chunk):
+            if window.end_us is not None and len(chunk) and chunk.t[-1] >= window.end_us:
                 return
 
 
@@ -56,9 +47,9 @@ def write_e2vid(path: str | Path, chunks: Iterable[Events]) -> None:
         with (
             zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
             archive.open("events.txt", "w") as raw,
+            io.TextIOWrapper(raw, encoding="ascii") as file,
         ):
-            with io.TextIOWrapper(raw, encoding="ascii") as file:
-                _write(file, chunks)
+            _write(file, chunks)
 
 
 def _write(file: TextIO, chunks: Iterable[Events]) -> None:
@@ -95,15 +86,18 @@ def _opened(path: Path) -> Iterator[TextIO]:
                 yield file
     except UnicodeDecodeError as error:
         raise CrossdraftError(f"{path} is not a text file; give its true format.") from error
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
         raise CrossdraftError(f"{path} cannot be read ({error}); it is damaged, so copy it again.") from error
 
 
-def _size(fields: list[str], path: Path) -> Sensor:
-    try:
-        return int(fields[0]), int(fields[1])
-    except ValueError as error:
-        raise CrossdraftError(f'{path} must begin with a line "width height", two whole numbers.') from error
+def _size_and_events(file: TextIO, sensor: Sensor | None, path: Path) -> tuple[Sensor, Iterator[str]]:
+    first = file.readline()
+    fields = first.split()
+    if len(fields) == 2 and all(field.isdecimal() for field in fields):
+        return sensor or (int(fields[0]), int(fields[1])), file
+    if sensor is None:
+        raise CrossdraftError(f'{path} does not begin with a line "width height"; give the sensor size.')
+    return sensor, chain([first], file)
 
 
 def _table(lines: list[str], path: Path, done: int) -> np.ndarray:

@@ -10,26 +10,23 @@ Answer = list[Sentence]
 
 
 def _key_elements(scene: Scene, style: Style, item: str) -> Answer:
-    parts: list[str] = []
-    slots: list[str] = []
+    told: list[tuple[str, tuple[str, ...]]] = []
     if scene.lead != "none":
-        parts.append(f"{say.with_article(f'{scene.lead_colour} {scene.lead}')} ahead")
-        slots += ["lead.type", "lead.colour"]
-    for side in ("left", "right"):
-        if getattr(scene, side) != "empty":
-            parts.append(say.side_thing(scene, side))
-            slots.append(side)
-    if scene.people:
-        slots.append("people.count")
+        noun = say.with_article(f"{scene.lead_colour} {scene.lead}")
+        told.append((f"{noun} ahead", ("lead.type", "lead.colour")))
+    told += [
+        (say.side_thing(scene, side), (side, "people.count") if scene.beside(side) == "people" else (side,))
+        for side in ("left", "right")
+        if scene.beside(side) != "empty"
+    ]
     if scene.light != "none":
-        parts.append(f"a {scene.light} light")
-        slots.append("light")
+        told.append((f"a {scene.light} light", ("light",)))
     if scene.sign != "none":
-        parts.append(f"a {scene.sign} sign")
-        slots.append("sign")
-    listed = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
+        told.append((f"a {scene.sign} sign", ("sign",)))
+    *others, last = [noun for noun, _ in told]
+    listed = f"{', '.join(others)} and {last}" if others else last
     text = f"The key elements are {listed}." if style == "a" else f"We can see {listed}."
-    return [Sentence(text, tuple(slots)), say.layout(scene, style)]
+    return [Sentence(text, tuple(slot for _, slots in told for slot in slots)), say.layout(scene, style)]
 
 
 def _layout(scene: Scene, style: Style, item: str) -> Answer:
@@ -93,30 +90,32 @@ def _direction(scene: Scene, style: Style, item: str) -> Answer:
 
 
 def _order(scene: Scene, style: Style, item: str) -> Answer:
-    told: Answer = []
-    for side in ("left", "right"):
-        if getattr(scene, side) == "empty":
-            told.append(Sentence(f"The {side} side is empty.", (side,)))
-            continue
-        slots = (side, "people.count") if getattr(scene, side) == "people" else (side,)
-        be = "are" if getattr(scene, side) == "people" and scene.people > 1 else "is"
-        text = (
-            f"There {be} {say.side_thing(scene, side)}."
-            if style == "a"
-            else f"We find {say.side_thing(scene, side)}."
-        )
-        told.append(Sentence(text, slots))
-    return [told[0], say.lead(scene, style), told[1], say.signals(scene, style)]
+    return [
+        _beside(scene, style, "left"),
+        say.lead(scene, style),
+        _beside(scene, style, "right"),
+        say.signals(scene, style),
+    ]
+
+
+def _beside(scene: Scene, style: Style, side: str) -> Sentence:
+    thing = scene.beside(side)
+    if thing == "empty":
+        return Sentence(f"The {side} side is empty.", (side,))
+    be = "are" if thing == "people" and scene.people > 1 else "is"
+    found = f"There {be}" if style == "a" else "We find"
+    slots = (side, "people.count") if thing == "people" else (side,)
+    return Sentence(f"{found} {say.side_thing(scene, side)}.", slots)
 
 
 def _presence(scene: Scene, style: Style, item: str) -> Answer:
+    there = item in (scene.left, scene.right)
     if item == "people":
-        there, more = scene.people > 0, say.people(scene, style)
+        more = say.people(scene, style)
     elif item == "cyclist":
-        there, more = scene.cyclist != "none", say.cyclist(scene, style)
+        more = say.cyclist(scene, style)
     else:
         side = "left" if scene.left == "vehicle" else "right"
-        there = "vehicle" in (scene.left, scene.right)
         slots = (side,) if there else ()
         more = Sentence(
             f"There is {say.side_thing(scene, side)}." if there else "Nothing is parked or oncoming.", slots
@@ -126,9 +125,8 @@ def _presence(scene: Scene, style: Style, item: str) -> Answer:
 
 def _colour(scene: Scene, style: Style, item: str) -> Answer:
     if item == "people":
-        return (
-            [_coats(scene, style), say.people(scene, style)] if scene.people else [say.people(scene, style)]
-        )
+        coats = [_coats(scene, style)] if scene.people else []
+        return [*coats, say.people(scene, style)]
     if scene.lead == "none":
         return [say.lead(scene, style)]
     noun = say.with_article(f"{scene.lead_colour} {scene.lead}")

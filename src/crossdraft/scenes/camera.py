@@ -26,8 +26,17 @@ _BEND_STARTS_M, _BEND_LENGTH_M = 6.0, 40.0
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """The camera at T times: way driven [T] (m), yaw [T] (rad, right positive), shake [T, 2], bend (1/m)."""
+    """The camera at T times.
 
+    Attributes:
+        times: [T], s.
+        driven: [T], m; zero at mid-clip.
+        yaw: [T], rad to the right; zero at mid-clip.
+        shake: [T, 2], in picture axes.
+        bend: how fast the road leaves its straight line, 1/m, right positive.
+    """
+
+    times: NDArray[np.float64]
     driven: Floats
     yaw: Floats
     shake: Floats
@@ -42,15 +51,16 @@ class Camera:
 def camera_at(scene: Scene, times_s: NDArray[np.float64]) -> Camera:
     """The ego vehicle's camera at the given times.
 
-    The driven way is zero at the middle of the clip. A running engine shakes the camera by about half a
+    A running engine shakes the camera by about half a
     pixel: this is what lets an event camera see standing things while the car stands.
     """
-    t = np.asarray(times_s, dtype=np.float64)
+    t = times_s
     phase = np.random.default_rng([scene.seed, 2]).uniform(0, 2 * np.pi, 3)
     rough = 0.0030 if scene.ego == "stopped" else 0.0036
     across = rough * 0.8 * np.sin(2 * np.pi * 5.0 * t + phase[0])
     up = rough * (np.sin(2 * np.pi * 3.5 * t + phase[1]) + 0.4 * np.sin(2 * np.pi * 8.0 * t + phase[2]))
     return Camera(
+        times=t,
         driven=(SPEED_M_PER_S[scene.ego] * (t - 0.5)).astype(np.float32),
         yaw=(_YAW_RAD_PER_S.get(scene.ego, 0.0) * (t - 0.5)).astype(np.float32),
         shake=np.stack([across, up], axis=-1).astype(np.float32),
@@ -88,4 +98,4 @@ def project(camera: Camera, points: Floats) -> Floats:
     scale = FOCAL / np.maximum(points[..., 2], NEAR_M)
     u = 0.5 + points[..., 0] * scale
     v = HORIZON - (points[..., 1] - CAMERA_HEIGHT_M) * scale
-    return np.stack([u, v], axis=-1) + camera.shake[:, None, :]
+    return (np.stack([u, v], axis=-1) + camera.shake[:, None, :]).astype(np.float32, copy=False)

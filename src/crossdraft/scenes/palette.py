@@ -24,6 +24,12 @@ def luma(colour: RGB) -> float:
     return sum(weight * part for weight, part in zip(REC601, colour, strict=True))
 
 
+def scaled(colour: RGB, factor: float) -> RGB:
+    """The same colour, darker or brighter."""
+    red, green, blue = colour
+    return red * factor, green * factor, blue * factor
+
+
 def _at_luma(colour: RGB, wanted: float) -> RGB:
     """The colour with its green moved so that its luma is exactly `wanted`."""
     red, green, blue = colour
@@ -89,11 +95,15 @@ def air_of(scene: Scene) -> Air:
         grey = 0.6 * luma(bottom) + 0.4 * luma(top)
         grey = min(225.0, grey * _GREY_SKY[scene.weather] + (26 if scene.weather in ("fog", "snow") else 0))
         # A little of the sky's own tint stays, so that a grey dusk is not a grey day.
-        top, bottom = _mix(top, (grey * 0.86,) * 3, 0.62), _mix(bottom, (grey,) * 3, 0.62)
+        top, bottom = _mix(top, _grey(grey * 0.86), 0.62), _mix(bottom, _grey(grey), 0.62)
     per_m = {"clear": 0.003, "rain": 0.012, "fog": 0.052, "snow": 0.014}[scene.weather]
     if scene.time == "night" and scene.weather == "fog":
         bottom = (92.0, 96.0, 108.0)
     return Air(_AMBIENT[scene.time], _HEADLIT[scene.time], bottom, per_m, top, bottom)
+
+
+def _grey(level: float) -> RGB:
+    return level, level, level
 
 
 def _mix(a: RGB, b: RGB, part: float) -> RGB:

@@ -8,7 +8,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.scenes.camera import HORIZON
 from crossdraft.scenes.palette import REC601, air_of, luma, sky
 from crossdraft.scenes.scene import Scene
-from crossdraft.scenes.stage import paints_of
+from crossdraft.scenes.sketch import Painting
+from crossdraft.scenes.stage import stage
 
 VIDEO_SIZE = 224
 VIDEO_FPS = 24
@@ -21,7 +22,6 @@ _FAR_OUT = 24.0
 _CHUNK = 128
 
 Colour = tuple[float, ...]
-Polygons = list[list[NDArray[np.int32]]]
 
 
 def render(scene: Scene, times_s: ArrayLike, size: int, luma: bool = False) -> NDArray[np.uint8]:
@@ -43,15 +43,11 @@ def render(scene: Scene, times_s: ArrayLike, size: int, luma: bool = False) -> N
         )
     background = _background(scene, size, luma)
     out = np.empty((len(times), *background.shape), dtype=np.uint8)
-    # In pieces, so that 500 frames' corners do not lie in memory at once.
+    out[:] = background
+    # In pieces, so that the corners of 500 frames do not lie in memory at once.
     for start in range(0, len(times), _CHUNK):
-        piece = times[start : start + _CHUNK]
-        layers = [
-            (_polygons(paint.corners, size), _colour(paint.colour, luma)) for paint in paints_of(scene, piece)
-        ]
-        for index in range(len(piece)):
-            out[start + index] = background
-            _paint(out[start + index], layers, index)
+        piece = slice(start, start + _CHUNK)
+        _paint(out[piece], stage(scene, times[piece]), luma)
     return out
 
 
@@ -69,13 +65,17 @@ def _colour(colour: tuple[float, float, float], grey: bool) -> Colour:
     return tuple(float(min(255, max(0, round(round(part, 6))))) for part in parts)
 
 
-def _polygons(corners: NDArray[np.float32], size: int) -> Polygons:
-    """Corners [T, P, V, 2] in picture axes as OpenCV's fixed-point polygons, by time. Pixel centres are whole."""
-    pixels = np.clip(corners, -_FAR_OUT, _FAR_OUT) * size - 0.5
+def _paint(pictures: NDArray[np.uint8], painting: Painting, grey: bool) -> None:
+    """Paint each picture [T, size, size(, 3)] with its polygons. Pixel centres are whole numbers."""
+    size = pictures.shape[1]
+    pixels = np.clip(painting.points, -_FAR_OUT, _FAR_OUT) * size - 0.5
     fixed = np.rint(pixels * (1 << _SHIFT)).astype(np.int32)
-    return [list(frame) for frame in fixed]
-
-
-def _paint(picture: NDArray[np.uint8], layers: list[tuple[Polygons, Colour]], index: int) -> None:
-    for polygons, colour in layers:
-        cv2.fillPoly(picture, polygons[index], colour, cv2.LINE_AA, _SHIFT)
+    end = 0
+    layers: list[tuple[int, int, int, Colour]] = []
+    for paint in painting.paints:
+        start, end = end, end + paint.polygons * paint.corners
+        layers.append((start, end, paint.corners, _colour(paint.colour, grey)))
+    for picture, points in zip(pictures, fixed, strict=True):
+        for start, end, corners, colour in layers:
+            polygons = [points[first : first + corners] for first in range(start, end, corners)]
+            cv2.fillPoly(picture, polygons, colour, cv2.LINE_AA, _SHIFT)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from crossdraft.errors import CrossdraftError
+
 DURATION_S = 1.0
 
 LAYOUTS = ("two-lane", "three-lane", "crossroads", "left bend", "right bend")
@@ -52,6 +54,10 @@ class Scene:
     time: str
     side: str
 
+    def beside(self, side: str) -> str:
+        """What stands on the "left" or "right": one of STATIONS."""
+        return self.left if side == "left" else self.right
+
 
 def _station_pairs() -> tuple[list[tuple[str, str]], np.ndarray]:
     pairs = [(a, b) for a in STATIONS for b in STATIONS if a != b]
@@ -67,7 +73,12 @@ def make_scene(seed: int) -> Scene:
 
     Values are drawn nearly uniformly and independently of each other, so that knowing the question, or one
     part of the answer, tells little about the rest: a model that sees nothing cannot do well.
+
+    Raises:
+        CrossdraftError: a negative seed.
     """
+    if seed < 0:
+        raise CrossdraftError(f"A scene's seed must be zero or positive, not {seed}.")
     rng = np.random.default_rng([seed, 0])
 
     def one_of(values: tuple[str, ...]) -> str:

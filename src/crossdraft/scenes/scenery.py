@@ -3,9 +3,10 @@
 import numpy as np
 
 from crossdraft.scenes.camera import Camera, Floats
-from crossdraft.scenes.palette import RGB
+from crossdraft.scenes.palette import RGB, scaled
 from crossdraft.scenes.scene import Scene
-from crossdraft.scenes.shapes import Sketch, disc, quads
+from crossdraft.scenes.shapes import disc, quads, strip
+from crossdraft.scenes.sketch import Sketch
 
 _ASPHALT: RGB = (74, 76, 80)
 _WET_ASPHALT: RGB = (58, 62, 70)
@@ -38,12 +39,6 @@ _LINES = {"three-lane": (-1.75, 1.75)}
 _OTHER_EDGES, _OTHER_LINES = (-5.4, 2.1), (-1.75,)
 
 
-def _strip(left: float, right: float, start: float, end: float) -> Floats:
-    return np.array(
-        [[(left, 0, start), (right, 0, start), (right, 0, end), (left, 0, end)]], dtype=np.float32
-    )
-
-
 def _band(left: float, right: float, camera: Camera) -> Floats:
     """A strip along the whole road as one polygon, with enough corners to bend. It never needs to flow."""
     ahead = np.concatenate([[-5.0], np.geomspace(5.0, _FAR_M, 12 if camera.bend else 2)])
@@ -58,7 +53,7 @@ def draw_ground(sketch: Sketch, scene: Scene) -> None:
     land = {"buildings": _PAVING, "trees": _GRASS, "fields": _FIELD}[scene.side]
     if scene.weather == "snow":
         land = _SNOW
-    sketch.road(_strip(-400, 400, -10.0, 260.0), land, 9.0)
+    sketch.road(strip(-400, 400, -10.0, 260.0), land, 9.0)
     left, right = _EDGES.get(scene.layout, _OTHER_EDGES)
     sketch.road(_band(left - 0.35, right + 0.35, camera), _KERB, 9.0)
     asphalt = _WET_ASPHALT if scene.weather == "rain" else _ASPHALT
@@ -73,9 +68,9 @@ def draw_ground(sketch: Sketch, scene: Scene) -> None:
 
 def _draw_crossing(sketch: Sketch, asphalt: RGB) -> None:
     """A street across, and a zebra crossing before it."""
-    sketch.road(_strip(-90, 90, _CROSSING_M - 0.3, _CROSSING_M + 8.3), _KERB, 12.0)
-    sketch.road(_strip(-90, 90, _CROSSING_M, _CROSSING_M + 8.0), asphalt, 12.0)
-    stripes = [_strip(x, x + 0.55, _CROSSING_M - 4.6, _CROSSING_M - 1.2) for x in np.arange(-5.1, 1.9, 1.05)]
+    sketch.road(strip(-90, 90, _CROSSING_M - 0.3, _CROSSING_M + 8.3), _KERB, 12.0)
+    sketch.road(strip(-90, 90, _CROSSING_M, _CROSSING_M + 8.0), asphalt, 12.0)
+    stripes = [strip(x, x + 0.55, _CROSSING_M - 4.6, _CROSSING_M - 1.2) for x in np.arange(-5.1, 1.9, 1.05)]
     sketch.road(np.concatenate(stripes), _MARK, 10.0)
 
 
@@ -86,7 +81,7 @@ def _draw_dashes(sketch: Sketch, scene: Scene) -> None:
         for ahead in np.arange(start - 2 * _DASH_PERIOD_M, 40.0, _DASH_PERIOD_M):
             if scene.layout == "crossroads" and _CROSSING_M - 8 < ahead < _CROSSING_M + 9:
                 continue
-            dashes.append(_strip(line - 0.11, line + 0.11, ahead, ahead + _DASH_M))
+            dashes.append(strip(line - 0.11, line + 0.11, ahead, ahead + _DASH_M))
     sketch.road(np.concatenate(dashes), _MARK, 10.0)
 
 
@@ -96,9 +91,8 @@ def draw_sides(sketch: Sketch, scene: Scene) -> None:
     _draw_hills(sketch, scene, rng)
     right_edge = _EDGES.get(scene.layout, _OTHER_EDGES)[1]
     verges = (-8.6, right_edge + 3.2)
-    {"buildings": _draw_houses, "trees": _draw_trees, "fields": _draw_fences}[scene.side](
-        sketch, scene, rng, verges
-    )
+    draw = {"buildings": _draw_houses, "trees": _draw_trees, "fields": _draw_fences}[scene.side]
+    draw(sketch, scene, rng, verges)
 
 
 def _draw_hills(sketch: Sketch, scene: Scene, rng: np.random.Generator) -> None:
@@ -130,10 +124,9 @@ def _draw_house(
     verge, near, far, height = box
     middle = 0.5 * (near + far)
     along = [(verge, 0, near), (verge, height, near), (verge, height, far), (verge, 0, far)]
-    dark: RGB = (wall[0] * 0.8, wall[1] * 0.8, wall[2] * 0.8)
     outer = verge + np.sign(verge) * 14.0
     front = [(verge, 0, near), (verge, height, near), (outer, height, near), (outer, 0, near)]
-    sketch.road(np.array([along], dtype=np.float32), dark, middle)
+    sketch.road(np.array([along], dtype=np.float32), scaled(wall, 0.8), middle)
     sketch.road(np.array([front], dtype=np.float32), wall, near)
     lit = scene.time != "day"
     rows = np.arange(1.6, height - 1.5, 2.6)
@@ -173,11 +166,8 @@ def _draw_fences(sketch: Sketch, scene: Scene, rng: np.random.Generator, verges:
             if _free(scene, float(z), float(z))
         ]
         sketch.road(np.concatenate(posts), _POST, 12.0)
-        gaps = (
-            [(1.0, 40.0)]
-            if scene.layout != "crossroads"
-            else [(1.0, _CROSSING_M - 1), (_CROSSING_M + 9, 40.0)]
-        )
+        crossroads = scene.layout == "crossroads"
+        gaps = [(1.0, _CROSSING_M - 1), (_CROSSING_M + 9, 40.0)] if crossroads else [(1.0, 40.0)]
         rails = [
             [(verge, y, a), (verge, y + 0.12, a), (verge, y + 0.12, b), (verge, y, b)]
             for a, b in gaps

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.scenes.scene import COLOURS, VEHICLES
@@ -112,7 +112,7 @@ def _holds(slot: str, value: str, plain: str) -> bool:
     return all(bool(pattern.search(plain)) == (name == value) for name, pattern in patterns.items())
 
 
-@lru_cache(maxsize=None)
+@cache
 def _patterns(slot: str) -> dict[str, re.Pattern[str]]:
     # A hyphen counts as part of a word: "two-lane" is not "lane".
     return {

@@ -34,11 +34,11 @@ _EGO = {
     "turning right": "turning right",
 }
 _EGO_TAIL = {
-    "stopped": "The lane marks do not move.",
-    "slow": "The lane marks pass by one after another.",
-    "fast": "The lane marks rush towards us.",
-    "turning left": "The whole view swings to the right.",
-    "turning right": "The whole view swings to the left.",
+    "stopped": "the lane marks do not move",
+    "slow": "the lane marks pass by one after another",
+    "fast": "the lane marks rush towards us",
+    "turning left": "the whole view swings to the right",
+    "turning right": "the whole view swings to the left",
 }
 _LEAD = {
     "keeping": "keeping its distance",
@@ -73,7 +73,7 @@ SIDE = {"buildings": "buildings", "trees": "trees", "fields": "open fields"}
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One or two sentences and the slots of the facts they state."""
+    """What is said (at most two sentences) and the slots of the facts it states."""
 
     text: str
     slots: tuple[str, ...]
@@ -85,7 +85,7 @@ def capital(text: str) -> str:
 
 
 def with_article(noun: str) -> str:
-    """ "a bus", "an orange bus"."""
+    """A noun after its article: a bus, an orange bus."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
@@ -97,26 +97,22 @@ def people_side(scene: Scene) -> str:
 def road(scene: Scene, style: Style) -> Sentence:
     """How we move, and on what road."""
     we, where = f"we are {_EGO[scene.ego]}", _WHERE[scene.layout]
-    text = capital(f"{we} {where}.") if style == "a" else f"Right now {we}, {where}."
+    text = capital(f"{we} {where}.") if style == "a" else f"Right now {we} {where}."
     return Sentence(text, ("ego", "layout"))
 
 
 def layout(scene: Scene, style: Style) -> Sentence:
     """The road and what stands beside it."""
     where, side = _WHERE[scene.layout], f"{SIDE[scene.side]} on both sides"
-    text = f"We are {where} with {side}." if style == "a" else f"This scene is {where}, and there are {side}."
+    text = f"We are {where} with {side}." if style == "a" else f"Here we are {where}, and there are {side}."
     return Sentence(f"{text} {_LAYOUT_TAIL[scene.layout]}", ("layout", "side"))
 
 
 def ego(scene: Scene, style: Style) -> Sentence:
     """How we move, and how that shows."""
-    tail = _EGO_TAIL[scene.ego]
-    text = (
-        f"We are {_EGO[scene.ego]}. {tail}"
-        if style == "a"
-        else f"{tail} This means that we are {_EGO[scene.ego]}."
-    )
-    return Sentence(text, ("ego",))
+    we, tail = f"we are {_EGO[scene.ego]}", _EGO_TAIL[scene.ego]
+    text = f"{we}, and {tail}." if style == "a" else f"{tail}, so {we}."
+    return Sentence(capital(text), ("ego",))
 
 
 def lead(scene: Scene, style: Style, colour: bool = False) -> Sentence:
@@ -183,7 +179,7 @@ def sky(scene: Scene, style: Style) -> Sentence:
 
 def side_thing(scene: Scene, side: str) -> str:
     """What is on a side, as a noun with its place."""
-    thing = scene.left if side == "left" else scene.right
+    thing = scene.beside(side)
     if thing == "vehicle":
         return "an oncoming vehicle on the left" if side == "left" else "a parked vehicle on the right"
     return f"{NUMBER[scene.people] if thing == 'people' else 'a cyclist'} on the {side}"
@@ -214,11 +210,6 @@ def driver(scene: Scene, style: Style) -> Sentence:
 
 
 def facts_of(scene: Scene, sentences: list[Sentence], item: str = "") -> dict[str, str]:
-    """The facts that the sentences state, slot by slot in the order of telling."""
-    there = {
-        "people": scene.people > 0,
-        "cyclist": scene.cyclist != "none",
-        "vehicle": "vehicle" in (scene.left, scene.right),
-    }
-    truth = attributes(scene) | {"presence": "yes" if there.get(item) else "no"}
+    """The facts that the sentences state; `item` is what a question of presence asks for."""
+    truth = attributes(scene) | {"presence": "yes" if item in (scene.left, scene.right) else "no"}
     return {slot: truth[slot] for sentence in sentences for slot in sentence.slots}

@@ -3,8 +3,9 @@
 import numpy as np
 
 from crossdraft.scenes.camera import Floats
-from crossdraft.scenes.palette import RGB
-from crossdraft.scenes.shapes import Place, Sketch, disc, outline, quads
+from crossdraft.scenes.palette import RGB, scaled
+from crossdraft.scenes.shapes import disc, outline, quads
+from crossdraft.scenes.sketch import Place, Sketch
 
 _TYRE: RGB = (22, 22, 24)
 _GLASS: RGB = (48, 58, 70)
@@ -40,8 +41,7 @@ def _flank(sketch: Sketch, kind: str, paint: RGB, place: Place) -> None:
     side = -float(np.sign(place.across_m)) * WIDTH_M[kind] / 2
     low, high, length = {"car": (0.3, 0.9, 3.6), "van": (0.35, 2.2, 4.0)}.get(kind, (0.5, 3.0, 7.0))
     corners = [(side, low, 0), (side, high, 0), (side, high, length), (side, low, length)]
-    dark: RGB = (paint[0] * 0.72, paint[1] * 0.72, paint[2] * 0.72)
-    sketch.body(np.array([corners], dtype=np.float32), place, dark)
+    sketch.body(np.array([corners], dtype=np.float32), place, scaled(paint, 0.72))
 
 
 def _car(sketch: Sketch, paint: RGB, place: Place) -> None:

@@ -1,10 +1,12 @@
 """What falls from the sky, and what hangs in it."""
 
 import numpy as np
+from numpy.typing import NDArray
 
-from crossdraft.scenes.palette import RGB
+from crossdraft.scenes.palette import RGB, scaled
 from crossdraft.scenes.scene import Scene
-from crossdraft.scenes.shapes import Paint, Sketch, disc
+from crossdraft.scenes.shapes import disc
+from crossdraft.scenes.sketch import Sketch
 
 _DROPS, _FLAKES, _STARS = 42, 46, 26
 _RAIN: RGB = (160, 168, 182)
@@ -29,26 +31,32 @@ def draw_heavens(sketch: Sketch, scene: Scene) -> None:
     sketch.road(disc(across, height, 7.0, 16) + far, colour, 1.0, glow=True)
 
 
-def falling(scene: Scene, times_s: np.ndarray) -> list[Paint]:
-    """Rain streaks or snow flakes in picture axes; nothing in other weather."""
-    rng = np.random.default_rng([scene.seed, 6])
-    t = np.asarray(times_s)[:, None]
+def draw_falling(sketch: Sketch, scene: Scene) -> None:
+    """Rain streaks or snow flakes before everything else; nothing in other weather."""
+    rng, t = np.random.default_rng([scene.seed, 6]), sketch.camera.times[:, None]
     bright = {"day": 1.0, "dusk": 0.86, "night": 0.58}[scene.time]
     if scene.weather == "rain":
-        start, speed = rng.random((2, _DROPS)), rng.uniform(1.5, 2.1, _DROPS)
-        down = (start[0] + speed * t) % 1.25 - 0.15
-        across = start[1] - 0.10 * down
-        length, width = 0.058, 0.0042
-        steps = np.array([(0, 0), (width, 0), (width - 0.1 * length, length), (-0.1 * length, length)])
-        colour = _RAIN
+        corners, colour = _streaks(rng, t), _RAIN
     elif scene.weather == "snow":
-        start, speed = rng.random((2, _FLAKES)), rng.uniform(0.28, 0.5, _FLAKES)
-        down = (start[0] + speed * t) % 1.1 - 0.05
-        across = start[1] + 0.02 * np.sin(2 * np.pi * (t + start[0]))
-        size = rng.uniform(0.007, 0.0125, (_FLAKES, 1, 1))
-        steps = size * np.array([(-0.7, -0.7), (0.7, -0.7), (0.7, 0.7), (-0.7, 0.7)])
-        colour = _SNOW
+        corners, colour = _flakes(rng, t), _SNOW
     else:
-        return []
-    corners = np.stack([across, down], -1)[:, :, None, :] + steps
-    return [Paint(corners.astype(np.float32), (colour[0] * bright, colour[1] * bright, colour[2] * bright))]
+        return
+    sketch.flat(corners.astype(np.float32), scaled(colour, bright))
+
+
+def _streaks(rng: np.random.Generator, t: NDArray[np.float64]) -> NDArray[np.float64]:
+    start, speed = rng.random((2, _DROPS)), rng.uniform(1.5, 2.1, _DROPS)
+    down = (start[0] + speed * t) % 1.25 - 0.15
+    across = start[1] - 0.10 * down
+    length, width = 0.058, 0.0042
+    streak = np.array([(0, 0), (width, 0), (width - 0.1 * length, length), (-0.1 * length, length)])
+    return np.stack([across, down], axis=-1)[:, :, None, :] + streak
+
+
+def _flakes(rng: np.random.Generator, t: NDArray[np.float64]) -> NDArray[np.float64]:
+    start, speed = rng.random((2, _FLAKES)), rng.uniform(0.28, 0.5, _FLAKES)
+    down = (start[0] + speed * t) % 1.1 - 0.05
+    across = start[1] + 0.02 * np.sin(2 * np.pi * (t + start[0]))
+    size = rng.uniform(0.007, 0.0125, (_FLAKES, 1, 1))
+    flake = size * np.array([(-0.7, -0.7), (0.7, -0.7), (0.7, 0.7), (-0.7, 0.7)])
+    return np.stack([across, down], axis=-1)[:, :, None, :] + flake

@@ -1,8 +1,8 @@
 """How each kind of question may be put.
 
 A line is `style | item | question`; the style decides how the answer is phrased, the item what a question of
-presence or colour is about. Questions with "can you" or "do we" get style b, so that the style of an unseen wording can be
-guessed. Held-out wordings are new sentences made of words that the training wordings use as well.
+presence or colour is about. Questions with "can you" or "do we" get style b, so that the style of an unseen
+wording can be guessed. Held-out wordings are new sentences made of words that the training wordings use as well.
 """
 
 from dataclasses import dataclass
@@ -180,7 +180,7 @@ _HELD_OUT = {
         """,
     "ego motion": """
         a || What is the motion of our own vehicle like?
-        b || Can you say how fast we are moving and if we turn?
+        b || Can you say how fast we are moving, and do we turn?
         """,
     "lead motion": """
         a || How is the car ahead moving?
@@ -217,11 +217,11 @@ _HELD_OUT = {
     "presence": """
         a | people | Is there anyone near the road on foot?
         a | cyclist | Is anyone here on a bicycle?
-        b | vehicle | Can you see any vehicle that is parked or oncoming?
+        b | vehicle | Can you see any other vehicle, parked or oncoming?
         """,
     "colour": """
         a | lead | Which colour is the vehicle in front of us?
-        b | people | Can you see the colour of the coats that the people are wearing?
+        b | people | Can you name the colour of the coats?
         """,
     "signals": """
         a || Which sign is there, and what does the traffic light show?

@@ -46,7 +46,7 @@ class Look:
 
 def blank_pixels(cache: ClipCache) -> Tensor:
     """What a blind drafter sees of any clip, and so of all at once: event frames without events, [1, n, 3, h, w]."""
-    return to_pixels(torch.full((1, cache.event_frames, cache.size, cache.size, 3), 255, dtype=torch.uint8))
+    return to_pixels(torch.full((1, cache.event_frames, scenes.SENSOR_SIZE, scenes.SENSOR_SIZE, 3), 255, dtype=torch.uint8))
 
 
 def labels(clips: Sequence[int], split: str = "train") -> Tensor:
@@ -68,7 +68,16 @@ def draw_questions(split: str, clip: int, count: int, rng: np.random.Generator, 
     return asked
 
 
-def question_rows(codec: PromptCodec, pairs: Sequence[tuple[str, str]]) -> Branches:
-    """(question, answer) texts as packed rows."""
-    rows = [(codec.question_ids(question), codec.answer_ids(answer)) for question, answer in pairs]
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A question and what is to be said to it; `whole` if the answer ends there."""
+
+    question: str
+    answer: str
+    whole: bool = True
+
+
+def question_rows(codec: PromptCodec, spoken: Sequence[Spoken]) -> Branches:
+    """Questions and answers as packed rows."""
+    rows = [(codec.question_ids(s.question), codec.answer_ids(s.answer, whole=s.whole)) for s in spoken]
     return pack(rows, int(codec.tokenizer.pad_token_id))

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from crossdraft import scenes
 from crossdraft.train.attributes import PrefixHead, SightHead, attribute_accuracy, attribute_loss
-from crossdraft.train.batches import Look, draw_questions, labels, question_rows
+from crossdraft.train.batches import Look, Spoken, draw_questions, labels, question_rows
 from crossdraft.train.loop import LossOf
 from crossdraft.train.packed import Prefix, read_prefix, run_branches
 from crossdraft.train.packing import IGNORE, Branches
@@ -17,8 +17,8 @@ from crossdraft.train.prompt import PromptCodec
 from crossdraft.train.recipe import Train
 from crossdraft.train.seers import Seer, prefix_embeds
 
-TextsOf = Callable[[int, Sequence[int]], list[tuple[str, str]]]
-"""(step, clips) -> (question, answer) texts, clip-major."""
+TextsOf = Callable[[int, Sequence[int]], list[Spoken]]
+"""(step, clips) -> what was asked and said, clip-major."""
 
 
 def sight_loss(seer: Seer, head: SightHead, look: Look, clips: int) -> LossOf:
@@ -72,17 +72,17 @@ def token_loss(seer: Seer, prefix: Prefix, rows: Branches) -> tuple[Tensor, floa
 def drawn_texts(questions: int, seed: int) -> TextsOf:
     """Ground truth: questions and answers drawn from (seed, step)."""
 
-    def texts_of(step: int, clips: Sequence[int]) -> list[tuple[str, str]]:
+    def texts_of(step: int, clips: Sequence[int]) -> list[Spoken]:
         rng = np.random.default_rng([seed, step])
-        return [(qa.question, qa.answer) for clip in clips for qa in draw_questions("train", clip, questions, rng)]
+        return [Spoken(qa.question, qa.answer) for clip in clips for qa in draw_questions("train", clip, questions, rng)]
 
     return texts_of
 
 
-def answered_texts(answers: Mapping[int, Sequence[tuple[str, str]]], questions: int, seed: int) -> TextsOf:
+def answered_texts(answers: Mapping[int, Sequence[Spoken]], questions: int, seed: int) -> TextsOf:
     """The target's own answers: `questions` of those recorded for each clip, drawn from (seed, step)."""
 
-    def texts_of(step: int, clips: Sequence[int]) -> list[tuple[str, str]]:
+    def texts_of(step: int, clips: Sequence[int]) -> list[Spoken]:
         rng = np.random.default_rng([seed, step])
         drawn = []
         for clip in clips:

@@ -24,10 +24,10 @@ class PromptCodec:
         """Ids between the visual tokens and the answer."""
         return self.tokenizer(f"\n{question} ASSISTANT:", add_special_tokens=False)["input_ids"]
 
-    def answer_ids(self, answer: str) -> list[int]:
-        """Ids of the answer, `</s>` included."""
+    def answer_ids(self, answer: str, *, whole: bool = True) -> list[int]:
+        """Ids of the answer, `</s>` included unless it was cut short."""
         ids = self.tokenizer(f" {answer}", add_special_tokens=False)["input_ids"]
-        return [*ids, int(self.tokenizer.eos_token_id)]
+        return [*ids, int(self.tokenizer.eos_token_id)] if whole else ids
 
     def text(self, ids: list[int]) -> str:
         """The answer's text: up to `</s>`, stripped."""

@@ -16,11 +16,11 @@ from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft.train.answers import Asked, Respondent, answer_all, read_answers, write_answers
-from crossdraft.train.batches import Look, draw_questions
+from crossdraft.train.batches import Look, Spoken, draw_questions
 from crossdraft.train.clips import ClipCache, clip_seed, render_clips
 from crossdraft.train.console import say
 from crossdraft.train.evaluate import measure_facts
-from crossdraft.train.fit import answer_loss, answered_texts, drawn_texts, heads_for, sight_loss, together
+from crossdraft.train.fit import TextsOf, answer_loss, answered_texts, drawn_texts, heads_for, sight_loss, together
 from crossdraft.train.loop import Stage, optimise
 from crossdraft.train.prompt import PromptCodec
 from crossdraft.train.provenance import sha256, write_provenance
@@ -167,10 +167,9 @@ def run_drafter(run: Reference, twin: Twin) -> None:
     """Train the event drafter, or its blind twin, on the target's own answers."""
     seer = EventSeer(build_drafter(run.recipe, run.tokenizer))
     train = run.recipe.drafter.train
-    known: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    known: dict[int, list[Spoken]] = defaultdict(list)
     for answer in read_answers(run.out / "answers" / "answers.jsonl"):
-        if answer.whole:
-            known[answer.clip].append((answer.question, answer.answer))
+        known[answer.clip].append(Spoken(answer.question, answer.answer, answer.whole))
     texts = answered_texts(known, train.questions, run.recipe.seed)
     look = _look(run, twin, train)
     respondent = Respondent(seer, run.codec(EVENT), run.cache, "events", blank=twin == "blind")
@@ -210,7 +209,7 @@ def _load_sight(run: Reference, name: str, tower: nn.Module) -> None:
 
 
 def _fit(
-    run: Reference, respondent: Respondent, name: str, train: Train, look: Look, texts, *, per_frame: int
+    run: Reference, respondent: Respondent, name: str, train: Train, look: Look, texts: TextsOf, *, per_frame: int
 ) -> dict[str, float]:
     """Train a whole VLM from its tower's sight (the blind twin has none), watching validation facts."""
     seer = respondent.seer

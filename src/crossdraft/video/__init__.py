@@ -1,8 +1,32 @@
-"""Video in and out: probe, sample, write. (Preprocessing and model inputs need torch: import them by module.)"""
+"""Video in and out: probe, sample, write; preprocessing and model inputs in modules of their own.
 
-from crossdraft.video.limits import VideoLimits
-from crossdraft.video.probe import VideoInfo, probe
-from crossdraft.video.read import iter_frames, read_frames
-from crossdraft.video.write import write_mp4
+Each name is loaded when it is first used, because preprocessing frames that are already there needs no PyAV, and
+reading a video's header no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crossdraft.video.header import VideoInfo, probe
+    from crossdraft.video.limits import VideoLimits
+    from crossdraft.video.read import iter_frames, read_frames
+    from crossdraft.video.write import write_mp4
 
 __all__ = ["VideoInfo", "VideoLimits", "iter_frames", "probe", "read_frames", "write_mp4"]
+
+_HOME = {
+    "VideoInfo": "header",
+    "VideoLimits": "limits",
+    "iter_frames": "read",
+    "probe": "header",
+    "read_frames": "read",
+    "write_mp4": "write",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its home (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'crossdraft.video' has no attribute {name!r}")
+    return getattr(import_module(f"crossdraft.video.{_HOME[name]}"), name)

@@ -9,24 +9,28 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
-
-import av
-from av.container import InputContainer
-from av.video.stream import VideoStream
+from typing import TYPE_CHECKING, BinaryIO
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.limits import VideoLimits
+from crossdraft.video.pyav import av
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
 
 CODECS = ("h264", "hevc", "mpeg4", "mpeg1video", "mpeg2video", "vp8", "vp9", "av1", "mjpeg")
 DECODERS = (*CODECS, "libdav1d", "libvpx", "libvpx-vp9")  # FFmpeg's names for whatever decodes those
 
 # What PyAV may raise on broken bytes: its own errors and these ordinary ones.
-LIBRARY_ERRORS = (av.FFmpegError, OSError, ArithmeticError, LookupError, ValueError, RuntimeError, MemoryError)
+_ORDINARY = (OSError, ArithmeticError, LookupError, ValueError, RuntimeError, MemoryError)
+LIBRARY_ERRORS = (av.FFmpegError, *_ORDINARY)
 
 
 @contextmanager
-def opened(path: str | os.PathLike[str], limits: VideoLimits) -> Iterator[tuple[InputContainer, VideoStream]]:
+def opened(
+    path: str | os.PathLike[str], limits: VideoLimits
+) -> Iterator[tuple["InputContainer", "VideoStream"]]:
     """The container and its main video stream, ready to decode.
 
     Raises:
@@ -38,14 +42,16 @@ def opened(path: str | os.PathLike[str], limits: VideoLimits) -> Iterator[tuple[
         # FFmpeg decodes a little while it opens, so it gets the limits right here.
         options = {"codec_whitelist": ",".join(DECODERS), "max_pixels": str(limits.pixels)}
         try:
-            container = av.open(file, format=container_format, options=options, metadata_errors="replace")
+            container = av.open(
+                file, "r", format=container_format, options=options, metadata_errors="replace"
+            )
         except LIBRARY_ERRORS:
             raise CrossdraftError(
                 f"{name} cannot be opened as a video: its index is broken or missing, as in a file cut off; "
                 "copy it again or re-encode it."
             ) from None
         with container:
-            stream = _main_stream(container, name)
+            stream = _main_stream(container, name, limits)
             # A frame may turn out larger than the header says; FFmpeg then refuses it before allocating.
             stream.codec_context.options = {"max_pixels": str(limits.pixels)}
             stream.thread_type = "AUTO"
@@ -79,17 +85,23 @@ def _sniff(file: BinaryIO, name: Path) -> str:
         return "mpeg"
     if head[:4] == b"\0\0\1\xb3":
         return "mpegvideo"
-    raise CrossdraftError(f"{name} is not a video that we read; give an mp4, mov, mkv, webm, avi or mpeg file.")
+    raise CrossdraftError(f"{name} is not a video we read; give an mp4, mov, mkv, webm, avi or mpeg file.")
 
 
-def _main_stream(container: InputContainer, name: Path) -> VideoStream:
+def _main_stream(container: "InputContainer", name: Path, limits: VideoLimits) -> "VideoStream":
     stream = container.streams.best("video")  # passes over cover pictures
-    if not isinstance(stream, VideoStream):
+    if not isinstance(stream, av.VideoStream):
         raise CrossdraftError(f"{name} holds no video stream; give a file with pictures in it.")
     context = stream.codec_context
-    codec = "unknown" if context is None else context.codec.canonical_name
+    if context is None:
+        raise CrossdraftError(
+            f"{name} does not say how its frames are coded: it is cut off or broken; copy it again."
+        )
+    codec = context.codec.canonical_name
     if codec not in CODECS:
         raise CrossdraftError(f"{name} uses the codec {codec}; re-encode it as one of {', '.join(CODECS)}.")
-    if context.width < 1 or context.height < 1:
-        raise CrossdraftError(f"{name} does not say how large its frames are, so it is broken; re-encode it.")
+    if context.width < 1 or context.height < 1:  # unsaid, or so large that FFmpeg refused to look
+        raise CrossdraftError(
+            f"{name} has frames of no known size, or above the limit of {limits.pixels} pixels; scale it down."
+        )
     return stream

@@ -14,12 +14,18 @@ class VideoLimits:
     seconds: float = 3600.0
 
     def check(self, name: object, *, width: int, height: int, frames: int, seconds: float) -> None:
-        """Raise CrossdraftError if any measure of the video `name`, claimed or counted, is beyond its limit."""
+        """Raise CrossdraftError if a measure of the video `name`, claimed or counted, is too large."""
         if width * height > self.pixels:
             raise CrossdraftError(
-                f"{name} has frames of {width}x{height}, more than the limit of {self.pixels} pixels; scale it down."
+                f"{name} has frames of {width}x{height}, above the limit of {self.pixels} pixels; "
+                "scale it down."
             )
         if frames > self.frames:
-            raise CrossdraftError(f"{name} has more than the limit of {self.frames} frames; cut it shorter.")
+            raise CrossdraftError(f"{name} has more than {self.frames} frames, the limit; cut it shorter.")
         if seconds > self.seconds:
-            raise CrossdraftError(f"{name} is longer than the limit of {self.seconds:g} seconds; cut it shorter.")
+            raise CrossdraftError(
+                f"{name} is longer than {self.seconds:g} seconds, the limit; cut it shorter."
+            )
+
+
+DEFAULT_LIMITS = VideoLimits()

@@ -1,58 +1,84 @@
-"""Frames to a vision tower's input, in pure torch; the same numbers as HF's (PIL) image processors.
+"""Frames to a vision tower's input, in pure torch, as HF's image processors do it with PIL.
 
-uint8 in, resized as uint8 with antialiasing (as PIL does), centre-cropped, scaled and normalised.
+Within one 8-bit step of them: torch resizes uint8 with coarser integer weights than PIL. (Of pure noise, about
+one value in 10⁵ is two steps off.)
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.video.spec import CLIP_MEAN, CLIP_STD, FrameSpec, PixelBudget
 
-CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+__all__ = [
+    "CLIP_MEAN",
+    "CLIP_STD",
+    "FrameSpec",
+    "centre_crop",
+    "normalise",
+    "patchify",
+    "preprocess",
+    "resize",
+]
 
-
-@dataclass(frozen=True, slots=True)
-class FrameSpec:
-    """How a vision tower wants its frames.
-
-    Args:
-        size: the shortest edge to resize to (aspect kept), or an exact (height, width), or None: not resized.
-        crop: centre crop (height, width) after resizing; None: no crop.
-        mean, std: per channel, in units of the rescaled pixel.
-        rescale: factor on the 8-bit value before normalising.
-        resample: "bicubic" or "bilinear", both antialiased.
-    """
-
-    size: int | tuple[int, int] | None = 224
-    crop: tuple[int, int] | None = (224, 224)
-    mean: tuple[float, ...] = CLIP_MEAN
-    std: tuple[float, ...] = CLIP_STD
-    rescale: float = 1 / 255
-    resample: str = "bicubic"
+MAX_ASPECT = 200  # of a frame under a pixel budget; HF's limit
 
 
 def preprocess(frames: Tensor, spec: FrameSpec) -> Tensor:
-    """uint8 RGB [F, H, W, 3] -> float32 [F, 3, h, w]."""
-    if frames.dtype != torch.uint8 or frames.ndim != 4 or frames.shape[-1] != 3:
+    """uint8 RGB [F, H, W, 3] -> float32 [F, 3, h, w]: resize, centre crop, rescale, normalise.
+
+    Raises:
+        CrossdraftError: the frames are of another type or shape, or too narrow for a pixel budget.
+    """
+    if frames.dtype != torch.uint8 or frames.ndim != 4 or frames.shape[-1] != 3 or 0 in frames.shape:
         raise CrossdraftError(f"Frames are {frames.dtype} {list(frames.shape)}; give uint8 RGB [F, H, W, 3].")
     pixels = resize(frames.movedim(-1, 1), spec.size, spec.resample)
     return normalise(centre_crop(pixels, spec.crop), spec)
 
 
-def resize(pixels: Tensor, size: int | tuple[int, int] | None, resample: str) -> Tensor:
-    """uint8 [F, 3, H, W] -> uint8 [F, 3, h, w]; an int is the shortest edge, the other one is rounded down."""
-    height, width = pixels.shape[-2:]
+def resized(height: int, width: int, size: int | tuple[int, int] | PixelBudget | None) -> tuple[int, int]:
+    """The (height, width) that a frame gets; a longer edge is rounded down, as HF does."""
+    if size is None:
+        return height, width
+    if isinstance(size, tuple):
+        return size
     if isinstance(size, int):
-        short, long = min(height, width), max(height, width)
-        other = int(size * long / short)
-        size = (size, other) if height <= width else (other, size)
-    if size is None or size == (height, width):
-        return pixels
-    return F.interpolate(pixels, size=size, mode=resample, antialias=True, align_corners=False)
+        longer = int(size * max(height, width) / min(height, width))
+        return (size, longer) if height <= width else (longer, size)
+    return _within(height, width, size)
+
+
+def _within(height: int, width: int, budget: PixelBudget) -> tuple[int, int]:
+    """Qwen's `smart_resize`: nearest multiples, or shrunk or grown into the budget, aspect roughly kept."""
+    if max(height, width) > MAX_ASPECT * min(height, width):
+        raise CrossdraftError(
+            f"Frames of {width}x{height} are too narrow; crop them to {MAX_ASPECT}:1 or less."
+        )
+    step, sides = budget.multiple, (height, width)
+    rounded = [round(side / step) * step for side in sides]
+    if math.prod(rounded) > budget.high:
+        shrink = math.sqrt(height * width / budget.high)
+        rounded = [max(step, math.floor(side / shrink / step) * step) for side in sides]
+    elif math.prod(rounded) < budget.low:
+        grow = math.sqrt(budget.low / (height * width))
+        rounded = [math.ceil(side * grow / step) * step for side in sides]
+    return rounded[0], rounded[1]
+
+
+def resize(pixels: Tensor, size: int | tuple[int, int] | PixelBudget | None, resample: str) -> Tensor:
+    """uint8 [F, 3, H, W] -> uint8 [F, 3, h, w], antialiased, axis by axis with 8 bits in between."""
+    height, width = pixels.shape[-2:]
+    h, w = resized(height, width, size)
+    # The order shows only where the first pass overshoots 0 or 255. It is Pillow 13's; before, and in
+    # torchvision, the horizontal pass always comes first.
+    first = (h, width) if height - h > 2 * max(width - w, 0) else (height, w)
+    for target in (first, (h, w)):
+        if pixels.shape[-2:] != target:
+            pixels = F.interpolate(pixels, size=target, mode=resample, antialias=True, align_corners=False)
+    return pixels
 
 
 def centre_crop(pixels: Tensor, crop: tuple[int, int] | None) -> Tensor:
@@ -60,14 +86,35 @@ def centre_crop(pixels: Tensor, crop: tuple[int, int] | None) -> Tensor:
     if crop is None:
         return pixels
     height, width = pixels.shape[-2:]
-    pad_h, pad_w = max(crop[0] - height, 0), max(crop[1] - width, 0)
-    if pad_h or pad_w:
-        pixels = F.pad(pixels, (-(-pad_w // 2), pad_w // 2, -(-pad_h // 2), pad_h // 2))
+    missing_h, missing_w = max(crop[0] - height, 0), max(crop[1] - width, 0)
+    if missing_h or missing_w:  # the odd pixel goes before
+        pixels = F.pad(pixels, (-(-missing_w // 2), missing_w // 2, -(-missing_h // 2), missing_h // 2))
     top, left = (pixels.shape[-2] - crop[0]) // 2, (pixels.shape[-1] - crop[1]) // 2
     return pixels[..., top : top + crop[0], left : left + crop[1]]
 
 
 def normalise(pixels: Tensor, spec: FrameSpec) -> Tensor:
-    """uint8 [F, 3, h, w] -> float32, (pixel * rescale - mean) / std."""
+    """uint8 [F, 3, h, w] -> contiguous float32, (pixel * rescale - mean) / std."""
     mean, std = (torch.tensor(values, device=pixels.device).view(3, 1, 1) for values in (spec.mean, spec.std))
-    return (pixels.float() * spec.rescale - mean) / std
+    scaled = pixels.to(torch.float32, memory_format=torch.contiguous_format) * spec.rescale
+    return scaled.sub_(mean).div_(std)
+
+
+def patchify(pixels: Tensor, patch: int, merge: int, temporal: int) -> tuple[Tensor, Tensor]:
+    """Cut frames into the space-time patches that a Qwen tower takes.
+
+    A patch spans `temporal` frames (the last frame repeats to fill up) and patch x patch pixels. Patches are
+    ordered by time, then by blocks of merge x merge patches (which become one token), then inside the block.
+
+    Args:
+        pixels: [F, C, h, w], sides a multiple of patch * merge.
+
+    Returns:
+        [N, C * temporal * patch * patch], and the grid [1, 3] of patches: time, height, width; N = product.
+    """
+    channels, height, width = pixels.shape[1:]
+    pixels = torch.cat([pixels, pixels[-1:].expand(-len(pixels) % temporal, -1, -1, -1)])
+    t, h, w = len(pixels) // temporal, height // patch, width // patch
+    cut = pixels.reshape(t, temporal, channels, h // merge, merge, patch, w // merge, merge, patch)
+    rows = cut.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(t * h * w, channels * temporal * patch * patch)
+    return rows, torch.tensor([[t, h, w]])

@@ -7,26 +7,27 @@ lies about its length is decoded a second time with the counted length.
 import logging
 import os
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
-import av
 import numpy as np
-from av.container import InputContainer
-from av.video.stream import VideoStream
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.container import LIBRARY_ERRORS, opened
-from crossdraft.video.limits import VideoLimits
-from crossdraft.video.probe import claims
+from crossdraft.video.header import claims
+from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
 if TYPE_CHECKING:
+    from av import VideoFrame
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
     from torch import Tensor
 
 log = logging.getLogger(__name__)
 
 
 def read_frames(
-    path: str | os.PathLike[str], num_frames: int = 8, limits: VideoLimits = VideoLimits()
+    path: str | os.PathLike[str], num_frames: int = 8, limits: VideoLimits = DEFAULT_LIMITS
 ) -> tuple["Tensor", np.ndarray]:
     """Sample frames evenly, first and last included: numbers `linspace(0, N - 1, num_frames)`, rounded down.
 
@@ -54,7 +55,7 @@ def read_frames(
 
 
 def iter_frames(
-    path: str | os.PathLike[str], limits: VideoLimits = VideoLimits()
+    path: str | os.PathLike[str], limits: VideoLimits = DEFAULT_LIMITS
 ) -> Iterator[tuple[float, np.ndarray]]:
     """Stream a clip: (seconds since the first frame, uint8 RGB [H, W, 3]), times strictly increasing.
 
@@ -76,7 +77,7 @@ def _spread(count: int, num_frames: int) -> list[int]:
 def _sample(
     path: str | os.PathLike[str], num_frames: int, total: int | None, limits: VideoLimits
 ) -> tuple[dict[int, tuple[float, np.ndarray]], int]:
-    """Decode the whole clip; keep (time, pixels) of the frames wanted if it has `total` frames; count them all.
+    """Decode the whole clip; count its frames and keep (time, pixels) of those wanted if it has `total`.
 
     `total` None takes the header's word.
     """
@@ -100,12 +101,12 @@ def _report(path: object, count: int, claimed: int) -> None:
 
 
 def _timed(
-    path: object, container: InputContainer, stream: VideoStream, limits: VideoLimits
-) -> Iterator[tuple[float, av.VideoFrame]]:
+    path: object, container: "InputContainer", stream: "VideoStream", limits: VideoLimits
+) -> Iterator[tuple[float, "VideoFrame"]]:
     """Every frame with its time, held to the limits."""
     info = claims(path, container, stream, limits)
     size, first, time_s = None, 0.0, 0.0
-    for index, frame in enumerate(_decoded(container, stream)):
+    for index, frame in enumerate(_decoded(container, stream, limits)):
         stamp = frame.time
         if index == 0:
             size, first = (frame.width, frame.height), stamp or 0.0
@@ -115,20 +116,23 @@ def _timed(
             time_s += 1 / info.fps
         limits.check(path, width=frame.width, height=frame.height, frames=index + 1, seconds=time_s)
         if size != (frame.width, frame.height):
-            raise CrossdraftError(f"{path} changes its frame size at frame {index}; re-encode it at one size.")
+            raise CrossdraftError(f"{path} changes size at frame {index}; re-encode it at one size.")
         yield time_s, frame
 
 
-def _decoded(container: InputContainer, stream: VideoStream) -> Iterator[av.VideoFrame]:
+def _decoded(
+    container: "InputContainer", stream: "VideoStream", limits: VideoLimits
+) -> Iterator["VideoFrame"]:
     """Whatever decodes, past damaged packets, until the file cannot be read on."""
-    packets = container.demux(stream)
+    # A frame is at most two packets (fields); a forged index may list endless ones that never decode.
+    packets = islice(container.demux(stream), 2 * limits.frames + 2)
     while True:
         try:
             packet = next(packets, None)
         except LIBRARY_ERRORS:
             packet = None
         try:
-            # The demuxer ends with an empty packet that flushes the decoder; so do we where it broke off.
+            # The demuxer ends with an empty packet, which flushes the decoder; so does None, if it broke off.
             frames = stream.codec_context.decode(packet)
         except LIBRARY_ERRORS:
             frames = []

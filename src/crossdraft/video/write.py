@@ -6,17 +6,18 @@ from fractions import Fraction
 from itertools import chain
 from pathlib import Path
 
-import av
 import numpy as np
+from numpy.typing import ArrayLike
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
+from crossdraft.video.pyav import av
 
 MAX_SIDE = 16384  # the H.264 level limits end near here
 
 
 def write_mp4(
-    path: str | os.PathLike[str], frames: Iterable[np.ndarray], fps: float | Fraction, crf: int = 18
+    path: str | os.PathLike[str], frames: Iterable[ArrayLike], fps: float | Fraction, crf: int = 18
 ) -> None:
     """Write uint8 RGB frames [H, W, 3] as an H.264 yuv420p mp4; the file appears whole or not at all.
 
@@ -27,7 +28,8 @@ def write_mp4(
         crf: x264's constant rate factor: 0 loses least, 18 is visually lossless, 51 is worst.
 
     Raises:
-        CrossdraftError: no frames, frames of odd, differing or absurd size, a bad fps or crf, an unwritable folder.
+        CrossdraftError: no frames, frames of odd, differing or absurd size, a bad fps or crf, or a place that
+            cannot be written to.
     """
     if not 0 < fps <= 1000:
         raise CrossdraftError(f"fps is {fps}; give a rate above 0 and up to 1000 frames per second.")
@@ -40,10 +42,16 @@ def write_mp4(
     if first is None:
         raise CrossdraftError(f"There are no frames to write to {path}.")
     with atomic_path(path) as temporary:
-        _encode(temporary, chain([first], rest), fps, crf, _checked(first, 0, None).shape)
+        shape = _checked(first, 0, None).shape
+        try:
+            _encode(temporary, chain([first], rest), fps, crf, shape)
+        except (av.FFmpegError, OSError) as error:
+            raise CrossdraftError(f"Cannot write {path}: {error}; is the disk full?") from error
 
 
-def _encode(path: Path, frames: Iterable[np.ndarray], fps: float | Fraction, crf: int, shape: tuple[int, ...]) -> None:
+def _encode(
+    path: Path, frames: Iterable[ArrayLike], fps: float | Fraction, crf: int, shape: tuple[int, ...]
+) -> None:
     rate = Fraction(fps).limit_denominator(100_000)
     # PyAV gets an opened file, never a name: a name could be taken for a URL.
     # faststart puts the index first, so that a download that stops early still shows what has arrived.
@@ -62,11 +70,13 @@ def _encode(path: Path, frames: Iterable[np.ndarray], fps: float | Fraction, crf
         container.mux(stream.encode(None))
 
 
-def _checked(frame: np.ndarray, index: int, shape: tuple[int, ...] | None) -> np.ndarray:
+def _checked(frame: ArrayLike, index: int, shape: tuple[int, ...] | None) -> np.ndarray:
     """The frame as a contiguous array, or one clear sentence."""
     array = np.ascontiguousarray(frame)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
-        raise CrossdraftError(f"Frame {index} is {array.dtype} {list(array.shape)}; a frame is uint8 [H, W, 3] in RGB.")
+        raise CrossdraftError(
+            f"Frame {index} is {array.dtype} {list(array.shape)}; a frame is uint8 [H, W, 3] in RGB."
+        )
     height, width = array.shape[:2]
     if height % 2 or width % 2 or not (2 <= height <= MAX_SIDE and 2 <= width <= MAX_SIDE):
         raise CrossdraftError(

@@ -25,7 +25,11 @@ class EventGPTConfig(PreTrainedConfig):
     """
 
     model_type = "eventgpt"
-    sub_configs: ClassVar[dict[str, Any]] = {"vision_config": CLIPVisionConfig, "text_config": LlamaConfig}
+    # transformers 5.23 derives this from another attribute, which 5.17 does not know; a plain dict suits both.
+    sub_configs: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleMethodOverride]
+        "vision_config": CLIPVisionConfig,
+        "text_config": LlamaConfig,
+    }
     # `generate` finds the placeholders of pre-encoded features by this name.
     attribute_map: ClassVar[dict[str, str]] = {"video_token_id": "event_token_id"}
 

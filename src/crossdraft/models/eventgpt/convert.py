@@ -132,7 +132,8 @@ def convert_eventgpt(
         add_patch, add_start_end = (bool(raw.get(key, default)) for key, default in FLAGS)
         wanted = [EV_PATCH] * add_patch + [EV_START, EV_END] * add_start_end + [EVENT]
         tokenizer.add_tokens(wanted, special_tokens=True)  # known ones keep their ids
-        tokens = {token: int(tokenizer.convert_tokens_to_ids(token)) for token in wanted}
+        vocabulary = tokenizer.get_vocab()
+        tokens = {token: vocabulary[token] for token in wanted}
         rows_read, rows = _extend_vocabulary(weights, len(tokenizer))
         fresh = tuple(token for token, row in tokens.items() if row >= rows_read)
         config = EventGPTConfig(

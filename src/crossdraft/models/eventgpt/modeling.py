@@ -49,7 +49,7 @@ class EventGPTPreTrainedModel(PreTrainedModel):
     config: EventGPTConfig
     config_class = EventGPTConfig
     base_model_prefix = "model"
-    input_modalities = ("video", "text")
+    input_modalities = ["video", "text"]
     supports_gradient_checkpointing = True
     _skip_keys_device_placement = ["past_key_values"]
     _supports_flash_attn = True
@@ -124,12 +124,11 @@ class EventGPTModel(EventGPTPreTrainedModel):
             raise CrossdraftError("Give EventGPT either pixel_values_videos or mm_encoder_outputs, not both.")
         if pixel_values_videos is not None:
             encoded = self.get_video_features(pixel_values_videos, return_dict=True)
-        if inputs_embeds is None:
-            inputs_embeds = self.get_input_embeddings()(input_ids)
+        embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
         if encoded is not None:
-            inputs_embeds = self._place_features(input_ids, inputs_embeds, encoded.pooler_output)
+            embeds = self._place_features(input_ids, embeds, encoded.pooler_output)
         return self.language_model(
-            inputs_embeds=inputs_embeds,
+            inputs_embeds=embeds,
             attention_mask=attention_mask,
             position_ids=position_ids,
             past_key_values=past_key_values,
@@ -137,11 +136,12 @@ class EventGPTModel(EventGPTPreTrainedModel):
             **kwargs,
         )
 
-    def _place_features(self, input_ids: Tensor | None, embeds: Tensor, features: Tensor) -> Tensor:
+    def _place_features(self, input_ids: Tensor | None, embeds: Tensor, features: Tensor | None) -> Tensor:
         """Replace the placeholder rows of embeds [B, L, h] by features [N, n, h], in order."""
-        if input_ids is None:
+        if input_ids is None or features is None:
             raise CrossdraftError(
-                "Event features need input_ids to tell where they belong, not inputs_embeds."
+                "Event features are the `pooler_output` of get_video_features and need input_ids, not inputs_embeds, "
+                "to tell where they belong."
             )
         places = input_ids == self.config.event_token_id
         windows, length = features.shape[:2]

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -21,7 +21,8 @@ from crossdraft.events.frames import eventgpt_frames
 from crossdraft.events.stream import Events
 from crossdraft.files import atomic_path
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
-from crossdraft.video.preprocess import CLIP_MEAN, CLIP_STD, FrameSpec, preprocess
+from crossdraft.video.preprocess import preprocess
+from crossdraft.video.spec import CLIP_MEAN, CLIP_STD, FrameSpec
 
 Canvas = Literal["sensor", "release", "train"] | tuple[int, int]
 Window = Events | NDArray[np.uint8] | Tensor
@@ -77,11 +78,12 @@ class ProcessorOptions:
             CrossdraftError: the file is missing, broken, or holds an unknown option.
         """
         try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-            # JSON has no tuples.
-            return cls(
-                **{key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
-            )
+            raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            for name in {"canvas", "mean", "std"} & raw.keys():
+                raw[name] = (
+                    tuple(raw[name]) if isinstance(raw[name], list) else raw[name]
+                )  # JSON has no tuples
+            return cls(**raw)
         except OSError as error:
             raise CrossdraftError(
                 f"Cannot read {path}: {error.strerror}; save the processor with the model."

@@ -1,0 +1,159 @@
+"""Our side: the engine, with each drafter in each placement; and the line-up of all contestants by name."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from crossdraft.api import Engine, Options
+from crossdraft.bench.blank import blank_window
+from crossdraft.bench.cores import Cores
+from crossdraft.bench.environment import peak_rss_of
+from crossdraft.bench.measure import Contestant, Run
+from crossdraft.bench.peers import Assistant, HFContestant
+from crossdraft.bench.workload import Item
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.placement import Inline, Placement
+from crossdraft.engine.process import Process
+from crossdraft.engine.request import Answer
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import load_drafter, load_target, vocabulary_of
+
+METHODS = ("target", "hf", "hf-lookup", "hf-assisted", "blind", "event-inline", "event")
+READING = ("prepare", "encode", "prefill")
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Where the models come from and where they run; see `crossdraft.api.Options` for the meaning of each."""
+
+    target: str = "reference"
+    event: str = "event"
+    blind: str = "blind"
+    device: str | None = None
+    dtype: str | None = None
+    draft_device: str | None = None
+    draft_dtype: str | None = None
+
+    def load_target(self) -> Target:
+        """The one target that all contestants share."""
+        return load_target(self.target, self.device, self.dtype)
+
+    def drafter(self, source: str, target: Target) -> "partial[IndependentDrafter]":
+        """A picklable factory of a drafter for that target."""
+        return partial(
+            load_drafter,
+            source,
+            device=self.draft_device or self.device,
+            dtype=self.draft_dtype or self.dtype,
+            banned=tuple(sorted(target.reserved)),
+            vocabulary=vocabulary_of(self.target),
+        )
+
+
+class EngineContestant:
+    """Our engine. `blank` replaces the events of every request: what a blind twin is shown."""
+
+    def __init__(self, engine: Engine, blank: object = None, *, blind: bool = False) -> None:
+        self.engine = engine
+        self.blank = blank
+        self.blind = blind
+
+    def answer(self, item: Item) -> Run:
+        request = replace(item.request, events=self.blank) if self.blind else item.request
+        start = time.perf_counter()
+        answer = self.engine.generate(request)
+        return run_of(answer, time.perf_counter() - start)
+
+    @property
+    def drafter_pid(self) -> int | None:
+        """The process of the drafter, if it has one of its own."""
+        return self.engine.drafter.pid if isinstance(self.engine.drafter, Process) else None
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def run_of(answer: Answer, total_s: float) -> Run:
+    """An engine's answer as a run.
+
+    `draft` holds what the target's lane waited for: drafting in the rounds, and hidden drafting that was not hidden.
+    """
+    stats, times = answer.stats, answer.stats.stages_s
+    rounds = times.get("rounds", 0.0)
+    engine = max(0.0, rounds - times.get("verify", 0.0) - times.get("draft", 0.0))
+    stages = {name: times.get(name, 0.0) for name in (*READING, "ride-along")}
+    stages["draft"] = times.get("draft", 0.0) + stats.hidden_drafting_s - stats.hidden_inside_s
+    stages["verify"] = times.get("verify", 0.0)
+    stages["engine"] = engine
+    stages["other"] = max(0.0, total_s - sum(stages.values()))
+    return Run(
+        tokens=answer.tokens,
+        total_s=total_s,
+        ttft_s=stats.ttft_s,
+        stages_s=stages,
+        rounds=stats.rounds,
+        accepted=stats.accepted,
+        accepted_at=tuple(stats.accepted_at),
+        offered_at=tuple(stats.drafted_at),
+        reading_s=sum(stages[name] for name in READING),
+        hidden_drafting_s=stats.hidden_drafting_s,
+        hidden_inside_s=stats.hidden_inside_s,
+        rounds_s=rounds,
+        overhead_s=engine,
+        notes=answer.notes,
+    )
+
+
+def line_up(names: Sequence[str], target: Target, models: Models, cores: Cores | None) -> dict[str, Contestant]:
+    """The contestants by name, in the order given. Close them all when done.
+
+    Raises:
+        CrossdraftError: an unknown name, or a model that cannot be loaded.
+    """
+    unknown = [name for name in names if name not in METHODS]
+    if unknown or not names:
+        raise CrossdraftError(f"Unknown method '{(*unknown, '')[0]}'; choose among {', '.join(METHODS)}.")
+    if len(set(names)) != len(names):
+        raise CrossdraftError(f"A method is named twice in {', '.join(names)}.")
+    made: dict[str, Contestant] = {}
+    try:
+        for name in names:
+            made[name] = _make(name, target, models, cores)
+    except BaseException:
+        close_all(made.values())
+        raise
+    return made
+
+
+def close_all(contestants: Iterable[Contestant]) -> None:
+    """Stop every contestant."""
+    for contestant in contestants:
+        contestant.close()
+
+
+def drafter_memory(contestants: Mapping[str, Contestant]) -> dict[str, float | None]:
+    """Peak resident memory in MiB of each drafter that has a process of its own."""
+    pids = {name: c.drafter_pid for name, c in contestants.items() if isinstance(c, EngineContestant)}
+    return {name: peak_rss_of(pid) for name, pid in pids.items() if pid is not None}
+
+
+def _make(name: str, target: Target, models: Models, cores: Cores | None) -> Contestant:
+    if name == "hf":
+        return HFContestant(target)
+    if name == "hf-lookup":
+        return HFContestant(target, lookup=True)
+    if name == "hf-assisted":
+        return HFContestant(target, assistant=Assistant(target, models.drafter(models.blind, target)()))
+    cost = CostModel()
+    placement: Placement | None = None
+    if name == "event-inline":
+        placement = Inline(models.drafter(models.event, target)(), cost)
+    elif name != "target":
+        source = models.blind if name == "blind" else models.event
+        placement = Process(models.drafter(source, target), None if cores is None else cores.draft)
+    engine = Engine(target, placement, Options(), cost)
+    return EngineContestant(engine, blank_window(models.blind), blind=name == "blind")
+

@@ -1,0 +1,58 @@
+"""Where a measurement was taken, and how much memory it took. Imports torch, transformers and nothing heavier."""
+
+import os
+import platform
+import resource
+from pathlib import Path
+
+import torch
+import transformers
+
+from crossdraft import __version__
+
+MIB = 2**20
+
+
+def environment() -> dict[str, object]:
+    """What a reader needs to judge a time: machine, versions, threads, and what else was running."""
+    return {
+        "crossdraft": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "torch_threads": torch.get_num_threads(),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    }
+
+
+def memory() -> dict[str, float | None]:
+    """Peaks of this process in MiB: resident, and on the GPUs (None without one)."""
+    cuda = None
+    if torch.cuda.is_available():
+        peaks = (torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count()))
+        cuda = round(sum(peaks) / MIB, 1)
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+    return {"peak_rss_mib": round(resident / MIB, 1), "peak_cuda_mib": cuda}
+
+
+def peak_rss_of(pid: int) -> float | None:
+    """Peak resident memory of another process in MiB; None if it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return round(int(found[0]) * 1024 / MIB, 1) if found else None
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,126 @@
+"""Running contestants against each other: interleaved, in one process, the order rotated from run to run."""
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from crossdraft.bench.workload import Item
+from crossdraft.errors import CrossdraftError
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One answer by one contestant: what it said and what it cost. All times in seconds.
+
+    Args:
+        tokens: of the answer.
+        total_s: from handing the request over to holding the answer.
+        ttft_s: until the first final token.
+        stages_s: where the time on the target's lane went; they add up to `total_s`.
+        rounds: target passes that emitted tokens; the prefill's is one.
+        accepted: drafted tokens that were kept.
+        accepted_at, offered_at: drafts kept and offered, by depth.
+        reading_s: the target's preparing, encoding and prefill up to the last piece.
+        hidden_drafting_s, hidden_inside_s: drafting for the ride-along, and the part of it inside the prefill.
+        rounds_s, overhead_s: the rounds after the prefill, and the engine's own part of them.
+        notes: what the engine wants to be known (a lost drafter).
+    """
+
+    tokens: tuple[int, ...]
+    total_s: float
+    ttft_s: float
+    stages_s: Mapping[str, float]
+    rounds: int
+    accepted: int
+    accepted_at: tuple[int, ...] = ()
+    offered_at: tuple[int, ...] = ()
+    reading_s: float | None = None
+    hidden_drafting_s: float = 0.0
+    hidden_inside_s: float = 0.0
+    rounds_s: float = 0.0
+    overhead_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+class Contestant(Protocol):
+    """Whoever answers requests."""
+
+    def answer(self, item: Item) -> Run:
+        """Answer once, and say what it cost."""
+        ...
+
+    def close(self) -> None:
+        """Stop whatever runs."""
+        ...
+
+
+@dataclass
+class Results:
+    """Runs by contestant, pair and repeat: `runs[name][pair][repeat]`."""
+
+    runs: dict[str, list[list[Run]]] = field(default_factory=dict)
+
+    def of(self, name: str) -> list[Run]:
+        """All runs of a contestant."""
+        return [run for repeats in self.runs[name] for run in repeats]
+
+    def seconds(self, name: str) -> list[float]:
+        """Total time of each pair, repeats added up."""
+        return [sum(run.total_s for run in repeats) for repeats in self.runs[name]]
+
+
+def measure(
+    contestants: Mapping[str, Contestant],
+    items: Sequence[Item],
+    repeats: int,
+    warm_ups: Sequence[Item] = (),
+    tick: Callable[[str], None] | None = None,
+) -> Results:
+    """Let every contestant answer every pair `repeats` times.
+
+    Whatever disturbs the machine for a while (another process, heat) then falls on all of them, and the rotation
+    sees to it that none always runs behind the same predecessor.
+
+    Args:
+        contestants: by name.
+        items: the pairs.
+        repeats: runs of each pair.
+        warm_ups: pairs that everybody answers first and whose runs are thrown away: caches fill, and the engine's
+            cost model learns its times.
+        tick: told the contestant's name after every run, warm-ups included.
+    """
+    if repeats < 1:
+        raise CrossdraftError(f"The number of repeats is {repeats}; run each pair at least once.")
+    names = list(contestants)
+    results = Results({name: [[] for _ in items] for name in names})
+    for item in warm_ups:
+        for name in names:
+            contestants[name].answer(item)
+            _tell(tick, name)
+    gc.collect()
+    gc.freeze()  # the models' many objects need no scanning while the clock runs
+    try:
+        for pair, item in enumerate(items):
+            for repeat in range(repeats):
+                for name in rotated(names, pair + repeat):
+                    results.runs[name][pair].append(contestants[name].answer(item))
+                    _tell(tick, name)
+    finally:
+        gc.unfreeze()
+    return results
+
+
+def rotated(names: Sequence[str], by: int) -> list[str]:
+    """The names in turn, starting with another one each time.
+
+    >>> rotated(["a", "b", "c"], 4)
+    ['b', 'c', 'a']
+    """
+    start = by % len(names)
+    return [*names[start:], *names[:start]]
+
+
+def _tell(tick: Callable[[str], None] | None, name: str) -> None:
+    if tick is not None:
+        tick(name)

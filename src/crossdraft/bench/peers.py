@@ -1,0 +1,149 @@
+"""The other side: Hugging Face `generate` on the very same target: alone, with prompt lookup, and assisted.
+
+All get their inputs from the same `prepare` as our engine, inside the clock. Everything else is HF's own choice: its
+growing cache, prompt lookup with 10 tokens and n-grams of 2, assistants that draft 20 tokens or stop below a
+confidence of 0.4.
+"""
+
+import time
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from crossdraft.bench.blank import white_frames
+from crossdraft.bench.clock import FirstToken, PassClock
+from crossdraft.bench.measure import Run
+from crossdraft.bench.workload import Item
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Prompt, Target
+from crossdraft.errors import CrossdraftError
+
+LOOKUP_TOKENS = 10
+
+
+class HFContestant:
+    """`generate` of the target's own class.
+
+    Args:
+        target: gives the model and its inputs.
+        lookup: draft by copying from the prompt and the answer so far.
+        assistant: draft with this model.
+    """
+
+    def __init__(self, target: Target, *, lookup: bool = False, assistant: PreTrainedModel | None = None) -> None:
+        self.target = target
+        self.lookup = lookup
+        self.assistant = assistant
+
+    @torch.inference_mode()
+    def answer(self, item: Item) -> Run:
+        start = time.perf_counter()
+        prompt = self.target.prepare(item.request)
+        prepared = time.perf_counter()
+        first = FirstToken()
+        config = self._config(item.request)
+        if not item.request.sampling.greedy:
+            torch.manual_seed(item.request.sampling.seed)  # HF draws from torch's global generator
+        with PassClock(self.target.model) as passes, PassClock(self.assistant) as drafts:
+            ids = self.target.model.generate(
+                **self._inputs(prompt), generation_config=config, assistant_model=self.assistant, streamer=first
+            )
+        end = time.perf_counter()
+        tokens = tuple(ids[0, len(prompt) :].tolist())
+        first_pass = passes.spans[0][1]
+        ahead = drafts.seconds(until=first_pass)
+        stages = {
+            "prepare": prepared - start,
+            "prefill": first_pass - prepared - ahead,  # encoding included
+            "draft": drafts.seconds(),
+            "verify": passes.seconds() - passes.seconds(until=first_pass),
+        }
+        stages["other"] = end - start - sum(stages.values())
+        return Run(
+            tokens=tokens,
+            total_s=end - start,
+            ttft_s=first.at - start,
+            stages_s=stages,
+            rounds=len(passes.spans),
+            accepted=max(0, len(tokens) - len(passes.spans)),
+        )
+
+    def close(self) -> None:
+        """Nothing runs beside it."""
+
+    def _inputs(self, prompt: Prompt) -> dict[str, Tensor]:
+        device, dtype = self.target.device, self.target.model.dtype
+        ids = prompt.input_ids[None].to(device)
+        features = {name: value.to(device) for name, value in prompt.features.items()}
+        placed = {name: v.to(dtype) if v.is_floating_point() else v for name, v in features.items()}
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **placed}
+
+    def _config(self, request: Request) -> GenerationConfig:
+        sampling, eos = request.sampling, sorted(self.target.eos)
+        config = GenerationConfig(
+            max_new_tokens=request.max_new_tokens,
+            do_sample=not sampling.greedy,
+            eos_token_id=eos or None,
+            pad_token_id=eos[0] if eos else 0,
+            prompt_lookup_num_tokens=LOOKUP_TOKENS if self.lookup else None,
+        )
+        if not sampling.greedy:
+            config.update(temperature=sampling.temperature, top_k=0, top_p=1.0)
+        return config
+
+
+class Assistant(LlamaForCausalLM):
+    """The blind twin's language model as an assistant of HF's kind, in the fairest form that HF can use.
+
+    HF (5.17 to 5.23) has an assistant read the target's own prompt, and drops whatever is not text from its first
+    call. A stock `LlamaForCausalLM` would read hundreds of placeholders that it never saw in training, and agree with
+    little. Here the last placeholders stand for the blank window that the twin was trained with, and the others are
+    masked away, positions included: it reads exactly its own prompt and drafts what it drafts in our engine.
+    """
+
+    def __init__(self, target: Target, twin: IndependentDrafter) -> None:
+        network = twin.model.model
+        super().__init__(network.config.text_config)
+        self.model = network.base_model.language_model
+        self.lm_head = network.get_output_embeddings()
+        blank = twin.model.prepare(Request("What is ahead?", events=white_frames(network.config)))
+        self.blank = twin.model.encode(blank)["video"].pooler_output[0]  # [T+P+1, h]
+        self.banned = twin.banned
+        self.placeholder = int(target.model.config.video_token_id)
+        self.skipped = torch.zeros(0, dtype=torch.long)  # places of the current prompt that do not exist for it
+        self.eval()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **unused: object,
+    ) -> CausalLMOutputWithPast:
+        """Logits at the last token. HF hands over the target's pixels and features too; they stay unread."""
+        embeds = self.model.embed_tokens(input_ids)
+        places = (input_ids[0] == self.placeholder).nonzero()[:, 0]
+        if len(places):  # the first call of a request
+            if len(places) < len(self.blank):
+                raise CrossdraftError(
+                    f"The target's clip takes {len(places)} tokens, fewer than the blind twin's blank window of "
+                    f"{len(self.blank)}, so HF cannot show it to an assistant; leave hf-assisted out."
+                )
+            embeds[0, places[-len(self.blank) :]] = self.blank
+            self.skipped = places[: -len(self.blank)]
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        mask = torch.ones(1, past + input_ids.shape[1], dtype=torch.long, device=input_ids.device)
+        mask[:, self.skipped] = 0
+        out = self.model(
+            inputs_embeds=embeds,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(-1) - 1)[:, past:],
+            past_key_values=past_key_values,
+            use_cache=True,
+        )
+        logits = self.lm_head(out.last_hidden_state[:, -1:]).index_fill(-1, self.banned, float("-inf"))
+        return CausalLMOutputWithPast(logits=logits, past_key_values=out.past_key_values)

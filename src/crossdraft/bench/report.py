@@ -1,0 +1,115 @@
+"""The result as JSON and as a table."""
+
+from typing import TYPE_CHECKING
+
+from crossdraft.bench.statistics import Interval, Quartiles
+from crossdraft.bench.summary import Method
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from crossdraft.bench.suite import Report
+
+
+def to_json(report: "Report") -> dict[str, object]:
+    """The whole report in plain values; times in milliseconds as {median, q1, q3}."""
+    return {
+        "environment": report.environment,
+        "workload": report.workload,
+        "memory": report.memory,
+        "methods": [method_json(method) for method in report.methods],
+    }
+
+
+def method_json(method: Method) -> dict[str, object]:
+    """One method. `speedup` is against the target alone; `speedups` holds every baseline that ran."""
+    speedups = [_speedup(interval, against) for against, interval in method.speedups.items()]
+    identical = None if method.equal is None else {"equal": method.equal, "total": method.total}
+    return {
+        "name": method.name,
+        "lossless": method.lossless,
+        "identical": identical,
+        "divergences": [divergence.to_json() for divergence in method.divergences],
+        "ttft_ms": milliseconds(method.ttft),
+        "total_ms": milliseconds(method.latency),
+        "tokens_per_s": round(method.tokens_per_s, 2),
+        "speedup": speedups[0] if speedups else None,
+        "speedups": speedups,
+        "tau": round(method.tau, 3),
+        "accepted_per_position": [round(share, 3) for share in method.per_position],
+        "hidden_share": rounded(method.hidden_share),
+        "prefill_slowdown": rounded(method.prefill_slowdown),
+        "overhead_share": rounded(method.overhead_share),
+        "stage_ms": {stage: milliseconds(times) for stage, times in method.stages.items()},
+        "notes": list(method.notes),
+    }
+
+
+def milliseconds(times: Quartiles) -> dict[str, float]:
+    """Seconds as {median, q1, q3} in ms."""
+    return {name: round(getattr(times, name) * 1e3, 3) for name in ("median", "q1", "q3")}
+
+
+def rounded(value: float | None, digits: int = 4) -> float | None:
+    """A share to four digits; None stays."""
+    return None if value is None else round(value, digits)
+
+
+def table(report: "Report") -> "Table":
+    """One line per method for the terminal."""
+    from rich.table import Table
+
+    work = report.workload
+    title = f"{work['pairs']} held-out pairs × {work['repeats']}, answers of {work['mean_tokens']} tokens on average"
+    out = Table(title=title, caption=_caption(report))
+    out.add_column("method")
+    for head in ("identical", "TTFT ms", "total ms", "tokens/s", "τ", "hidden", "prefill", "overhead"):
+        out.add_column(head, justify="right")
+    baselines = list(report.methods[0].speedups)
+    for baseline in baselines:
+        out.add_column(f"× {baseline}", justify="right")
+    for method in report.methods:
+        out.add_row(*_cells(method), *(_times(method.speedups[baseline]) for baseline in baselines))
+    return out
+
+
+def _cells(method: Method) -> list[str]:
+    identical = "sampled" if method.equal is None else f"{method.equal}/{method.total}"
+    return [
+        method.name,
+        identical if method.lossless else f"[red]{identical}[/]",
+        f"{method.ttft.median * 1e3:.1f}",
+        f"{method.latency.median * 1e3:.1f}",
+        f"{method.tokens_per_s:.0f}",
+        f"{method.tau:.2f}",
+        _percent(method.hidden_share),
+        _percent(method.prefill_slowdown, sign=True),
+        _percent(method.overhead_share),
+    ]
+
+
+def _caption(report: "Report") -> str:
+    gaps = [f"{d.gap:.2g}" for method in report.methods for d in method.divergences]
+    told = [f"top-2 logit gaps at divergences: {', '.join(gaps[:8])}"] if gaps else []
+    notes = sorted({note for method in report.methods for note in method.notes})
+    return "\n".join(
+        [
+            "× a = Σ time of a / Σ time of the method [95 % bootstrap over pairs]; "
+            "prefill = slowdown of the target's reading; overhead = engine's own part of a round",
+            *told,
+            *notes,
+        ]
+    )
+
+
+def _percent(value: float | None, *, sign: bool = False) -> str:
+    return "" if value is None else f"{value * 100:{'+' if sign else ''}.1f} %"
+
+
+def _times(interval: Interval) -> str:
+    return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def _speedup(interval: Interval, against: str) -> dict[str, object]:
+    ci95 = [round(interval.low, 3), round(interval.high, 3)]
+    return {"value": round(interval.value, 3), "ci95": ci95, "against": against}

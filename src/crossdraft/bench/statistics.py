@@ -1,0 +1,87 @@
+"""The arithmetic behind every reported number: quartiles, pooled ratios, bootstrap intervals. Pure numpy."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+DRAWS = 2000
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Quartiles:
+    """The middle of a sample and of its halves."""
+
+    median: float
+    q1: float
+    q3: float
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value and its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def quartiles(values: Sequence[float]) -> Quartiles:
+    """Median, first and third quartile, linearly interpolated.
+
+    >>> quartiles([1, 2, 3, 4, 5])
+    Quartiles(median=3.0, q1=2.0, q3=4.0)
+    """
+    q1, median, q3 = np.percentile(np.asarray(values, dtype=np.float64), [25, 50, 75])
+    return Quartiles(float(median), float(q1), float(q3))
+
+
+def bootstrap(statistic: Callable[[Indices], float], size: int, *, seed: int = 0, draws: int = DRAWS) -> Interval:
+    """A statistic of `size` pairs and its percentile interval (Efron 1979).
+
+    Pairs are what is drawn again, never single runs: repeats of one pair are no independent evidence.
+
+    Args:
+        statistic: takes indices of pairs, with repetitions, and returns the figure over those pairs.
+        size: how many pairs there are.
+        seed: of the draws.
+        draws: how many samples to draw.
+    """
+    rng = np.random.default_rng(seed)
+    values = [statistic(rng.integers(0, size, size)) for _ in range(draws)]
+    low, high = np.percentile(values, [2.5, 97.5])
+    return Interval(statistic(np.arange(size)), float(low), float(high))
+
+
+def ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int = 0) -> Interval:
+    """Σ numerator / Σ denominator over pairs; numerator[i] and denominator[i] belong to the same pair.
+
+    A ratio of sums, not a mean of ratios: what somebody who waits for all the answers sees.
+    """
+    top = np.asarray(numerator, dtype=np.float64)
+    bottom = np.asarray(denominator, dtype=np.float64)
+    return bootstrap(lambda chosen: float(top[chosen].sum() / bottom[chosen].sum()), len(top), seed=seed)
+
+
+def acceptance_length(accepted: float, rounds: float) -> float:
+    """τ, tokens per verify pass, bonus included; 0 without a pass."""
+    return 1 + accepted / rounds if rounds else 0.0
+
+
+def per_position(accepted: Sequence[Sequence[int]], offered: Sequence[Sequence[int]]) -> list[float]:
+    """Share of drafts accepted at each depth, pooled over answers.
+
+    Args:
+        accepted, offered: for each answer, counts by depth; answers may differ in how deep they went.
+
+    >>> per_position([[2, 1], [1]], [[2, 2], [2]])
+    [0.75, 0.5]
+    """
+    depth = max((len(row) for row in offered), default=0)
+    totals = np.zeros((2, depth))
+    for line, rows in enumerate((accepted, offered)):
+        for row in rows:
+            totals[line, : len(row)] += row
+    return [float(got / tried) for got, tried in totals.T if tried]

@@ -1,0 +1,120 @@
+"""From runs to one line per method: the figures of the table, the JSON and the plot."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crossdraft.bench.divergence import Divergence, find_divergence
+from crossdraft.bench.measure import Results, Run
+from crossdraft.bench.statistics import Interval, Quartiles, acceptance_length, per_position, quartiles, ratio
+from crossdraft.bench.workload import Item
+from crossdraft.engine.target import Target
+
+BASELINES = ("target", "hf", "hf-lookup", "hf-assisted")
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What was measured of one method. Times are in seconds, over all runs.
+
+    Args:
+        name: of the contestant.
+        equal, total: greedy: runs whose tokens were the target's, of how many. None when sampling, where equal
+            tokens are not to be expected.
+        divergences: one for each run that differed.
+        ttft, latency: time to the first final token; time of the whole answer.
+        tokens_per_s: median over runs.
+        speedups: Σ time of a baseline / Σ time of this method, by baseline.
+        tau: tokens per target pass, bonus included, pooled.
+        per_position: share of offered drafts accepted at each depth, pooled.
+        hidden_share: part of the hidden drafting inside the target's prefill, pooled; None if nothing was hidden.
+        prefill_slowdown: median over runs of this method's reading time / the target's in the same pair and
+            repeat, minus 1; None where there is nothing to compare.
+        overhead_share: the engine's own part of the rounds after the prefill, pooled; None without such rounds.
+        stages: time on the target's lane by stage.
+        stage_means: the same as means, which add up to the mean time of an answer.
+        notes: what the engine wanted to be known.
+    """
+
+    name: str
+    equal: int | None
+    total: int
+    divergences: tuple[Divergence, ...]
+    ttft: Quartiles
+    latency: Quartiles
+    tokens_per_s: float
+    speedups: dict[str, Interval]
+    tau: float
+    per_position: tuple[float, ...]
+    hidden_share: float | None
+    prefill_slowdown: float | None
+    overhead_share: float | None
+    stages: dict[str, Quartiles]
+    stage_means: dict[str, float]
+    notes: tuple[str, ...]
+
+    @property
+    def lossless(self) -> bool:
+        """Greedy: every run gave the target's tokens. Sampling: by construction, which the tests show."""
+        return self.equal is None or self.equal == self.total
+
+
+def summarise(results: Results, items: Sequence[Item], target: Target) -> list[Method]:
+    """One `Method` per contestant; the one named `target` is what the others must reproduce."""
+    return [_method(name, results, items, target) for name in results.runs]
+
+
+def _method(name: str, results: Results, items: Sequence[Item], target: Target) -> Method:
+    runs = results.of(name)
+    greedy = items[0].request.sampling.greedy and "target" in results.runs
+    divergences = _divergences(name, results, items, target) if greedy else ()
+    stages = {stage: [run.stages_s.get(stage, 0.0) for run in runs] for stage in runs[0].stages_s}
+    hidden = sum(run.hidden_drafting_s for run in runs)
+    rounds = sum(run.rounds_s for run in runs)
+    return Method(
+        name=name,
+        equal=len(runs) - len(divergences) if greedy else None,
+        total=len(runs),
+        divergences=divergences,
+        ttft=quartiles([run.ttft_s for run in runs]),
+        latency=quartiles([run.total_s for run in runs]),
+        tokens_per_s=quartiles([len(run.tokens) / run.total_s for run in runs]).median,
+        speedups={
+            baseline: ratio(results.seconds(baseline), results.seconds(name))
+            for baseline in BASELINES
+            if baseline in results.runs
+        },
+        tau=acceptance_length(sum(run.accepted for run in runs), sum(run.rounds for run in runs)),
+        per_position=tuple(per_position([run.accepted_at for run in runs], [run.offered_at for run in runs])),
+        hidden_share=sum(run.hidden_inside_s for run in runs) / hidden if hidden else None,
+        prefill_slowdown=_slowdown(name, results),
+        overhead_share=sum(run.overhead_s for run in runs) / rounds if rounds else None,
+        stages={stage: quartiles(values) for stage, values in stages.items()},
+        stage_means={stage: sum(values) / len(values) for stage, values in stages.items()},
+        notes=tuple(sorted({note for run in runs for note in run.notes})),
+    )
+
+
+def _divergences(name: str, results: Results, items: Sequence[Item], target: Target) -> tuple[Divergence, ...]:
+    found = [
+        find_divergence(target, item, own[0].tokens, run.tokens)
+        for item, own, runs in zip(items, results.runs["target"], results.runs[name], strict=True)
+        for run in runs
+    ]
+    return tuple(divergence for divergence in found if divergence is not None)
+
+
+def _slowdown(name: str, results: Results) -> float | None:
+    if name == "target" or "target" not in results.runs:
+        return None
+    ratios = [
+        run.reading_s / alone.reading_s
+        for runs, own in zip(results.runs[name], results.runs["target"], strict=True)
+        for run, alone in zip(runs, own, strict=True)
+        if run.reading_s and alone.reading_s
+    ]
+    return quartiles(ratios).median - 1 if ratios else None
+
+
+def mean_tokens(runs: Sequence[Run]) -> float:
+    """Mean length of the answers."""
+    return sum(len(run.tokens) for run in runs) / len(runs)

@@ -1,0 +1,107 @@
+"""What is asked: held-out scenes, held-out wordings, and everything that a contestant reads laid out in memory."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from crossdraft import scenes
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import NUM_FRAMES
+
+LONGEST = 3
+ANSWERS = ("long", "any")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Which questions about which scenes.
+
+    Args:
+        pairs: how many (scene, question) pairs, each about a scene of its own.
+        answers: `long` asks of each scene one of the three questions whose right answer is longest, in turn
+            (about 60 tokens); `any` asks every kind in turn.
+        kinds: only these kinds of question; empty = all.
+        max_new_tokens: the longest answer.
+        temperature: 0 = greedy.
+        files: write each clip to this folder and hand over paths, so that reading them is part of an answer's
+            time; `None` hands over decoded frames and events in memory.
+        split: of scene seeds. Wordings are held out in the test split, those of the training elsewhere.
+        first: index of the first scene within the split.
+    """
+
+    pairs: int = 40
+    answers: str = "long"
+    kinds: tuple[str, ...] = ()
+    max_new_tokens: int = 96
+    temperature: float = 0.0
+    files: Path | None = None
+    split: str = "test"
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        if self.pairs < 1:
+            raise CrossdraftError(f"The number of pairs is {self.pairs}; measure at least 1.")
+        if self.answers not in ANSWERS:
+            raise CrossdraftError(f"Unknown answers '{self.answers}'; choose one of {', '.join(ANSWERS)}.")
+        unknown = [kind for kind in self.kinds if kind not in scenes.KINDS]
+        if unknown:
+            raise CrossdraftError(f"Unknown kind '{unknown[0]}'; choose among {', '.join(scenes.KINDS)}.")
+
+    @property
+    def held_out(self) -> bool:
+        """True if no training has seen the wordings."""
+        return self.split == "test"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One pair: the scene's seed, the kind of question, and the request that every contestant gets."""
+
+    seed: int
+    kind: str
+    request: Request
+
+
+def items(work: Workload) -> Iterator[Item]:
+    """The pairs, one after another; the same for the same workload, on every machine."""
+    seeds = scenes.split_seeds(work.split)
+    for index in range(work.pairs):
+        scene = scenes.make_scene(seeds[work.first + index])
+        asked = _question(scene, index, work)
+        video, events = _clip(scene, work.files)
+        sampling = Sampling(temperature=work.temperature, seed=scene.seed)
+        request = Request(asked.question, video, events, max_new_tokens=work.max_new_tokens, sampling=sampling)
+        yield Item(scene.seed, asked.kind, request)
+
+
+def _question(scene: scenes.Scene, index: int, work: Workload) -> scenes.QA:
+    kinds = work.kinds or scenes.KINDS
+    if work.answers == "any":
+        kind = kinds[index % len(kinds)]
+        count = len(scenes.wordings(kind, work.held_out))
+        return scenes.ask(scene, kind, (index // len(kinds)) % count, work.held_out)
+    asked = (
+        scenes.ask(scene, kind, wording, work.held_out)
+        for kind in kinds
+        for wording in range(len(scenes.wordings(kind, work.held_out)))
+    )
+    longest: dict[str, scenes.QA] = {}  # kind -> its wording with the longest answer
+    for qa in asked:
+        if qa.kind not in longest or len(qa.answer) > len(longest[qa.kind].answer):
+            longest[qa.kind] = qa
+    ranked = sorted(longest.values(), key=lambda qa: -len(qa.answer))[:LONGEST]
+    return ranked[index % len(ranked)]
+
+
+def _clip(scene: scenes.Scene, folder: Path | None) -> tuple[object, object]:
+    """The video and the events: paths, or uint8 [8, H, W, 3] and an event stream."""
+    if folder is not None:
+        clip = scenes.write_clip(scene, folder)
+        return str(clip.video), str(clip.events)
+    frames = round(scenes.DURATION_S * scenes.VIDEO_FPS)
+    times = np.linspace(0, frames - 1, NUM_FRAMES, dtype=int) / scenes.VIDEO_FPS
+    return scenes.render(scene, times, scenes.VIDEO_SIZE), scenes.simulate_events(scene)

@@ -1,0 +1,214 @@
+"""`crossdraft events`: look at, convert, draw and simulate event recordings."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from crossdraft.events import Events
+
+T = TypeVar("T")
+
+app = typer.Typer(help="Look at, convert, draw and simulate event recordings.", no_args_is_help=True)
+
+
+class Preset(StrEnum):
+    """Names of `crossdraft.events.simulate.PRESETS`."""
+
+    IDEAL = "ideal"
+    CLEAN = "clean"
+    DEFAULT = "default"
+    NOISY = "noisy"
+
+
+class Covering(StrEnum):
+    """Which event shows where several share a pixel."""
+
+    LAST = "last"
+    RED = "red"
+
+
+Source = Annotated[Path, typer.Argument(help="Event recording.", show_default=False)]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="dsec, m3ed, mvsec, eventgpt, e2vid, dat, aedat2, aedat4 or evt; by content if absent.",
+    ),
+]
+SensorSize = Annotated[
+    str | None, typer.Option("--sensor", metavar="WxH", help="Sensor size, where the file does not say.")
+]
+Start = Annotated[float | None, typer.Option("--start", help="From this second after the first event.")]
+End = Annotated[float | None, typer.Option("--end", help="Up to this second after the first event.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
+
+
+@app.command()
+def info(source: Source, kind: Format = None, sensor: SensorSize = None, as_json: AsJson = False) -> None:
+    """Format, sensor, span of time, rates and polarity of a recording."""
+    from crossdraft.events.read import detect_format, iter_events
+    from crossdraft.events.summary import summarise
+
+    kind = kind or detect_format(source)
+    summary = summarise(_progress(iter_events(source, format=kind, sensor=_size(sensor)), "reading"))
+    if as_json:
+        typer.echo(json.dumps({"path": str(source), "format": kind} | asdict(summary)))
+        return
+    typer.echo(f"{source}: {kind}, {summary.width}x{summary.height}")
+    typer.echo(
+        f"{summary.events:,} events in {summary.duration_us / 1e6:.6f} s from {summary.start_us} µs: "
+        f"{summary.rate_mev_s:.3f} Mev/s, {summary.rate_hz_px:.2f} Hz a pixel, {summary.on_fraction:.1%} ON"
+    )
+
+
+@app.command()
+def convert(
+    source: Source,
+    destination: Annotated[
+        Path, typer.Argument(help="New file: .h5 (DSEC), .npy (EventGPT), .txt, .zip, .aedat4, .raw or .dat.")
+    ],
+    kind: Format = None,
+    sensor: SensorSize = None,
+    start: Start = None,
+    end: End = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a recording, or a span of it, in another format."""
+    from crossdraft.events.write import write_events
+
+    size = _size(sensor)
+    chunks = _Tally(_progress(_chunks(source, kind, size, start, end), "converting"))
+    write_events(destination, chunks)
+    _report(destination, chunks.count, {}, as_json)
+
+
+@app.command()
+def render(
+    source: Source,
+    destination: Annotated[Path, typer.Argument(help="Folder for PNG images, or a name ending in .mp4.")],
+    frames: Annotated[
+        int, typer.Option(min=1, help="Images of equal event count, as EventGPT sees them.")
+    ] = 5,
+    canvas: Annotated[str, typer.Option(help="sensor, tight (as EventGPT's release) or WxH.")] = "sensor",
+    overlap: Annotated[Covering, typer.Option(help="Which event covers the others.")] = Covering.LAST,
+    fps: Annotated[float, typer.Option(help="Film frames a second, for .mp4.")] = 25,
+    kind: Format = None,
+    sensor: SensorSize = None,
+    start: Start = None,
+    end: End = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a recording: EventGPT's frames as PNG, or a film of equal-time frames as mp4."""
+    from crossdraft.events import concatenate, eventgpt_frames
+    from crossdraft.events.render import film, write_pngs
+
+    chunks = _Tally(_progress(_chunks(source, kind, _size(sensor), start, end), "drawing"))
+    if destination.suffix.lower() == ".mp4":
+        from crossdraft.video import write_mp4
+
+        write_mp4(destination, film(chunks, fps, overlap.value), fps)
+        paths = [destination]
+    else:
+        events = concatenate(list(chunks))
+        if canvas == "tight":
+            paths = write_pngs(destination, eventgpt_frames(events, frames, "tight", overlap.value))
+        else:
+            shape = _size(None if canvas == "sensor" else canvas)
+            where = "sensor" if shape is None else (shape[1], shape[0])
+            paths = write_pngs(destination, eventgpt_frames(events, frames, where, overlap.value))
+    _report(destination, chunks.count, {"files": [str(path) for path in paths]}, as_json)
+
+
+@app.command()
+def simulate(
+    video: Annotated[Path, typer.Argument(help="Any video.", show_default=False)],
+    destination: Annotated[Path, typer.Argument(help="New recording: .h5 or another suffix of `convert`.")],
+    preset: Annotated[Preset, typer.Option(help="Pixel physics; the presets are v2e's.")] = Preset.DEFAULT,
+    seed: Annotated[int, typer.Option(min=0, help="Of thresholds, noise and drops.")] = 0,
+    sensor: Annotated[
+        str | None,
+        typer.Option(metavar="WxH", help="Sensor size; the video's own if absent. Keeps the aspect."),
+    ] = None,
+    steps: Annotated[
+        int,
+        typer.Option(min=1, help="Put steps-1 frames between two of the video's, along the optical flow."),
+    ] = 1,
+    max_rate: Annotated[
+        float, typer.Option(help="Events a second per pixel that the readout passes; 0 for no limit.")
+    ] = 200,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate the events that a camera would have reported of a video's scene."""
+    from crossdraft.events.from_video import simulator_frames
+    from crossdraft.events.simulate import PRESETS, Simulator
+    from crossdraft.events.write import write_events
+    from crossdraft.video import iter_frames, probe
+
+    simulator = Simulator(replace(PRESETS[preset.value], max_rate_hz_px=max_rate or None), seed)
+    total = probe(video).frames * steps or None
+    greys = simulator_frames(iter_frames(video), _size(sensor), steps)
+    chunks = _Tally(simulator.feed(grey, t_us) for t_us, grey in _progress(greys, "simulating", total))
+    write_events(destination, chunks)
+    _report(destination, chunks.count, {"dropped": simulator.dropped}, as_json)
+    if simulator.dropped:
+        typer.echo(
+            f"{simulator.dropped:,} events beyond --max-rate {max_rate:g} were dropped "
+            "(scene cuts and flashes cause this).",
+            err=True,
+        )
+
+
+class _Tally:
+    """Counts the events of chunks that pass by."""
+
+    def __init__(self, chunks: Iterable["Events"]) -> None:
+        self.count = 0
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator["Events"]:
+        for chunk in self._chunks:
+            self.count += len(chunk)
+            yield chunk
+
+
+def _chunks(
+    source: Path, kind: str | None, size: tuple[int, int] | None, start: float | None, end: float | None
+) -> Iterator["Events"]:
+    from crossdraft.events.read import iter_events
+    from crossdraft.events.summary import window_in_seconds
+
+    window = window_in_seconds(source, kind, size, start, end)
+    return iter_events(source, format=kind, sensor=size, start_us=window.start_us, end_us=window.end_us)
+
+
+def _report(destination: Path, count: int, more: dict[str, object], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"path": str(destination), "events": count} | more))
+    else:
+        typer.echo(f"{destination}: {count:,} events")
+
+
+def _size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    width, _, height = text.lower().partition("x")
+    if not (width.isdecimal() and height.isdecimal()):
+        raise CrossdraftError(f"{text!r} is no size; write it like 640x480.")
+    return int(width), int(height)
+
+
+def _progress(items: Iterator[T], what: str, total: int | None = None) -> Iterator[T]:
+    """Pass items by under a progress bar on stderr; a running one where the total is unknown."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        yield from progress.track(items, total=total, description=what)

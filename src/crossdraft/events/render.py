@@ -1,0 +1,59 @@
+"""Event frames as files: PNG images, and films of equal-time frames."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.events.frames import WHITE, Overlap, eventgpt_frames
+from crossdraft.events.stream import Events, concatenate
+from crossdraft.files import atomic_path
+
+
+def write_pngs(folder: str | os.PathLike[str], frames: Iterable[NDArray[np.uint8]]) -> list[Path]:
+    """Write RGB frames as frame_0.png, frame_1.png, … into a folder, made if absent."""
+    paths = []
+    for index, frame in enumerate(frames):
+        path = Path(folder) / f"frame_{index}.png"
+        fine, encoded = cv2.imencode(".png", cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
+        if not fine:
+            raise CrossdraftError(f"Frame {index} of shape {list(frame.shape)} cannot be encoded as PNG.")
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(encoded.tobytes())
+        paths.append(path)
+    return paths
+
+
+def film(chunks: Iterable[Events], fps: float, overlap: Overlap = "last") -> Iterator[NDArray[np.uint8]]:
+    """Frames of 1/fps seconds of events each, white where nothing happened, sides padded to even for video."""
+    if not 0 < fps <= 1000:
+        raise CrossdraftError(f"fps is {fps:g}; give a rate above 0 and up to 1000 frames per second.")
+    for part in spans(chunks, 1e6 / fps):
+        if len(part):
+            frame = eventgpt_frames(part, 1, overlap=overlap)[0]
+        else:
+            frame = np.full((part.height, part.width, 3), WHITE, np.uint8)
+        yield np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), constant_values=WHITE)
+
+
+def spans(chunks: Iterable[Events], span_us: float) -> Iterator[Events]:
+    """Cut consecutive chunks into consecutive spans of equal time, from the first event to the last."""
+    held: Events | None = None
+    start, index = 0, 0
+    for chunk in chunks:
+        if held is None or not len(held):
+            start = chunk.t0 if index == 0 else start
+            held = chunk
+        else:
+            held = concatenate([held, chunk])
+        while len(held) and held.t[-1] >= (end := start + round((index + 1) * span_us)):
+            part = held.slice(start, end)
+            yield part
+            held = held.take(slice(len(part), None))
+            index += 1
+    if held is not None and len(held):
+        yield held

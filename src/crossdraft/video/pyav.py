@@ -1,0 +1,10 @@
+"""PyAV, or one clear sentence where it is not installed: it comes with an extra."""
+
+from crossdraft.errors import CrossdraftError
+
+try:
+    import av
+except ImportError as error:
+    raise CrossdraftError("Videos are read and written by PyAV; pip install 'crossdraft[video]'.") from error
+
+__all__ = ["av"]

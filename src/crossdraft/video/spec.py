@@ -1,0 +1,111 @@
+"""How a vision tower wants its frames, read from a checkpoint's own preprocessor file."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossdraft.errors import CrossdraftError
+
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+RESAMPLE = {2: "bilinear", 3: "bicubic"}  # PIL's numbers
+
+
+@dataclass(frozen=True, slots=True)
+class PixelBudget:
+    """Qwen's size rule: both sides a multiple of `multiple`, the area between `low` and `high` pixels."""
+
+    low: int
+    high: int
+    multiple: int = 28
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSpec:
+    """How a vision tower wants its frames.
+
+    Args:
+        size: the shortest edge to resize to, keeping the aspect; or an exact (height, width); or a pixel
+            budget; or None, not resized.
+        crop: centre crop (height, width) after resizing; None: no crop.
+        mean, std: of each channel, in units of the rescaled pixel.
+        rescale: factor on the 8-bit value before normalising.
+        resample: "bicubic" or "bilinear", both antialiased.
+    """
+
+    size: int | tuple[int, int] | PixelBudget | None = 224
+    crop: tuple[int, int] | None = (224, 224)
+    mean: tuple[float, ...] = CLIP_MEAN
+    std: tuple[float, ...] = CLIP_STD
+    rescale: float = 1 / 255
+    resample: str = "bicubic"
+
+    @classmethod
+    def from_pretrained(cls, folder: str | os.PathLike[str]) -> "FrameSpec":
+        """Read the spec that HF's video processor would use for a local checkpoint directory.
+
+        Raises:
+            CrossdraftError: no preprocessor file, or one that is broken or asks for something we do not do.
+        """
+        where, settings = _settings(Path(folder))
+        try:
+            return cls(
+                size=_size(settings) if settings.get("do_resize", True) else None,
+                crop=_pair(settings["crop_size"]) if settings.get("do_center_crop") else None,
+                mean=tuple(settings["image_mean"]) if settings.get("do_normalize", True) else (0.0, 0.0, 0.0),
+                std=tuple(settings["image_std"]) if settings.get("do_normalize", True) else (1.0, 1.0, 1.0),
+                rescale=float(settings.get("rescale_factor", 1 / 255))
+                if settings.get("do_rescale", True)
+                else 1.0,
+                resample=RESAMPLE[settings.get("resample", 3)],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CrossdraftError(
+                f"{where} lacks a usable setting ({type(error).__name__}: {error}); it must give size, image_mean and "
+                "image_std, with resample 2 (bilinear) or 3 (bicubic)."
+            ) from None
+
+
+def _settings(folder: Path) -> tuple[Path, Mapping[str, Any]]:
+    """The file and the settings in it; HF's order of preference."""
+    for name, part in (
+        ("processor_config.json", "video_processor"),
+        ("video_preprocessor_config.json", None),
+        ("preprocessor_config.json", None),
+        ("processor_config.json", "image_processor"),
+    ):
+        where = folder / name
+        if not where.is_file():
+            continue
+        try:
+            settings = json.loads(where.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise CrossdraftError(f"{where} is not readable JSON; copy the checkpoint again.") from None
+        if part is not None and isinstance(settings, dict):
+            settings = settings.get(part)
+        if isinstance(settings, dict):
+            return where, settings
+    raise CrossdraftError(
+        f"{folder} has no video_preprocessor_config.json or preprocessor_config.json; add one."
+    )
+
+
+def _size(settings: Mapping[str, Any]) -> int | tuple[int, int] | PixelBudget:
+    size = settings.get("size")
+    if "merge_size" in settings:  # the Qwen family: areas under the names of edges
+        size = size or {}
+        low = settings.get("min_pixels") or size["shortest_edge"]
+        high = settings.get("max_pixels") or size["longest_edge"]
+        return PixelBudget(int(low), int(high), int(settings["patch_size"]) * int(settings["merge_size"]))
+    if isinstance(size, int):
+        return size
+    if isinstance(size, dict) and set(size) == {"shortest_edge"}:
+        return int(size["shortest_edge"])
+    return _pair(size)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    """(height, width) from {"height": …, "width": …} or one side of a square."""
+    return (size, size) if isinstance(size, int) else (int(size["height"]), int(size["width"]))

@@ -1,0 +1,119 @@
+import json
+
+import numpy as np
+import pytest
+from tests.events.helpers import made_up, same
+
+from crossdraft.cli.main import main
+from crossdraft.events import read_events, write_events
+from crossdraft.video import probe, write_mp4
+
+
+@pytest.fixture
+def recording(tmp_path):
+    path = tmp_path / "a.h5"
+    write_events(path, made_up(4000, 64, 48, start_us=1_000_000, span_us=400_000))
+    return path
+
+
+@pytest.fixture
+def video(tmp_path):
+    """A bright square that moves over grey for 1 s."""
+    frames = np.full((25, 48, 64, 3), 60, np.uint8)
+    for i, frame in enumerate(frames):
+        frame[10:30, i : i + 20] = 200
+    write_mp4(tmp_path / "clip.mp4", frames, 25)
+    return tmp_path / "clip.mp4"
+
+
+def test_info(recording, capsys):
+    assert main(["events", "info", str(recording), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["format"], facts["width"], facts["height"], facts["events"]) == ("dsec", 64, 48, 4000)
+    assert facts["start_us"] == read_events(recording).t0
+    assert main(["events", "info", str(recording)]) == 0
+    assert "4,000 events" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["b.npy", "b.txt", "b.zip", "b.h5"])
+def test_convert_whole_and_in_part(recording, tmp_path, capsys, name):
+    events, target = read_events(recording), tmp_path / name
+    assert main(["events", "convert", str(recording), str(target), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["events"] == 4000
+    assert same(read_events(target, sensor=(64, 48)), events)
+    span = ["--start", "0.1", "--end", "0.2"]
+    assert main(["events", "convert", str(recording), str(target), *span]) == 0
+    part = events.slice(events.t0 + 100_000, events.t0 + 200_000)
+    assert same(read_events(target, sensor=(64, 48)), part)
+
+
+def test_render_images_and_film(recording, tmp_path, capsys):
+    folder, film = tmp_path / "frames", tmp_path / "film.mp4"
+    assert main(["events", "render", str(recording), str(folder), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["files"]) == 5
+    assert len(list(folder.iterdir())) == 5
+    for canvas in ("tight", "80x60"):
+        assert (
+            main(["events", "render", str(recording), str(folder), "--canvas", canvas, "--frames", "2"]) == 0
+        )
+    assert main(["events", "render", str(recording), str(film), "--fps", "20"]) == 0
+    info = probe(film)
+    assert (info.width, info.height, info.frames) == (64, 48, 8)
+
+
+def test_simulate(video, tmp_path, capsys):
+    first, second, small = (tmp_path / name for name in ("a.h5", "b.h5", "small.h5"))
+    assert (
+        main(["events", "simulate", str(video), str(first), "--preset", "clean", "--seed", "3", "--json"])
+        == 0
+    )
+    report = json.loads(capsys.readouterr().out)
+    events = read_events(first)
+    assert report == {"path": str(first), "events": len(events), "dropped": 0}
+    assert len(events) > 1000
+    assert (events.width, events.height) == (64, 48)
+    assert 0 <= events.t0 < 960_000
+    assert events.t0 + events.duration_us <= 960_000
+    assert main(["events", "simulate", str(video), str(second), "--preset", "clean", "--seed", "3"]) == 0
+    assert same(read_events(second), events)
+    options = ["--sensor", "32x32", "--steps", "4", "--preset", "ideal"]
+    assert main(["events", "simulate", str(video), str(small), *options]) == 0
+    shrunk = read_events(small)
+    assert (shrunk.width, shrunk.height) == (32, 32)
+    assert shrunk.y.min() >= 4  # 64x48 fits as 32x24, centred: four black rows above
+    assert shrunk.y.max() < 28
+
+
+def test_a_limited_readout_says_what_it_dropped(video, tmp_path, capsys):
+    options = ["--preset", "clean", "--max-rate", "1", "--json"]
+    assert main(["events", "simulate", str(video), str(tmp_path / "b.h5"), *options]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["dropped"] > 0
+    assert "dropped" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["info", "absent.h5"], "no event recording"),
+        (["info", "a.h5", "--sensor", "big"], "no size"),
+        (["info", "a.h5", "--format", "avi"], "no event format"),
+        (["convert", "a.h5", "b.avi"], "suffixes"),
+        (["convert", "a.h5", "b.npy", "--start", "2", "--end", "1"], "before it starts"),
+        (["render", "a.h5", "frames", "--frames", "5000"], "cannot fill"),
+        (["render", "a.h5", "frames", "--canvas", "8x8"], "larger canvas"),
+        (["simulate", "absent.mp4", "b.h5"], "absent.mp4"),
+        (["simulate", "a.h5", "b.h5"], "not a video"),
+        (["simulate", "clip.mp4", "b.avi"], "suffixes"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    recording, video, tmp_path, monkeypatch, capsys, command, words
+):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert main(["events", *command]) == 2
+    complaint = capsys.readouterr().err.strip().splitlines()
+    assert len(complaint) == 1
+    assert words in complaint[0]
+    assert sorted(tmp_path.iterdir()) == before

@@ -1,0 +1,42 @@
+"""`crossdraft scenes`."""
+
+import json
+
+import cv2
+
+from crossdraft.cli.main import main
+
+
+def test_make_writes_clips_and_says_where(tmp_path, capsys):
+    assert (
+        main(["scenes", "make", "--count", "2", "--split", "validation", "--out", str(tmp_path), "--json"])
+        == 0
+    )
+    clips = json.loads(capsys.readouterr().out)["clips"]
+    assert [clip["seed"] for clip in clips] == [1_000_000, 1_000_001]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        clip[part].rsplit("/", 1)[-1] for clip in clips for part in ("video", "events", "meta")
+    }
+
+
+def test_make_takes_a_seed(tmp_path, capsys):
+    assert main(["scenes", "make", "--seed", "7", "--out", str(tmp_path)]) == 0
+    assert "scene-0000007.mp4" in capsys.readouterr().out
+
+
+def test_an_unknown_split_is_one_sentence(tmp_path, capsys):
+    assert main(["scenes", "make", "--split", "dev", "--out", str(tmp_path / "clips")]) == 2
+    assert "no split 'dev'" in capsys.readouterr().err
+    assert not (tmp_path / "clips").exists()
+
+
+def test_show_draws_a_picture(tmp_path, capsys):
+    assert main(["scenes", "show", "7", "--out", str(tmp_path / "scene.png"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["attributes"]["layout"] == "crossroads"
+    assert cv2.imread(str(tmp_path / "scene.png")).shape[1] > 8 * 224
+
+
+def test_show_refuses_other_kinds_of_file(tmp_path, capsys):
+    assert main(["scenes", "show", "7", "--out", str(tmp_path / "scene.gif")]) == 2
+    assert "must be a .png file" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,113 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossdraft.engine.cache import KVCache
+from crossdraft.errors import CrossdraftError
+
+HEADS, SIZE = 2, 3
+
+
+def states(rows, *marks):
+    """Keys that carry a mark per token, [rows, heads, n, size]."""
+    line = torch.tensor(marks, dtype=torch.float64).view(1, 1, -1, 1)
+    return line.expand(rows, HEADS, -1, SIZE).clone()
+
+
+def write(cache, rows, *marks):
+    cache.open_window(rows, len(marks))
+    count = rows.stop - rows.start
+    return cache.update(states(count, *marks), -states(count, *marks), 0)[0]
+
+
+def content(cache, row):
+    return cache.layers[0].keys[row, 0, : cache.lengths[row], 0].tolist()
+
+
+def test_an_accepted_path_is_compacted_behind_the_committed_tokens():
+    cache = KVCache(1)
+    cache.add_row(32)
+    write(cache, slice(0, 1), 1, 2)
+    cache.advance(0, 2)
+    seen = write(cache, slice(0, 1), 10, 11, 12, 13)
+    assert seen[0, 0, :, 0].tolist() == [1, 2, 10, 11, 12, 13]
+    cache.keep(0, [0, 3])
+    assert content(cache, 0) == [1, 2, 10, 13]
+    assert cache.layers[0].values[0, 0, :4, 0].tolist() == [-1, -2, -10, -13]
+    write(cache, slice(0, 1), 20)
+    cache.keep(0, [0])
+    assert content(cache, 0) == [1, 2, 10, 13, 20]
+
+
+def test_rows_of_different_length_write_behind_their_own_end():
+    cache = KVCache(1, max_rows=2)
+    for row, marks in ((0, (1, 2, 3)), (1, (4,))):
+        cache.add_row(32)
+        write(cache, slice(row, row + 1), *marks)
+        cache.advance(row, len(marks))
+    write(cache, slice(0, 2), 7, 8)
+    cache.keep(0, [1])
+    cache.keep(1, [0, 1])
+    assert content(cache, 0) == [1, 2, 3, 8]
+    assert content(cache, 1) == [4, 7, 8]
+
+
+def test_the_last_row_moves_into_the_place_of_one_that_leaves():
+    cache = KVCache(1, max_rows=3)
+    for row in range(3):
+        cache.add_row(32)
+        write(cache, slice(row, row + 1), *range(row, 2 * row + 1))
+        cache.advance(row, row + 1)
+        cache.offsets[row] = -row
+    assert cache.drop_row(0) == 2
+    assert content(cache, 0) == [2, 3, 4]
+    assert (cache.lengths, cache.offsets) == ([3, 2], [-2, -1])
+
+
+def test_a_fork_shares_the_prompt_and_nothing_later():
+    cache = KVCache(1, max_rows=2)
+    cache.add_row(32)
+    write(cache, slice(0, 1), 1, 2, 3)
+    cache.advance(0, 3)
+    assert cache.fork(0, 2, 32) == 1
+    write(cache, slice(1, 2), 9)
+    cache.advance(1, 1)
+    assert content(cache, 0) == [1, 2, 3]
+    assert content(cache, 1) == [1, 2, 9]
+
+
+def test_a_joining_row_may_enlarge_every_row():
+    cache = KVCache(1, max_rows=2, capacity=64)
+    cache.add_row(10)
+    write(cache, slice(0, 1), 1, 2)
+    cache.advance(0, 2)
+    cache.add_row(500)
+    assert cache.capacity >= 500
+    assert content(cache, 0) == [1, 2]
+
+
+def test_what_does_not_fit_is_refused():
+    cache = KVCache(1, capacity=64)
+    cache.add_row(64)
+    with pytest.raises(CrossdraftError, match="room for the prompt"):
+        cache.open_window(slice(0, 1), 65)
+    with pytest.raises(CrossdraftError, match="rows are in use"):
+        cache.add_row(1)
+    with pytest.raises(CrossdraftError, match="cannot be cut"):
+        cache.truncate(0, 1)
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.randoms(use_true_random=False)), max_size=8))
+def test_any_history_of_kept_paths_equals_a_list(rounds):
+    cache, expected, mark = KVCache(1), [], 0
+    cache.add_row(64)
+    for count, chance in rounds:
+        marks = list(range(mark, mark + count))
+        mark += count
+        path = sorted(chance.sample(range(count), chance.randint(0, count)))
+        write(cache, slice(0, 1), *marks)
+        cache.keep(0, path)
+        expected += [marks[node] for node in path]
+    if cache.layers[0].is_initialized:
+        assert content(cache, 0) == expected

@@ -1,0 +1,316 @@
+"""The loop is lossless: whatever drafts, wherever it runs, however many share a pass."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.accept import Verdict
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.placement import Inline
+from crossdraft.engine.request import Finish, Origin, Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from tests.engine.zoo import ZOO, as_target, noisy
+
+REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 6)]
+
+
+@pytest.fixture(scope="module")
+def target():
+    return as_target(*ZOO["video_llava"]())
+
+
+@pytest.fixture(scope="module")
+def kin():
+    """A drafter that agrees with the target often, not always."""
+    model, prompt = ZOO["video_llava"]()
+    return IndependentDrafter(as_target(noisy(model, 1e-3), prompt))
+
+
+@pytest.fixture(scope="module")
+def stranger():
+    """A drafter of the same vocabulary that thinks otherwise."""
+    model, prompt = ZOO["video_llava"]()
+    return IndependentDrafter(as_target(noisy(model, 0.05), prompt))
+
+
+@pytest.fixture(scope="module")
+def alone(target):
+    return [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+
+
+@dataclass
+class Scripted:
+    """Proposes given trees round by round, and remembers what it was told."""
+
+    trees: list[DraftTree]
+    needs: Needs = field(default_factory=Needs)
+    told: list[Committed] = field(default_factory=list)
+
+    def begin(self, requests: Sequence[Request]) -> list[int]:
+        return [0] * len(requests)
+
+    def propose(self, states: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        return [Draft(self.trees.pop(0) if self.trees else DraftTree.empty()) for _ in states]
+
+    def commit(self, states: Sequence[int], verdicts: Sequence[Committed]) -> None:
+        self.told += verdicts
+
+    def end(self, states: Sequence[int]) -> None:
+        pass
+
+
+def decoder(target, drafter, hidden="before", **options):
+    cost = CostModel()
+    return Decoder(target, Inline(drafter, cost, hidden), cost=cost, **options)
+
+
+def test_the_target_alone_is_transformers_greedy(target, alone):
+    for request, tokens in zip(REQUESTS, alone, strict=True):
+        prompt = target.prepare(request)
+        pixels = prompt.features["pixel_values_videos"].double()
+        out = target.model.generate(
+            input_ids=prompt.input_ids[None],
+            pixel_values_videos=pixels,
+            max_new_tokens=request.max_new_tokens,
+            do_sample=False,
+        )
+        assert tuple(out[0, len(prompt) :].tolist()) == tokens
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+@pytest.mark.parametrize("batch", [1, 2, 4])
+@pytest.mark.parametrize("hidden", ["auto", "before", "beside", "off"])
+def test_greedy_answers_are_the_targets_own(target, kin, alone, hidden, batch, adaptive):
+    found = decoder(target, kin, hidden, max_batch=batch, adaptive=adaptive).generate(REQUESTS)
+    assert [answer.tokens for answer in found] == alone
+    if not adaptive:
+        assert sum(answer.stats.accepted for answer in found) > 0
+
+
+@pytest.mark.parametrize("name", sorted(set(ZOO) - {"video_llava"}))
+def test_greedy_answers_of_every_class(name):
+    target = as_target(*ZOO[name]())
+    model, prompt = ZOO[name]()
+    drafter = IndependentDrafter(as_target(noisy(model, 1e-3), prompt), sorted(target.reserved))
+    alone = Decoder(target).generate(REQUESTS[:3])
+    found = decoder(target, drafter, max_batch=2, adaptive=False).generate(REQUESTS[:3])
+    assert [answer.tokens for answer in found] == [answer.tokens for answer in alone]
+
+
+def test_a_planted_bug_in_the_rule_is_seen(target, kin, alone, monkeypatch):
+    """The control of the test above: a rule that keeps one node too many changes the text."""
+
+    def careless(tree, logits, generator):
+        path = tuple(range(min(2, len(tree)))) if tree.is_chain else ()
+        return Verdict(path, int(logits[len(path)].argmax()))
+
+    decoding = decoder(target, kin, adaptive=False)
+    monkeypatch.setattr("crossdraft.engine.decode.rule_for", lambda name, sampling: careless)
+    assert [answer.tokens for answer in decoding.generate(REQUESTS)] != alone
+
+
+def test_a_planted_bug_in_the_compaction_is_seen(target, alone, monkeypatch):
+    wrong_sibling = 3
+    trees = [DraftTree((wrong_sibling, alone[4][i]), (-1, -1)) for i in range(30)]
+    request = REQUESTS[4]
+    assert decoder(target, Scripted(list(trees)), adaptive=False).generate([request])[0].tokens == alone[4]
+    decoding = decoder(target, Scripted(list(trees)), adaptive=False)
+    monkeypatch.setattr(decoding.cache, "keep", lambda row, path: decoding.cache.advance(row, len(path)))
+    assert decoding.generate([request])[0].tokens != alone[4]
+
+
+def test_trees_are_verified_node_by_node(target, alone):
+    first, second, third = alone[4][:3]
+    tree = DraftTree((first + 1, first, second + 1, second), (-1, -1, 1, 1))
+    drafter = Scripted([tree])
+    answer = decoder(target, drafter, adaptive=False).generate([REQUESTS[4]])[0]
+    assert answer.tokens == alone[4]
+    assert drafter.told[0].path == (1, 3)
+    assert drafter.told[0].tokens == (first, second, third)
+    assert answer.stats.hidden_accepted == 2
+    assert [piece.origin for piece in answer.pieces[:3]] == [Origin.HIDDEN, Origin.TARGET, Origin.TARGET]
+    assert answer.pieces[0].tokens == (first, second)
+
+
+def test_a_coupled_drafter_gets_the_prompts_features_first(target, alone):
+    drafter = Scripted([], needs=Needs(hidden_layers=(-1,)))
+    decoder(target, drafter, adaptive=False).generate([REQUESTS[0]])
+    prompt = target.prepare(REQUESTS[0])
+    assert drafter.told[0].hidden[0].shape == (len(prompt), 64)
+    assert all(told.hidden[0].shape == (1, 64) for told in drafter.told[1:])
+    with torch.inference_mode():
+        logits = target.model.lm_head(drafter.told[1].hidden[0][-1])
+    assert int(logits.argmax()) == alone[0][1]
+
+
+def test_requests_join_and_leave_between_rounds(target, kin, alone):
+    decoding = decoder(target, kin, max_batch=3, adaptive=False)
+    tickets, widths = [decoding.submit(REQUESTS[4])], []
+    for request in REQUESTS[:4]:
+        decoding.step()
+        widths.append(decoding.cache.rows)
+        tickets.append(decoding.submit(request))
+    while decoding.busy:
+        decoding.step()
+        widths.append(decoding.cache.rows)
+    assert [decoding.answer(ticket).tokens for ticket in tickets] == [alone[4], *alone[:4]]
+    assert max(widths) > 1
+    assert widths[-1] == 0
+
+
+def test_penalties_and_bias_apply_at_every_node(target, kin):
+    sampling = Sampling(repetition_penalty=1.3, logit_bias=((40, 0.05),))
+    requests = [replace(request, sampling=sampling) for request in REQUESTS]
+    alone = [answer.tokens for answer in Decoder(target).generate(requests)]
+    found = [answer.tokens for answer in decoder(target, kin, adaptive=False, max_batch=2).generate(requests)]
+    assert found == alone
+    plain = [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    assert found != plain
+
+
+def test_sampled_answers_follow_the_targets_distribution(target, stranger):
+    """Three tokens over a vocabulary cut to its top 2: 8 outcomes, compared with the exact distribution."""
+    assert _distance(target, stranger) < 0.1  # about 0.05 is expected of 400 draws
+
+
+def test_a_planted_bug_in_sampling_is_seen(target, stranger, monkeypatch):
+    """The control: accept every draft, as if the drafter were the target."""
+
+    def careless(tree, probs, generator):
+        path = tuple(range(len(tree)))
+        return Verdict(path, int(torch.multinomial(probs[len(path)], 1, generator=generator)))
+
+    monkeypatch.setattr("crossdraft.engine.decode.rule_for", lambda name, sampling: careless)
+    assert _distance(target, stranger) > 0.2
+
+
+def _distance(target, drafter):
+    """Total variation between what is sampled and what is exact."""
+    draws, sampling = 400, Sampling(temperature=1.5, top_k=2)
+    requests = [Request("xx", max_new_tokens=3, sampling=replace(sampling, seed=seed)) for seed in range(draws)]
+    exact = _joint(target, target.prepare(requests[0]), sampling)
+    found = Counter(a.tokens for a in decoder(target, drafter, nodes=2, adaptive=False, max_batch=4).generate(requests))
+    outcomes = set(exact) | set(found)
+    return 0.5 * sum(abs(found[tokens] / draws - exact.get(tokens, 0.0)) for tokens in outcomes)
+
+
+def _joint(target, prompt, sampling):
+    from crossdraft.engine.conformance import full_forward
+    from crossdraft.engine.sampling import warp
+
+    joint = {(): 1.0}
+    for _ in range(3):
+        longer = {}
+        for tokens, p in joint.items():
+            q = warp(full_forward(target, prompt, list(tokens)), sampling)
+            for token in q.nonzero().flatten().tolist():
+                longer[*tokens, token] = p * q[token].item()
+        joint = longer
+    return joint
+
+
+def test_a_seed_fixes_a_sampled_answer(target, kin):
+    request = Request("x", max_new_tokens=20, sampling=Sampling(temperature=1.0, seed=5))
+    one, two = (decoder(target, kin, adaptive=False).generate([request])[0].tokens for _ in range(2))
+    other = decoder(target, kin, adaptive=False).generate([replace(request, sampling=Sampling(1.0, seed=6))])
+    assert one == two != other[0].tokens
+
+
+def test_a_stop_string_ends_the_answer_before_it(target, kin):
+    whole = Decoder(target).generate([REQUESTS[4]])[0]
+    stop = whole.text[7:9]
+    request = replace(REQUESTS[4], stop=(stop,))
+    alone = Decoder(target).generate([request])[0]
+    found = decoder(target, kin, adaptive=False).generate([request])[0]
+    assert found.finish is alone.finish is Finish.STOP
+    assert found.tokens == alone.tokens
+    assert found.text == alone.text == whole.text[: whole.text.find(stop)]
+
+
+def test_eos_inside_an_accepted_path_ends_the_answer(target, alone):
+    cut = as_target(target.model, target.prepare(REQUESTS[4]))
+    cut.eos = frozenset({alone[4][2]})
+    cut.prepare = target.prepare
+    drafter = Scripted([DraftTree.chain(alone[4][:6])])
+    answer = decoder(cut, drafter, adaptive=False).generate([REQUESTS[4]])[0]
+    first = alone[4].index(alone[4][2])
+    assert answer.tokens == alone[4][: first + 1]
+    assert answer.finish is Finish.EOS
+
+
+def test_logprobs_are_the_targets_raw_ones(target, kin):
+    request = replace(REQUESTS[1], logprobs=True)
+    found = decoder(target, kin, adaptive=False).generate([request])[0]
+    from crossdraft.engine.conformance import full_forward
+
+    prompt = target.prepare(request)
+    for i, (token, logprob) in enumerate(zip(found.tokens, found.logprobs, strict=True)):
+        expected = full_forward(target, prompt, found.tokens[:i]).log_softmax(-1)[token].item()
+        assert logprob == pytest.approx(expected, abs=1e-5)
+
+
+def test_cancelling_ends_a_request_between_rounds(target, kin, alone):
+    decoding = decoder(target, kin, max_batch=2, adaptive=False, nodes=1)
+    tickets = [decoding.submit(REQUESTS[4]), decoding.submit(REQUESTS[3])]
+    decoding.step()
+    decoding.cancel(tickets[0])
+    while decoding.busy:
+        decoding.step()
+    cancelled, other = (decoding.answer(ticket) for ticket in tickets)
+    assert cancelled.finish is Finish.CANCELLED
+    assert cancelled.tokens == alone[4][: len(cancelled.tokens)]
+    assert len(cancelled.tokens) < len(alone[4])
+    assert other.tokens == alone[3]
+    assert decoding.cache.rows == 0
+
+
+def test_a_request_that_does_not_fit_is_refused_and_leaves_nothing(target, kin):
+    decoding = decoder(target, kin)
+    decoding.submit(Request("x", max_new_tokens=1000))
+    with pytest.raises(CrossdraftError, match="room for 466"):
+        decoding.step()
+    decoding.drop()
+    assert decoding.cache.rows == 0
+    assert decoding.drafter._held == {}
+
+
+@pytest.mark.parametrize("bad", [{"max_new_tokens": 0}, {"prompt": "  "}])
+def test_requests_that_ask_nothing_are_refused(bad):
+    with pytest.raises(CrossdraftError):
+        Request(**{"prompt": "x", **bad})
+
+
+def test_the_answer_tells_what_happened(target, kin):
+    pieces = []
+    decoding = decoder(target, kin, adaptive=False, on_piece=pieces.append)
+    answer = decoding.generate([REQUESTS[4]])[0]
+    stats = answer.stats
+    assert stats.new_tokens == len(answer.tokens) == REQUESTS[4].max_new_tokens
+    assert sum(len(piece.tokens) for piece in answer.pieces) == stats.new_tokens
+    assert "".join(piece.text for piece in answer.pieces) == answer.text
+    assert 0 < stats.ttft_s < stats.total_s
+    assert stats.tau == pytest.approx(1 + stats.accepted / stats.rounds)
+    assert stats.first_provisional_s is not None
+    provisional = [piece for piece in pieces if piece.origin is Origin.PROVISIONAL]
+    assert provisional
+    assert [piece for piece in pieces if piece.origin is not Origin.PROVISIONAL] == list(answer.pieces)
+    lanes = {span.lane for span in answer.timeline.spans}
+    assert lanes == {"target", "drafter"}
+
+
+def test_drafts_never_hold_a_banned_id(target):
+    model, prompt = ZOO["video_llava"]()
+    with torch.no_grad():
+        model.lm_head.weight[98] = 50 * model.lm_head.weight.sign().sum(0)
+    drafter = IndependentDrafter(as_target(model, prompt), banned=[7])
+    states = drafter.begin(REQUESTS[:1])
+    tree = drafter.propose(states, [Budget(12)])[0].tree
+    assert not {7, 97, 98} & set(tree.tokens)

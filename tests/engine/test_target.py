@@ -1,0 +1,85 @@
+import pytest
+import torch
+
+from crossdraft.engine.conformance import PARENTS, check_conformance
+from crossdraft.engine.target import Chunk, Prompt
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from tests.engine.zoo import VIDEO, ZOO, as_target
+
+TOKENS = range(20, 20 + len(PARENTS))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_conformance_in_float64(name):
+    model, prompt = ZOO[name]()
+    found = check_conformance(as_target(model, prompt), prompt, TOKENS)
+    assert found.passes(1e-10), found
+
+
+@pytest.mark.parametrize("name", ["video_llava", "qwen2_5_vl"])
+def test_conformance_with_an_additive_mask(name):
+    model, prompt = ZOO[name]("eager")  # its softmax is float32 whatever the model is
+    found = check_conformance(as_target(model, prompt), prompt, TOKENS)
+    assert found.passes(1e-5), found
+
+
+def test_captured_features_are_the_models_own():
+    model, prompt = ZOO["video_llava"]()
+    target = as_target(model, prompt)
+    cache = target.new_cache()
+    cache.add_row(128)
+    encoded = target.encode(prompt)
+    pieces, _ = target.chunks(prompt, encoded)
+    out = [target.extend(cache, slice(0, 1), [piece], [DraftTree.empty()], capture=(1, -1)) for piece in pieces]
+    found = [torch.cat(parts) for parts in zip(*(each.hidden[0] for each in out), strict=True)]
+    whole = model(prompt.input_ids[None], **{"pixel_values_videos": prompt.features["pixel_values_videos"].double()},
+                  output_hidden_states=True)
+    for layer, mine in zip((1, -1), found, strict=True):
+        assert (mine - whole.hidden_states[layer][0]).abs().max() < 1e-12
+
+
+def test_a_prompt_is_cut_behind_its_last_visual_token():
+    model, prompt = ZOO["video_llava"]()
+    target = as_target(model, prompt)
+    pieces, offset = target.chunks(prompt, {})
+    assert [len(piece.tokens) for piece in pieces] == [3 + 40, 3]
+    assert offset == 0
+    text_only, _ = target.chunks(Prompt(torch.tensor([1, 5, 6])), None)
+    assert len(text_only) == 1
+    ends_visual, _ = target.chunks(Prompt(torch.tensor([1, VIDEO, VIDEO])), None)
+    assert [piece.tokens.tolist() for piece in ends_visual] == [[1, VIDEO], [VIDEO]]
+
+
+def test_visual_placeholders_are_reserved():
+    model, prompt = ZOO["video_llava"]()
+    assert {97, 98} <= as_target(model, prompt).reserved
+
+
+def test_attention_that_cannot_express_a_tree_is_refused():
+    model, prompt = ZOO["video_llava"]()
+    model.config.get_text_config()._attn_implementation = "flash_attention_2"
+    with pytest.raises(CrossdraftError, match="cannot express a tree"):
+        as_target(model, prompt)
+
+
+def test_ragged_rows_equal_rows_alone():
+    model, prompt = ZOO["qwen2_5_vl"]()
+    target = as_target(model, prompt)
+    trees = [DraftTree((20, 21, 22), (-1, 0, 0)), DraftTree.empty(), DraftTree.chain([30])]
+    chunks = [Chunk(torch.tensor([11])), Chunk(torch.tensor([12, 13])), Chunk(torch.tensor([14]))]
+
+    def prefilled(rows):
+        cache = target.new_cache(max_rows=rows)
+        for row in range(rows):
+            cache.add_row(128)
+            pieces, cache.offsets[row] = target.chunks(prompt, target.encode(prompt))
+            for piece in pieces:
+                target.extend(cache, slice(row, row + 1), [piece], [DraftTree.empty()])
+        return cache
+
+    together = target.extend(prefilled(3), slice(0, 3), chunks, trees).logits
+    for row in range(3):
+        alone = target.extend(prefilled(1), slice(0, 1), [chunks[row]], [trees[row]]).logits[0]
+        assert together[row].shape == alone.shape
+        assert (together[row] - alone).abs().max() < 1e-12

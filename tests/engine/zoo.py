@@ -1,0 +1,175 @@
+"""Tiny random models of every supported class, with a prompt that holds a clip."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from transformers import (
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaNextVideoConfig,
+    LlavaNextVideoForConditionalGeneration,
+    LlavaOnevisionConfig,
+    LlavaOnevisionForConditionalGeneration,
+    PreTrainedModel,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2Config,
+    SiglipVisionConfig,
+    VideoLlavaConfig,
+    VideoLlavaForConditionalGeneration,
+)
+
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Prompt, Target
+from crossdraft.models.eventgpt import EventGPTConfig, EventGPTForConditionalGeneration
+
+VOCABULARY, IMAGE, VIDEO, EOS = 99, 97, 98, 2
+TOWER = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "image_size": 8,
+    "patch_size": 4,
+}
+TEXT = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": EOS,
+    "pad_token_id": 0,
+}
+Built = tuple[PreTrainedModel, Prompt]
+
+
+def prompt_ids(placeholders: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> Tensor:
+    return torch.tensor([1, 5, 6, *before, *[VIDEO] * placeholders, *after, 7, 8, 9])
+
+
+def video(frames: int, side: int = 8) -> Tensor:
+    return torch.randn(1, frames, 3, side, side, generator=torch.Generator().manual_seed(7))
+
+
+def video_llava(attention: str = "sdpa") -> Built:
+    config = VideoLlavaConfig(
+        vision_config=CLIPVisionConfig(**TOWER),
+        text_config=LlamaConfig(**TEXT),
+        image_token_index=IMAGE,
+        video_token_index=VIDEO,
+    )
+    return build(VideoLlavaForConditionalGeneration, config, attention), Prompt(
+        prompt_ids(8 * 5), {"pixel_values_videos": video(8)}
+    )
+
+
+def llava_next_video(attention: str = "sdpa") -> Built:
+    config = LlavaNextVideoConfig(
+        vision_config=CLIPVisionConfig(**TOWER),
+        text_config=LlamaConfig(**TEXT),
+        image_token_index=IMAGE,
+        video_token_index=VIDEO,
+        image_grid_pinpoints=[[8, 8]],
+    )
+    return build(LlavaNextVideoForConditionalGeneration, config, attention), Prompt(
+        prompt_ids(4), {"pixel_values_videos": video(4)}
+    )
+
+
+def llava_onevision(attention: str = "sdpa") -> Built:
+    config = LlavaOnevisionConfig(
+        vision_config=SiglipVisionConfig(**TOWER, vision_use_head=False),
+        text_config=Qwen2Config(**TEXT),
+        image_token_index=IMAGE,
+        video_token_index=VIDEO,
+        image_grid_pinpoints=[[8, 8]],
+    )
+    return build(LlavaOnevisionForConditionalGeneration, config, attention), Prompt(
+        prompt_ids(4 + 1), {"pixel_values_videos": video(4)}
+    )
+
+
+def qwen2_5_vl(attention: str = "sdpa") -> Built:
+    tower = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_heads": 2,
+        "patch_size": 4,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "out_hidden_size": 64,
+        "window_size": 16,
+        "fullatt_block_indexes": [1],
+        "tokens_per_second": 2,
+    }
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+    config = Qwen2_5_VLConfig(
+        vision_config=tower,
+        text_config={**TEXT, "rope_parameters": rope},
+        image_token_id=IMAGE,
+        video_token_id=VIDEO,
+        vision_start_token_id=95,
+        vision_end_token_id=96,
+    )
+    grid = torch.tensor([[3, 4, 6]])
+    ids = prompt_ids(18, (95,), (96,))
+    pixels = torch.randn(int(grid.prod()), 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(7))
+    features = {
+        "pixel_values_videos": pixels,
+        "video_grid_thw": grid,
+        "second_per_grid_ts": torch.tensor([1.0]),
+        "mm_token_type_ids": (ids == VIDEO)[None].int() * 2,
+    }
+    return build(Qwen2_5_VLForConditionalGeneration, config, attention), Prompt(ids, features)
+
+
+def eventgpt(attention: str = "sdpa") -> Built:
+    config = EventGPTConfig(vision_config=dict(TOWER), text_config=dict(TEXT), event_token_id=VIDEO)
+    return build(EventGPTForConditionalGeneration, config, attention), Prompt(
+        prompt_ids(config.event_seq_length), {"pixel_values_videos": video(5)}
+    )
+
+
+ZOO: dict[str, Callable[..., Built]] = {
+    "video_llava": video_llava,
+    "llava_next_video": llava_next_video,
+    "llava_onevision": llava_onevision,
+    "qwen2_5_vl": qwen2_5_vl,
+    "eventgpt": eventgpt,
+}
+
+
+def build(kind: type[PreTrainedModel], config: object, attention: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = kind(config).double().eval()
+    with torch.no_grad():  # freshly drawn weights repeat one token for ever; larger ones write varied text
+        for weight in model.parameters():
+            weight.mul_(3)
+    model.set_attn_implementation(attention)
+    return model
+
+
+def noisy(model: PreTrainedModel, scale: float) -> PreTrainedModel:
+    """Move every weight a little: a drafter that agrees with the model often, not always."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator, dtype=weight.dtype), alpha=scale)
+    return model
+
+
+def as_target(model: PreTrainedModel, prompt: Prompt) -> Target:
+    """A target whose prompt depends on the question: its length picks the last prompt token and drops some text."""
+
+    def prepare(request: Request) -> Prompt:
+        ids = prompt.input_ids.clone()
+        ids[-1] = 10 + len(request.prompt) % 50
+        return Prompt(ids, prompt.features)
+
+    return Target(model, prepare, lambda tokens: "".join(chr(48 + token) for token in tokens), [EOS])

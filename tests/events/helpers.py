@@ -1,0 +1,27 @@
+"""Event recordings made up for tests."""
+
+import numpy as np
+
+from crossdraft.events import Events
+
+
+def made_up(
+    count: int, width: int = 64, height: int = 48, start_us: int = 0, span_us: int = 50_000, seed: int = 0
+):
+    """Events at random pixels and random, sorted times in [start_us, start_us + span_us)."""
+    rng = np.random.default_rng(seed)
+    return Events.checked(
+        rng.integers(0, width, count),
+        rng.integers(0, height, count),
+        np.sort(rng.integers(start_us, start_us + span_us, count)),
+        rng.integers(0, 2, count),
+        width,
+        height,
+    )
+
+
+def same(left: Events, right: Events) -> bool:
+    """Equal in every column and in the sensor."""
+    return (left.width, left.height) == (right.width, right.height) and all(
+        np.array_equal(getattr(left, name), getattr(right, name)) for name in "xytp"
+    )

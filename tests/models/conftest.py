@@ -1,0 +1,53 @@
+"""A tiny EventGPT and a tokenizer small enough to work out ids by hand."""
+
+import pytest
+import torch
+from tests.models.official import byte_tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from crossdraft.models import EventGPTConfig, EventGPTForConditionalGeneration
+
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "image_size": 8,
+    "patch_size": 4,
+}
+TEXT = {
+    "vocab_size": 300,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+@pytest.fixture
+def config() -> EventGPTConfig:
+    """3 frames of 2x2 patches: 3 + 4 + 1 = 8 features."""
+    return EventGPTConfig(vision_config=VISION, text_config=TEXT, event_token_id=299, num_event_frames=3)
+
+
+@pytest.fixture
+def model(config: EventGPTConfig) -> EventGPTForConditionalGeneration:
+    torch.manual_seed(1)
+    built = EventGPTForConditionalGeneration(config).double().eval()
+    with torch.no_grad():  # larger weights than the initial ones, so that a wrong input shows in the logits
+        for parameter in built.parameters():
+            parameter.mul_(3)
+    return built
+
+
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Ids: <unk> <s> </s>, then byte b as 3 + its rank; `<event>` is 299."""
+    built = byte_tokenizer(299)
+    built.add_tokens(["<event>"], special_tokens=True)
+    return built

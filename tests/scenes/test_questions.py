@@ -1,0 +1,162 @@
+"""Questions: answers that state their facts, in few words, and that a blind model cannot guess."""
+
+import re
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import pytest
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.scenes import KINDS, ask, attributes, make_scene, score, wordings
+from crossdraft.scenes.wordings import HELD_OUT, TRAIN
+
+SCENES = [make_scene(seed) for seed in range(70)]
+EVERY = [
+    (kind, held_out, index)
+    for kind in KINDS
+    for held_out in (False, True)
+    for index in range(len(wordings(kind, held_out)))
+]
+
+
+def words(text):
+    return re.findall(r"[\w-]+", text.lower())
+
+
+def sentences(text):
+    return [part for part in re.split(r"(?<=[.])\s+", text) if part]
+
+
+def test_there_are_enough_kinds_and_wordings():
+    assert len(KINDS) >= 12
+    for kind in KINDS:
+        assert len(wordings(kind)) >= 6
+        assert len(wordings(kind, held_out=True)) >= 2
+
+
+def test_no_question_has_two_meanings():
+    asked = Counter(
+        question for kind in KINDS for held_out in (False, True) for question in wordings(kind, held_out)
+    )
+    assert max(asked.values()) == 1
+
+
+def test_held_out_wordings_are_new_sentences_of_known_words():
+    known = {word for kind in KINDS for question in wordings(kind) for word in words(question)}
+    trained = {tuple(words(question)) for kind in KINDS for question in wordings(kind)}
+    for kind in KINDS:
+        for question in wordings(kind, held_out=True):
+            assert set(words(question)) <= known, question
+            assert tuple(words(question)) not in trained
+
+
+@pytest.mark.parametrize("kind", ["presence", "colour"])
+def test_every_item_is_asked_for_in_both_sets(kind):
+    assert {wording.item for wording in TRAIN[kind]} == {wording.item for wording in HELD_OUT[kind]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_answer_states_its_facts(kind):
+    for scene in SCENES:
+        for held_out in (False, True):
+            for index in range(len(wordings(kind, held_out))):
+                qa = ask(scene, kind, index, held_out)
+                assert qa.facts
+                assert all(score(qa.facts, qa.answer).values()), qa
+                assert 1 <= len(sentences(qa.answer)) <= 4, qa.answer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_scenes_answer_is_right_only_where_the_scenes_agree(kind):
+    seen_wrong = 0
+    for index in range(len(wordings(kind))):
+        for scene, other in pairwise(SCENES):
+            here, there = ask(scene, kind, index), ask(other, kind, index)
+            for slot, right in score(here.facts, there.answer).items():
+                assert right == (there.facts.get(slot) == here.facts[slot]), (slot, here, there)
+                seen_wrong += not right
+    assert seen_wrong > 50
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_facts_are_true(kind):
+    for scene in SCENES:
+        truth = attributes(scene)
+        for index, wording in enumerate(TRAIN[kind]):
+            for slot, value in ask(scene, kind, index).facts.items():
+                if slot == "presence":
+                    assert value == ("yes" if wording.item in (scene.left, scene.right) else "no")
+                else:
+                    assert truth[slot] == value
+
+
+def test_wording_changes_the_words_and_not_the_facts():
+    by_item = defaultdict(set)
+    for kind in KINDS:
+        for table, held_out in ((TRAIN, False), (HELD_OUT, True)):
+            for index, wording in enumerate(table[kind]):
+                facts = ask(SCENES[3], kind, index, held_out).facts
+                by_item[kind, wording.item].add(frozenset(facts.items()))
+    assert all(len(facts) == 1 for facts in by_item.values())
+
+
+def test_both_styles_are_used_and_sound_different():
+    for kind in KINDS:
+        told = defaultdict(set)
+        for index, wording in enumerate(TRAIN[kind]):
+            told[wording.style] |= {ask(scene, kind, index).answer for scene in SCENES}
+        assert set(told) == {"a", "b"}
+        assert told["a"] != told["b"]
+
+
+def test_answers_follow_from_the_arguments():
+    for kind, held_out, index in EVERY:
+        assert ask(SCENES[5], kind, index, held_out) == ask(make_scene(5), kind, index, held_out)
+
+
+def test_vocabulary_is_small():
+    told = {
+        word
+        for scene in SCENES
+        for kind, held_out, index in EVERY
+        for word in words(ask(scene, kind, index, held_out).answer)
+    }
+    assert len(told) < 260
+
+
+def test_long_answers_exist_and_short_ones():
+    length = {
+        kind: sum(len(words(ask(scene, kind, 0).answer)) for scene in SCENES) / len(SCENES) for kind in KINDS
+    }
+    assert sum(35 <= mean <= 60 for mean in length.values()) >= 8
+    assert sum(mean < 15 for mean in length.values()) >= 3
+
+
+def test_a_blind_guesser_gets_less_than_half_right():
+    # The best that can be said without looking: each slot's commonest value, and whether to mention it at all.
+    told = defaultdict(Counter)
+    for seed in range(1500):
+        scene = make_scene(seed)
+        for kind in KINDS:
+            for slot, value in ask(scene, kind, seed % len(wordings(kind))).facts.items():
+                told[kind, slot][value] += 1
+    right = defaultdict(int)
+    total = defaultdict(int)
+    for (kind, _), counts in told.items():
+        right[kind] += max(counts.values())
+        total[kind] += counts.total()
+    assert sum(right.values()) / sum(total.values()) < 0.42
+    assert sum(right[kind] / total[kind] for kind in KINDS) / len(KINDS) < 0.42
+
+
+@pytest.mark.parametrize("index", [-1, 99])
+def test_an_unknown_wording_is_refused(index):
+    with pytest.raises(CrossdraftError, match=r"'count' has wordings 0\.\.6"):
+        ask(SCENES[0], "count", index)
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(
+        CrossdraftError, match="no kind of question 'poem'; choose one of key elements, layout"
+    ):
+        wordings("poem")

@@ -1,0 +1,128 @@
+"""Pictures: the same at any size and in any order, with colours that luma cannot see, and all that is asked in view."""
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.scenes import VIDEO_FPS, make_scene, render
+from crossdraft.scenes.palette import REC601
+
+SEEN = np.linspace(0, VIDEO_FPS - 1, 8, dtype=int) / VIDEO_FPS  # what the target sees
+SEEDS = range(14)
+
+
+def changed(one, other, by=12):
+    """Pixels that differ clearly, averaged over the frames."""
+    apart = np.abs(one.astype(int) - other.astype(int))
+    return (apart.max(-1) > by).sum(axis=(1, 2)).mean()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_shapes_and_types(seed):
+    scene = make_scene(seed)
+    colour, grey = render(scene, SEEN, 56), render(scene, SEEN, 56, luma=True)
+    assert colour.shape == (8, 56, 56, 3)
+    assert grey.shape == (8, 56, 56)
+    assert colour.dtype == grey.dtype == np.uint8
+
+
+def test_a_frame_does_not_depend_on_its_neighbours():
+    # 300 times are rendered in pieces; a step in brightness between pieces would be a flood of false events.
+    times = np.arange(300) / 300
+    for seed in (4, 14, 17):
+        scene = make_scene(seed)
+        together = render(scene, times, 56, luma=True)
+        for index in (0, 127, 128, 299):
+            np.testing.assert_array_equal(together[index], render(scene, times[index], 56, luma=True)[0])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_colours_do_not_show_in_luma(seed):
+    scene = make_scene(seed)
+    grey, colour = render(scene, SEEN, 112, luma=True), render(scene, SEEN, 112)
+    for name in ("lead_colour", "people_colour", "light"):
+        now = getattr(scene, name)
+        for value in {"red", "green"} - {now} if now != "none" else set():
+            other = replace(scene, **{name: value})
+            np.testing.assert_array_equal(render(other, SEEN, 112, luma=True), grey)
+            assert changed(render(other, SEEN, 112), colour, by=8) > 15
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_anything_but_a_colour_shows_in_luma(seed):
+    scene = make_scene(seed)
+    grey = render(scene, SEEN, 112, luma=True)
+    other = replace(scene, sign="stop" if scene.sign != "stop" else "yield")
+    assert (render(other, SEEN, 112, luma=True) != grey).any()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_luma_is_the_luma_of_the_colours(seed):
+    scene = make_scene(seed)
+    grey = render(scene, SEEN, 112, luma=True)
+    apart = np.abs(render(scene, SEEN, 112) @ np.array(REC601) - grey)
+    assert apart.max() < 6  # where several smoothed edges meet, each channel rounds on its own
+    assert apart.mean() < 0.8
+
+
+def test_sizes_agree_to_the_pixel():
+    # Smoothed edges make every shape half a pixel larger, so small pictures are not quite shrunk large ones;
+    # but a picture that were off by a pixel would agree better when moved.
+    apart = Counter()
+    for seed in SEEDS:
+        scene = make_scene(seed)
+        large, small = render(scene, 0.4, 448)[0], render(scene, 0.4, 112)[0]
+        shrunk = cv2.resize(large, (112, 112), interpolation=cv2.INTER_AREA).astype(int)
+        for move in itertools.product((-1, 0, 1), repeat=2):
+            apart[move] += np.abs(shrunk - np.roll(small, move, (0, 1))).mean() / len(SEEDS)
+    best, second, *_ = sorted(apart.values())
+    assert apart[0, 0] == best < min(6, 0.8 * second)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_asked_for_is_in_view(seed):
+    scene = make_scene(seed)
+    picture = render(scene, SEEN, 112)
+    for side in ("left", "right"):
+        if scene.beside(side) != "empty":
+            assert changed(render(replace(scene, **{side: "empty"}), SEEN, 112), picture) > 120
+    for name in ("lead", "light", "sign"):
+        if getattr(scene, name) != "none":
+            assert changed(render(replace(scene, **{name: "none"}), SEEN, 112), picture) > 150
+    if scene.people > 1:
+        assert changed(render(replace(scene, people=scene.people - 1), SEEN, 112), picture) > 100
+
+
+def test_motions_show():
+    scene = replace(
+        make_scene(22), lead="car", lead_motion="keeping", left="people", people=1, people_colour="red"
+    )
+    for field, values in {
+        "lead_motion": ("keeping", "closer", "away", "left lane", "right lane"),
+        "people_action": ("to the left", "to the right", "standing", "waving"),
+        "ego": ("stopped", "slow", "fast", "turning left", "turning right"),
+    }.items():
+        pictures = [render(replace(scene, **{field: value}), SEEN, 112) for value in values]
+        for index, one in enumerate(pictures):
+            for other in pictures[:index]:
+                assert changed(one, other) > 60, field
+
+
+def test_lamps_do_not_tell_the_lead_vehicles_motion():
+    # Halfway, coming closer and pulling away pass through the same place: only time may tell them apart.
+    for seed in SEEDS:
+        scene = replace(make_scene(seed), lead="van", lead_colour="blue", lead_motion="closer")
+        other = replace(scene, lead_motion="away")
+        np.testing.assert_array_equal(render(scene, 0.5, 112), render(other, 0.5, 112))
+        assert (render(scene, 0.9, 112) != render(other, 0.9, 112)).any()
+
+
+@pytest.mark.parametrize(("times", "size"), [([[0.0, 0.5]], 112), ([0.0], 4)])
+def test_bad_requests_are_refused(times, size):
+    with pytest.raises(CrossdraftError, match="give a list of times and a size"):
+        render(make_scene(0), times, size)

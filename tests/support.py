@@ -1,0 +1,187 @@
+"""A pair of models and a clip small enough to be made anew for every test run.
+
+The models are random, but not arbitrary: only printable tokens can be likely, so that answers read as (nonsense) text,
+and the drafter's language model is the target's with noise, so that some drafts are accepted and some are not.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import (
+    CLIPImageProcessorPil,
+    CLIPVisionConfig,
+    LlamaConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    VideoLlavaConfig,
+    VideoLlavaForConditionalGeneration,
+)
+
+from crossdraft.events import simulate, write_dsec_h5
+from crossdraft.events.simulate import CLEAN
+from crossdraft.models.eventgpt import (
+    EventGPTConfig,
+    EventGPTForConditionalGeneration,
+    EventGPTProcessor,
+    ProcessorOptions,
+)
+from crossdraft.train.tokenizer import EOS, EVENT, IMAGE, SPECIALS, VIDEO, train_tokenizer
+from crossdraft.video import write_mp4
+
+VOCABULARY = 320
+CONTEXT = 512
+import os
+ADDS=float(os.environ.get('ADDS','0.5'))
+N1=float(os.environ.get('N1','0.05'));N2=float(os.environ.get('N2','0.15'))
+FRAMES, EVENT_FRAMES = 8, 5
+SIDE, PATCH = 28, 14  # 2 x 2 patches and a class token per frame
+TEMPLATE = "USER: {event}\n{question} ASSISTANT:"
+CORPUS = ("what is the car in front doing? the car in front is turning left near the red light.",) * 4
+
+
+@dataclass(frozen=True)
+class PairPaths:
+    """Checkpoint folders: a Video-LLaVA, an EventGPT that often agrees with it, and one that agrees less."""
+
+    target: Path
+    event: Path
+    blind: Path
+
+
+@dataclass(frozen=True)
+class ClipPaths:
+    """One second of a moving square: mp4, and DSEC-format events on the same clock."""
+
+    video: Path
+    events: Path
+
+
+def tiny_pair(folder: Path, seed: int = 0) -> PairPaths:
+    """Build and save the models; about two seconds."""
+    paths = PairPaths(folder / "target", folder / "event", folder / "blind")
+    tokenizer = train_tokenizer(CORPUS, VOCABULARY)
+    generator = torch.Generator().manual_seed(seed)
+    target = _target(tokenizer)
+    _randomise(target, tokenizer, generator)
+    _save(target, tokenizer, paths.target)
+    spec = {"shortest_edge": SIDE}, {"height": SIDE, "width": SIDE}
+    CLIPImageProcessorPil(size=spec[0], crop_size=spec[1]).save_pretrained(paths.target)
+    for path, noise in ((paths.event, N1), (paths.blind, N2)):
+        drafter = _drafter(tokenizer)
+        _randomise(drafter, tokenizer, generator)
+        _imitate(drafter, target, noise, generator)
+        _save(drafter, tokenizer, path)
+        EventGPTProcessor(drafter.config, tokenizer, ProcessorOptions(template=TEMPLATE)).save_pretrained(path)
+    return paths
+
+
+def tiny_clip(folder: Path) -> ClipPaths:
+    """Write a clip: a bright square that crosses a dark 64 x 64 scene within a second."""
+    paths = ClipPaths(folder / "clip.mp4", folder / "clip.h5")
+    write_mp4(paths.video, [_square(i / 24, grey=False) for i in range(24)], fps=24)
+    greys = [(1000 * i, _square(i / 1000, grey=True)) for i in range(0, 1000, 4)]
+    write_dsec_h5(paths.events, simulate(greys, CLEAN, seed=0))
+    return paths
+
+
+def _square(time_s: float, *, grey: bool) -> np.ndarray:
+    """uint8 [64, 64, 3] at a time in seconds; [64, 64] if grey."""
+    frame = np.full((64, 64, 3), 40, np.uint8)
+    left = round(48 * time_s)
+    frame[24:40, left : left + 16] = (230, 180, 60)
+    return frame.mean(2).astype(np.uint8) if grey else frame
+
+
+def _vision(width: int) -> CLIPVisionConfig:
+    return CLIPVisionConfig(
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=SIDE,
+        patch_size=PATCH,
+        projection_dim=width,
+    )
+
+
+def _text(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=False,
+    )
+
+
+def _target(tokenizer: PreTrainedTokenizerFast) -> VideoLlavaForConditionalGeneration:
+    per_frame = (SIDE // PATCH) ** 2 + 1
+    config = VideoLlavaConfig(
+        vision_config=_vision(16),
+        text_config=_text(tokenizer),
+        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
+        video_token_id=tokenizer.convert_tokens_to_ids(VIDEO),
+        image_seq_length=per_frame - 1,
+        video_seq_length=per_frame * FRAMES,
+        tie_word_embeddings=False,
+    )
+    return VideoLlavaForConditionalGeneration(config)
+
+
+def _drafter(tokenizer: PreTrainedTokenizerFast) -> EventGPTForConditionalGeneration:
+    config = EventGPTConfig(
+        vision_config=_vision(16),
+        text_config=_text(tokenizer),
+        event_token_id=tokenizer.convert_tokens_to_ids(EVENT),
+        num_event_frames=EVENT_FRAMES,
+    )
+    return EventGPTForConditionalGeneration(config)
+
+
+def _randomise(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, generator: torch.Generator) -> None:
+    """Weights large enough that context matters; head rows only for printable tokens and the answer's end."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1:
+                # The layers add little to the last token's embedding, so that the models often agree on what follows.
+                gain = ADDS if "o_proj" in name or "down_proj" in name else 1.5
+                scale = gain / parameter[0].numel() ** 0.5
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
+        texts = [tokenizer.decode([i]) for i in range(len(tokenizer) - len(SPECIALS))]
+        mute = [i for i, text in enumerate(texts) if not (text.isascii() and text.isprintable()) or text.startswith("<unused")]
+        mute += [i for i in tokenizer.all_special_ids if i != tokenizer.convert_tokens_to_ids(EOS)]
+        model.get_output_embeddings().weight[mute] = 0
+
+
+def _imitate(
+    drafter: EventGPTForConditionalGeneration,
+    target: VideoLlavaForConditionalGeneration,
+    noise: float,
+    generator: torch.Generator,
+) -> None:
+    """Give the drafter the target's language model and head, each weight off by `noise` times its spread."""
+    pairs = [
+        (drafter.model.language_model, target.model.language_model),
+        (drafter.lm_head, target.lm_head),
+    ]
+    with torch.no_grad():
+        for own, others in pairs:
+            for mine, theirs in zip(own.parameters(), others.parameters(), strict=True):
+                spread = theirs.std() if theirs.ndim > 1 else torch.zeros(())
+                error = torch.randn(theirs.shape, generator=generator) * noise * spread
+                mine.copy_(theirs + error * (theirs != 0))
+
+
+def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

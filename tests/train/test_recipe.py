@@ -1,0 +1,50 @@
+"""The recipe refuses what it does not know, and says what was probably meant."""
+
+from pathlib import Path
+
+import pytest
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.train.recipe import REFERENCE_RECIPE, load_recipe
+
+
+def test_the_shipped_recipe_is_valid_and_overrides_reach_it() -> None:
+    assert load_recipe().target.train.questions > 0
+    changed = load_recipe(overrides=["target.train.questions=3", "drafter.train.optim.learning_rate=1.0e-4"])
+    assert (changed.target.train.questions, changed.drafter.train.optim.learning_rate) == (3, 1.0e-4)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("target.train.question=3", "unknown key 'target.train.question'; did you mean 'questions'?"),
+        ("tresads=1", "unknown key 'tresads'; did you mean 'threads'?"),
+        ("target.train.optim.steps=many", "'target.train.optim.steps'"),
+        ("target.train.optim.steps=0", "greater than 0"),
+        ("seed.value=1", "which is no section"),
+        ("seed", "must read key=value"),
+    ],
+)
+def test_a_wrong_override_is_one_sentence(override: str, said: str) -> None:
+    with pytest.raises(CrossdraftError, match=".+") as caught:
+        load_recipe(overrides=[override])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(REFERENCE_RECIPE.read_text() + "\nevaluat: {scenes: 1, questions: 1}\n")
+    with pytest.raises(CrossdraftError, match="did you mean 'evaluate'"):
+        load_recipe(path)
+
+
+def test_a_missing_or_broken_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CrossdraftError, match="Cannot read the recipe"):
+        load_recipe(tmp_path / "none.yaml")
+    (tmp_path / "broken.yaml").write_text("a: [")
+    with pytest.raises(CrossdraftError, match="is not YAML"):
+        load_recipe(tmp_path / "broken.yaml")
+    (tmp_path / "list.yaml").write_text("- 1")
+    with pytest.raises(CrossdraftError, match="mapping of sections"):
+        load_recipe(tmp_path / "list.yaml")

@@ -1,0 +1,80 @@
+"""Opening files: what is let in, and that nothing else is touched."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from tests.video.helpers import FRAMES, encode, numbers, picture, tone
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.video import iter_frames, probe, read_frames
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "named"),
+    [
+        ("mp4", "h264", "h264"),
+        ("mov", "mpeg4", "mpeg4"),
+        ("matroska", "h264", "h264"),
+        ("webm", "libvpx", "vp8"),
+        ("webm", "libvpx-vp9", "vp9"),
+        ("avi", "mpeg4", "mpeg4"),
+        ("avi", "mjpeg", "mjpeg"),
+        ("mpeg", "mpeg2video", "mpeg2video"),
+        ("mpeg1video", "mpeg1video", "mpeg1video"),
+    ],
+)
+def test_containers_and_codecs_that_are_read(tmp_path: Path, container: str, codec: str, named: str) -> None:
+    # The name says nothing: the first bytes decide.
+    path = encode(tmp_path / "clip.bin", container, codec, map(picture, range(FRAMES)))
+    assert probe(path).codec == named
+    frames, _ = read_frames(path, 5)
+    assert numbers(frames) == [0, 5, 11, 17, 23]
+
+
+def test_a_codec_off_the_list_is_named(tmp_path: Path) -> None:
+    path = encode(tmp_path / "old.avi", "avi", "msmpeg4", map(picture, range(3)))
+    with pytest.raises(CrossdraftError, match="uses the codec msmpeg4v3; re-encode it as one of h264"):
+        probe(path)
+
+
+def test_sound_without_pictures(tmp_path: Path) -> None:
+    with pytest.raises(CrossdraftError, match="no video stream"):
+        probe(tone(tmp_path / "tone.mp4"))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty"),
+        (b"\0", "is not a video"),
+        (b"#EXTM3U\nfile:///etc/passwd\n", "is not a video"),
+        (b"RIFF\0\0\0\0WAVEfmt ", "is not a video"),
+        (b"\0\0\0\x18ftypmp42" + b"\0" * 40, "cannot be opened as a video"),
+        (b"\x1a\x45\xdf\xa3" + b"\xff" * 40, "cannot be opened as a video|no video stream"),
+    ],
+)
+def test_what_is_no_video(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(content)
+    for read in (probe, read_frames, lambda path: list(iter_frames(path))):
+        with pytest.raises(CrossdraftError, match=says):
+            read(path)
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(CrossdraftError, match="no video file at"):
+        probe(tmp_path / "none.mp4")
+    with pytest.raises(CrossdraftError, match="is a folder"):
+        probe(tmp_path)
+    with pytest.raises(CrossdraftError, match="no video file at"):
+        probe("/dev/zero")
+
+
+def test_a_url_is_a_missing_file_and_nobody_is_called() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        with pytest.raises(CrossdraftError, match="no video file at"):
+            read_frames(f"http://127.0.0.1:{server.getsockname()[1]}/clip.mp4")
+        with pytest.raises(TimeoutError):
+            server.accept()

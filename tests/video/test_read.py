@@ -1,0 +1,218 @@
+"""Sampling and streaming, with honest headers, lying ones, and files that are cut or damaged."""
+
+import logging
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.video.helpers import FPS, FRAMES, HEIGHT, WIDTH, encode, numbers, picture
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.video import VideoLimits, iter_frames, probe, read_frames
+
+Patch = Callable[[str, int, int], Path]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8, 23, 24])
+def test_frames_are_spread_evenly(clip: Path, count: int) -> None:
+    frames, times_s = read_frames(clip, count)
+    wanted = np.linspace(0, FRAMES - 1, count, dtype=int)
+    assert frames.dtype == torch.uint8
+    assert frames.shape == (count, HEIGHT, WIDTH, 3)
+    assert times_s.dtype == np.float64
+    assert numbers(frames) == wanted.tolist()
+    np.testing.assert_allclose(times_s, wanted / FPS, atol=1e-6)
+
+
+def test_a_short_clip_repeats_frames(tmp_path: Path) -> None:
+    path = encode(tmp_path / "short.mp4", "mp4", "h264", map(picture, range(3)))
+    frames, times_s = read_frames(path, 8)
+    assert numbers(frames) == [0, 0, 0, 0, 1, 1, 1, 2]
+    np.testing.assert_allclose(times_s, np.array([0, 0, 0, 0, 1, 1, 1, 2]) / FPS, atol=1e-6)
+
+
+def test_streaming_gives_the_same_frames(clip: Path) -> None:
+    frames, times_s = read_frames(clip, FRAMES)
+    streamed = list(iter_frames(clip))
+    np.testing.assert_array_equal(np.stack([frame for _, frame in streamed]), frames)
+    np.testing.assert_array_equal([time_s for time_s, _ in streamed], times_s)
+
+
+def test_a_rotation_is_ignored(clip: Path, patched: Patch) -> None:
+    path = patched("tkhd", 44, 0)  # the matrix [1 0 0 1] becomes [0 1 -1 0]: a quarter turn
+    content = bytearray(path.read_bytes())
+    struct.pack_into(">ii", content, content.index(b"tkhd") + 48, 1 << 16, 0)
+    struct.pack_into(">ii", content, content.index(b"tkhd") + 56, -(1 << 16), 0)
+    path.write_bytes(content)
+    assert torch.equal(read_frames(path)[0], read_frames(clip)[0])
+
+
+@pytest.mark.parametrize("count", [0, -1, 10**9])
+def test_an_impossible_number_of_frames(clip: Path, count: int) -> None:
+    with pytest.raises(CrossdraftError, match="num_frames"):
+        read_frames(clip, count)
+
+
+# --- headers that lie ---
+
+
+def test_a_header_that_counts_too_many(patched: Patch, caplog: pytest.LogCaptureFixture) -> None:
+    path = patched("stts", 12, 5000)
+    assert probe(path).frames == 5000
+    frames, _ = read_frames(path, 5)
+    assert numbers(frames) == [0, 5, 11, 17, 23]
+    assert caplog.messages == [f"{path} is cut off or damaged: only 24 of its 5000 frames can be read."]
+
+
+def test_a_header_that_counts_too_few(tmp_path: Path) -> None:
+    path = encode(tmp_path / "clip.avi", "avi", "mpeg4", map(picture, range(FRAMES)))
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<I", content, content.index(b"strh") + 8 + 32, 5)  # dwLength of the stream
+    path.write_bytes(content)
+    assert probe(path).frames == 5
+    assert numbers(read_frames(path, 5)[0]) == [0, 5, 11, 17, 23]
+
+
+def test_a_header_without_a_count(tmp_path: Path) -> None:
+    path = encode(tmp_path / "clip.m1v", "mpeg1video", "mpeg1video", map(picture, range(FRAMES)))
+    assert probe(path).frames == 0
+    assert numbers(read_frames(path, 5)[0]) == [0, 5, 11, 17, 23]
+
+
+def test_no_frames_at_all(patched: Patch) -> None:
+    path = patched("stsz", 12, 0)  # the table of sample sizes is empty
+    for read in (read_frames, lambda path: list(iter_frames(path))):
+        with pytest.raises(CrossdraftError, match=r"Not one frame of .* can be decoded"):
+            read(path)
+
+
+def test_an_endless_table_of_samples(patched: Patch) -> None:
+    with pytest.raises(CrossdraftError):
+        read_frames(patched("stsz", 12, 2_000_000_000))
+
+
+def test_a_frame_larger_than_the_header_says_is_never_allocated(tmp_path: Path) -> None:
+    path = encode(tmp_path / "bomb.avi", "avi", "mjpeg", map(picture, range(3)))
+    content = bytearray(path.read_bytes())
+    at = 0
+    while (at := content.find(b"\xff\xc0", at + 1)) > 0:  # each picture's own size
+        struct.pack_into(">HH", content, at + 5, 65000, 65000)
+    path.write_bytes(content)
+    with pytest.raises(CrossdraftError, match="Not one frame"):
+        read_frames(path)
+
+
+def test_times_never_stand_still(patched: Patch) -> None:
+    times_s = [time_s for time_s, _ in iter_frames(patched("stts", 16, 0))]  # every frame lasts nothing
+    assert len(times_s) > 1
+    assert np.all(np.diff(times_s) > 0)
+
+
+def test_limits_count_what_is_decoded(tmp_path: Path) -> None:
+    # A bare stream claims no length, so only counting can stop it.
+    path = encode(tmp_path / "clip.m1v", "mpeg1video", "mpeg1video", map(picture, range(FRAMES)))
+    assert len(list(iter_frames(path, VideoLimits(frames=FRAMES, seconds=1.0)))) == FRAMES
+    seen = []
+    with pytest.raises(CrossdraftError, match="more than 10 frames"):
+        seen.extend(iter_frames(path, VideoLimits(frames=10)))
+    with pytest.raises(CrossdraftError, match=r"longer than 0\.5 seconds"):
+        read_frames(path, limits=VideoLimits(seconds=0.5))
+
+
+def test_a_clip_that_changes_its_size(tmp_path: Path) -> None:
+    content = b""
+    for height in (64, 32):
+        part = encode(
+            tmp_path / f"{height}.m1v",
+            "mpeg1video",
+            "mpeg1video",
+            (picture(index, height) for index in range(4)),
+        )
+        content += part.read_bytes()
+    path = tmp_path / "both.m1v"
+    path.write_bytes(content)
+    with pytest.raises(CrossdraftError, match="changes size at frame"):
+        read_frames(path)
+
+
+# --- files that are cut or damaged ---
+
+
+def test_a_cut_file_gives_what_is_left_and_says_so(
+    clip: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = clip.read_bytes()
+    path = tmp_path / "cut.mp4"
+    path.write_bytes(content[: content.index(b"mdat") + (len(content) - content.index(b"mdat")) * 2 // 3])
+    with caplog.at_level(logging.WARNING):
+        frames, times_s = read_frames(path, 3)
+    left = len(list(iter_frames(path)))
+    assert 1 < left < FRAMES
+    assert numbers(frames) == [0, (left - 1) // 2, left - 1]
+    assert times_s[-1] == pytest.approx((left - 1) / FPS)
+    assert f"only {left} of its 24 frames" in caplog.messages[0]
+
+
+def test_a_file_cut_in_its_index_cannot_be_read(clip: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.mp4"
+    content = clip.read_bytes()
+    path.write_bytes(content[: content.index(b"stbl")])
+    with pytest.raises(CrossdraftError, match="cut off"):
+        read_frames(path)
+
+
+def readable_or_one_sentence(path: Path) -> None:
+    try:
+        frames, times_s = read_frames(path, 4)
+    except CrossdraftError as error:
+        sentence = str(error)
+    else:
+        assert len(frames) == len(times_s) == 4
+        assert np.all(np.isfinite(times_s))
+        assert np.all(np.diff(times_s) >= 0)
+        return
+    assert str(path) in sentence
+    assert "\n" not in sentence
+
+
+def test_cut_anywhere(clip: Path, tmp_path: Path) -> None:
+    content, path = clip.read_bytes(), tmp_path / "cut.mp4"
+    for length in np.linspace(1, len(content) - 1, 25, dtype=int):
+        path.write_bytes(content[:length])
+        readable_or_one_sentence(path)
+
+
+@pytest.fixture(scope="session")
+def seeds(clip: Path, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """Small valid files to damage."""
+    folder = tmp_path_factory.mktemp("seeds")
+    kinds = [
+        ("matroska", "h264"),
+        ("webm", "libvpx"),
+        ("avi", "mpeg4"),
+        ("avi", "mjpeg"),
+        ("mpeg", "mpeg2video"),
+    ]
+    made = [encode(folder / f"{c}.{k}", k, c, map(picture, range(6))).read_bytes() for k, c in kinds]
+    return [clip.read_bytes(), *made]
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_any_damage_is_survived(
+    seeds: list[bytes], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    content = bytearray(data.draw(st.sampled_from(seeds)))
+    for _ in range(data.draw(st.sampled_from([1, 4, 30]))):
+        # Half of the damage goes into the headers, where it hurts most.
+        reach = data.draw(st.sampled_from([len(content), min(len(content), 800)]))
+        content[data.draw(st.integers(0, reach - 1))] = data.draw(st.integers(0, 255))
+    length = data.draw(st.one_of(st.just(len(content)), st.integers(1, len(content))))
+    path = tmp_path_factory.getbasetemp() / "damaged.bin"
+    path.write_bytes(content[:length])
+    readable_or_one_sentence(path)
