@@ -2,11 +2,15 @@
 
 import random
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.support import ClipPaths, PairPaths
 
 SHARED = Path(__file__).parents[1].parent / "shared"
 
@@ -42,3 +46,19 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("no folder 'shared' beside this checkout (real recordings)")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> "PairPaths":
+    """A tiny random pair of models as checkpoint folders; see `tests.support`."""
+    from tests.support import tiny_pair
+
+    return tiny_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="session")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> "ClipPaths":
+    """A tiny clip: video and events of a moving square."""
+    from tests.support import tiny_clip
+
+    return tiny_clip(tmp_path_factory.mktemp("clip"))

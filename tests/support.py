@@ -1,7 +1,8 @@
 """A pair of models and a clip small enough to be made anew for every test run.
 
-The models are random, but not arbitrary: only printable tokens can be likely, so that answers read as (nonsense) text,
-and the drafter's language model is the target's with noise, so that some drafts are accepted and some are not.
+The models are random, but not arbitrary: every printable token has a favourite successor, which the context overrules
+now and then, and the drafters' language model is the target's with noise. So answers are printable nonsense that
+depends on what the models see, and some drafts are accepted and some are not.
 """
 
 from dataclasses import dataclass
@@ -32,9 +33,10 @@ from crossdraft.video import write_mp4
 
 VOCABULARY = 320
 CONTEXT = 512
-import os
-ADDS=float(os.environ.get('ADDS','0.5'))
-N1=float(os.environ.get('N1','0.05'));N2=float(os.environ.get('N2','0.15'))
+LAYER_GAIN = (
+    0.15  # what the layers add to the last token's embedding: how much an answer depends on its context
+)
+EVENT_NOISE, BLIND_NOISE = 0.1, 0.5  # about 3 of 4, and 2 of 5 tokens as the target would write them
 FRAMES, EVENT_FRAMES = 8, 5
 SIDE, PATCH = 28, 14  # 2 x 2 patches and a class token per frame
 TEMPLATE = "USER: {event}\n{question} ASSISTANT:"
@@ -59,21 +61,23 @@ class ClipPaths:
 
 
 def tiny_pair(folder: Path, seed: int = 0) -> PairPaths:
-    """Build and save the models; about two seconds."""
+    """Build and save the models, in well under a second."""
     paths = PairPaths(folder / "target", folder / "event", folder / "blind")
     tokenizer = train_tokenizer(CORPUS, VOCABULARY)
     generator = torch.Generator().manual_seed(seed)
     target = _target(tokenizer)
     _randomise(target, tokenizer, generator)
     _save(target, tokenizer, paths.target)
-    spec = {"shortest_edge": SIDE}, {"height": SIDE, "width": SIDE}
-    CLIPImageProcessorPil(size=spec[0], crop_size=spec[1]).save_pretrained(paths.target)
-    for path, noise in ((paths.event, N1), (paths.blind, N2)):
+    square = {"height": SIDE, "width": SIDE}
+    CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=square).save_pretrained(paths.target)
+    for path, noise in ((paths.event, EVENT_NOISE), (paths.blind, BLIND_NOISE)):
         drafter = _drafter(tokenizer)
         _randomise(drafter, tokenizer, generator)
         _imitate(drafter, target, noise, generator)
         _save(drafter, tokenizer, path)
-        EventGPTProcessor(drafter.config, tokenizer, ProcessorOptions(template=TEMPLATE)).save_pretrained(path)
+        EventGPTProcessor(drafter.config, tokenizer, ProcessorOptions(template=TEMPLATE)).save_pretrained(
+            path
+        )
     return paths
 
 
@@ -147,19 +151,24 @@ def _drafter(tokenizer: PreTrainedTokenizerFast) -> EventGPTForConditionalGenera
     return EventGPTForConditionalGeneration(config)
 
 
-def _randomise(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, generator: torch.Generator) -> None:
-    """Weights large enough that context matters; head rows only for printable tokens and the answer's end."""
+def _randomise(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, generator: torch.Generator
+) -> None:
+    """Random weights, and a head that favours one successor for each printable token and mutes the others."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1:
-                # The layers add little to the last token's embedding, so that the models often agree on what follows.
-                gain = ADDS if "o_proj" in name or "down_proj" in name else 1.5
+                gain = LAYER_GAIN if "o_proj" in name or "down_proj" in name else 1.5
                 scale = gain / parameter[0].numel() ** 0.5
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
         texts = [tokenizer.decode([i]) for i in range(len(tokenizer) - len(SPECIALS))]
-        mute = [i for i, text in enumerate(texts) if not (text.isascii() and text.isprintable()) or text.startswith("<unused")]
-        mute += [i for i in tokenizer.all_special_ids if i != tokenizer.convert_tokens_to_ids(EOS)]
-        model.get_output_embeddings().weight[mute] = 0
+        printable = [
+            i for i, text in enumerate(texts) if text.isascii() and text.isprintable() and text[0] != "<"
+        ]
+        printable.append(tokenizer.convert_tokens_to_ids(EOS))
+        after = [printable[i] for i in torch.randperm(len(printable), generator=generator)]
+        head = model.get_output_embeddings().weight.zero_()
+        head[after] = model.get_input_embeddings().weight[printable]
 
 
 def _imitate(

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from crossdraft.api import Engine
+    from crossdraft.api import Engine, Options
     from crossdraft.engine.request import Answer, Piece, Request
     from crossdraft.engine.sampling import Sampling
     from crossdraft.engine.stats import Stats
@@ -26,6 +26,7 @@ __all__ = [
     "CrossdraftError",
     "DraftTree",
     "Engine",
+    "Options",
     "Piece",
     "Request",
     "Sampling",
@@ -39,6 +40,7 @@ _HOME = {
     "CrossdraftError": "crossdraft.errors",
     "DraftTree": "crossdraft.engine.tree",
     "Engine": "crossdraft.api",
+    "Options": "crossdraft.api",
     "Piece": "crossdraft.engine.request",
     "Request": "crossdraft.engine.request",
     "Sampling": "crossdraft.engine.sampling",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -184,7 +185,7 @@ def _model(kind: type[PreTrainedModel], folder: Path, device: str | None, dtype:
             attn_implementation="sdpa",
             ignore_mismatched_sizes=True,
         )
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CrossdraftError(f"The checkpoint {folder} cannot be loaded: {reason}") from error
     for what, key in (("lacks", "missing_keys"), ("has an unknown", "unexpected_keys"), ("has a wrong shape for", "mismatched_keys")):

@@ -2,11 +2,11 @@ import json
 
 import numpy as np
 import pytest
-from tests.events.helpers import made_up, same
 
 from crossdraft.cli.main import main
 from crossdraft.events import read_events, write_events
 from crossdraft.video import probe, write_mp4
+from tests.events.helpers import made_up, same
 
 
 @pytest.fixture

@@ -33,7 +33,9 @@ def test_an_unknown_split_is_one_sentence(tmp_path, capsys):
 def test_show_draws_a_picture(tmp_path, capsys):
     assert main(["scenes", "show", "7", "--out", str(tmp_path / "scene.png"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["attributes"]["layout"] == "crossroads"
-    assert cv2.imread(str(tmp_path / "scene.png")).shape[1] > 8 * 224
+    picture = cv2.imread(str(tmp_path / "scene.png"))
+    assert picture is not None
+    assert picture.shape[1] > 8 * 224
 
 
 def test_show_refuses_other_kinds_of_file(tmp_path, capsys):

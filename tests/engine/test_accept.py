@@ -4,10 +4,8 @@ The exact tests enumerate a whole round: the drafter draws its tree, the rule ju
 the answer to a fixed length. The answer must then be distributed as the target's own, to rounding.
 """
 
-import functools
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -22,131 +20,28 @@ from crossdraft.engine.accept import Chance, Dice, greedy, rule_for, speculative
 from crossdraft.engine.sampling import Sampling, sample_children
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
+from tests.engine.drafting import (
+    Grow,
+    Language,
+    Prefix,
+    Way,
+    certain,
+    independent,
+    mixed,
+    probs_of,
+    sampled,
+    tree_of,
+    union_of,
+)
 from tests.engine.exact import distribution
 
 DRAWS = 10**6
-Prefix = tuple[int, ...]
-
-
-class Language:
-    """A distribution over V tokens behind every prefix, fixed by a seed; some tokens have probability 0."""
-
-    def __init__(self, vocabulary: int, seed: int, sharpness: float = 1.0, zeros: int = 0) -> None:
-        self.vocabulary, self.seed, self.sharpness, self.zeros = vocabulary, seed, sharpness, zeros
-
-    @functools.cache  # noqa: B019 - the few languages live as long as the tests
-    def __call__(self, prefix: Prefix) -> Tensor:
-        generator = torch.Generator().manual_seed(hash((self.seed, prefix)) % 2**31)
-        logits = self.sharpness * torch.randn(self.vocabulary, dtype=torch.float64, generator=generator)
-        logits[torch.randperm(self.vocabulary, generator=generator)[: self.zeros]] = -math.inf
-        return logits.softmax(-1)
-
-
-class Sapling:
-    """A draft tree while it grows."""
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.dists: list[Tensor] = []
-        self.drawn_from: list[int] = []
-
-    def add(self, parent: int, token: int, row: int) -> int:
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.drawn_from.append(row)
-        return len(self.tokens) - 1
-
-    def prefix(self, node: int) -> Prefix:
-        return () if node == ROOT else (*self.prefix(self.parents[node]), self.tokens[node])
-
-    def tree(self) -> DraftTree:
-        dists = torch.stack(self.dists) if self.dists else None
-        return DraftTree(tuple(self.tokens), tuple(self.parents), dists, tuple(self.drawn_from))
-
-
-# -- ways of drafting: each grows the children of one node, with chances from `chance` ---------------------------------
-
-Way = Callable[[Sapling, int, Chance], list[int]]
-
-
-def sampled(q: Language, k: int) -> Way:
-    """k children from q without replacement."""
-
-    def grow(sapling: Sapling, parent: int, chance: Chance) -> list[int]:
-        law = q(sapling.prefix(parent))
-        sapling.dists.append(law)
-        left, nodes = law.clone(), []
-        for _ in range(min(k, int((law > 0).sum()))):
-            token = chance.draw(left)
-            left[token] = 0
-            nodes.append(sapling.add(parent, token, len(sapling.dists) - 1))
-        return nodes
-
-    return grow
-
-
-def certain(q: Language, k: int) -> Way:
-    """The k most likely tokens of q, as point masses."""
-
-    def grow(sapling: Sapling, parent: int, chance: Chance) -> list[int]:
-        return [
-            sapling.add(parent, token, -1) for token in q(sapling.prefix(parent)).topk(k).indices.tolist()
-        ]
-
-    return grow
-
-
-def independent(q: Language, k: int) -> Way:
-    """k children from q with replacement; equal ones stand twice."""
-
-    def grow(sapling: Sapling, parent: int, chance: Chance) -> list[int]:
-        law = q(sapling.prefix(parent))
-        sapling.dists.append(law)
-        return [sapling.add(parent, chance.draw(law), len(sapling.dists) - 1) for _ in range(k)]
-
-    return grow
-
-
-def mixed(*ways: Way) -> Way:
-    """The children of all ways under one parent, equal ones among them."""
-
-    def grow(sapling: Sapling, parent: int, chance: Chance) -> list[int]:
-        return [node for way in ways for node in way(sapling, parent, chance)]
-
-    return grow
-
-
-def draft(levels: list[Way], chance: Chance) -> DraftTree:
-    """A tree: the first way grows the root's children, the next one theirs, and so on."""
-    sapling = Sapling()
-    front = [ROOT]
-    for way in levels:
-        front = [child for parent in front for child in way(sapling, parent, chance)]
-    return sapling.tree()
-
-
-def union_of(*drafts: list[Way]) -> Callable[[Chance], DraftTree]:
-    """Trees of several drafters, drawn one after the other and merged into one trie."""
-
-    def grow(chance: Chance) -> DraftTree:
-        first, *others = [draft(levels, chance) for levels in drafts]
-        for other in others:
-            first = first.union(other)
-        return first
-
-    return grow
 
 
 # -- one whole round, in exact expectation ---------------------------------------------------------------------------
 
 
-def probs_of(target: Language, tree: DraftTree) -> Tensor:
-    """[1 + n, V] the target's distributions behind the root and every node."""
-    return torch.stack([target(tuple(tree.path_tokens(node))) for node in range(ROOT, len(tree))])
-
-
-def error(target: Language, grow: Callable[[Chance], DraftTree], length: int) -> float:
+def error(target: Language, grow: Grow, length: int) -> float:
     """Largest error of any answer's probability, after one round that the target alone finishes to `length` tokens."""
 
     def answer(chance: Chance) -> Prefix:
@@ -171,28 +66,36 @@ Q = Language(3, seed=2)
 R = Language(3, seed=3, sharpness=2)
 SPARSE_P = Language(4, seed=4, zeros=1)
 SPARSE_Q = Language(4, seed=5, zeros=1)
-WIDE_P, WIDE_Q = Language(4, seed=6), Language(4, seed=7, sharpness=2)
+WIDE_P, WIDE_Q, WIDE_R = Language(4, seed=6), Language(4, seed=7, sharpness=2), Language(4, seed=8)
 
-CASES: dict[str, tuple[Language, Callable[[Chance], DraftTree], int]] = {
-    "nothing drafted": (P, lambda chance: DraftTree.empty(), 2),
-    "sampled chain": (P, lambda chance: draft([sampled(Q, 1)] * 2, chance), 3),
-    "sampled chain, zeros in p and q": (SPARSE_P, lambda chance: draft([sampled(SPARSE_Q, 1)] * 2, chance), 2),
-    "certain chain": (P, lambda chance: draft([certain(Q, 1)] * 3, chance), 3),
-    "certain siblings": (WIDE_P, lambda chance: draft([certain(WIDE_Q, 3), certain(WIDE_Q, 2)], chance), 3),
-    "certain siblings, the whole vocabulary": (P, lambda chance: draft([certain(Q, 3)], chance), 2),
-    "two without replacement": (WIDE_P, lambda chance: draft([sampled(WIDE_Q, 2)], chance), 2),
-    "three without replacement": (WIDE_P, lambda chance: draft([sampled(WIDE_Q, 3)], chance), 1),
-    "all without replacement": (P, lambda chance: draft([sampled(Q, 3)], chance), 2),
-    "all without replacement, zeros": (SPARSE_P, lambda chance: draft([sampled(SPARSE_Q, 4)], chance), 1),
-    "sampled tree of two levels": (P, lambda chance: draft([sampled(Q, 2), sampled(Q, 1)], chance), 2),
-    "certain, then sampled": (P, lambda chance: draft([certain(Q, 2), sampled(R, 2)], chance), 2),
-    "siblings from two drafters": (WIDE_P, lambda chance: draft([mixed(sampled(WIDE_Q, 2), sampled(WIDE_P, 1))], chance), 1),
-    "sampled before certain siblings": (WIDE_P, lambda chance: draft([mixed(sampled(WIDE_Q, 2), certain(WIDE_P, 2))], chance), 1),
-    "certain before sampled siblings": (WIDE_P, lambda chance: draft([mixed(certain(WIDE_P, 1), sampled(WIDE_Q, 2))], chance), 1),
-    "with replacement": (WIDE_P, lambda chance: draft([independent(WIDE_Q, 3)], chance), 1),
-    "union of three drafters": (P, union_of([sampled(Q, 1)] * 2, [sampled(R, 2)], [certain(P, 1)] * 2), 2),
-    "drafter equals target": (P, lambda chance: draft([sampled(P, 2), sampled(P, 1)], chance), 2),
-}  # fmt: skip
+CASES: dict[str, tuple[Language, Grow, int]] = {
+    "nothing drafted": (P, tree_of(), 2),
+    "sampled chain": (P, tree_of(sampled(Q, 1), sampled(Q, 1)), 3),
+    "sampled chain, zeros in p and q": (SPARSE_P, tree_of(sampled(SPARSE_Q, 1), sampled(SPARSE_Q, 1)), 2),
+    "certain chain": (P, tree_of(certain(Q, 1), certain(Q, 1), certain(Q, 1)), 3),
+    "certain siblings": (WIDE_P, tree_of(certain(WIDE_Q, 3), certain(WIDE_Q, 2)), 3),
+    "certain siblings, the whole vocabulary": (P, tree_of(certain(Q, 3)), 2),
+    "two without replacement": (WIDE_P, tree_of(sampled(WIDE_Q, 2)), 2),
+    "three without replacement": (WIDE_P, tree_of(sampled(WIDE_Q, 3)), 1),
+    "all without replacement": (P, tree_of(sampled(Q, 3)), 2),
+    "all without replacement, zeros": (SPARSE_P, tree_of(sampled(SPARSE_Q, 4)), 1),
+    "sampled tree of two levels": (P, tree_of(sampled(Q, 2), sampled(Q, 1)), 2),
+    "certain, then sampled": (P, tree_of(certain(Q, 2), sampled(R, 2)), 2),
+    "siblings from two drafters": (WIDE_P, tree_of(mixed(sampled(WIDE_Q, 2), sampled(WIDE_R, 1))), 1),
+    "sampled before certain siblings": (WIDE_P, tree_of(mixed(sampled(WIDE_Q, 2), certain(WIDE_R, 2))), 1),
+    "certain before sampled siblings": (WIDE_P, tree_of(mixed(certain(WIDE_R, 1), sampled(WIDE_Q, 2))), 1),
+    "with replacement": (WIDE_P, tree_of(independent(WIDE_Q, 3)), 1),
+    "union of three drafters": (
+        P,
+        union_of(
+            tree_of(sampled(Q, 1), sampled(Q, 1)),
+            tree_of(sampled(R, 2)),
+            tree_of(certain(P, 1), certain(P, 1)),
+        ),
+        2,
+    ),
+    "drafter equals target": (P, tree_of(sampled(P, 2), sampled(P, 1)), 2),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -216,7 +119,7 @@ def test_speculative_is_exact_on_random_trees(data):
     levels = [way() if data.draw(st.booleans()) else mixed(way(), way())]
     if data.draw(st.booleans()):
         levels.append(way())
-    assert error(target, lambda chance: draft(levels, chance), 2) < 1e-12
+    assert error(target, tree_of(*levels), 2) < 1e-12
 
 
 # -- planted bugs ----------------------------------------------------------------------------------------------------
@@ -232,17 +135,22 @@ def not_renormalised(q: Tensor, tokens: Tensor) -> Tensor:
     return q.scatter(-1, tokens, 0) if tokens.shape[-1] else q
 
 
+def the_wrong_way_round(p: Tensor, q: Tensor) -> Tensor:
+    """Bug: what the drafter gave too much, instead of what the target still owes."""
+    return (q - p).clamp_min(0) / (q - p).clamp_min(0).sum()
+
+
 BUGS = {
     "no residual": ("residual", lambda p, q: p, "sampled chain"),
     "no residual between siblings": ("residual", lambda p, q: p, "certain siblings"),
     "residual not renormalised": ("residual", lambda p, q: (p - q).clamp_min(0), "two without replacement"),
-    "residual the wrong way round": ("residual", lambda p, q: (q - p).clamp_min(0) / (q - p).clamp_min(0).sum(), "sampled chain"),
+    "residual the wrong way round": ("residual", the_wrong_way_round, "sampled chain"),
     "bonus from q": ("residual", lambda p, q: q, "sampled chain"),
     "q not renormalised": ("without", not_renormalised, "two without replacement"),
     "q with its elder siblings": ("without", lambda q, tokens: q, "three without replacement"),
-    "elder siblings of another drafter forgotten": ("without", lambda q, tokens: q, "certain before sampled siblings"),
+    "siblings of another drafter forgotten": ("without", lambda q, _: q, "certain before sampled siblings"),
     "point mass treated with q": ("law", q_of_the_row, "certain chain"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -263,8 +171,13 @@ def test_a_bonus_from_the_wrong_row_shows():
 # -- draws -----------------------------------------------------------------------------------------------------------
 
 
-def total_variation(found: Tensor, wanted: Tensor) -> float:
-    return 0.5 * (found / found.sum() - wanted).abs().sum().item()
+def total_variation(counts: Tensor, wanted: Tensor) -> float:
+    return 0.5 * (counts / counts.sum() - wanted).abs().sum().item()
+
+
+def p_value(counts: Tensor, wanted: Tensor) -> float:
+    """Of a chi-square test: how often chance alone strays so far from `wanted`."""
+    return stats.chisquare(counts.numpy(), (counts.sum() * wanted).numpy()).pvalue
 
 
 def first_tokens(p: Tensor, siblings: list[tuple[Tensor | int, int]], generator: torch.Generator) -> Tensor:
@@ -272,25 +185,20 @@ def first_tokens(p: Tensor, siblings: list[tuple[Tensor | int, int]], generator:
 
     `siblings`: (q [V], k) for k children without replacement, (token, 1) for a certain one.
     """
-    vocabulary = len(p)
     rows = torch.arange(DRAWS)
     tokens, laws = [], []
     for source, k in siblings:
-        point = isinstance(source, int)
-        q = torch.eye(vocabulary)[source] if point else source
-        drawn = (
-            torch.full((DRAWS, 1), source) if point else sample_children(q.expand(DRAWS, -1), k, generator)
-        )
+        if isinstance(source, int):
+            drawn, q = torch.full((DRAWS, 1), source), torch.eye(len(p))[source]
+        else:
+            drawn, q = sample_children(source.expand(DRAWS, -1), k, generator), source
         tokens += list(drawn.T)
-        laws += [(q, point)] * drawn.shape[1]
-    left, emitted, refused = (
-        p.repeat(DRAWS, 1),
-        torch.full((DRAWS,), -1),
-        torch.empty(DRAWS, 0, dtype=torch.long),
-    )
+        laws += [(q.expand(DRAWS, -1), isinstance(source, int))] * drawn.shape[1]
+    left, refused = p.repeat(DRAWS, 1), torch.empty(DRAWS, 0, dtype=torch.long)
+    emitted = torch.full((DRAWS,), -1)
     for token, (law, point) in zip(tokens, laws, strict=True):
         trying = (emitted < 0) & ~(refused == token[:, None]).any(-1)
-        q = law.expand(DRAWS, -1) if point else accept.without(law.expand(DRAWS, -1), refused)
+        q = law if point else accept.without(law, refused)
         taken = torch.rand(DRAWS, generator=generator) < left[rows, token] / q[rows, token]
         emitted = torch.where(trying & taken, token, emitted)
         left = torch.where((trying & ~taken)[:, None], accept.residual(left, q), left)
@@ -298,53 +206,45 @@ def first_tokens(p: Tensor, siblings: list[tuple[Tensor | int, int]], generator:
     return torch.where(emitted < 0, sample_children(left, 1, generator)[:, 0], emitted)
 
 
-FIVE_P = Language(5, seed=11, sharpness=1.5)(()).float()
+FIVE_P = Language(5, seed=11, sharpness=1.5)(())
 FIVE_Q = Language(5, seed=12, sharpness=1.5)(()).float()
 FIVE_R = Language(5, seed=13, zeros=1)(()).float()
+SIBLINGS = {
+    "chain": [(FIVE_Q, 1)],
+    "point masses": [(2, 1), (0, 1)],
+    "without replacement": [(FIVE_Q, 3)],
+    "two drafters": [(FIVE_Q, 2), (FIVE_R, 2)],
+    "point masses and samples": [(1, 1), (FIVE_R, 2), (3, 1)],
+}
 
 
-@pytest.mark.parametrize(
-    "siblings",
-    [
-        [(FIVE_Q, 1)],
-        [(2, 1), (0, 1)],
-        [(FIVE_Q, 3)],
-        [(FIVE_Q, 2), (FIVE_R, 2)],
-        [(1, 1), (FIVE_R, 2), (3, 1)],
-    ],
-    ids=["chain", "point masses", "without replacement", "two drafters", "point masses and samples"],
-)
+@pytest.mark.parametrize("siblings", SIBLINGS)
 def test_a_million_draws_of_the_batched_core(siblings):
-    tokens = first_tokens(FIVE_P, siblings, torch.Generator().manual_seed(7))
+    tokens = first_tokens(FIVE_P.float(), SIBLINGS[siblings], torch.Generator().manual_seed(7))
     counts = torch.bincount(tokens, minlength=5).double()
-    assert total_variation(counts, FIVE_P.double()) < 0.005
-    assert (
-        stats.chisquare(counts.numpy(), DRAWS * (FIVE_P.double() / FIVE_P.double().sum()).numpy()).pvalue
-        > 1e-3
-    )
+    assert total_variation(counts, FIVE_P) < 0.005
+    assert p_value(counts, FIVE_P) > 1e-3
 
 
-def pair_counts(target: Language, levels: list[Way], draws: int, seed: int) -> Tensor:
+def pair_counts(target: Language, grow: Grow, draws: int, seed: int) -> Tensor:
     """Counts [V * V] of the first two tokens of real rounds; drafter and target draw from generators of their own."""
     drafter, own = Dice(torch.Generator().manual_seed(seed)), torch.Generator().manual_seed(seed + 1)
-    counts: Counter[Prefix] = Counter()
+    counts = torch.zeros(target.vocabulary, target.vocabulary, dtype=torch.float64)
     for _ in range(draws):
-        tree = draft(levels, drafter)
+        tree = grow(drafter)
         verdict = speculative(tree, probs_of(target, tree), own)
         tokens = (*(tree.tokens[node] for node in verdict.path), verdict.bonus)
         if len(tokens) < 2:
             tokens += (Dice(own).draw(target(tokens)),)
         counts[tokens[:2]] += 1
-    return torch.tensor(
-        [counts[pair] for pair in itertools.product(range(target.vocabulary), repeat=2)]
-    ).double()
+    return counts.flatten()
 
 
 ROUNDS = {
-    "chain": [sampled(WIDE_Q, 1)] * 2,
-    "certain siblings": [certain(WIDE_Q, 2)] * 2,
-    "without replacement": [sampled(WIDE_Q, 2), sampled(WIDE_Q, 1)],
-    "two drafters": [mixed(certain(WIDE_Q, 1), sampled(WIDE_Q, 2)), sampled(WIDE_Q, 1)],
+    "chain": tree_of(sampled(WIDE_Q, 1), sampled(WIDE_Q, 1)),
+    "certain siblings": tree_of(certain(WIDE_Q, 2), certain(WIDE_Q, 2)),
+    "without replacement": tree_of(sampled(WIDE_Q, 2), sampled(WIDE_Q, 1)),
+    "two drafters": tree_of(mixed(certain(WIDE_R, 1), sampled(WIDE_Q, 2)), sampled(WIDE_Q, 1)),
 }
 WIDE_PAIRS = torch.stack([WIDE_P(())[token] * WIDE_P((token,)) for token in range(4)]).flatten()
 
@@ -352,13 +252,13 @@ WIDE_PAIRS = torch.stack([WIDE_P(())[token] * WIDE_P((token,)) for token in rang
 @pytest.mark.parametrize("shape", ROUNDS)
 def test_real_rounds_pass_a_chi_square(shape):
     counts = pair_counts(WIDE_P, ROUNDS[shape], 4000, seed=5)
-    assert stats.chisquare(counts.numpy(), 4000 * WIDE_PAIRS.numpy()).pvalue > 1e-3
+    assert p_value(counts, WIDE_PAIRS) > 1e-3
 
 
 def test_a_planted_bug_fails_the_chi_square(monkeypatch):
     monkeypatch.setattr(accept, "residual", lambda p, q: p)
     counts = pair_counts(WIDE_P, ROUNDS["chain"], 4000, seed=5)
-    assert stats.chisquare(counts.numpy(), 4000 * WIDE_PAIRS.numpy()).pvalue < 1e-6
+    assert p_value(counts, WIDE_PAIRS) < 1e-6
 
 
 @pytest.mark.slow
@@ -375,18 +275,11 @@ def generator() -> torch.Generator:
 
 
 def test_nearly_equal_p_and_q_leave_no_nan():
-    """max(0, p - q) sums to rounding noise, or to 0; the verdict stays a token that p can give."""
+    """max(0, p - q) sums to rounding noise, or to 0: then p itself is right."""
     p = torch.tensor([0.3, 0.7, 0.0])
-    for q in (p, p + torch.tensor([1e-8, -1e-8, 0.0]), p / 3 * 3):
-        rest = accept.residual(p, q)
-        assert rest.isfinite().all()
-        assert rest[2] == 0
-        assert rest.sum().item() == pytest.approx(1)
-
-
-def test_a_residual_of_rounding_noise_alone_is_p_itself():
-    p = torch.tensor([0.25, 0.75])
     assert torch.equal(accept.residual(p, p), p)
+    rest = accept.residual(p, p + torch.tensor([1e-7, -1e-7, 0.0]))
+    assert rest.tolist() == [0, 1, 0]
 
 
 def test_a_draft_that_the_target_forbids_is_never_accepted():
@@ -495,9 +388,7 @@ def test_the_temperature_chooses_the_exact_rule():
 
 
 def test_an_unknown_or_unfitting_rule_is_refused():
-    with pytest.raises(
-        CrossdraftError, match="no acceptance rule 'typical'; choose one of: greedy, speculative"
-    ):
+    with pytest.raises(CrossdraftError, match="no acceptance rule 'typical'; choose one of: greedy, spec"):
         rule_for("typical", Sampling())
     with pytest.raises(CrossdraftError, match="'greedy' does not fit temperature 1"):
         rule_for("greedy", Sampling(temperature=1.0))

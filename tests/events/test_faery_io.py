@@ -1,13 +1,14 @@
 import resource
 import struct
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
-from tests.events.helpers import made_up, same
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, concatenate, faery_io, iter_events, read_events, write_events
+from tests.events.helpers import made_up, same
 
 faery = pytest.importorskip("faery")
 
@@ -22,7 +23,7 @@ def _no_endless_files():
 
 
 def by_faery(path, events: Events, version: str | None) -> None:
-    rows = np.zeros(len(events), faery.EVENTS_DTYPE)
+    rows: Any = np.zeros(len(events), faery.EVENTS_DTYPE)
     for name in "txyp":
         rows[name] = getattr(events, name)
     faery.events_stream_from_array(rows, (events.width, events.height)).to_file(path, version=version)

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.events.helpers import made_up
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, eventgpt_frames, read_events
 from crossdraft.events.frames import last_event_rows
+from tests.events.helpers import made_up
 
 RED, BLUE, WHITE = [255, 0, 0], [0, 0, 255], [255, 255, 255]
 

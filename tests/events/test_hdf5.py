@@ -1,5 +1,7 @@
 import sys
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import h5py
 import hdf5plugin
@@ -7,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.events.helpers import made_up, same
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, concatenate, hdf5, iter_events, read_events, write_dsec_h5
 from crossdraft.events.hdf5 import dataset
 from crossdraft.events.stream import Window
+from tests.events.helpers import made_up, same
 
 OFFSET = 57_922_807_588  # a real DSEC clock: far beyond 32 bits
 
@@ -105,7 +107,7 @@ def test_an_index_that_no_longer_fits_is_not_believed(tmp_path, recordings):
 
 def test_a_slice_reads_little_more_than_itself():
     count, asked = 100_000_000, []
-    index = np.arange(0, count, 1000)  # an event every µs, so 1000 a ms
+    index: Any = np.arange(0, count, 1000)  # an event every µs, so 1000 a ms
 
     def times(i: int, j: int) -> np.ndarray:
         asked.append(j - i)
@@ -117,7 +119,7 @@ def test_a_slice_reads_little_more_than_itself():
     for ms_to_idx in (index, None):
         asked.clear()
         recording = hdf5._Recording(count, (1, 1), times, columns, ms_to_idx)
-        chunks = list(hdf5._chunks(recording, Window(5_000_500, 5_001_500), "x"))
+        chunks = list(hdf5._chunks(recording, Window(5_000_500, 5_001_500), Path("x")))
         assert concatenate(chunks).t.tolist() == list(range(5_000_500, 5_001_500))
         assert sum(asked) < 2 * (1 << 16) + 100
 
@@ -150,7 +152,7 @@ def test_the_written_file_keeps_dsecs_promises(tmp_path):
             "t": "u4",
             "p": "u1",
         }
-        assert all(str(hdf5plugin.Blosc.filter_id) in data._filters for data in stored.values())
+        assert all(str(hdf5plugin.Blosc.filter_id) in str(data._filters) for data in stored.values())
         t, index = stored["t"][:].astype(int), dataset(file, "ms_to_idx")[:]
         assert (t + dataset(file, "t_offset")[()]).tolist() == events.t.tolist()
         assert len(index) == t[-1] // 1000 + 1

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.events.helpers import made_up, same
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, read_events, write_eventgpt_npy
+from tests.events.helpers import made_up, same
 
 
 def npy_of(content: object, protocol: int = 4) -> bytes:

@@ -2,10 +2,10 @@ import struct
 
 import numpy as np
 import pytest
-from tests.events.helpers import made_up, same
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import read_events, write_events
+from tests.events.helpers import made_up, same
 
 
 def pack(events, header=b"% Version 2\n% Width 640\n% Height 480\n", kind=0x0C, size=8) -> bytes:

@@ -1,11 +1,11 @@
 import h5py
 import numpy as np
 import pytest
-from tests.events.helpers import made_up, same
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import concatenate, iter_events, read_events, write_events
 from crossdraft.events.read import READERS, detect_format
+from tests.events.helpers import made_up, same
 
 
 @pytest.mark.parametrize(

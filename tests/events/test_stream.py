@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.events.helpers import made_up, same
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.stream import (
@@ -13,6 +12,7 @@ from crossdraft.events.stream import (
     concatenate,
     unwrap_time,
 )
+from tests.events.helpers import made_up, same
 
 
 def build(x=(0, 1, 2), y=(0, 0, 1), t=(10, 10, 12), p=(0, 1, 1), width=3, height=2) -> Events:

@@ -1,10 +1,10 @@
 import zipfile
 
 import pytest
-from tests.events.helpers import made_up, same
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, concatenate, iter_events, read_events, text, write_events
+from tests.events.helpers import made_up, same
 
 
 def test_a_file_written_by_hand(tmp_path):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tests.models.official import byte_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from crossdraft.models import EventGPTConfig, EventGPTForConditionalGeneration
+from tests.models.official import byte_tokenizer
 
 VISION = {
     "hidden_size": 32,

@@ -8,6 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from transformers import AutoModelForImageTextToText
+
+from crossdraft.cli.main import main
+from crossdraft.errors import CrossdraftError
+from crossdraft.models import EventGPTForConditionalGeneration
+from crossdraft.models.eventgpt import ConversionReport, EventGPTProcessor, convert_eventgpt
 from tests.models.official import (
     GRID,
     HIDDEN,
@@ -20,13 +27,6 @@ from tests.models.official import (
     official_weights,
     write_official,
 )
-from torch import Tensor
-from transformers import AutoModelForImageTextToText
-
-from crossdraft.cli.main import main
-from crossdraft.errors import CrossdraftError
-from crossdraft.models import EventGPTForConditionalGeneration
-from crossdraft.models.eventgpt import ConversionReport, EventGPTProcessor, convert_eventgpt
 
 ROWS = 270
 FRAMES = 5
@@ -344,6 +344,9 @@ def test_incomplete_folders_are_refused(tmp_path):
     byte_tokenizer(ROWS).save_pretrained(str(source))
     (source / "model.safetensors").unlink()
     with pytest.raises(CrossdraftError, match="holds no weights"):
+        convert_eventgpt(source, tmp_path / "out")
+    (source / "tokenizer.json").write_text("{")
+    with pytest.raises(CrossdraftError, match=r"The tokenizer in .* is damaged"):
         convert_eventgpt(source, tmp_path / "out")
     (source / "config.json").write_text("{")
     with pytest.raises(CrossdraftError, match="is not JSON"):

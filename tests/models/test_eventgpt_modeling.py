@@ -3,16 +3,17 @@
 import subprocess
 import sys
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.models.conftest import TEXT, VISION
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, DynamicCache, StaticCache
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.models import EventGPTConfig, EventGPTForConditionalGeneration, EventGPTModel
+from tests.models.conftest import TEXT, VISION
 
 EVENT, FEATURES = 299, 8
 Model = EventGPTForConditionalGeneration
@@ -265,7 +266,7 @@ def test_the_callers_encoded_features_are_left_alone(model: Model):
     ],
 )
 def test_a_configuration_that_cannot_work_is_refused(field: str, value: int, sentence: str):
-    good = {"vision_config": VISION, "text_config": TEXT, "event_token_id": 299}
+    good: dict[str, Any] = {"vision_config": VISION, "text_config": TEXT, "event_token_id": 299}
     with pytest.raises(CrossdraftError, match=sentence):
         EventGPTConfig(**good | {field: value})
 

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.models.conftest import TEXT, VISION
-from tests.models.official import byte_tokenizer
 from torch import Tensor
 from transformers import CLIPImageProcessor, PreTrainedTokenizerFast
 
@@ -16,6 +14,8 @@ from crossdraft.events import Events, read_events
 from crossdraft.models import EventGPTConfig, EventGPTForConditionalGeneration
 from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
 from crossdraft.models.eventgpt.processing import Canvas
+from tests.models.conftest import TEXT, VISION
+from tests.models.official import byte_tokenizer
 
 BRIEF = "U: {event}\n{question} A:"
 STD = torch.tensor([0.26862954, 0.26130258, 0.27577711]).view(3, 1, 1)
@@ -247,7 +247,7 @@ def test_windows_that_do_not_fit_are_refused(tokenizer):
     with pytest.raises(CrossdraftError, match="4 events cannot fill 5 frames"):
         processor.pixels(events_of(*TWO_SLICES, width=8, height=8))
     with pytest.raises(CrossdraftError, match="give uint8 RGB"):
-        processor.pixels(frames.astype(np.float32))
+        processor.pixels(torch.from_numpy(frames).float())
     with pytest.raises(CrossdraftError, match="2 question"):
         processor(["a", "b"], [frames])
 

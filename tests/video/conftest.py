@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.video.helpers import FPS, FRAMES, picture
 
 from crossdraft.video import write_mp4
+from tests.video.helpers import FPS, FRAMES, picture
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.video.helpers import FRAMES, encode, numbers, picture, tone
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video import iter_frames, probe, read_frames
+from tests.video.helpers import FRAMES, encode, numbers, picture, tone
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.video.helpers import FPS, FRAMES, HEIGHT, WIDTH, encode, picture
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video import VideoInfo, VideoLimits, probe, read_frames
+from tests.video.helpers import FPS, FRAMES, HEIGHT, WIDTH, encode, picture
 
 
 def test_an_honest_header(clip: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.video.helpers import FPS, FRAMES, HEIGHT, WIDTH, encode, numbers, picture
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video import VideoLimits, iter_frames, probe, read_frames
+from tests.video.helpers import FPS, FRAMES, HEIGHT, WIDTH, encode, numbers, picture
 
 Patch = Callable[[str, int, int], Path]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.video.helpers import FPS, FRAMES, HEIGHT, WIDTH, picture
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video import iter_frames, probe, write_mp4
+from tests.video.helpers import FPS, FRAMES, HEIGHT, WIDTH, picture
 
 
 def test_what_is_written_comes_back(clip: Path) -> None:

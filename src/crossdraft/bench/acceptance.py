@@ -27,7 +27,10 @@ class Acceptance:
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
-        return {**_interval(self.tau, "tau"), "accepted_per_position": [round(share, 3) for share in self.per_position]}
+        return {
+            **_interval(self.tau, "tau"),
+            "accepted_per_position": [round(share, 3) for share in self.per_position],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,9 @@ def compare_acceptance(
 
 def compare(event: Sequence[Run], blind: Sequence[Run], kinds: Sequence[str], nodes: int) -> Comparison:
     """The figures of two drafters' runs over the same pairs."""
-    counts = np.array([[(run.accepted, run.rounds) for run in runs] for runs in (event, blind)], dtype=np.float64)
+    counts = np.array(
+        [[(run.accepted, run.rounds) for run in runs] for runs in (event, blind)], dtype=np.float64
+    )
 
     def tau(drafter: int, chosen: np.ndarray) -> float:
         return acceptance_length(*counts[drafter, chosen].sum(0))

@@ -107,7 +107,9 @@ def run_of(answer: Answer, total_s: float) -> Run:
     )
 
 
-def line_up(names: Sequence[str], target: Target, models: Models, cores: Cores | None) -> dict[str, Contestant]:
+def line_up(
+    names: Sequence[str], target: Target, models: Models, cores: Cores | None
+) -> dict[str, Contestant]:
     """The contestants by name, in the order given. Close them all when done.
 
     Raises:
@@ -156,4 +158,3 @@ def _make(name: str, target: Target, models: Models, cores: Cores | None) -> Con
         placement = Process(models.drafter(source, target), None if cores is None else cores.draft)
     engine = Engine(target, placement, Options(), cost)
     return EngineContestant(engine, blank_window(models.blind), blind=name == "blind")
-

@@ -1,7 +1,8 @@
 """Who computes on which CPU cores."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -57,11 +58,23 @@ def parse_cores(text: str, allowed: Sequence[int]) -> tuple[int, ...]:
         cores += range(int(first), int(last or first) + 1)
     absent = sorted(set(cores) - set(allowed))
     if absent or not cores:
-        raise CrossdraftError(f"'{text}' names core {absent or 'none'}, but this process may use {list(allowed)}.")
+        raise CrossdraftError(
+            f"'{text}' names core {absent or 'none'}, but this process may use {list(allowed)}."
+        )
     return tuple(sorted(set(cores)))
 
 
-def pin(cores: Sequence[int]) -> None:
-    """Bind this thread, and those it starts from now on, to the cores; torch gets one thread for each."""
+@contextmanager
+def pinned(cores: Sequence[int] | None) -> Iterator[None]:
+    """Bind this thread, and those it starts inside, to the cores, one torch thread for each; `None` = as it is."""
+    if cores is None:
+        yield
+        return
+    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
     os.sched_setaffinity(0, cores)
     torch.set_num_threads(len(cores))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+        torch.set_num_threads(threads)

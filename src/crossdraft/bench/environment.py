@@ -22,7 +22,7 @@ def environment() -> dict[str, object]:
         "transformers": transformers.__version__,
         "platform": platform.platform(),
         "cpu": _cpu(),
-        "cores": sorted(os.sched_getaffinity(0)),
+        "cpus": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "load_1min": round(os.getloadavg()[0], 2),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],

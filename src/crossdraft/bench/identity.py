@@ -71,7 +71,9 @@ def open_checks(target: Target, models: Models, cores: Cores | None) -> Iterator
         yield checks
 
 
-def check_identity(target: Target, checks: Sequence[Check], items: Iterable[Item], tick: Tick | None = None) -> None:
+def check_identity(
+    target: Target, checks: Sequence[Check], items: Iterable[Item], tick: Tick | None = None
+) -> None:
     """Answer every pair with every check and compare with the target alone; results are left in the checks."""
     alone = Decoder(target)
     rng = np.random.default_rng(0)
@@ -85,12 +87,20 @@ def check_identity(target: Target, checks: Sequence[Check], items: Iterable[Item
 
 
 def _run_wave(
-    target: Target, check: Check, wave: Sequence[Item], expected: Sequence[Sequence[int]], rng: np.random.Generator
+    target: Target,
+    check: Check,
+    wave: Sequence[Item],
+    expected: Sequence[Sequence[int]],
+    rng: np.random.Generator,
 ) -> None:
     """Requests join after a random number of rounds and are cut at random lengths, so that rows leave at any time."""
     decoder, tickets, limits = check.decoder, [], []
     for item, tokens in zip(wave, expected, strict=True):
-        limit = int(rng.integers(1, len(tokens) + 2)) if decoder.cache.max_rows > 1 else item.request.max_new_tokens
+        limit = (
+            int(rng.integers(1, len(tokens) + 2))
+            if decoder.cache.max_rows > 1
+            else item.request.max_new_tokens
+        )
         request = replace(item.request, max_new_tokens=limit)
         tickets.append(decoder.submit(replace(request, events=check.blank) if check.blind else request))
         limits.append(limit)

@@ -34,7 +34,9 @@ class HFContestant:
         assistant: draft with this model.
     """
 
-    def __init__(self, target: Target, *, lookup: bool = False, assistant: PreTrainedModel | None = None) -> None:
+    def __init__(
+        self, target: Target, *, lookup: bool = False, assistant: PreTrainedModel | None = None
+    ) -> None:
         self.target = target
         self.lookup = lookup
         self.assistant = assistant
@@ -50,7 +52,10 @@ class HFContestant:
             torch.manual_seed(item.request.sampling.seed)  # HF draws from torch's global generator
         with PassClock(self.target.model) as passes, PassClock(self.assistant) as drafts:
             ids = self.target.model.generate(
-                **self._inputs(prompt), generation_config=config, assistant_model=self.assistant, streamer=first
+                **self._inputs(prompt),
+                generation_config=config,
+                assistant_model=self.assistant,
+                streamer=first,
             )
         end = time.perf_counter()
         tokens = tuple(ids[0, len(prompt) :].tolist())
@@ -90,6 +95,9 @@ class HFContestant:
             eos_token_id=eos or None,
             pad_token_id=eos[0] if eos else 0,
             prompt_lookup_num_tokens=LOOKUP_TOKENS if self.lookup else None,
+            # Lookup would copy the clip's placeholders behind "USER:" into its first draft, and the forward would
+            # then refuse the prompt ("features and tokens do not match"); it leaves out what may not be generated.
+            suppress_tokens=sorted(self.target.traits.visual_ids) if self.lookup else None,
         )
         if not sampling.greedy:
             config.update(temperature=sampling.temperature, top_k=0, top_p=1.0)
@@ -114,7 +122,9 @@ class Assistant(LlamaForCausalLM):
         self.blank = twin.model.encode(blank)["video"].pooler_output[0]  # [T+P+1, h]
         self.banned = twin.banned
         self.placeholder = int(target.model.config.video_token_id)
-        self.skipped = torch.zeros(0, dtype=torch.long)  # places of the current prompt that do not exist for it
+        self.skipped = torch.zeros(
+            0, dtype=torch.long
+        )  # places of the current prompt that do not exist for it
         self.eval()
 
     def forward(

@@ -36,14 +36,17 @@ def plot(report: "Report", path: Path) -> None:
         left = [start + width for start, width in zip(left, widths, strict=True)]
     for row, (method, end) in enumerate(zip(methods, left, strict=True)):
         ttft = method.ttft.median * 1e3
-        axes.plot([ttft, ttft], [row - 0.35, row + 0.35], color="black", lw=1.5, label="TTFT" if row == 0 else None)
+        axes.plot(
+            [ttft, ttft], [row - 0.35, row + 0.35], color="black", lw=1.5, label="TTFT" if row == 0 else None
+        )
         speedup = method.speedups.get("target")
         axes.text(end, row, f" {end:.0f} ms" + (f", {speedup.value:.2f}×" if speedup else ""), va="center")
     axes.set_xlim(0, max(left) * 1.22)
     axes.set_xlabel("mean time of an answer on the target's lane, ms")
     work = report.workload
     axes.set_title(
-        f"{work['pairs']} held-out pairs × {work['repeats']}, {work['mean_tokens']} tokens on average", fontsize=10
+        f"{work['pairs']} held-out pairs × {work['repeats']}, {work['mean_tokens']} tokens on average",
+        fontsize=10,
     )
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)

@@ -92,14 +92,11 @@ def _caption(report: "Report") -> str:
     gaps = [f"{d.gap:.2g}" for method in report.methods for d in method.divergences]
     told = [f"top-2 logit gaps at divergences: {', '.join(gaps[:8])}"] if gaps else []
     notes = sorted({note for method in report.methods for note in method.notes})
-    return "\n".join(
-        [
-            "× a = Σ time of a / Σ time of the method [95 % bootstrap over pairs]; "
-            "prefill = slowdown of the target's reading; overhead = engine's own part of a round",
-            *told,
-            *notes,
-        ]
+    legend = (
+        "× a = Σ time of a / Σ time of the method [95 % bootstrap over pairs]; "
+        "prefill = slowdown of the target's reading; overhead = engine's own part of a round"
     )
+    return "\n".join([legend, *told, *notes])
 
 
 def _percent(value: float | None, *, sign: bool = False) -> str:

@@ -38,7 +38,9 @@ def quartiles(values: Sequence[float]) -> Quartiles:
     return Quartiles(float(median), float(q1), float(q3))
 
 
-def bootstrap(statistic: Callable[[Indices], float], size: int, *, seed: int = 0, draws: int = DRAWS) -> Interval:
+def bootstrap(
+    statistic: Callable[[Indices], float], size: int, *, seed: int = 0, draws: int = DRAWS
+) -> Interval:
     """A statistic of `size` pairs and its percentile interval (Efron 1979).
 
     Pairs are what is drawn again, never single runs: repeats of one pair are no independent evidence.

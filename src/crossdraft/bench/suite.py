@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from crossdraft.bench.contestants import METHODS, Models, close_all, drafter_memory, line_up
-from crossdraft.bench.cores import Cores, pin
+from crossdraft.bench.cores import Cores, pinned
 from crossdraft.bench.environment import environment, memory
 from crossdraft.bench.measure import measure
 from crossdraft.bench.summary import Method, mean_tokens, summarise
@@ -45,13 +45,16 @@ class Report:
 
 
 def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> Report:
-    """Measure. The process stays pinned to the target's cores afterwards.
+    """Measure, pinned to the target's cores.
 
     Raises:
         CrossdraftError: an unknown method, or a model that cannot be loaded.
     """
-    if suite.cores is not None:
-        pin(suite.cores.target)
+    with pinned(None if suite.cores is None else suite.cores.target):
+        return _run(suite, tick)
+
+
+def _run(suite: Suite, tick: Callable[[str], None] | None) -> Report:
     target = suite.models.load_target()
     pairs = list(items(suite.work))
     warm = replace(suite.work, pairs=max(1, suite.warm_ups), split="validation", first=0)
@@ -65,7 +68,11 @@ def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> Report
     methods = summarise(results, pairs, target)
     first = next(iter(results.runs))
     return Report(
-        environment={**environment(), **placement_of(suite), "dtype": str(target.model.dtype).removeprefix("torch.")},
+        environment={
+            **environment(),
+            **placement_of(suite),
+            "dtype": str(target.model.dtype).removeprefix("torch."),
+        },
         workload={
             **describe(suite.work),
             "repeats": suite.repeats,
@@ -85,13 +92,16 @@ def runs_of(suite: Suite) -> int:
 
 def describe(work: Workload) -> dict[str, object]:
     """A workload in plain values, with what the clock does and does not cover."""
-    covered = "preprocessing, prompt, rendering of event frames, models" if work.files is None else "everything"
+    covered = (
+        "preprocessing, prompt, rendering of event frames, models" if work.files is None else "everything"
+    )
     return {
         **asdict(work),
         "kinds": list(work.kinds) or "all",
         "files": work.files is not None,
         "held_out_wordings": work.held_out,
-        "timed": f"{covered}; " + ("files are read inside the clock" if work.files else "files are read beforehand"),
+        "timed": f"{covered}; "
+        + ("files are read inside the clock" if work.files else "files are read beforehand"),
     }
 
 

@@ -94,7 +94,9 @@ def _method(name: str, results: Results, items: Sequence[Item], target: Target) 
     )
 
 
-def _divergences(name: str, results: Results, items: Sequence[Item], target: Target) -> tuple[Divergence, ...]:
+def _divergences(
+    name: str, results: Results, items: Sequence[Item], target: Target
+) -> tuple[Divergence, ...]:
     found = [
         find_divergence(target, item, own[0].tokens, run.tokens)
         for item, own, runs in zip(items, results.runs["target"], results.runs[name], strict=True)

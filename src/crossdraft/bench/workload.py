@@ -74,7 +74,9 @@ def items(work: Workload) -> Iterator[Item]:
         asked = _question(scene, index, work)
         video, events = _clip(scene, work.files)
         sampling = Sampling(temperature=work.temperature, seed=scene.seed)
-        request = Request(asked.question, video, events, max_new_tokens=work.max_new_tokens, sampling=sampling)
+        request = Request(
+            asked.question, video, events, max_new_tokens=work.max_new_tokens, sampling=sampling
+        )
         yield Item(scene.seed, asked.kind, request)
 
 

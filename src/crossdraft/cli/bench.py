@@ -12,7 +12,6 @@ import typer
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from crossdraft.bench.contestants import Models
     from crossdraft.bench.cores import Cores
 
 app = typer.Typer(help="How fast, against what, and is it still the same text.")
@@ -20,15 +19,25 @@ app = typer.Typer(help="How fast, against what, and is it still the same text.")
 Pairs = Annotated[int, typer.Option(help="(scene, question) pairs, each about a held-out scene of its own.")]
 MaxTokens = Annotated[int, typer.Option("--max-new-tokens", help="Longest answer, in tokens.")]
 Kinds = Annotated[str | None, typer.Option(help="Kinds of question, comma-separated; all by default.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON ('-' = stdout).")]
+Json = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON ('-' = stdout).")
+]
 TargetDir = Annotated[str, typer.Option("--target", help="'reference', or the folder of a checkpoint.")]
-EventDir = Annotated[str, typer.Option("--event", help="Event drafter: 'event', or the folder of an EventGPT.")]
-BlindDir = Annotated[str, typer.Option("--blind", help="Its blind twin: 'blind', or the folder of an EventGPT.")]
+EventDir = Annotated[
+    str, typer.Option("--event", help="Event drafter: 'event', or the folder of an EventGPT.")
+]
+BlindDir = Annotated[
+    str, typer.Option("--blind", help="Its blind twin: 'blind', or the folder of an EventGPT.")
+]
 Device = Annotated[str | None, typer.Option(help="Of the target; CUDA if there is a GPU, else CPU.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 …; float32 on a CPU, bfloat16 on a GPU.")]
 DraftDevice = Annotated[str | None, typer.Option(help="Of the drafter; the target's by default.")]
-TargetCores = Annotated[str | None, typer.Option(help="CPU cores of the target, as 0 or 0-3; by default one.")]
-DraftCores = Annotated[str | None, typer.Option(help="CPU cores of a drafter's own process; by default one other.")]
+TargetCores = Annotated[
+    str | None, typer.Option(help="CPU cores of the target, as 0 or 0-3; by default one.")
+]
+DraftCores = Annotated[
+    str | None, typer.Option(help="CPU cores of a drafter's own process; by default one other.")
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -42,9 +51,13 @@ def bench(
     temperature: Annotated[float, typer.Option(help="0 = greedy.")] = 0.0,
     answers: Annotated[str, typer.Option(help="long (about 60 tokens) or any.")] = "long",
     kinds: Kinds = None,
-    files: Annotated[bool, typer.Option("--files", help="Count reading the clip's files too, for everybody.")] = False,
+    files: Annotated[
+        bool, typer.Option("--files", help="Count reading the clip's files too, for everybody.")
+    ] = False,
     json_file: Json = None,
-    plot_file: Annotated[Path | None, typer.Option("--plot", metavar="PNG", help="Draw the time per stage.")] = None,
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", metavar="PNG", help="Draw the time per stage.")
+    ] = None,
     target: TargetDir = "reference",
     event: EventDir = "event",
     blind: BlindDir = "blind",
@@ -105,6 +118,7 @@ def identity(
     from rich.table import Table
 
     from crossdraft.bench.contestants import Models
+    from crossdraft.bench.cores import pinned
     from crossdraft.bench.environment import environment
     from crossdraft.bench.identity import check_identity, open_checks
     from crossdraft.bench.suite import describe
@@ -113,9 +127,12 @@ def identity(
     _quiet()
     work = Workload(pairs, "any", _list(kinds), max_new_tokens)
     models, cores = Models(target, event, blind, device, dtype), _cores(device, target_cores, draft_cores)
-    adapter = _pinned_target(models, cores)
-    with open_checks(adapter, models, cores) as checks:
-        with _progress("comparing", pairs * len(checks)) as tick:
+    with pinned(None if cores is None else cores.target):
+        adapter = models.load_target()
+        with (
+            open_checks(adapter, models, cores) as checks,
+            _progress("comparing", pairs * len(checks)) as tick,
+        ):
             check_identity(adapter, checks, items(work), tick)
     rows = Table("checked against the target alone", "identical")
     for check in checks:
@@ -169,7 +186,9 @@ def acceptance(
     _console(json_file).print(rows)
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+)
 def scale(ctx: typer.Context) -> None:
     """Measure shapes of any size with random weights, on CPU and CUDA; see `crossdraft bench scale --help`."""
     from crossdraft.bench.scale import main
@@ -177,12 +196,14 @@ def scale(ctx: typer.Context) -> None:
     main(ctx.args, prog="crossdraft bench scale")
 
 
-def _pinned_target(models: "Models", cores: "Cores | None"):  # noqa: ANN202
-    from crossdraft.bench.cores import pin
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+)
+def events(ctx: typer.Context) -> None:
+    """Time event frames, slices of a recording, and the simulator; see `crossdraft bench events --help`."""
+    from crossdraft.bench.events import main
 
-    if cores is not None:
-        pin(cores.target)
-    return models.load_target()
+    raise typer.Exit(main(ctx.args))
 
 
 def _cores(device: str | None, target: str | None, draft: str | None) -> "Cores | None":

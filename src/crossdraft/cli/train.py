@@ -16,12 +16,18 @@ def train() -> None:
 @app.command()
 def reference(
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, e.g. target.train.questions=6.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, e.g. target.train.questions=6."),
     ] = None,
-    recipe: Annotated[Path | None, typer.Option(help="Recipe file; the shipped pair's own by default.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for cache, checkpoints and models.")] = Path("runs/reference"),
+    recipe: Annotated[
+        Path | None, typer.Option(help="Recipe file; the shipped pair's own by default.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for cache, checkpoints and models.")] = Path(
+        "runs/reference"
+    ),
     stage: Annotated[
-        list[str] | None, typer.Option(help="Stage to run; repeatable. All of them, 'ship' excepted, by default.")
+        list[str] | None,
+        typer.Option(help="Stage to run; repeatable. All of them, 'ship' excepted, by default."),
     ] = None,
 ) -> None:
     """Train the target, its event drafter and the blind twin; every stage resumes where it stopped."""

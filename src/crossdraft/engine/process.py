@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
@@ -19,23 +20,27 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
-from crossdraft.engine.placement import DrafterLost, OnToken
+from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken
 from crossdraft.engine.request import Request
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.wire import unpack_draft
 from crossdraft.errors import CrossdraftError
 
-LOAD_TIMEOUT_S = 120.0
+LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
 Reply = tuple[str, tuple[int, list[Span], Any]]  # kind, (serial, the worker's spans, body)
 
 
 class Process:
     """A placement that runs `factory()` in a child process.
 
+    The target never waits for a slow reader: if the drafter has not read the request when the target is at its last
+    piece, the answer begins without it and the drafter joins when it is ready.
+
     Args:
         factory: makes the drafter, there; must be picklable (a module's function or a `functools.partial` of one).
         cores: CPU cores the child may use; `None` = those of this process.
         patience_s: how long a reply may take before the drafter counts as hanging.
+        grace_s: how long the ride-along pass waits for a draft that was told to stop: about one drafting step.
 
     Raises:
         CrossdraftError: the child could not load the drafter.
@@ -45,24 +50,31 @@ class Process:
 
     def __init__(
         self,
-        factory: "Callable[[], Drafter[object]]",
+        factory: "Callable[[], Drafter[Any]]",
         cores: Sequence[int] | None = None,
         patience_s: float = 10.0,
+        grace_s: float = 0.05,
     ) -> None:
         self.patience_s = patience_s
-        self._replies: SimpleQueue[Reply | None] = SimpleQueue()
+        self.grace_s = grace_s
+        self._incoming: SimpleQueue[Reply | None] = SimpleQueue()
+        self._replies: dict[int, tuple[str, Any]] = {}  # arrived, not fetched yet; by the question's serial
+        self._reading: dict[int, tuple[int, float]] = {}  # ticket -> serial and time of its `start`
         self._spans: list[Span] = []
         self._on_token: OnToken | None = None
         self._tickets: set[int] = set()
-        self._serial = 0  # of the last question asked; a reply to an older one (interrupted) is dropped
+        self._serial = 0
         self._connection, self._child = _launch(cores)
         self._listener = threading.Thread(target=self._listen, name="drafter-link", daemon=True)
         self._listener.start()
-        self._send(("load", pickle.dumps(factory)))
-        kind, (_, _, reason) = self._reply(LOAD_TIMEOUT_S)
-        if kind == "refused":
+        self._connection.send(("load", pickle.dumps(factory)))
+        try:
+            self._fetch(0, LOAD_TIMEOUT_S)
+        except DrafterLost as lost:
+            raise CrossdraftError(f"The drafter could not be loaded: {lost}; see its message above.") from lost
+        except CrossdraftError:
             self.close()
-            raise CrossdraftError(reason)
+            raise
 
     @property
     def pid(self) -> int:
@@ -72,25 +84,33 @@ class Process:
     def start(self, ticket: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
         self._on_token = on_token
         self._tickets.add(ticket)
-        self._ask("start", (ticket, request, nodes, on_token is not None))
+        serial = self._ask("start", (ticket, request, nodes, on_token is not None))
+        self._reading[ticket] = (serial, time.monotonic())
 
     def collect(self, ticket: int) -> Draft:
         self._send(("stop", None))
-        return unpack_draft(self._answer())
+        draft = self._started(ticket, self.grace_s)
+        return NOTHING if draft is None else draft
 
     def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        asked = [(ticket, budget.nodes, budget.min_confidence) for ticket, budget in zip(tickets, budgets, strict=True)]
-        self._ask("propose", asked)
-        return [unpack_draft(draft) for draft in self._answer()]
+        ready = [ticket not in self._reading or self._started(ticket, 0.0) is not None for ticket in tickets]
+        asked = [
+            (ticket, budget.nodes, budget.min_confidence)
+            for ticket, budget, now in zip(tickets, budgets, ready, strict=True)
+            if now
+        ]
+        drafts = iter(self._fetch(self._ask("propose", asked), self.patience_s) if asked else ())
+        return [unpack_draft(next(drafts)) if now else NOTHING for now in ready]
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
-        self._send(
-            ("commit", [(ticket, verdict.path, verdict.tokens) for ticket, verdict in zip(tickets, verdicts, strict=True)])
-        )
+        told = zip(tickets, verdicts, strict=True)
+        self._send(("commit", [(ticket, verdict.path, verdict.tokens) for ticket, verdict in told]))
 
     def end(self, tickets: Sequence[int]) -> None:
         known = [ticket for ticket in tickets if ticket in self._tickets]
         self._tickets.difference_update(known)
+        for ticket in known:
+            self._reading.pop(ticket, None)
         self._send(("end", known))
 
     def drain(self) -> list[Span]:
@@ -106,36 +126,59 @@ class Process:
             self._child.wait()
         self._connection.close()
 
+    def _started(self, ticket: int, timeout: float) -> Draft | None:
+        """The draft made while reading, once it is there."""
+        serial, asked = self._reading[ticket]
+        try:
+            draft = unpack_draft(self._fetch(serial, timeout))
+        except TimeoutError:
+            if time.monotonic() - asked > self.patience_s:
+                raise self._hangs(self.patience_s) from None
+            return None
+        del self._reading[ticket]
+        return draft
+
+    def _ask(self, kind: str, value: object) -> int:
+        """Send a question; returns its serial. Answers that nobody fetched (Ctrl-C came first) are dropped."""
+        self._serial += 1
+        awaited = {serial for serial, _ in self._reading.values()}
+        self._replies = {serial: reply for serial, reply in self._replies.items() if serial in awaited}
+        self._send((kind, (self._serial, value)))
+        return self._serial
+
     def _send(self, message: tuple[str, object]) -> None:
         try:
             self._connection.send(message)
         except OSError as error:
-            raise DrafterLost("the drafter's process ended") from error
+            raise DrafterLost("its process ended") from error
 
-    def _ask(self, kind: str, value: object) -> None:
-        self._serial += 1
-        self._send((kind, (self._serial, value)))
+    def _fetch(self, serial: int, timeout: float) -> Any:
+        """The reply to a question.
 
-    def _answer(self) -> Any:
-        """The reply to the last question; spans that came with it are kept."""
-        while True:
-            kind, (serial, spans, body) = self._reply(self.patience_s)
-            if serial == self._serial:
-                break
-        self._spans.extend(spans)
+        Raises:
+            TimeoutError: a `start` was not answered yet (any other question: the drafter counts as lost).
+        """
+        deadline = time.monotonic() + timeout
+        while serial not in self._replies:
+            try:
+                message = self._incoming.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                if any(serial == reading for reading, _ in self._reading.values()):
+                    raise TimeoutError from None
+                raise self._hangs(timeout) from None
+            if message is None:
+                raise DrafterLost("its process ended")
+            kind, (answered, spans, body) = message
+            self._spans.extend(spans)
+            self._replies[answered] = (kind, body)
+        kind, body = self._replies.pop(serial)
         if kind == "refused":
             raise CrossdraftError(body)
         return body
 
-    def _reply(self, timeout: float) -> Reply:
-        try:
-            message = self._replies.get(timeout=timeout)
-        except Empty:
-            self._child.kill()
-            raise DrafterLost(f"the drafter did not answer within {timeout:g} s") from None
-        if message is None:
-            raise DrafterLost("the drafter's process ended")
-        return message
+    def _hangs(self, seconds: float) -> DrafterLost:
+        self._child.kill()
+        return DrafterLost(f"it did not answer within {seconds:g} s")
 
     def _listen(self) -> None:
         """Sort what comes in: tokens go to whoever watches, everything else is a reply."""
@@ -143,13 +186,13 @@ class Process:
             try:
                 kind, value = self._connection.recv()
             except (EOFError, OSError):
-                self._replies.put(None)
+                self._incoming.put(None)
                 return
             if kind == "token":
                 if self._on_token is not None:
                     self._on_token(value)
             else:
-                self._replies.put((kind, value))
+                self._incoming.put((kind, value))
 
 
 def _launch(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[bytes]"]:

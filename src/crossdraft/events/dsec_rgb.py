@@ -49,11 +49,9 @@ class RgbAligner:
         if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3:
             raise CrossdraftError(f"An image must be uint8 [h, w, 3], not {rgb.dtype} {list(rgb.shape)}.")
         column, row = self.source[..., 0], self.source[..., 1]
-        border = (fill, fill, fill)
-        aligned = cv2.remap(
-            rgb, column, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=border
-        )
-        return aligned.astype(np.uint8, copy=False)
+        aligned = cv2.remap(rgb, column, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+        inside = (column >= 0) & (column <= rgb.shape[1] - 1) & (row >= 0) & (row <= rgb.shape[0] - 1)
+        return np.where(inside[..., None], aligned, fill).astype(np.uint8)
 
 
 def read_rectify_map(path: str | Path) -> NDArray[np.float32]:

@@ -83,7 +83,12 @@ class Respondent:
 
 
 def answer_all(
-    respondent: Respondent, split: str, asked: Sequence[Sequence[Asked]], clips: int, max_new_tokens: int, note: str
+    respondent: Respondent,
+    split: str,
+    asked: Sequence[Sequence[Asked]],
+    clips: int,
+    max_new_tokens: int,
+    note: str,
 ) -> Iterator[list[Answered]]:
     """Answers in batches of `clips` clips, with a progress bar."""
     remaining = iter(asked)
@@ -94,13 +99,19 @@ def answer_all(
             bar.advance(task, len(some))
 
 
-def write_answers(path: Path, answers: Sequence[Answered]) -> None:
-    """One JSON object a line."""
-    with atomic_path(path) as temporary:
-        temporary.write_text("".join(json.dumps(asdict(a)) + "\n" for a in answers), encoding="utf-8")
+def append_answers(path: Path, answers: Sequence[Answered]) -> None:
+    """Add one JSON object a line."""
+    with path.open("a", encoding="utf-8") as lines:
+        lines.write("".join(json.dumps(asdict(a)) + "\n" for a in answers))
 
 
 def read_answers(path: Path) -> list[Answered]:
-    """What `write_answers` wrote."""
-    with path.open(encoding="utf-8") as lines:
-        return [Answered(**json.loads(line)) for line in lines]
+    """What has been written so far; nothing if there is no file yet. A line cut off by an interruption is dropped."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        with atomic_path(path) as temporary:
+            temporary.write_text(whole, encoding="utf-8")
+    return [Answered(**json.loads(line)) for line in whole.splitlines()]

@@ -12,8 +12,9 @@ from crossdraft.scenes import QA
 from crossdraft.train.attributes import label_row
 from crossdraft.train.clips import ClipCache, Kind, clip_seed
 from crossdraft.train.packing import Branches, pack
-from crossdraft.train.pixels import jitter, to_pixels
+from crossdraft.train.pixels import shake, to_pixels
 from crossdraft.train.prompt import PromptCodec
+from crossdraft.train.recipe import Jitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,30 +24,31 @@ class Look:
     cache: ClipCache
     kind: Kind
     pool: int
-    noise: float
-    brightness: float
+    jitter: Jitter
     seed: int
+    first: int = 0
+    """The clip that step 0 starts at: a later phase goes on where the last one stopped."""
     blank: bool = False
     """A blind model's view: white frames, whatever happened."""
 
     def clips(self, step: int, count: int) -> list[int]:
         """The clips of a step: in order, round and round the pool."""
-        return [(step * count + i) % self.pool for i in range(count)]
+        return [(self.first + step * count + i) % self.pool for i in range(count)]
 
     def pixels(self, step: int, clips: Sequence[int]) -> Tensor:
         """Jittered, normalised frames [n, F, 3, h, w] of training clips."""
         if self.blank:
             return blank_pixels(self.cache)
         frames = self.cache.read(self.kind, "train", clips)
-        if self.noise or self.brightness:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
-            frames = jitter(frames, self.noise, self.brightness, generator)
-        return to_pixels(frames)
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        return to_pixels(shake(frames, self.jitter, generator))
 
 
 def blank_pixels(cache: ClipCache) -> Tensor:
     """What a blind drafter sees of any clip, and so of all at once: event frames without events, [1, n, 3, h, w]."""
-    return to_pixels(torch.full((1, cache.event_frames, scenes.SENSOR_SIZE, scenes.SENSOR_SIZE, 3), 255, dtype=torch.uint8))
+    return to_pixels(
+        torch.full((1, cache.event_frames, scenes.SENSOR_SIZE, scenes.SENSOR_SIZE, 3), 255, dtype=torch.uint8)
+    )
 
 
 def labels(clips: Sequence[int], split: str = "train") -> Tensor:
@@ -57,7 +59,9 @@ def labels(clips: Sequence[int], split: str = "train") -> Tensor:
     return torch.tensor(rows)
 
 
-def draw_questions(split: str, clip: int, count: int, rng: np.random.Generator, *, held_out: bool = False) -> list[QA]:
+def draw_questions(
+    split: str, clip: int, count: int, rng: np.random.Generator, *, held_out: bool = False
+) -> list[QA]:
     """`count` questions about a clip, kinds without repetition while there are enough, any wording."""
     scene = scenes.make_scene(clip_seed(split, clip))
     kinds = rng.permutation(np.resize(rng.permutation(scenes.KINDS), max(count, 1)))[:count]

@@ -67,7 +67,9 @@ class ClipCache:
         deadline = time.monotonic() + self.patience_s
         while not path.exists():
             if time.monotonic() > deadline:
-                raise CrossdraftError(f"The clips {path} never appeared; run the stage 'cache' first or beside this.")
+                raise CrossdraftError(
+                    f"The clips {path} never appeared; run the stage 'cache' first or beside this."
+                )
             time.sleep(0.5)
         return _map(path)
 
@@ -118,7 +120,9 @@ def render_chunk(cache: ClipCache, kind: Kind, split: str, chunk: int) -> None:
 def render_clips(cache: ClipCache, jobs: Sequence[tuple[Kind, str, int]], workers: int) -> None:
     """Render what is missing of each (kind, split, clips) job, in order, on `workers` processes."""
     cache.folder.mkdir(parents=True, exist_ok=True)
-    work = [(kind, split, chunk) for kind, split, clips in jobs for chunk in cache.missing(kind, split, clips)]
+    work = [
+        (kind, split, chunk) for kind, split, clips in jobs for chunk in cache.missing(kind, split, clips)
+    ]
     with progress_bar() as bar:
         task = bar.add_task("rendering clips", total=len(work) * CHUNK)
         for _ in _rendered(cache, work, workers, bar):

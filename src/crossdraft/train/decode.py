@@ -37,7 +37,10 @@ def greedy(
         padded[row, : len(question)] = torch.tensor(question)
     hidden = step_branches(seer.llama, cache, seer.llama.embed_tokens(padded), torch.zeros_like(lengths))
     first = seer.head(hidden[torch.arange(len(questions)), lengths - 1]).argmax(-1).tolist()
-    rows = [_Row([token], list(guess), eos_id, max_new_tokens) for token, guess in zip(first, guesses, strict=True)]
+    rows = [
+        _Row([token], list(guess), eos_id, max_new_tokens)
+        for token, guess in zip(first, guesses, strict=True)
+    ]
     passes = 1
     while not all(row.done for row in rows):
         tokens = torch.tensor([row.propose(window) for row in rows])

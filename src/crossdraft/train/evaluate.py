@@ -47,7 +47,9 @@ def measure_facts(
 
 
 @torch.inference_mode()
-def agreement(drafter: Respondent, split: str, answers: Sequence[Answered], questions: int) -> dict[str, float]:
+def agreement(
+    drafter: Respondent, split: str, answers: Sequence[Answered], questions: int
+) -> dict[str, float]:
     """How a drafter's argmax agrees with the target's answers when it is fed them.
 
     `top1` is the share of tokens; `tau_8` and `tau_16` are the tokens a round would emit with chains of 8 and 16,

@@ -80,6 +80,11 @@ def optimise(
     return {"steps": float(step), "wall_s": time.monotonic() - started}
 
 
+def load_weights(stage: Stage, modules: nn.Module) -> None:
+    """Take the weights, and only those, from a finished stage's checkpoint."""
+    modules.load_state_dict(torch.load(stage.checkpoint, weights_only=True)["modules"])
+
+
 def _adamw(modules: nn.Module, optim: Optim) -> torch.optim.AdamW:
     """Weight decay on matrices only."""
     parameters = [p for p in modules.parameters() if p.requires_grad]
@@ -90,8 +95,15 @@ def _adamw(modules: nn.Module, optim: Optim) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=optim.learning_rate, betas=(0.9, optim.beta2), fused=True)
 
 
-def _save(stage: Stage, modules: nn.Module, optimiser: torch.optim.Optimizer, step: int, spent: float) -> None:
-    state = {"modules": modules.state_dict(), "optimiser": optimiser.state_dict(), "step": step, "spent": spent}
+def _save(
+    stage: Stage, modules: nn.Module, optimiser: torch.optim.Optimizer, step: int, spent: float
+) -> None:
+    state = {
+        "modules": modules.state_dict(),
+        "optimiser": optimiser.state_dict(),
+        "step": step,
+        "spent": spent,
+    }
     with atomic_path(stage.checkpoint) as path:
         torch.save(state, path)
 
@@ -104,8 +116,17 @@ def _restore(stage: Stage, modules: nn.Module, optimiser: torch.optim.Optimizer)
     state = torch.load(stage.checkpoint, weights_only=True)
     modules.load_state_dict(state["modules"])
     optimiser.load_state_dict(state["optimiser"])
-    say(f"{stage.name}: resumed at step {state['step']}")
-    return int(state["step"]), float(state["spent"])
+    step = int(state["step"])
+    _cut_log(stage, step)
+    say(f"{stage.name}: resumed at step {step}")
+    return step, float(state["spent"])
+
+
+def _cut_log(stage: Stage, step: int) -> None:
+    """Forget what was logged after the checkpoint: those steps are taken again."""
+    lines = stage.log.read_text(encoding="utf-8").splitlines(keepends=True)
+    with atomic_path(stage.log) as path:
+        path.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), encoding="utf-8")
 
 
 def _record(stage: Stage, step: int, figures: dict[str, float], seconds: float) -> None:

@@ -1,7 +1,7 @@
 """The prompt, cut where a clip's questions part: a shared prefix that ends with the visual tokens, and a branch.
 
-    <s>USER: <video>*400 \\n{question} ASSISTANT: {answer}</s>
-    |---- prefix -------|----------- branch -----------------|
+<s>USER: <video>*400 \\n{question} ASSISTANT: {answer}</s>
+|---- prefix -------|----------- branch -----------------|
 """
 
 from dataclasses import dataclass

@@ -16,9 +16,7 @@ from crossdraft.train.recipe import Recipe
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
-def write_provenance(
-    path: Path, recipe: Recipe, figures: Mapping[str, Any], data: Mapping[str, Any]
-) -> None:
+def write_provenance(path: Path, recipe: Recipe, figures: Mapping[str, Any], data: Mapping[str, Any]) -> None:
     """Write argv, recipe, versions, data seeds and hashes, and figures as JSON."""
     record = {
         "written": datetime.now(UTC).isoformat(timespec="seconds"),

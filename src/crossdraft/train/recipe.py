@@ -42,7 +42,9 @@ class Tokenizer(Section):
     """One byte-level BPE for both models."""
 
     vocab_size: int = Field(default=4096, gt=300)
-    scenes: int = Field(default=2000, gt=0, description="training scenes whose questions and answers are read")
+    scenes: int = Field(
+        default=2000, gt=0, description="training scenes whose questions and answers are read"
+    )
 
 
 class Cache(Section):
@@ -76,12 +78,20 @@ class Text(Section):
     max_positions: int = 1024
 
 
+class Jitter(Section):
+    """What pictures undergo in training; event frames know only `drop` and `shift`."""
+
+    noise: float = Field(default=0.0, ge=0, description="largest std of the pixel noise, 8-bit steps")
+    brightness: float = Field(default=0.0, ge=0, description="largest relative change of brightness")
+    drop: float = Field(default=0.0, ge=0, lt=1, description="largest share of pixels turned white")
+    shift: int = Field(default=0, ge=0, description="largest translation, pixels")
+
+
 class Sight(Section):
     """Pre-training of a tower on the scene's attributes."""
 
     optim: Optim
-    noise: float = Field(default=6.0, ge=0, description="std of the pixel noise, 8-bit steps")
-    brightness: float = Field(default=0.08, ge=0, description="relative brightness jitter")
+    jitter: Jitter = Jitter()
 
 
 class Train(Section):
@@ -90,8 +100,8 @@ class Train(Section):
     optim: Optim
     questions: int = Field(gt=0)
     attribute_weight: float = Field(default=0.3, ge=0)
-    noise: float = Field(default=6.0, ge=0)
-    brightness: float = Field(default=0.08, ge=0)
+    freeze_tower: bool = Field(default=False, description="keep the tower as its sight stage left it")
+    jitter: Jitter = Jitter()
 
 
 class Target(Section):
@@ -101,7 +111,9 @@ class Target(Section):
     vision: Vision
     text: Text
     sight: Sight
-    train: Train
+    train: tuple[Train, ...] = Field(
+        min_length=1, description="phases; each starts from the weights of the last"
+    )
 
 
 class Answers(Section):
@@ -119,7 +131,7 @@ class Drafter(Section):
     vision: Vision
     text: Text
     sight: Sight
-    train: Train
+    train: tuple[Train, ...] = Field(min_length=1)
 
 
 class Evaluate(Section):
@@ -152,11 +164,15 @@ def load_recipe(path: str | Path = REFERENCE_RECIPE, overrides: Sequence[str] = 
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise CrossdraftError(f"Cannot read the recipe {path}: {error.strerror}; give an existing YAML file.") from error
+        raise CrossdraftError(
+            f"Cannot read the recipe {path}: {error.strerror}; give an existing YAML file."
+        ) from error
     except yaml.YAMLError as error:
         raise CrossdraftError(f"The recipe {path} is not YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(tree, dict):
-        raise CrossdraftError(f"The recipe {path} must be a mapping of sections, as recipes/reference.yaml is.")
+        raise CrossdraftError(
+            f"The recipe {path} must be a mapping of sections, as recipes/reference.yaml is."
+        )
     for override in overrides:
         _override(tree, override)
     try:
@@ -168,7 +184,9 @@ def load_recipe(path: str | Path = REFERENCE_RECIPE, overrides: Sequence[str] = 
 def _override(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise CrossdraftError(f"The override '{override}' must read key=value, for example target.train.questions=8.")
+        raise CrossdraftError(
+            f"The override '{override}' must read key=value, for example target.train.questions=8."
+        )
     *parents, last = key.split(".")
     node = tree
     for name in parents:

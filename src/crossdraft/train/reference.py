@@ -1,7 +1,7 @@
 """`crossdraft train reference`: the stages, in order, each resumable and each with its provenance."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,13 +15,21 @@ from transformers.utils import logging as hf_logging
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
-from crossdraft.train.answers import Asked, Respondent, answer_all, read_answers, write_answers
+from crossdraft.train.answers import Asked, Respondent, answer_all, append_answers, read_answers
 from crossdraft.train.batches import Look, Spoken, draw_questions
 from crossdraft.train.clips import ClipCache, clip_seed, render_clips
 from crossdraft.train.console import say
 from crossdraft.train.evaluate import measure_facts
-from crossdraft.train.fit import TextsOf, answer_loss, answered_texts, drawn_texts, heads_for, sight_loss, together
-from crossdraft.train.loop import Stage, optimise
+from crossdraft.train.fit import (
+    TextsOf,
+    answer_loss,
+    answered_texts,
+    drawn_texts,
+    heads_for,
+    sight_loss,
+    together,
+)
+from crossdraft.train.loop import Stage, load_weights, optimise
 from crossdraft.train.prompt import PromptCodec
 from crossdraft.train.provenance import sha256, write_provenance
 from crossdraft.train.recipe import Recipe, Sight, Train
@@ -50,6 +58,10 @@ class Reference:
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
         return load_tokenizer(self.out / "tokenizer")
+
+    @property
+    def answers(self) -> Path:
+        return self.out / "answers" / "answers.jsonl"
 
     def codec(self, placeholder: str) -> PromptCodec:
         """Prompts for the target (`<video>`) or the drafters (`<event>`)."""
@@ -120,33 +132,35 @@ def run_target(run: Reference) -> None:
     """Train the target on ground-truth answers and save it; its image tower is a copy of the video tower."""
     seer = VideoSeer(build_target(run.recipe, run.tokenizer))
     seer.model.model.image_tower.requires_grad_(False)
-    train = run.recipe.target.train
-    look = _look(run, "target", train)
-    texts = drawn_texts(train.questions, run.recipe.seed)
     respondent = Respondent(seer, run.codec(VIDEO), run.cache, "rgb")
-    figures = _fit(run, respondent, "target", train, look, texts, per_frame=_per_frame(seer))
+    figures = _fit(
+        run, respondent, "target", run.recipe.target.train, drawn_texts, per_frame=_per_frame(seer)
+    )
     seer.model.model.image_tower.load_state_dict(seer.tower.state_dict())
     _save_model(run, "target", seer, figures)
 
 
 def run_answers(run: Reference) -> None:
-    """Let the target answer questions about the drafter's training clips."""
-    path = run.out / "answers" / "answers.jsonl"
-    if path.exists():
-        return
-    recipe, respondent = run.recipe, run.trained("target")
+    """Let the target answer questions about the drafter's training clips; goes on behind what is already there."""
+    recipe, path = run.recipe, run.answers
+    path.parent.mkdir(parents=True, exist_ok=True)
+    respondent, done = run.trained("target"), read_answers(path)
     asked = []
     for clip in range(recipe.cache.event_clips):
         rng = np.random.default_rng([recipe.seed, clip, 2])
         drawn = draw_questions("train", clip, recipe.answers.questions, rng)
         asked.append([Asked(clip, qa.kind, qa.question, qa.answer, dict(qa.facts)) for qa in drawn])
-    answers, limit = [], recipe.answers.max_new_tokens
-    for some in answer_all(respondent, "train", asked, recipe.answers.clips, limit, "target answers"):
-        answers += some
-        if len(answers) % (recipe.answers.questions * recipe.answers.clips * 20) == 0:
-            say(f"answers: {len(answers)}")
-    write_answers(path, answers)
+    rest, batch, limit = (
+        asked[len(done) // recipe.answers.questions :],
+        recipe.answers.clips,
+        recipe.answers.max_new_tokens,
+    )
+    for count, some in enumerate(answer_all(respondent, "train", rest, batch, limit, "target answers")):
+        append_answers(path, some)
+        if count % 50 == 49:
+            say(f"answers: {(count + 1) * batch} of {len(rest)} clips")
     guesses = [question.guess for questions in asked for question in questions]
+    answers = read_answers(path)
     equal = float(np.mean([a.answer == guess for a, guess in zip(answers, guesses, strict=True)]))
     write_provenance(
         path.with_name("provenance.json"),
@@ -166,14 +180,15 @@ def run_drafter_sight(run: Reference) -> None:
 def run_drafter(run: Reference, twin: Twin) -> None:
     """Train the event drafter, or its blind twin, on the target's own answers."""
     seer = EventSeer(build_drafter(run.recipe, run.tokenizer))
-    train = run.recipe.drafter.train
     known: dict[int, list[Spoken]] = defaultdict(list)
-    for answer in read_answers(run.out / "answers" / "answers.jsonl"):
+    for answer in read_answers(run.answers):
         known[answer.clip].append(Spoken(answer.question, answer.answer, answer.whole))
-    texts = answered_texts(known, train.questions, run.recipe.seed)
-    look = _look(run, twin, train)
+
+    def texts_of(questions: int, seed: int) -> TextsOf:
+        return answered_texts(known, questions, seed)
+
     respondent = Respondent(seer, run.codec(EVENT), run.cache, "events", blank=twin == "blind")
-    figures = _fit(run, respondent, twin, train, look, texts, per_frame=1)
+    figures = _fit(run, respondent, twin, run.recipe.drafter.train, texts_of, per_frame=1)
     _save_model(run, twin, seer, figures)
 
 
@@ -182,19 +197,17 @@ def _per_frame(seer: Seer) -> int:
     return (config.image_size // config.patch_size) ** 2 + 1
 
 
-def _look(run: Reference, name: str, section: Sight | Train) -> Look:
+def _look(run: Reference, name: str, section: Sight | Train, seed: int, first: int = 0) -> Look:
     """How a stage looks at training clips."""
     sizes = run.recipe.cache
-    if name == "target":
-        return Look(run.cache, "rgb", sizes.train_clips, section.noise, section.brightness, run.recipe.seed)
-    blank = name == "blind"
-    return Look(run.cache, "events", sizes.event_clips, section.noise, section.brightness, run.recipe.seed, blank)
+    kind, pool = ("rgb", sizes.train_clips) if name == "target" else ("events", sizes.event_clips)
+    return Look(run.cache, kind, pool, section.jitter, seed, first, blank=name == "blind")
 
 
 def _see(run: Reference, seer: Seer, name: str, sight: Sight, clips: int) -> None:
     head, _ = heads_for(seer, run.recipe.target.frames if name == "target" else run.recipe.drafter.frames, 1)
     stage = Stage(run.out / name, "sight", sight.optim)
-    loss_of = sight_loss(seer, head, _look(run, name, sight), sight.optim.clips)
+    loss_of = sight_loss(seer, head, _look(run, name, sight, run.recipe.seed), sight.optim.clips)
     figures = optimise(stage, together(tower=seer.tower, head=head), loss_of)
     write_provenance(run.out / name / "sight.json", run.recipe, figures, {"clips": clips})
 
@@ -209,22 +222,45 @@ def _load_sight(run: Reference, name: str, tower: nn.Module) -> None:
 
 
 def _fit(
-    run: Reference, respondent: Respondent, name: str, train: Train, look: Look, texts: TextsOf, *, per_frame: int
+    run: Reference,
+    respondent: Respondent,
+    name: str,
+    phases: Sequence[Train],
+    texts_of: Callable[[int, int], TextsOf],
+    *,
+    per_frame: int,
 ) -> dict[str, float]:
-    """Train a whole VLM from its tower's sight (the blind twin has none), watching validation facts."""
+    """Train a whole VLM from its tower's sight (the blind twin has none), watching validation facts.
+
+    `texts_of(questions, seed)` gives a phase its texts; each phase goes on with the clips where the last stopped.
+    """
     seer = respondent.seer
     if not respondent.blank:
         _load_sight(run, name, seer.tower)
     _, head = heads_for(seer, 1, per_frame)
+    modules = together(model=seer.model, head=head)
 
     def check(step: int) -> None:
         clips = range(min(48, run.recipe.cache.validation_clips))
         facts, _ = measure_facts(respondent, "validation", clips, 6, run.recipe.seed, held_out=False)
         say(f"{name} {step}: facts right {facts}")
 
-    loss_of = answer_loss(seer, head, look, respondent.codec, train, texts)
-    stage = Stage(run.out / name, "train", train.optim)
-    return optimise(stage, together(model=seer.model, head=head), loss_of, check=check)
+    figures: dict[str, float] = {}
+    last, first = None, 0
+    for number, train in enumerate(phases):
+        stage = Stage(run.out / name, f"train-{number + 1}", train.optim)
+        if last is not None and not stage.checkpoint.exists():
+            load_weights(last, modules)
+        if train.freeze_tower:
+            _load_sight(run, name, seer.tower)
+        seer.tower.requires_grad_(not train.freeze_tower)
+        seed = run.recipe.seed + 1000 * number
+        look = _look(run, name, train, seed, first)
+        loss_of = answer_loss(seer, head, look, respondent.codec, train, texts_of(train.questions, seed))
+        done = optimise(stage, modules, loss_of, check=check)
+        figures |= {f"phase_{number + 1}_{key}": value for key, value in done.items()}
+        last, first = stage, first + train.optim.steps * train.optim.clips
+    return figures
 
 
 def _save_model(run: Reference, name: str, seer: Seer, figures: dict[str, float]) -> None:

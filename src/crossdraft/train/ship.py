@@ -41,7 +41,9 @@ def run_evaluate(run: Reference) -> None:
             if name == "target":
                 target_said[wordings] = answers
             else:
-                figures[name][wordings] |= agreement(respondent, "test", target_said[wordings], size.questions)
+                figures[name][wordings] |= agreement(
+                    respondent, "test", target_said[wordings], size.questions
+                )
             say(f"{name} {wordings}: {figures[name][wordings]}")
     write_json(run.out / "evaluation.json", figures)
 
@@ -61,7 +63,9 @@ def run_ship(run: Reference, folder: Path = SHIPPED) -> None:
     size = sum(path.stat().st_size for name in MODELS for path in (folder / name).rglob("*")) / 1e6
     say(f"shipped {size:.1f} MB to {folder}")
     if size > LIMIT_MB:
-        raise CrossdraftError(f"The reference models take {size:.1f} MB, more than {LIMIT_MB}; make the shapes smaller.")
+        raise CrossdraftError(
+            f"The reference models take {size:.1f} MB, more than {LIMIT_MB}; make the shapes smaller."
+        )
 
 
 def _ship_one(run: Reference, name: str, folder: Path, figures: Mapping[str, Any]) -> None:

@@ -156,18 +156,25 @@ def _budgeted(config: Any) -> FrameSpec:
 def _clip(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
     side = config.vision_config.image_size
     if pixels.shape[-2:] != (side, side):
-        height, width = pixels.shape[-2:]
-        raise CrossdraftError(
-            f"The preprocessor makes frames of {width}x{height}, but the model's tower takes {side}x{side}; "
-            "take both from one checkpoint."
-        )
+        raise _misfit(pixels, f"takes {side}x{side}")
     return {"pixel_values_videos": pixels[None]}
 
 
 def _patches(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
     vision = config.vision_config
+    step = vision.patch_size * vision.spatial_merge_size
+    if pixels.shape[-2] % step or pixels.shape[-1] % step:
+        raise _misfit(pixels, f"takes multiples of {step}")
     rows, grid = patchify(pixels, vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size)
     return {"pixel_values_videos": rows, "video_grid_thw": grid}
+
+
+def _misfit(pixels: Tensor, wanted: str) -> CrossdraftError:
+    height, width = pixels.shape[-2:]
+    return CrossdraftError(
+        f"The preprocessor makes frames of {width}x{height}, but the model's tower {wanted}; "
+        "take both from one checkpoint."
+    )
 
 
 def _timed_patches(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:

@@ -42,6 +42,15 @@ class FrameSpec:
     rescale: float = 1 / 255
     resample: str = "bicubic"
 
+    def __post_init__(self) -> None:
+        sides = [side for size in (self.size, self.crop) for side in _sides(size)]
+        if any(side < 1 for side in sides):
+            raise CrossdraftError("sizes and crops must be at least one pixel")
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(std > 0 for std in self.std):
+            raise CrossdraftError("mean and std must be three numbers each, std above 0")
+        if self.resample not in RESAMPLE.values():
+            raise CrossdraftError(f"resample must be {' or '.join(RESAMPLE.values())}, not {self.resample!r}")
+
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str]) -> "FrameSpec":
         """Read the spec that HF's video processor would use for a local checkpoint directory.
@@ -50,21 +59,23 @@ class FrameSpec:
             CrossdraftError: no preprocessor file, or one that is broken or asks for something we do not do.
         """
         where, settings = _settings(Path(folder))
+
+        def does(step: str) -> bool:
+            return bool(settings.get(f"do_{step}", step != "center_crop"))
+
         try:
             return cls(
-                size=_size(settings) if settings.get("do_resize", True) else None,
-                crop=_pair(settings["crop_size"]) if settings.get("do_center_crop") else None,
-                mean=tuple(settings["image_mean"]) if settings.get("do_normalize", True) else (0.0, 0.0, 0.0),
-                std=tuple(settings["image_std"]) if settings.get("do_normalize", True) else (1.0, 1.0, 1.0),
-                rescale=float(settings.get("rescale_factor", 1 / 255))
-                if settings.get("do_rescale", True)
-                else 1.0,
-                resample=RESAMPLE[settings.get("resample", 3)],
+                size=_size(settings) if does("resize") else None,
+                crop=_pair(settings["crop_size"]) if does("center_crop") else None,
+                mean=_three(settings["image_mean"]) if does("normalize") else (0.0, 0.0, 0.0),
+                std=_three(settings["image_std"]) if does("normalize") else (1.0, 1.0, 1.0),
+                rescale=float(settings.get("rescale_factor", 1 / 255)) if does("rescale") else 1.0,
+                resample=RESAMPLE.get(settings.get("resample", 3), str(settings.get("resample"))),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, CrossdraftError) as error:
+            reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise CrossdraftError(
-                f"{where} lacks a usable setting ({type(error).__name__}: {error}); it must give size, image_mean and "
-                "image_std, with resample 2 (bilinear) or 3 (bicubic)."
+                f"{where} cannot be used: {reason}; take it from the checkpoint again."
             ) from None
 
 
@@ -93,17 +104,27 @@ def _settings(folder: Path) -> tuple[Path, Mapping[str, Any]]:
 
 
 def _size(settings: Mapping[str, Any]) -> int | tuple[int, int] | PixelBudget:
-    size = settings.get("size")
     if "merge_size" in settings:  # the Qwen family: areas under the names of edges
-        size = size or {}
+        size = settings.get("size") or {}
         low = settings.get("min_pixels") or size["shortest_edge"]
         high = settings.get("max_pixels") or size["longest_edge"]
         return PixelBudget(int(low), int(high), int(settings["patch_size"]) * int(settings["merge_size"]))
+    size = settings["size"]
     if isinstance(size, int):
         return size
     if isinstance(size, dict) and set(size) == {"shortest_edge"}:
         return int(size["shortest_edge"])
     return _pair(size)
+
+
+def _sides(size: int | tuple[int, int] | PixelBudget | None) -> tuple[int, ...]:
+    if isinstance(size, PixelBudget):
+        return size.low, size.high, size.multiple
+    return (size,) if isinstance(size, int) else size or ()
+
+
+def _three(values: Any) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
 
 
 def _pair(size: Any) -> tuple[int, int]:

@@ -130,12 +130,8 @@ def convert_eventgpt(
             vision_config_of(weights) if vision_config is None else _read_vision_config(Path(vision_config))
         )
         add_patch, add_start_end = (bool(raw.get(key, default)) for key, default in FLAGS)
-        wanted = [EV_PATCH] * add_patch + [EV_START, EV_END] * add_start_end + [EVENT]
-        tokenizer.add_tokens(wanted, special_tokens=True)  # known ones keep their ids
-        vocabulary = tokenizer.get_vocab()
-        tokens = {token: vocabulary[token] for token in wanted}
+        tokens = _add_tokens(tokenizer, add_patch, add_start_end)
         rows_read, rows = _extend_vocabulary(weights, len(tokenizer))
-        fresh = tuple(token for token, row in tokens.items() if row >= rows_read)
         config = EventGPTConfig(
             vision_config=vision,
             text_config=_text_config(raw, rows),
@@ -146,42 +142,54 @@ def convert_eventgpt(
             dtype=weights[EMBEDDING].dtype,
         )
         check_strict(config, weights)
+        report = ConversionReport(
+            source=str(source),
+            destination=str(destination),
+            tensors=len(weights),
+            parameters=sum(tensor.numel() for tensor in weights.values()),
+            dtype=str(weights[EMBEDDING].dtype).removeprefix("torch."),
+            dropped=tuple(dropped),
+            vision=f"{vision.num_hidden_layers} layers of {vision.num_attention_heads} heads and reads "
+            f"{vision.image_size} px in patches of {vision.patch_size}",
+            add_start_end=add_start_end,
+            add_patch=add_patch,
+            rows_read=rows_read,
+            rows_written=rows,
+            tokens=tokens,
+            fresh_tokens=tuple(token for token, row in tokens.items() if row >= rows_read),
+            num_event_frames=num_event_frames,
+        )
         config.save_pretrained(folder)
-        _generation_config(config, {tokens[token] for token in (*fresh, EVENT)}).save_pretrained(folder)
+        _generation_config(config, report).save_pretrained(folder)
         EventGPTProcessor(config, tokenizer).save_pretrained(folder)
         write_weights(folder, weights, on_shard)
-    return ConversionReport(
-        source=str(source),
-        destination=str(destination),
-        tensors=len(weights),
-        parameters=sum(tensor.numel() for tensor in weights.values()),
-        dtype=str(weights[EMBEDDING].dtype).removeprefix("torch."),
-        dropped=tuple(dropped),
-        vision=f"{vision.num_hidden_layers} layers of {vision.num_attention_heads} heads and reads "
-        f"{vision.image_size} px in patches of {vision.patch_size}",
-        add_start_end=add_start_end,
-        add_patch=add_patch,
-        rows_read=rows_read,
-        rows_written=rows,
-        tokens=tokens,
-        fresh_tokens=fresh,
-        num_event_frames=num_event_frames,
-    )
+    return report
 
 
 def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The checkpoint's tokenizer, from `tokenizer.json` or else from sentencepiece's `tokenizer.model`."""
-    if (folder / "tokenizer.json").is_file():
-        return PreTrainedTokenizerFast.from_pretrained(str(folder))
-    if not (folder / "tokenizer.model").is_file():
+    fast, slow = folder / "tokenizer.json", folder / "tokenizer.model"
+    if not fast.is_file() and not slow.is_file():
         raise CrossdraftError(
             f"{folder} holds neither tokenizer.json nor tokenizer.model; add Vicuna's tokenizer to it."
         )
-    if importlib.util.find_spec("sentencepiece") is None:
+    if not fast.is_file() and importlib.util.find_spec("sentencepiece") is None:
         raise CrossdraftError(
-            f"Reading {folder / 'tokenizer.model'} needs the package sentencepiece; install it or add tokenizer.json."
+            f"Reading {slow} needs the package sentencepiece; install it, or add a tokenizer.json."
         )
-    return LlamaTokenizer.from_pretrained(str(folder))
+    kind = PreTrainedTokenizerFast if fast.is_file() else LlamaTokenizer
+    try:
+        return kind.from_pretrained(str(folder))
+    except Exception as error:  # the tokenizers library raises nothing narrower
+        raise CrossdraftError(f"The tokenizer in {folder} is damaged ({_one_line(error)}).") from error
+
+
+def _add_tokens(tokenizer: PreTrainedTokenizerBase, add_patch: bool, add_start_end: bool) -> dict[str, int]:
+    """Add what the official loader adds, in its order, and the placeholder. Known tokens keep their ids."""
+    wanted = [EV_PATCH] * add_patch + [EV_START, EV_END] * add_start_end + [EVENT]
+    tokenizer.add_tokens(wanted, special_tokens=True)
+    vocabulary = tokenizer.get_vocab()
+    return {token: vocabulary[token] for token in wanted}
 
 
 def _extend_vocabulary(weights: dict[str, Tensor], tokens: int) -> tuple[int, int]:
@@ -206,7 +214,7 @@ def _read_vision_config(path: Path) -> CLIPVisionConfig:
     try:
         return CLIPVisionConfig(**cast("dict[str, Any]", nested))
     except (TypeError, StrictDataclassError) as error:
-        raise CrossdraftError(f"{path} is not a CLIP vision configuration ({_first_line(error)}).") from error
+        raise CrossdraftError(f"{path} is not a CLIP vision configuration ({_one_line(error)}).") from error
 
 
 def _text_config(raw: Mapping[str, object], rows: int) -> LlamaConfig:
@@ -216,23 +224,23 @@ def _text_config(raw: Mapping[str, object], rows: int) -> LlamaConfig:
     }
     fields = {key: value for key, value in raw.items() if key in known}
     try:
-        return LlamaConfig(**cast("dict[str, Any]", fields | {"vocab_size": rows}))
+        return LlamaConfig(
+            **cast("dict[str, Any]", fields | {"vocab_size": rows, "tie_word_embeddings": False})
+        )
     except (TypeError, ValueError, StrictDataclassError) as error:
-        raise CrossdraftError(
-            f"config.json of the checkpoint is no Llama's ({_first_line(error)})."
-        ) from error
+        raise CrossdraftError(f"config.json of the checkpoint is no Llama's ({_one_line(error)}).") from error
 
 
-def _generation_config(config: EventGPTConfig, untrained: set[int]) -> GenerationConfig:
-    """Greedy decoding that never writes a token without a trained row."""
+def _generation_config(config: EventGPTConfig, report: ConversionReport) -> GenerationConfig:
+    """Greedy decoding that never writes the placeholder or a token without a trained row."""
     text = config.text_config
     return GenerationConfig(
         bos_token_id=text.bos_token_id,
         eos_token_id=text.eos_token_id,
         pad_token_id=text.pad_token_id if text.pad_token_id is not None else text.eos_token_id,
-        suppress_tokens=sorted(untrained),
+        suppress_tokens=sorted({report.tokens[token] for token in (*report.fresh_tokens, EVENT)}),
     )
 
 
-def _first_line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]

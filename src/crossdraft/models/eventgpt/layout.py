@@ -108,7 +108,7 @@ def extend_rows(weight: Tensor, rows: int) -> Tensor:
 
     As a row of the head the mean scores the mean of all logits, so greedy decoding never picks an added token.
     """
-    mean = weight.double().mean(dim=0, keepdim=True).to(weight.dtype)
+    mean = weight.mean(dim=0, keepdim=True, dtype=torch.float64).to(weight.dtype)
     return torch.cat([weight, mean.expand(rows - len(weight), -1)])
 
 

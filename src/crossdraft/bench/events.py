@@ -1,0 +1,171 @@
+"""`python -m crossdraft.bench.events`: how long event frames, slices of a recording, and simulation take.
+
+The recordings are made on the spot: a textured scene that slides past a simulated 640x480 sensor, brought to the
+rate of a busy DSEC drive and repeated for some seconds. `--recording FILE` repeats a real window instead. The
+sliced file lies in the page cache, as after any first reading.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossdraft.bench.environment import environment
+from crossdraft.bench.statistics import Quartiles, quartiles
+from crossdraft.errors import CrossdraftError
+from crossdraft.events import Events, Simulator, eventgpt_frames, read_events, write_dsec_h5
+from crossdraft.events.simulate import PRESETS
+
+WIDTH, HEIGHT = 640, 480
+WINDOW_US = 50_000
+RATE_MEV_S = 5.87  # the busiest of the real windows that the project was measured on
+SMALL, SMALL_HZ = 112, 500  # the sensor and rate of the training scenes
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One measurement: what was done to how many events, in ms, and the time it should stay within (None: no aim)."""
+
+    name: str
+    events: int
+    ms: Quartiles
+    reach_ms: float | None
+
+
+def measure(window: Events, seconds: float, repeats: int) -> list[Timing]:
+    """Frames of the window; a slice of 1 s out of a file of `seconds` at the window's rate; simulation."""
+    timings = [
+        timed("5 EventGPT frames of a 50 ms window", window, lambda _: eventgpt_frames(window), repeats, 10)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.h5"
+        write_dsec_h5(path, repeated(window, seconds))
+        starts = window.t0 + np.linspace(0, (seconds - 1) * 1e6, repeats).astype(int)
+
+        def one_second(i: int) -> Events:
+            return read_events(path, start_us=int(starts[i]), end_us=int(starts[i]) + 1_000_000)
+
+        timings.append(timed("1 s slice of a DSEC h5", one_second(0), one_second, repeats, 400))
+    for preset in ("clean", "default", "noisy"):
+        timings.append(simulation(preset, repeats))
+    return timings
+
+
+def timed(
+    name: str, events: Events, work: Callable[[int], object], repeats: int, reach_ms: float | None
+) -> Timing:
+    """Run `work(i)` for i below `repeats`, after one run that does not count."""
+    work(0)
+    times = []
+    for i in range(repeats):
+        start = time.perf_counter()
+        work(i)
+        times.append((time.perf_counter() - start) * 1e3)
+    return Timing(name, len(events), quartiles(times), reach_ms)
+
+
+def simulation(preset: str, repeats: int) -> Timing:
+    """Time for each frame of a small sensor at 500 Hz in which a square moves by a pixel every 10 ms."""
+    frames = np.full((200, SMALL, SMALL), 60, np.uint8)
+    for i, frame in enumerate(frames):
+        frame[40:64, 10 + i // 5 : 34 + i // 5] = 180
+    simulator = Simulator(PRESETS[preset], 0)
+    chunks = [simulator.feed(frame, i * 1_000_000 // SMALL_HZ) for i, frame in enumerate(frames)]
+    count = sum(map(len, chunks))
+
+    def clip(_: int) -> None:
+        fresh = Simulator(PRESETS[preset], 0)
+        for i, frame in enumerate(frames):
+            fresh.feed(frame, i * 1_000_000 // SMALL_HZ)
+
+    whole = timed("", chunks[0], clip, repeats, None).ms
+    ms = Quartiles(*(value / len(frames) for value in (whole.median, whole.q1, whole.q3)))
+    return Timing(f"a simulated {SMALL}x{SMALL} frame, {preset}", round(count / len(frames)), ms, 0.2)
+
+
+def synthetic_window(rate_mev_s: float = RATE_MEV_S, seed: int = 0) -> Events:
+    """50 ms of a sliding texture at a given rate, from our own simulator."""
+    wanted = round(rate_mev_s * WINDOW_US)
+    texture = _texture(np.random.default_rng(seed))
+    simulator, chunks, count = Simulator(PRESETS["clean"], seed), [], 0
+    for step in range(texture.shape[1] - WIDTH):
+        chunks.append(simulator.feed(np.ascontiguousarray(texture[:, step : step + WIDTH]), step * 10_000))
+        count += len(chunks[-1])
+        if count >= wanted:
+            break
+    x, y, t, p = (np.concatenate([getattr(chunk, name) for chunk in chunks])[:wanted] for name in "xytp")
+    scaled = (t - t[0]) * (WINDOW_US - 1) // max(int(t[-1] - t[0]), 1)
+    return Events.checked(x, y, scaled, p, WIDTH, HEIGHT)
+
+
+def repeated(window: Events, seconds: float) -> Iterator[Events]:
+    """The window again and again, each time 50 ms later."""
+    for i in range(round(seconds * 1e6 / WINDOW_US)):
+        yield Events(window.x, window.y, window.t + i * WINDOW_US, window.p, window.width, window.height)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m crossdraft.bench.events", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument(
+        "--recording", type=Path, help="a real recording of at least 50 ms instead of a made-up one"
+    )
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of the file that is sliced")
+    parser.add_argument("--repeats", type=int, default=20, help="runs of each measurement")
+    parser.add_argument("--json", action="store_true", help="report as JSON")
+    options = parser.parse_args(arguments)
+    try:
+        if options.seconds < 1 or options.repeats < 1:
+            raise CrossdraftError("Give --seconds of at least 1 and --repeats of at least 1.")
+        window = synthetic_window() if options.recording is None else _first_window(options.recording)
+        print("measuring …", file=sys.stderr)  # noqa: T201
+        timings = measure(window, options.seconds, options.repeats)
+    except CrossdraftError as error:
+        print(f"crossdraft: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    source = "synthetic" if options.recording is None else str(options.recording)
+    print(_report(timings, source, options.json))  # noqa: T201
+    return 0
+
+
+def _report(timings: list[Timing], source: str, as_json: bool) -> str:
+    if as_json:
+        rows = [asdict(timing) for timing in timings]
+        return json.dumps({"environment": environment(), "recording": source, "timings": rows}, indent=2)
+    lines = [f"recording: {source}"]
+    for timing in timings:
+        aim = "" if timing.reach_ms is None else f", to reach {timing.reach_ms:g}"
+        ms = timing.ms
+        lines.append(
+            f"{timing.name}: {ms.median:.3g} ms ({ms.q1:.3g} to {ms.q3:.3g}){aim}; {timing.events:,} events"
+        )
+    return "\n".join(lines)
+
+
+def _first_window(path: Path) -> Events:
+    whole = read_events(path)
+    return whole.slice(whole.t0, whole.t0 + WINDOW_US)
+
+
+def _texture(rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Blurred noise, wider than the sensor, over most of the grey scale."""
+    noise = rng.standard_normal((HEIGHT + 8, WIDTH + 108))
+    for axis in (0, 1):
+        sums = np.cumsum(noise, axis=axis)
+        noise = np.take(sums, range(8, sums.shape[axis]), axis) - np.take(
+            sums, range(sums.shape[axis] - 8), axis
+        )
+    return np.clip(110 + 55 * noise / noise.std(), 5, 250).astype(np.uint8)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Prefill beside drafting, with the real engine: one after the other, in a thread, in a process of its own."""
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+import torch
+
+from crossdraft.bench.scale_models import parameters, random_drafter
+from crossdraft.bench.scale_passes import clocked, sample
+from crossdraft.bench.statistics import Quartiles, quartiles
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter
+from crossdraft.engine.placement import DrafterLost, Inline, Placement
+from crossdraft.engine.process import Process
+from crossdraft.engine.request import Request
+from crossdraft.engine.stats import Stats
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+
+READING = ("prepare", "encode", "prefill")
+NEW_TOKENS, NODES, REPEATS, STEPS = 16, 4, 3, 8
+PLACEMENTS = ("before", "thread", "process")
+State = TypeVar("State")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One placement. Times in seconds, medians over the repeats unless they are quartiles.
+
+    Args:
+        placement: `before` (one after the other), `thread` (two CUDA streams on a GPU), `process`.
+        skipped: why it was not measured, or None.
+        reading_alone, reading: the target's prefill without a drafter and with it.
+        hidden_tokens: drafted when the prefill was over.
+        hidden_share: part of the drafting inside the prefill.
+        ttft: time to the first token with the drafter; `ttft_alone` without.
+        engine_per_round: the engine's own time per round after the prefill, without target and drafter.
+        overhead_share: the same relative to the round.
+    """
+
+    placement: str
+    skipped: str | None = None
+    reading_alone: Quartiles | None = None
+    reading: Quartiles | None = None
+    hidden_tokens: float = 0.0
+    hidden_share: float | None = None
+    ttft_alone: float = 0.0
+    ttft: float = 0.0
+    engine_per_round: float = 0.0
+    overhead_share: float = 0.0
+
+    @property
+    def slowdown(self) -> float | None:
+        """By how much drafting slowed the prefill; 0 = not at all."""
+        if self.reading is None or self.reading_alone is None:
+            return None
+        return self.reading.median / self.reading_alone.median - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCost:
+    """A drafter alone: reading its prompt, and one token."""
+
+    name: str
+    parameters: int
+    read: Quartiles
+    step: Quartiles
+
+
+class OnStream(Generic[State]):
+    """A drafter whose work goes to a CUDA stream of its own, so that it can overlap with the target's."""
+
+    def __init__(self, drafter: Drafter[State], device: torch.device) -> None:
+        self.drafter = drafter
+        self.needs = drafter.needs
+        self.stream = torch.cuda.Stream(device)
+
+    def begin(self, requests: Sequence[Request]) -> list[State]:
+        with torch.cuda.stream(self.stream):
+            return self.drafter.begin(requests)
+
+    def propose(self, states: Sequence[State], budgets: Sequence[Budget]) -> list[Draft]:
+        with torch.cuda.stream(self.stream):
+            return self.drafter.propose(states, budgets)
+
+    def commit(self, states: Sequence[State], verdicts: Sequence[Committed]) -> None:
+        with torch.cuda.stream(self.stream):
+            self.drafter.commit(states, verdicts)
+
+    def end(self, states: Sequence[State]) -> None:
+        self.drafter.end(states)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where the drafter runs: its device and dtype, and the cores of a process of its own."""
+
+    device: torch.device
+    dtype: torch.dtype
+    cores: tuple[int, ...] | None = None
+
+
+def measure_drafter(
+    target: Target, name: str, where: Where, budget_s: float, say: Say
+) -> tuple[DraftCost, list[Beside]]:
+    """One drafter: alone, then beside the target's prefill in every placement.
+
+    Raises:
+        CrossdraftError: its weights do not fit.
+    """
+    banned = tuple(sorted(target.reserved))
+    factory = partial(random_drafter, name, str(where.device), where.dtype, banned)
+    say(f"{name}: making its weights")
+    drafter = factory()
+    if drafter.model.vocab_size > target.vocab_size:
+        raise CrossdraftError(
+            f"The drafter {name} has {drafter.model.vocab_size} tokens, the target {target.vocab_size}; "
+            "give a drafter with the target's vocabulary."
+        )
+    say(f"{name}: alone")
+    cost = DraftCost(name, parameters(drafter.model.model), *_alone(drafter, budget_s))
+    found = []
+    for placement in PLACEMENTS[:2]:
+        say(f"{name}: {placement}")
+        worker = OnStream(drafter, where.device) if where.device.type == "cuda" else drafter
+        hidden = "before" if placement == "before" else "beside"
+        found.append(_beside(target, placement, Inline(worker, CostModel(), hidden)))
+    del drafter, worker
+    gc.collect()
+    torch.cuda.empty_cache()
+    say(f"{name}: process")
+    try:
+        found.append(_beside(target, "process", Process(factory, where.cores, patience_s=120.0)))
+    except (CrossdraftError, DrafterLost) as error:
+        found.append(Beside("process", skipped=str(error)))
+    return cost, found
+
+
+def _alone(drafter: Drafter[State], budget_s: float) -> tuple[Quartiles, Quartiles]:
+    """Seconds to read the prompt, and per drafted token."""
+    request, device = Request("scale", max_new_tokens=STEPS + 1), drafter.model.device
+    read = sample(lambda: clocked(device, lambda: drafter.begin([request])), budget_s)
+
+    def steps() -> float:
+        states = drafter.begin([request])
+        drafter.propose(states, [Budget(1)])  # the first token costs no pass: reading gave its logits
+        return clocked(device, lambda: drafter.propose(states, [Budget(1 + STEPS)])) / STEPS
+
+    return read, sample(steps, budget_s)
+
+
+def _beside(target: Target, name: str, placement: Placement) -> Beside:
+    """Answers with and without the drafter, interleaved, one warm-up each."""
+    request = Request("scale", max_new_tokens=NEW_TOKENS)
+    alone, both = Decoder(target), Decoder(target, placement, nodes=NODES, adaptive=False)
+    runs: list[tuple[Stats, Stats]] = []
+    try:
+        for _ in range(1 + REPEATS):
+            own, answer = alone.generate([request])[0], both.generate([request])[0]
+            if answer.notes:
+                return Beside(name, skipped=answer.notes[0])
+            runs.append((own.stats, answer.stats))
+    finally:
+        placement.close()
+    without, beside = (list(stats) for stats in zip(*runs[1:], strict=True))
+    shares = [stats.hidden_share for stats in beside if stats.hidden_share is not None]
+    return Beside(
+        placement=name,
+        reading_alone=quartiles([_reading(stats) for stats in without]),
+        reading=quartiles([_reading(stats) for stats in beside]),
+        hidden_tokens=quartiles([stats.hidden_drafted for stats in beside]).median,
+        hidden_share=quartiles(shares).median if shares else None,
+        ttft_alone=quartiles([stats.ttft_s for stats in without]).median,
+        ttft=quartiles([stats.ttft_s for stats in beside]).median,
+        engine_per_round=quartiles([_engine_per_round(stats) for stats in beside]).median,
+        overhead_share=quartiles([stats.overhead_share for stats in beside]).median,
+    )
+
+
+def _reading(stats: Stats) -> float:
+    return sum(stats.stages_s[stage] for stage in READING)
+
+
+def _engine_per_round(stats: Stats) -> float:
+    """Seconds of a round that neither the target's forward nor the drafter took; the ride-along is no such round."""
+    times = stats.stages_s
+    own = times.get("rounds", 0.0) - times.get("verify", 0.0) - times.get("draft", 0.0)
+    return own / (stats.rounds - 1) if stats.rounds > 1 else 0.0

@@ -1,0 +1,219 @@
+"""Shapes of any size with random weights: what a pass costs does not depend on what the weights say."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForImageTextToText,
+    CLIPVisionConfig,
+    LlamaConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    VideoLlavaConfig,
+)
+
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Prompt, Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.models.eventgpt import EventGPTConfig
+
+VOCABULARY, IMAGE, VIDEO = (
+    32064,
+    32000,
+    32001,
+)  # Video-LLaVA-7B's head has padded rows behind its 32003 tokens
+FRAMES = 8
+BEFORE, AFTER = 6, 30  # text tokens in front of the clip and behind it
+SPARE = 1.1  # room for activations and caches, relative to the weights
+
+
+def _clip_large() -> CLIPVisionConfig:
+    """CLIP ViT-L/14."""
+    return CLIPVisionConfig(
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        image_size=224,
+        patch_size=14,
+        projection_dim=768,
+    )
+
+
+def _clip_base() -> CLIPVisionConfig:
+    """CLIP ViT-B/16."""
+    return CLIPVisionConfig(
+        hidden_size=768,
+        intermediate_size=3072,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        image_size=224,
+        patch_size=16,
+        projection_dim=512,
+    )
+
+
+def _video_llava(text: LlamaConfig) -> VideoLlavaConfig:
+    """Eight frames of 224 x 224: 8 x 257 visual tokens."""
+    return VideoLlavaConfig(
+        vision_config=_clip_large(), text_config=text, image_token_index=IMAGE, video_token_index=VIDEO
+    )
+
+
+def _small_llama(hidden: int, layers: int, vocabulary: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=hidden // 64,
+        max_position_embeddings=4096,
+    )
+
+
+TARGETS: dict[str, Callable[[], PretrainedConfig]] = {
+    "video-llava-7b": lambda: _video_llava(LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=4096)),
+    "0.5b": lambda: _video_llava(_small_llama(1024, 24, VOCABULARY)),
+}
+DRAFTERS: dict[str, Callable[[], PretrainedConfig]] = {
+    "eventgpt-7b": EventGPTConfig,
+    "small": lambda: EventGPTConfig(vision_config=_clip_base(), text_config=_small_llama(512, 8, 32001)),
+}
+
+
+def shape_of(name: str, presets: dict[str, Callable[[], PretrainedConfig]]) -> PretrainedConfig:
+    """A preset by name, or a Hugging Face `config.json` by path.
+
+    Raises:
+        CrossdraftError: neither, or a class whose prompt is not known here.
+    """
+    if name in presets:
+        return presets[name]()
+    path = Path(name)
+    if not path.is_file():
+        raise CrossdraftError(
+            f"'{name}' is neither {', '.join(presets)} nor a file; give the path of a config.json."
+        )
+    try:
+        raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        config = AutoConfig.for_model(**raw)
+    except (ValueError, TypeError, KeyError) as error:
+        raise CrossdraftError(
+            f"{path} is no configuration of a known model ({str(error).splitlines()[0]})."
+        ) from error
+    if config.model_type not in ("video_llava", "eventgpt"):
+        raise CrossdraftError(
+            f"{path} describes a '{config.model_type}'; scale knows video_llava and eventgpt."
+        )
+    return config
+
+
+def random_prompt(config: Any, seed: int) -> Prompt:
+    """Text, a clip of noise, text: as many tokens as the real prompt has."""
+    generator = torch.Generator().manual_seed(seed)
+    side = config.vision_config.image_size
+    if config.model_type == "eventgpt":
+        frames, count = config.num_event_frames, config.event_seq_length
+    else:
+        frames, count = FRAMES, FRAMES * ((side // config.vision_config.patch_size) ** 2 + 1)
+    clip = torch.full((count,), config.video_token_id)
+    lowest = min(i for i in (config.video_token_id, getattr(config, "image_token_id", None)) if i is not None)
+    text = torch.randint(3, lowest, (BEFORE + AFTER,), generator=generator)
+    pixels = torch.randn(1, frames, 3, side, side, generator=generator)
+    return Prompt(torch.cat([text[:BEFORE], clip, text[BEFORE:]]), {"pixel_values_videos": pixels})
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A `prepare` that has one prompt for every request."""
+
+    prompt: Prompt
+
+    def __call__(self, request: Request) -> Prompt:
+        return self.prompt
+
+
+def random_target(
+    config: PretrainedConfig, device: torch.device, dtype: torch.dtype, seed: int = 0
+) -> Target:
+    """A model with random weights behind our adapter. It never ends an answer by itself.
+
+    The weights are drawn on the device in their final dtype: there is no copy in float32 anywhere.
+
+    Raises:
+        CrossdraftError: it does not fit into the memory that is free.
+    """
+    check_memory(config, device, dtype)
+    torch.manual_seed(seed)
+    with torch.device(device):
+        model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    return Target(model.requires_grad_(False), Fixed(random_prompt(config, seed)), no_text, eos=())
+
+
+def random_drafter(
+    name: str, device: str, dtype: torch.dtype, banned: Sequence[int] = (), seed: int = 1
+) -> IndependentDrafter:
+    """A drafter with random weights; a module's function, so that a process of its own can make it."""
+    target = random_target(shape_of(name, DRAFTERS), torch.device(device), dtype, seed)
+    return IndependentDrafter(target, banned)
+
+
+def no_text(tokens: Sequence[int]) -> str:
+    """Random weights write no text."""
+    return ""
+
+
+def check_memory(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> None:
+    """Refuse a model that cannot fit, before hours of swapping."""
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(config, dtype=dtype)
+    needed = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize * SPARE
+    free = free_memory(device)
+    if needed > free:
+        raise CrossdraftError(
+            f"The {config.model_type} needs {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, {device} has "
+            f"{free / 1e9:.1f} GB free; choose a smaller --config, another --dtype or another --device."
+        )
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes that can still be allocated."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), math.inf)
+
+
+def parameters(model: PreTrainedModel) -> int:
+    """How many numbers a model holds."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def decode_bytes(model: Any) -> int:
+    """Bytes of weights that decoding one token must read: the language model and its head.
+
+    Of the embedding table one row is read; a tied head is the whole table, and counts once.
+    """
+    head = list(model.get_output_embeddings().parameters())
+    table = {id(parameter) for parameter in model.get_input_embeddings().parameters()}
+    body = [p for p in model.base_model.language_model.parameters() if id(p) not in table]
+    return sum(parameter.numel() * parameter.element_size() for parameter in (*body, *head))
+
+
+def cache_bytes(text: Any, tokens: int, dtype: torch.dtype) -> int:
+    """Bytes of keys and values of so many tokens."""
+    heads = text.num_key_value_heads or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return 2 * text.num_hidden_layers * heads * width * tokens * dtype.itemsize

@@ -1,0 +1,109 @@
+"""The same question to the target alone: is it the same text, and how much faster was it?"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+
+import torch
+
+from crossdraft.api import Engine
+from crossdraft.bench.divergence import first_difference
+from crossdraft.engine.conformance import full_forward
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.request import Answer, Request
+from crossdraft.engine.target import Target
+
+REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two greedy answers part.
+
+    Args:
+        position: index of the first token that differs.
+        alone, drafted: the text of the token on either side; empty where an answer had ended.
+        gap: the target's top logit minus its second there. Rounding may flip a gap near zero, a wide one is a fault.
+    """
+
+    position: int
+    alone: str
+    drafted: str
+    gap: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The drafted answer beside the target's own, both measured without anybody watching, in turns.
+
+    Args:
+        identical: greedy: the tokens are the same in every run. None when sampling: there only the distribution is.
+        difference: where they part, if they do.
+        speedup: Σ time of the target alone / Σ time with the drafter, each per token.
+        alone_ms, drafted_ms: median time of an answer.
+        repeats: runs of each.
+    """
+
+    identical: bool | None
+    difference: Difference | None
+    speedup: float
+    alone_ms: float
+    drafted_ms: float
+    repeats: int
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return asdict(self)
+
+    def sentence(self) -> str:
+        """For people."""
+        times = f"{self.alone_ms:.0f} ms alone, {self.drafted_ms:.0f} ms with the drafter"
+        speed = (
+            f"{self.speedup:.2f}x as fast as the target alone ({times}; median of {self.repeats} runs each)"
+        )
+        if self.identical is None:
+            return f"{speed}; sampled, so the tokens may differ while their distribution is the same"
+        if self.difference is None:
+            return f"{speed}; the tokens are identical"
+        at = self.difference
+        return (
+            f"{speed}; the tokens DIFFER from token {at.position} on: {at.alone!r} alone, {at.drafted!r} drafted; "
+            f"the target's top two logits are {at.gap:.2g} apart there"
+        )
+
+
+def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REPEATS) -> Comparison:
+    """Answer again with and without the drafter, in turns; `answer` was given before and is compared as well."""
+    alone = Engine(engine.target, None, engine.options, CostModel())
+    ours: list[Answer] = []
+    theirs: list[Answer] = []
+    for _ in range(repeats):
+        ours.append(engine.generate(request))
+        theirs.append(alone.generate(request))
+    difference = None
+    if request.sampling.greedy:
+        own = theirs[0].tokens
+        other = next((run.tokens for run in (answer, *ours) if run.tokens != own), None)
+        difference = None if other is None else find_difference(engine.target, request, own, other)
+    return Comparison(
+        identical=difference is None if request.sampling.greedy else None,
+        difference=difference,
+        speedup=round(_per_token(theirs) / _per_token(ours), 3),
+        alone_ms=round(1e3 * median(run.stats.total_s for run in theirs), 2),
+        drafted_ms=round(1e3 * median(run.stats.total_s for run in ours), 2),
+        repeats=repeats,
+    )
+
+
+@torch.inference_mode()
+def find_difference(target: Target, request: Request, own: Sequence[int], other: Sequence[int]) -> Difference:
+    """The first difference of two answers, and how close the target's call was there."""
+    at = first_difference(own, other)
+    first, second = full_forward(target, target.prepare(request), own[:at]).double().topk(2).values.tolist()
+    return Difference(at, target.decode(own[at : at + 1]), target.decode(other[at : at + 1]), first - second)
+
+
+def _per_token(answers: Sequence[Answer]) -> float:
+    return sum(answer.stats.total_s for answer in answers) / sum(
+        answer.stats.new_tokens for answer in answers
+    )

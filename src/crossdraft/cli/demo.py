@@ -1,0 +1,98 @@
+"""`crossdraft demo`: a clip made on the spot, questions answered, each beside the target alone."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from crossdraft.cli.compare import Comparison
+    from crossdraft.engine.request import Answer
+    from crossdraft.scenes import QA
+
+app = typer.Typer(help="Make a clip and ask it questions.")
+
+KINDS = ("describe", "lead motion", "watch for", "layout")
+REPEATS = 2
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the clip.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Which of the test scenes.")] = 0,
+    target: Annotated[str, typer.Option(help="'reference', or the folder of a checkpoint.")] = "reference",
+    drafter: Annotated[str, typer.Option(help="event, blind, or the folder of an EventGPT.")] = "event",
+    no_color: Annotated[bool, typer.Option("--no-color", help="Plain text, no escape codes.")] = False,
+) -> None:
+    """Make a clip of a scene no training has seen, ask it questions in wordings no training has seen, and compare."""
+    from crossdraft.api import Request
+    from crossdraft.cli.ask import show
+    from crossdraft.cli.compare import compare
+    from crossdraft.cli.session import Setup, opened, stream
+    from crossdraft.cli.view.terminal import PlainView, TerminalView, coloured, console_for
+    from crossdraft.scenes import ask, make_scene, split_seeds, write_clip
+
+    if drafter == "none":
+        raise CrossdraftError("The demo compares a drafter with the target alone; name a drafter.")
+    test = split_seeds("test")
+    if seed >= len(test):
+        raise CrossdraftError(f"There are {len(test)} test scenes; give a --seed below that.")
+    colour = coloured(wanted=not no_color)
+    console = console_for(colour=colour)
+    scene = make_scene(test[seed])
+    clip = write_clip(scene, out)
+    console.print(f"A road scene: {clip.video} and {clip.events}", markup=False)
+    asked = [ask(scene, kind, 0, held_out=True) for kind in KINDS]
+    requests = [Request(qa.question, clip.video, clip.events) for qa in asked]
+    results = []
+    with opened(Setup(target, drafter), requests[0]) as engine:
+        for qa, request in zip(asked, requests, strict=True):
+            console.rule() if colour else console.print()
+            console.print(qa.question, style="bold", markup=False)
+            answer = stream(engine, request, TerminalView(console) if colour else PlainView())
+            show(console, answer, engine.target)
+            comparison = compare(engine, request, answer, REPEATS)
+            console.print(f"\n{comparison.sentence()}", markup=False)
+            results.append((qa, answer, comparison))
+    summarise(console, results)
+    console.print(
+        f'\nAsk it yourself: crossdraft ask --video {clip.video} --events {clip.events} "…"', markup=False
+    )
+
+
+def summarise(console: "Console", results: "list[tuple[QA, Answer, Comparison]]") -> None:
+    """One line for each question, and the whole."""
+    from rich.table import Table
+
+    from crossdraft.scenes import score
+
+    table = Table(
+        "question", "facts right", "tokens", "τ", "hidden", "alone", "drafted", "faster", "identical"
+    )
+    for qa, answer, comparison in results:
+        facts = score(qa.facts, answer.text)
+        share = answer.stats.hidden_share
+        table.add_row(
+            qa.kind,
+            f"{sum(facts.values())}/{len(facts)}",
+            str(answer.stats.new_tokens),
+            f"{answer.stats.tau:.2f}",
+            "–" if share is None else f"{share:.0%}",
+            f"{comparison.alone_ms:.0f} ms",
+            f"{comparison.drafted_ms:.0f} ms",
+            f"{comparison.speedup:.2f}x",
+            "yes" if comparison.identical else "NO",
+        )
+    console.print()
+    console.print(table)
+    alone = sum(comparison.alone_ms for _, _, comparison in results)
+    drafted = sum(comparison.drafted_ms for _, _, comparison in results)
+    identical = all(comparison.identical for _, _, comparison in results)
+    same = (
+        "and the same text as the target alone" if identical else "but NOT the same text as the target alone"
+    )
+    console.print(f"All questions together: {alone / drafted:.2f}x as fast, {same}.", markup=False)

@@ -1,0 +1,73 @@
+"""Hugging Face as a peer: the same tokens, and an assistant that is as good as it can be made."""
+
+import pytest
+import torch
+
+from crossdraft.api import Engine, Options
+from crossdraft.bench.blank import blank_window
+from crossdraft.bench.contestants import EngineContestant, Models
+from crossdraft.bench.peers import Assistant, HFContestant
+from crossdraft.bench.workload import Workload, items
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.request import Request
+
+
+@pytest.fixture(scope="module")
+def models(pair):
+    return Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def target(models):
+    return models.load_target()
+
+
+@pytest.fixture(scope="module")
+def item():
+    return next(items(Workload(pairs=1, max_new_tokens=16)))
+
+
+@pytest.fixture(scope="module")
+def assistant(models, target):
+    return Assistant(target, models.drafter(models.blind, target)())
+
+
+def test_all_peers_write_the_targets_tokens(target, item, assistant):
+    own = EngineContestant(Engine(target, None, Options(), CostModel())).answer(item)
+    for peer in (
+        HFContestant(target),
+        HFContestant(target, lookup=True),
+        HFContestant(target, assistant=assistant),
+    ):
+        run = peer.answer(item)
+        assert run.tokens == own.tokens
+        assert 0 < run.ttft_s < run.total_s
+        assert sum(run.stages_s.values()) == pytest.approx(run.total_s)
+        assert run.rounds + run.accepted == len(run.tokens)
+
+
+def test_the_engines_stages_add_up(target, item):
+    run = EngineContestant(Engine(target, None, Options(), CostModel())).answer(item)
+    assert sum(run.stages_s.values()) == pytest.approx(run.total_s)
+    assert run.rounds == len(run.tokens)
+    assert run.stages_s["draft"] == 0
+
+
+def test_the_assistant_reads_exactly_the_twins_own_prompt(models, target, item, assistant):
+    twin = models.drafter(models.blind, target)()
+    blank = Request(item.request.prompt, events=blank_window(models.blind))
+    expected = twin.begin([blank])[0].logits.index_fill(0, twin.banned, float("-inf"))
+    prompt = target.prepare(item.request)
+    with torch.inference_mode():
+        found = assistant(prompt.input_ids[None]).logits[0, -1]
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_a_stock_assistant_would_read_something_else(models, target, item, assistant):
+    from transformers import LlamaForCausalLM
+
+    prompt = target.prepare(item.request)
+    with torch.inference_mode():
+        stock = LlamaForCausalLM.forward(assistant, prompt.input_ids[None]).logits[0, -1]
+        found = assistant(prompt.input_ids[None]).logits[0, -1]
+    assert not torch.allclose(stock, found, atol=1e-2)

@@ -1,0 +1,148 @@
+"""Random weights of any size: bytes counted by hand, and the whole program where nothing but torch is installed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import CLIPVisionConfig, LlamaConfig, VideoLlavaConfig
+
+from crossdraft.bench.scale import main
+from crossdraft.bench.scale_models import (
+    DRAFTERS,
+    TARGETS,
+    cache_bytes,
+    check_memory,
+    decode_bytes,
+    random_prompt,
+    random_target,
+    shape_of,
+)
+from crossdraft.errors import CrossdraftError
+from crossdraft.models.eventgpt import EventGPTConfig
+
+TOWER = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 8,
+    "patch_size": 4,
+}
+TEXT = {
+    "vocab_size": 99,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+# `python -m crossdraft.bench.scale`, on a machine that has nothing but what the engine needs
+BARE = """
+import runpy, sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"typer", "rich", "matplotlib", "av", "h5py", "cv2", "scipy", "pydantic"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+sys.argv[0] = "scale"
+runpy.run_module("crossdraft.bench.scale", run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """config.json of a micro Video-LLaVA and of a micro EventGPT."""
+    folder = tmp_path_factory.mktemp("scale")
+    tower, text = CLIPVisionConfig(**TOWER), LlamaConfig(**TEXT)
+    target = VideoLlavaConfig(
+        vision_config=tower, text_config=text, image_token_index=97, video_token_index=98
+    )
+    target.to_json_file(folder / "target.json")
+    drafter = EventGPTConfig(vision_config=tower, text_config=text, event_token_id=98)
+    drafter.to_json_file(folder / "drafter.json")
+    return folder / "target.json", folder / "drafter.json"
+
+
+def test_everything_on_a_bare_machine(files, tmp_path):
+    target, drafter = map(str, files)
+    out = tmp_path / "scale.json"
+    options = [
+        "--config",
+        target,
+        "--drafter",
+        drafter,
+        "--random-init",
+        "--device",
+        "cpu",
+        "--budget",
+        "0.01",
+    ]
+    ran = subprocess.run(
+        [sys.executable, "-c", BARE, *options, "--json", str(out)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "V(n)/V(1)" in ran.stdout
+    found = json.loads(out.read_text())
+    assert [row["n"] for row in found["verify"]] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+    assert found["verify"][0]["over_v1"] == 1
+    assert found["decode"]["bandwidth"] > 1e8
+    decode = found["decode"]
+    bound_s = (decode["weight_bytes"] + decode["cache_bytes"]) / decode["bandwidth"]
+    assert decode["bound_ms"] == pytest.approx(bound_s * 1e3, abs=1e-3)
+    assert found["workload"]["prompt_tokens"] == 8 * 5 + 36
+    placements = {row["placement"]: row for row in found["drafters"][0]["placements"]}
+    assert list(placements) == ["before", "thread", "process"]
+    for row in placements.values():
+        assert row["reading_ms"]["median"] > 0
+        assert 0 <= row["overhead_share"] <= 1
+    assert placements["before"]["hidden_share"] == 0
+    assert found["memory"]["peak_rss_mib"] > 100
+
+
+def test_bytes_of_a_decode_step_by_hand(files):
+    target = random_target(shape_of(str(files[0]), TARGETS), torch.device("cpu"), torch.bfloat16)
+    # A layer: q and o 64x64, k and v 64x32, three 64x96 of the MLP, two norms; then the last norm and the head.
+    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64
+    assert decode_bytes(target.model) == 2 * (2 * layer + 64 + 99 * 64)
+    # Keys and values, 2 layers, 2 heads of 16, 10 tokens, 2 bytes.
+    assert cache_bytes(target.text_config, 10, torch.bfloat16) == 2 * 2 * 2 * 16 * 10 * 2
+    assert {parameter.dtype for parameter in target.model.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("name", "presets", "tokens"),
+    [("video-llava-7b", TARGETS, 2056), ("0.5b", TARGETS, 2056), ("eventgpt-7b", DRAFTERS, 582)],
+)
+def test_presets_have_the_real_prompts(name, presets, tokens):
+    config = shape_of(name, presets)
+    prompt = random_prompt(config, seed=0)
+    assert int((prompt.input_ids == config.video_token_id).sum()) == tokens
+
+
+def test_presets_have_the_real_sizes():
+    text = shape_of("video-llava-7b", TARGETS).text_config
+    assert (text.hidden_size, text.num_hidden_layers, text.num_attention_heads) == (4096, 32, 32)
+    assert shape_of("eventgpt-7b", DRAFTERS).vision_config.image_size == 336
+
+
+def test_what_cannot_fit_is_refused(monkeypatch, files):
+    monkeypatch.setattr("crossdraft.bench.scale_models.free_memory", lambda device: 1000.0)
+    with pytest.raises(CrossdraftError, match="GB free"):
+        check_memory(shape_of(str(files[0]), TARGETS), torch.device("cpu"), torch.float32)
+
+
+def test_bad_input(tmp_path):
+    broken, other = tmp_path / "broken.json", tmp_path / "other.json"
+    broken.write_text("{")
+    other.write_text('{"model_type": "llama"}')
+    for wrong, part in (("7b", "neither"), (str(broken), "no configuration"), (str(other), "'llama'")):
+        with pytest.raises(CrossdraftError, match=part):
+            shape_of(wrong, TARGETS)
+    with pytest.raises(CrossdraftError, match="cannot be used"):
+        main(["--config", "0.5b", "--random-init", "--device", "nowhere"])

@@ -1,0 +1,71 @@
+"""The arithmetic of the report, against numbers worked by hand and against simulated truth."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossdraft.bench.statistics import (
+    Quartiles,
+    acceptance_length,
+    bootstrap,
+    per_position,
+    quartiles,
+    ratio,
+)
+
+seconds = st.lists(st.floats(0.01, 10), min_size=2, max_size=12)
+
+
+def test_quartiles_by_hand():
+    assert quartiles([4, 1, 3, 2]) == Quartiles(2.5, 1.75, 3.25)
+    assert quartiles([7]) == Quartiles(7, 7, 7)
+
+
+def test_ratio_is_of_sums_not_a_mean_of_ratios():
+    # 10/1 and 1/2: the mean of ratios would be 5.25.
+    found = ratio([10, 1], [1, 2])
+    assert found.value == pytest.approx(11 / 3)
+    # The four equally likely samples of two pairs give 10, 11/3 (twice) and 1/2.
+    assert (found.low, found.high) == pytest.approx((0.5, 10))
+
+
+def test_a_constant_ratio_has_no_width():
+    found = ratio([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    assert (found.low, found.value, found.high) == pytest.approx((2, 2, 2))
+
+
+@given(seconds, st.floats(0.1, 10))
+def test_ratio_scales_with_its_numerator(times, factor):
+    assert ratio([factor * t for t in times], times, seed=3).value == pytest.approx(factor)
+
+
+@given(seconds)
+def test_an_interval_holds_its_extremes_and_is_reproducible(times):
+    ones = [1.0] * len(times)
+    found = ratio(times, ones)
+    assert min(times) - 1e-9 <= found.low <= found.high <= max(times) + 1e-9
+    assert ratio(times, ones) == found
+
+
+def test_bootstrap_covers_the_truth_about_as_often_as_it_claims():
+    rng = np.random.default_rng(1)
+    inside = 0
+    for trial in range(200):
+        # A baseline of mean e^{1/8}, a method exactly twice as fast on average, noise on each pair.
+        baseline = rng.lognormal(0, 0.5, 40)
+        method = baseline / 2 * rng.lognormal(-0.02, 0.2, 40)
+        found = bootstrap(lambda c, b=baseline, m=method: b[c].sum() / m[c].sum(), 40, seed=trial, draws=200)
+        inside += found.low <= 2.0 <= found.high
+    assert 0.88 <= inside / 200 <= 0.99
+
+
+def test_acceptance_length_counts_the_bonus():
+    assert acceptance_length(accepted=6, rounds=3) == 3
+    assert acceptance_length(0, 0) == 0
+
+
+def test_per_position_pools_answers_of_different_depth():
+    # Depth 1: 2 of 3 and 1 of 1; depth 2: 1 of 2 and nothing offered.
+    assert per_position([[2, 1], [1]], [[3, 2], [1]]) == [0.75, 0.5]
+    assert per_position([], []) == []

@@ -1,0 +1,59 @@
+"""Held-out scenes and wordings, the same every time."""
+
+import numpy as np
+import pytest
+
+from crossdraft import scenes
+from crossdraft.bench.workload import Workload, items
+from crossdraft.errors import CrossdraftError
+
+
+def test_scenes_and_wordings_are_held_out():
+    found = list(items(Workload(pairs=4, answers="any")))
+    assert [pair.seed for pair in found] == list(scenes.split_seeds("test")[:4])
+    for pair in found:
+        assert pair.request.prompt in scenes.wordings(pair.kind, held_out=True)
+        assert pair.request.prompt not in scenes.wordings(pair.kind, held_out=False)
+
+
+def test_the_same_workload_is_the_same_everywhere():
+    first, second = (next(items(Workload(pairs=1))) for _ in range(2))
+    assert first.request.prompt == second.request.prompt
+    assert np.array_equal(first.request.video, second.request.video)
+    assert np.array_equal(first.request.events.t, second.request.events.t)
+    assert first.request.video.shape == (8, scenes.VIDEO_SIZE, scenes.VIDEO_SIZE, 3)
+
+
+def test_long_answers_are_the_longest_of_their_scene():
+    for pair in items(Workload(pairs=3)):
+        scene = scenes.make_scene(pair.seed)
+        longest = sorted(
+            (
+                max(
+                    len(scenes.ask(scene, kind, wording, held_out=True).answer)
+                    for wording in range(len(scenes.wordings(kind, held_out=True)))
+                )
+                for kind in scenes.KINDS
+            ),
+            reverse=True,
+        )
+        wording = scenes.wordings(pair.kind, held_out=True).index(pair.request.prompt)
+        assert len(scenes.ask(scene, pair.kind, wording, held_out=True).answer) in longest[:3]
+
+
+def test_any_answers_take_the_kinds_in_turn():
+    chosen = ("count", "colour")
+    assert [pair.kind for pair in items(Workload(4, "any", chosen))] == ["count", "colour", "count", "colour"]
+
+
+def test_clips_as_files(tmp_path):
+    pair = next(items(Workload(pairs=1, files=tmp_path)))
+    assert pair.request.video.endswith(".mp4")
+    assert pair.request.events.endswith(".h5")
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("wrong", [{"pairs": 0}, {"answers": "short"}, {"kinds": ("weather",)}])
+def test_bad_input(wrong):
+    with pytest.raises(CrossdraftError):
+        Workload(**wrong)

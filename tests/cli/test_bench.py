@@ -1,0 +1,111 @@
+"""`crossdraft bench` from the command line, on a tiny pair: two pairs, one repeat, every method."""
+
+import json
+
+import pytest
+
+from crossdraft.cli.main import main
+
+METHODS = ["target", "hf", "hf-lookup", "hf-assisted", "blind", "event-inline", "event"]
+FIELDS = (
+    "name lossless identical ttft_ms total_ms tokens_per_s speedup tau accepted_per_position hidden_share "
+    "prefill_slowdown overhead_share stage_ms"
+)
+QUARTILES = {"median", "q1", "q3"}
+
+
+@pytest.fixture(scope="module")
+def models(pair):
+    return [f"--target={pair.target}", f"--event={pair.event}", f"--blind={pair.blind}", "--device=cpu"]
+
+
+@pytest.fixture(scope="module")
+def report(models, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    sizes = ["--pairs=2", "--repeats=1", "--warm-ups=1", "--max-new-tokens=16", "--dtype=float32"]
+    where = [f"--json={folder / 'bench.json'}", f"--plot={folder / 'bench.png'}"]
+    assert main(["bench", *sizes, *models, *where]) == 0
+    assert (folder / "bench.png").read_bytes().startswith(b"\x89PNG")
+    return json.loads((folder / "bench.json").read_text())
+
+
+def test_the_report_has_every_field(report):
+    assert {"environment", "workload", "methods", "memory"} <= report.keys()
+    assert [method["name"] for method in report["methods"]] == METHODS
+    for method in report["methods"]:
+        assert set(FIELDS.split()) <= method.keys()
+        assert set(method["ttft_ms"]) == set(method["total_ms"]) == QUARTILES
+        assert all(set(times) == QUARTILES for times in method["stage_ms"].values())
+        assert set(method["speedup"]) == {"value", "ci95", "against"}
+        assert method["speedup"]["against"] == "target"
+        assert [row["against"] for row in method["speedups"]] == METHODS[:4]
+        low, high = method["speedup"]["ci95"]
+        assert low <= method["speedup"]["value"] <= high
+
+
+def test_all_are_identical_to_the_target(report):
+    for method in report["methods"]:
+        assert method["lossless"]
+        assert method["identical"] == {"equal": 2, "total": 2}
+        assert method["notes"] == []
+
+
+def test_drafters_draft_and_the_target_does_not(report):
+    by_name = {method["name"]: method for method in report["methods"]}
+    assert by_name["target"]["tau"] == by_name["hf"]["tau"] == 1
+    assert by_name["target"]["hidden_share"] is None
+    assert by_name["event"]["tau"] > 1
+    assert 0 <= by_name["event"]["hidden_share"] <= 1
+    assert set(report["memory"]["drafter_processes_mib"]) == {"blind", "event"}
+
+
+def test_the_workload_says_what_it_was(report):
+    work = report["workload"]
+    assert (work["pairs"], work["repeats"], work["split"], work["held_out_wordings"]) == (2, 1, "test", True)
+    assert "beforehand" in work["timed"]
+
+
+def test_json_to_stdout_is_nothing_but_json(models, capsys):
+    assert (
+        main(
+            ["bench", "--methods=target,hf", "--pairs=1", "--repeats=1", "--warm-ups=0", *models, "--json=-"]
+        )
+        == 0
+    )
+    assert [method["name"] for method in json.loads(capsys.readouterr().out)["methods"]] == ["target", "hf"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--methods=target,medusa"], "medusa"),
+        (["--methods=target,target"], "twice"),
+        (["--pairs=0"], "pairs"),
+        (["--kinds=weather"], "weather"),
+        (["--target-cores=4096"], "4096"),
+        (["--target=nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, part, models, capsys):
+    assert main(["bench", "--pairs=1", *models, *arguments]) == 2
+    told = capsys.readouterr().err
+    assert part in told
+    assert "Traceback" not in told
+
+
+def test_acceptance(models, tmp_path):
+    out = tmp_path / "acceptance.json"
+    arguments = ["--pairs=2", "--nodes=4", "--max-new-tokens=16", f"--json={out}"]
+    assert main(["bench", "acceptance", *arguments, *models]) == 0
+    found = json.loads(out.read_text())
+    assert found["event"]["tau"] >= 1
+    assert set(found["ratio"]) == {"value", "ci95"}
+
+
+@pytest.mark.slow
+def test_identity_of_every_placement(models, tmp_path):
+    out = tmp_path / "identity.json"
+    assert main(["bench", "identity", "--pairs=5", "--max-new-tokens=16", f"--json={out}", *models]) == 0
+    checks = json.loads(out.read_text())["checks"]
+    assert len(checks) == 9
+    assert all(check["identical"] == {"equal": 5, "total": 5} for check in checks)

@@ -1,0 +1,147 @@
+"""A drafter in a process of its own: same tokens, and an answer even if the process dies, hangs or refuses."""
+
+import os
+import signal
+import sys
+import time
+from functools import partial
+
+import pytest
+import torch
+
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Budget, Draft
+from crossdraft.engine.placement import DrafterLost
+from crossdraft.engine.process import Process
+from crossdraft.engine.request import Origin, Request
+from crossdraft.engine.tree import DraftTree
+from crossdraft.engine.wire import pack_draft, unpack_draft
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import load_drafter, load_target
+
+QUESTIONS = ("what is the car doing?", "is there a red light?", "where is the car?")
+
+
+@pytest.fixture(scope="module")
+def target(pair):
+    return load_target(str(pair.target))
+
+
+@pytest.fixture(scope="module")
+def requests(clip):
+    return [
+        Request(question, str(clip.video), str(clip.events), max_new_tokens=24 + 4 * i)
+        for i, question in enumerate(QUESTIONS)
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(target, requests):
+    return [answer.tokens for answer in Decoder(target).generate(requests)]
+
+
+@pytest.fixture
+def process(pair, target):
+    factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
+    placement = Process(factory, [sorted(os.sched_getaffinity(0))[-1]], patience_s=60, grace_s=60)
+    yield placement
+    placement.close()
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_answers_are_the_targets_own_and_drafted_beside_its_prefill(target, process, requests, alone, batch):
+    pieces = []
+    found = Decoder(target, process, max_batch=batch, adaptive=False, on_piece=pieces.append).generate(requests)
+    assert [answer.tokens for answer in found] == alone
+    assert sum(answer.stats.accepted for answer in found) > 0
+    assert all(answer.stats.hidden_share > 0 for answer in found)
+    assert any(piece.origin is Origin.PROVISIONAL for piece in pieces)
+    assert not any(answer.notes for answer in found)
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])
+def test_a_lost_drafter_costs_nothing_but_time(target, process, requests, alone, blow):
+    pid = process.pid
+    decoding = Decoder(target, process, adaptive=False, nodes=2, hidden_nodes=1)
+    ticket = decoding.submit(requests[2])
+    for _ in range(3):
+        decoding.step()
+    process.patience_s = 0.5
+    os.kill(pid, blow)
+    while decoding.busy:
+        decoding.step()
+    answer = decoding.answer(ticket)
+    assert answer.tokens == alone[2]
+    assert len(answer.notes) == 1
+    assert "target went on alone" in answer.notes[0]
+    assert decoding.drafter is None
+    assert decoding.generate(requests[:1])[0].tokens == alone[0]
+
+
+def test_a_drafter_that_dies_before_the_prefill_is_over(target, process, requests, alone):
+    os.kill(process.pid, signal.SIGKILL)
+    time.sleep(0.1)
+    answer = Decoder(target, process).generate(requests[:1])[0]
+    assert answer.tokens == alone[0]
+    assert answer.notes
+
+
+def test_what_the_drafter_refuses_is_the_users_to_mend(target, process, requests):
+    decoding = Decoder(target, process)
+    decoding.submit(Request("where?", requests[0].video, "nowhere.h5"))
+    with pytest.raises(CrossdraftError, match=r"nowhere\.h5"):
+        decoding.step()
+    decoding.drop()
+    assert decoding.generate(requests[:1])[0].notes == ()
+
+
+def test_a_drafter_that_cannot_be_loaded_is_refused_at_once(tmp_path):
+    with pytest.raises(CrossdraftError, match="lacks"):
+        Process(partial(load_drafter, str(tmp_path)))
+
+
+def test_a_worker_that_cannot_start_is_said_not_awaited(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(CrossdraftError, match="could not be started"):
+        Process(partial(load_drafter, "event"))
+
+
+def test_the_target_does_not_wait_for_a_slow_reader(target, process, requests, alone):
+    process.grace_s = 0.0
+    os.kill(process.pid, signal.SIGSTOP)
+    decoding = Decoder(target, process, adaptive=False)
+    ticket = decoding.submit(requests[2])
+    for _ in range(4):
+        decoding.step()
+    os.kill(process.pid, signal.SIGCONT)
+    time.sleep(1.0)  # it reads the request and catches up with the four commits
+    while decoding.busy:
+        decoding.step()
+    answer = decoding.answer(ticket)
+    assert answer.tokens == alone[2]
+    assert answer.stats.drafted > 0
+    assert answer.notes == ()
+
+
+def test_a_stale_reply_is_dropped(process, requests):
+    """A question whose answer was never awaited (Ctrl-C) must not answer the next one."""
+    process.start(0, requests[0], 4, None)
+    process.start(1, requests[1], 6, None)
+    assert len(process.collect(1).tree) <= 6
+    assert len(process.propose([1], [Budget(3)])[0].tree) == 3
+
+
+def test_closing_ends_the_child(process):
+    process.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+    with pytest.raises((DrafterLost, OSError)):
+        process.start(0, Request("x"), 1, None)
+
+
+def test_drafts_survive_the_wire():
+    tree = DraftTree((5, 6, 7), (-1, 0, -1), torch.eye(9)[[5, 6]], (0, 1, -1))
+    back = unpack_draft(pack_draft(Draft(tree))).tree
+    assert (back.tokens, back.parents, back.drawn_from) == (tree.tokens, tree.parents, tree.drawn_from)
+    assert torch.equal(back.dists, tree.dists)
+    assert unpack_draft(pack_draft(Draft(DraftTree.chain([1])))).tree.dists is None

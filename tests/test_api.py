@@ -1,0 +1,138 @@
+"""The public surface, on a pair of checkpoint folders."""
+
+import json
+import shutil
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+import crossdraft as cd
+from crossdraft.engine.request import Finish, Origin
+
+
+@pytest.fixture(scope="module")
+def request_(clip):
+    return cd.Request("what is the car doing?", str(clip.video), str(clip.events), max_new_tokens=32)
+
+
+@pytest.fixture(scope="module")
+def alone(pair, request_):
+    with cd.Engine.load(str(pair.target), None) as engine:
+        return engine.generate(request_)
+
+
+def test_one_request_or_several(pair, request_, alone):
+    with cd.Engine.load(str(pair.target), str(pair.event), cd.Options(adaptive=False, max_batch=2)) as engine:
+        assert engine.generate(request_).tokens == alone.tokens
+        assert [answer.tokens for answer in engine.generate([request_] * 3)] == [alone.tokens] * 3
+
+
+def test_a_stream_ends_with_the_answer(pair, request_, alone):
+    with cd.Engine.load(str(pair.target), str(pair.event), cd.Options(adaptive=False)) as engine:
+        stream = engine.stream(request_)
+        pieces = list(stream)
+    assert stream.answer is not None
+    assert stream.answer.tokens == alone.tokens
+    final = [piece for piece in pieces if piece.origin is not Origin.PROVISIONAL]
+    assert "".join(piece.text for piece in final) == alone.text
+    assert len(final) < len(pieces)
+
+
+def test_leaving_a_stream_cancels_it(pair, request_):
+    with cd.Engine.load(str(pair.target), str(pair.event), cd.Options(adaptive=False, nodes=1)) as engine:
+        stream = engine.stream(request_)
+        for piece in stream:
+            if piece.origin is not Origin.PROVISIONAL:
+                break
+        assert stream.answer is not None
+        assert stream.answer.finish is Finish.CANCELLED
+        assert engine.generate(request_).finish is not Finish.CANCELLED
+
+
+def test_an_error_in_a_stream_reaches_its_reader(pair, clip):
+    with (
+        cd.Engine.load(str(pair.target), None) as engine,
+        pytest.raises(cd.CrossdraftError, match=r"missing\.mp4"),
+    ):
+        list(engine.stream(cd.Request("where?", "missing.mp4")))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"placement": "moon"}, "Unknown placement 'moon'"),
+        ({"hidden": "always"}, "Unknown hidden"),
+        ({"max_batch": 0}, "max_batch is 0"),
+        ({"nodes": 0}, "nodes is 0"),
+        ({"draft_cores": (4096,)}, "core 4096"),
+    ],
+)
+def test_bad_options_are_one_sentence(options, words):
+    with pytest.raises(cd.CrossdraftError, match=words):
+        cd.Options(**options)
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer_config.json"])
+def test_a_folder_that_lacks_a_file(pair, tmp_path, missing):
+    shutil.copytree(pair.target, tmp_path / "t")
+    (tmp_path / "t" / missing).unlink()
+    with pytest.raises(cd.CrossdraftError, match="lacks"):
+        cd.Engine.load(str(tmp_path / "t"), None)
+
+
+@pytest.mark.parametrize("damage", ["missing", "extra", "shape", "cut"])
+def test_weights_that_do_not_fit(pair, tmp_path, damage):
+    shutil.copytree(pair.target, tmp_path / "t")
+    path = tmp_path / "t" / "model.safetensors"
+    weights = load_file(path)
+    name = next(name for name in weights if name.endswith("q_proj.weight"))
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+    else:
+        if damage == "missing":
+            del weights[name]
+        elif damage == "extra":
+            weights["surprise"] = weights[name].clone()
+        else:
+            weights[name] = weights[name][:-1].clone()
+        save_file(weights, path, {"format": "pt"})
+    words = {"missing": "lacks", "extra": "unknown surprise", "shape": "wrong shape", "cut": "cannot be loaded"}
+    with pytest.raises(cd.CrossdraftError, match=words[damage]):
+        cd.Engine.load(str(tmp_path / "t"), None)
+
+
+def test_a_class_that_is_not_supported_names_those_that_are(pair, tmp_path):
+    shutil.copytree(pair.target, tmp_path / "t")
+    config = json.loads((tmp_path / "t" / "config.json").read_text())
+    (tmp_path / "t" / "config.json").write_text(json.dumps(config | {"model_type": "bert"}))
+    with pytest.raises(cd.CrossdraftError, match="video_llava"):
+        cd.Engine.load(str(tmp_path / "t"), None)
+    with pytest.raises(cd.CrossdraftError, match="must be an 'eventgpt'"):
+        cd.Engine.load(str(pair.target), str(pair.target))
+
+
+def test_another_vocabulary_is_refused(pair, tmp_path):
+    shutil.copytree(pair.event, tmp_path / "d")
+    path = tmp_path / "d" / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    one, two = [token for token in vocabulary if len(token) == 1][:2]
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+    path.write_text(json.dumps(tokenizer))
+    with pytest.raises(cd.CrossdraftError, match="another vocabulary"):
+        cd.Engine.load(str(pair.target), str(tmp_path / "d"))
+
+
+def test_dtypes_and_devices_that_are_not_there(pair):
+    with pytest.raises(cd.CrossdraftError, match="Unknown dtype"):
+        cd.Engine.load(str(pair.target), None, cd.Options(dtype="int3"))
+    with pytest.raises(cd.CrossdraftError, match="cannot be used here"):
+        cd.Engine.load(str(pair.target), None, cd.Options(device="cuda:77"))
+
+
+def test_without_video_or_events_the_request_says_so(pair, clip):
+    with cd.Engine.load(str(pair.target), str(pair.event)) as engine:
+        with pytest.raises(cd.CrossdraftError, match="no video"):
+            engine.generate(cd.Request("where?", events=str(clip.events)))
+        with pytest.raises(cd.CrossdraftError, match="needs an event recording"):
+            engine.generate(cd.Request("where?", video=str(clip.video)))

@@ -1,0 +1,55 @@
+"""The training loop: its schedule, and that stopping changes nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from crossdraft.train.loop import Stage, learning_rate, load_weights, optimise
+from crossdraft.train.recipe import Optim
+
+
+def optim(steps: int) -> Optim:
+    return Optim(steps=steps, decay_steps=0, warmup_steps=2, learning_rate=0.05, clips=3, checkpoint_every=2)
+
+
+def fresh() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(4, 1)
+
+
+def train(folder: Path, steps: int) -> list[float]:
+    model = fresh()
+
+    def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(step))
+        return (model(x) - x.sum(1, keepdim=True)).square().mean(), {"seen": 3.0}
+
+    optimise(Stage(folder, "fit", optim(steps)), model, loss_of)
+    return [json.loads(line)["loss"] for line in (folder / "fit.log.jsonl").read_text().splitlines()]
+
+
+def test_a_resumed_run_repeats_the_losses_of_an_unbroken_one(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", 8)
+    train(tmp_path / "broken", 4)
+    assert train(tmp_path / "broken", 8) == whole
+    assert whole[-1] < whole[0]
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    assert train(tmp_path, 4) == train(tmp_path, 4)
+
+
+def test_a_later_phase_can_take_the_weights_alone(tmp_path: Path) -> None:
+    train(tmp_path, 4)
+    other = fresh()
+    load_weights(Stage(tmp_path, "fit", optim(4)), other)
+    assert not torch.equal(other.weight, fresh().weight)
+
+
+@pytest.mark.parametrize(("step", "rate"), [(0, 0.25), (1, 0.5), (5, 0.5), (8, 0.25), (9, 0.125), (10, 0.0)])
+def test_the_schedule_warms_up_holds_and_decays(step: int, rate: float) -> None:
+    schedule = Optim(steps=10, decay_steps=4, warmup_steps=2, learning_rate=0.5, clips=1)
+    assert learning_rate(schedule, step) == pytest.approx(rate)

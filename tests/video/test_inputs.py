@@ -1,0 +1,286 @@
+"""Model inputs: every family's real forward must take them, and count the placeholders as we do."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.video.inputs import FAMILIES, model_class, model_inputs
+from crossdraft.video.preprocess import preprocess
+from crossdraft.video.spec import FrameSpec
+
+SPECIAL = ("<s>", "</s>", "<pad>", "<image>", "<video>", "<|image_pad|>", "<|video_pad|>", "<|vision_start|>")
+SPECIAL += ("<|vision_end|>", "<|im_start|>", "<|im_end|>")
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+IDS = {token: len(BYTES) + index for index, token in enumerate(SPECIAL)}
+TEXT = {
+    "vocab_size": len(BYTES) + len(SPECIAL),
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "bos_token_id": IDS["<s>"],
+    "eos_token_id": IDS["</s>"],
+    "pad_token_id": IDS["<pad>"],
+}
+TOWER = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "image_size": 20,  # five patches a side: halving must round, and the families round differently
+    "patch_size": 4,
+}
+QWEN_TOWER = {"depth": 2, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
+LLAVA_TOKENS = {"image_token_index": IDS["<image>"], "video_token_index": IDS["<video>"]}
+QWEN_TOKENS = {
+    "image_token_id": IDS["<|image_pad|>"],
+    "video_token_id": IDS["<|video_pad|>"],
+    "vision_start_token_id": IDS["<|vision_start|>"],
+    "vision_end_token_id": IDS["<|vision_end|>"],
+}
+ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+
+
+def llava_config(kind: str, tower: str, text: str) -> PretrainedConfig:
+    vision = getattr(transformers, f"{tower}VisionConfig")(
+        **TOWER, **({"vision_use_head": False} if tower == "Siglip" else {})
+    )
+    grid = {} if kind == "VideoLlava" else {"image_grid_pinpoints": [[20, 20]]}
+    return getattr(transformers, f"{kind}Config")(
+        vision_config=vision,
+        text_config=getattr(transformers, f"{text}Config")(**TEXT),
+        **LLAVA_TOKENS,
+        **grid,
+    )
+
+
+def qwen_config(kind: str) -> PretrainedConfig:
+    sizes = {
+        "Qwen2VL": {"embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2},
+        "Qwen2_5_VL": {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "out_hidden_size": 64,
+            "window_size": 16,
+            "fullatt_block_indexes": [1],
+            "tokens_per_second": 4,
+        },
+    }
+    return getattr(transformers, f"{kind}Config")(
+        vision_config=QWEN_TOWER | sizes[kind], text_config=TEXT | {"rope_parameters": ROPE}, **QWEN_TOKENS
+    )
+
+
+CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
+    "video_llava": lambda: llava_config("VideoLlava", "CLIP", "Llama"),
+    "llava_next_video": lambda: llava_config("LlavaNextVideo", "CLIP", "Llama"),
+    "llava_onevision": lambda: llava_config("LlavaOnevision", "Siglip", "Qwen2"),
+    "qwen2_vl": lambda: qwen_config("Qwen2VL"),
+    "qwen2_5_vl": lambda: qwen_config("Qwen2_5_VL"),
+}
+# Five patches a side: 25 and a class token; 2 x 2 of a floored pool; 3 x 3 of a rounded-up one, and a newline.
+LLAVA_COUNTS = {"video_llava": 3 * 26, "llava_next_video": 3 * 4, "llava_onevision": 3 * 9 + 1}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    core = Tokenizer(models.BPE({token: index for index, token in enumerate(BYTES)}, []))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens(list(SPECIAL))
+    core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", IDS["<s>"])])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    )
+
+
+@pytest.fixture(scope="module")
+def frames() -> torch.Tensor:
+    return torch.randint(
+        0, 256, (3, 30, 44, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+
+
+TIMES_S = np.array([0.0, 0.5, 1.0])
+SMALL = FrameSpec(size=(24, 32), crop=None)  # Qwen's own budget starts at 128 tokens a frame
+
+
+def spec_for(kind: str) -> FrameSpec | None:
+    return SMALL if kind.startswith("qwen") else None
+
+
+def build(kind: str) -> PreTrainedModel:
+    config = CONFIGS[kind]()
+    torch.manual_seed(0)
+    return getattr(transformers, model_class(config.model_type))(config).eval()
+
+
+def text_of(tokenizer: PreTrainedTokenizerFast, inputs: dict[str, torch.Tensor]) -> str:
+    """The prompt, with a row of placeholders written once."""
+    text = tokenizer.decode(inputs["input_ids"][0])
+    for token in ("<video>", "<|video_pad|>"):
+        while token * 2 in text:
+            text = text.replace(token * 2, token)
+    return text
+
+
+def test_every_family_is_tested() -> None:
+    assert CONFIGS.keys() == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_forward_and_generate_take_the_inputs(
+    kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
+) -> None:
+    model = build(kind)
+    inputs = model_inputs(model.config, tokenizer, spec_for(kind), frames, TIMES_S, "What is ahead?")
+    length = inputs["input_ids"].shape[1]
+    with torch.inference_mode():
+        logits = model(**inputs).logits
+        assert logits.shape[:2] == (1, length)
+        out = model.generate(**inputs, max_new_tokens=3, do_sample=False, pad_token_id=IDS["<pad>"])
+        assert length < out.shape[1] <= length + 3
+        # The model looks at the frames, and one placeholder more or less is an error of its own.
+        other = model_inputs(model.config, tokenizer, spec_for(kind), 255 - frames, TIMES_S, "What is ahead?")
+        assert not torch.allclose(model(**other).logits, logits)
+        at = int((inputs["input_ids"][0] == model.config.video_token_id).nonzero()[0])
+        fewer = dict(inputs)
+        for name in ("input_ids", "mm_token_type_ids"):
+            if name in fewer:
+                fewer[name] = torch.cat([fewer[name][:, :at], fewer[name][:, at + 1 :]], dim=1)
+        with pytest.raises((ValueError, RuntimeError)):
+            model(**fewer)
+
+
+@pytest.mark.parametrize("kind", LLAVA_COUNTS)
+def test_placeholders_of_the_llavas(
+    kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
+) -> None:
+    config = CONFIGS[kind]()
+    inputs = model_inputs(config, tokenizer, None, frames, TIMES_S, "What is ahead?")
+    assert int((inputs["input_ids"] == config.video_token_id).sum()) == LLAVA_COUNTS[kind]
+    spec = FAMILIES[kind].spec(config)
+    assert torch.equal(inputs["pixel_values_videos"], preprocess(frames, spec)[None])
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl"])
+def test_placeholders_and_types_of_qwen(
+    kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
+) -> None:
+    config = CONFIGS[kind]()
+    inputs = model_inputs(config, tokenizer, SMALL, frames, TIMES_S, "What is ahead?")
+    assert inputs["video_grid_thw"].tolist() == [[2, 6, 8]]  # three frames are two pairs
+    assert inputs["pixel_values_videos"].shape == (2 * 6 * 8, 3 * 2 * 4 * 4)
+    video = inputs["input_ids"] == config.video_token_id
+    assert int(video.sum()) == 2 * 3 * 4
+    assert torch.equal(inputs["mm_token_type_ids"], video.int() * 2)
+    assert ("second_per_grid_ts" in inputs) == (kind == "qwen2_5_vl")
+
+
+def test_qwen_is_told_the_seconds_of_a_pair(tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor) -> None:
+    def seconds(times_s: list[float]) -> list[float]:
+        shown = frames[: len(times_s)]
+        inputs = model_inputs(config, tokenizer, SMALL, shown, np.array(times_s), "What?")
+        return inputs["second_per_grid_ts"].tolist()
+
+    config = CONFIGS["qwen2_5_vl"]()
+    assert seconds([0.0, 0.5, 1.0]) == [1.0]
+    assert seconds([3.0, 3.25]) == [0.5]
+    assert seconds([2.0]) == seconds([2.0, 2.0]) == [1.0]  # a still
+
+
+def test_qwen_takes_its_own_budget(tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor) -> None:
+    config = CONFIGS["qwen2_vl"]()
+    inputs = model_inputs(config, tokenizer, None, frames, TIMES_S, "What?")
+    assert 128 <= int((inputs["input_ids"] == config.video_token_id).sum()) // 2 <= 768
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompt"),
+    [
+        ("video_llava", "<s>USER: <video>\nWhat {is} it? ASSISTANT:"),
+        ("llava_next_video", "<s>USER: <video>\nWhat {is} it? ASSISTANT:"),
+        (
+            "llava_onevision",
+            "<s><|im_start|>user <video>\nWhat {is} it?<|im_end|><|im_start|>assistant\n",
+        ),
+        (
+            "qwen2_vl",
+            "<s><|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+            "<|vision_start|><|video_pad|><|vision_end|>What {is} it?<|im_end|>\n<|im_start|>assistant\n",
+        ),
+    ],
+)
+def test_the_documented_prompts(
+    kind: str, prompt: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
+) -> None:
+    inputs = model_inputs(CONFIGS[kind](), tokenizer, spec_for(kind), frames, TIMES_S, "What {is} it?")
+    assert text_of(tokenizer, inputs) == prompt
+
+
+def with_template(tokenizer: PreTrainedTokenizerFast, template: str) -> PreTrainedTokenizerFast:
+    copy = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    )
+    copy.chat_template = template
+    return copy
+
+
+PARTS = "{% for part in messages[0].content %}{% if part.type == 'video' %}<video>{% else %}{{ part.text }}{% endif %}"
+OWN = "Q: " + PARTS + "{% endfor %}{% if add_generation_prompt %} A:{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt"),
+    [
+        (OWN, "<s>Q: <video>What? A:"),
+        ("{{ bos_token }}" + OWN, "<s>Q: <video>What? A:"),  # one start token, not two
+        ("U: {{ messages[0].content + 'x' }}", "<s>USER: <video>\nWhat? ASSISTANT:"),  # takes plain text only
+        ("{{ raise_exception('no video') }}", "<s>USER: <video>\nWhat? ASSISTANT:"),
+        ("Q: {{ messages[0].content[1].text }}", "<s>USER: <video>\nWhat? ASSISTANT:"),  # ignores the video
+    ],
+)
+def test_a_tokenizers_own_template(
+    template: str, prompt: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
+) -> None:
+    own = with_template(tokenizer, template)
+    inputs = model_inputs(CONFIGS["video_llava"](), own, None, frames, TIMES_S, "What?")
+    assert text_of(own, inputs) == prompt
+
+
+@pytest.mark.parametrize("question", ["What is <video>?", "Is this an <image>?"])
+def test_a_placeholder_in_the_question(
+    question: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
+) -> None:
+    with pytest.raises(CrossdraftError, match="leave it out"):
+        model_inputs(CONFIGS["video_llava"](), tokenizer, None, frames, TIMES_S, question)
+
+
+def test_an_unknown_model_names_those_known() -> None:
+    with pytest.raises(CrossdraftError, match=r"'bert' are not known; use one of video_llava, .*qwen2_5_vl"):
+        model_class("bert")
+    with pytest.raises(CrossdraftError, match="None are not known"):
+        model_class(None)
+
+
+def test_another_models_tokenizer(tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor) -> None:
+    config = CONFIGS["video_llava"]()
+    config.video_token_id = 7
+    with pytest.raises(CrossdraftError, match="but the model expects 7"):
+        model_inputs(config, tokenizer, None, frames, TIMES_S, "What?")
+
+
+def test_another_models_frames(tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor) -> None:
+    with pytest.raises(CrossdraftError, match="makes frames of 224x224, but the model's tower takes 20x20"):
+        model_inputs(CONFIGS["video_llava"](), tokenizer, FrameSpec(), frames, TIMES_S, "What?")
+    odd = FrameSpec(size=(24, 30), crop=None)
+    with pytest.raises(CrossdraftError, match="24x30|30x24"):
+        model_inputs(CONFIGS["qwen2_vl"](), tokenizer, odd, frames, TIMES_S, "What?")

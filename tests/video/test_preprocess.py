@@ -1,0 +1,179 @@
+"""Preprocessing against HF's own image processors (the PIL ones), and worked cases."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers.image_processing_backends import PilBackend
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.video.preprocess import centre_crop, normalise, patchify, preprocess, resize, resized
+from crossdraft.video.spec import FrameSpec, PixelBudget
+
+HALF = (0.5, 0.5, 0.5)
+SIDES = (17, 64, 101, 224, 333, 480)
+
+
+def scene(height: int, width: int, seed: int = 0) -> Tensor:
+    """A picture [1, H, W, 3] with what a road shows: gradients, hard edges, black on white, some noise."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width]
+    picture = np.stack([x * 255 / width, y * 255 / height, (x + y) * 3 % 256], -1)
+    for _ in range(6):
+        top, left = rng.integers(height), rng.integers(width)
+        tall, wide = rng.integers(1, height // 2 + 2), rng.integers(1, width // 2 + 2)
+        picture[top : top + tall, left : left + wide] = rng.choice([0, 40, 255], 3)
+    picture += rng.normal(0, 4, picture.shape)
+    return torch.from_numpy(picture.clip(0, 255).astype(np.uint8))[None]
+
+
+def noise(height: int, width: int, seed: int = 0) -> Tensor:
+    """The hardest picture there is."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (1, height, width, 3), dtype=torch.uint8, generator=generator)
+
+
+def steps(ours: Tensor, theirs: Tensor, spec: FrameSpec) -> Tensor:
+    """Differences of normalised pixels, in 8-bit steps."""
+    std = torch.tensor(spec.std).view(3, 1, 1)
+    return ((ours - theirs) * std / spec.rescale).abs()
+
+
+def by_hf(processor: PilBackend, frames: Tensor) -> Tensor:
+    pictures = list(frames.numpy())
+    return processor(pictures, return_tensors="pt", input_data_format="channels_last")["pixel_values"]
+
+
+@pytest.mark.parametrize("height", SIDES)
+@pytest.mark.parametrize("width", SIDES)
+def test_equals_clip_within_a_step(height: int, width: int) -> None:
+    if max(height, width) > 8 * min(height, width):
+        pytest.skip("narrower than any video")
+    spec, frames = FrameSpec(), scene(height, width)
+    theirs = by_hf(CLIPImageProcessorPil(), frames)
+    assert steps(preprocess(frames, spec), theirs, spec).max() < 1.01
+
+
+@pytest.mark.parametrize("height", SIDES)
+@pytest.mark.parametrize("width", SIDES)
+def test_equals_siglip_within_a_step(height: int, width: int) -> None:
+    spec, frames = FrameSpec(size=(96, 130), crop=None, mean=HALF, std=HALF), scene(height, width)
+    theirs = by_hf(SiglipImageProcessorPil(size={"height": 96, "width": 130}), frames)
+    assert steps(preprocess(frames, spec), theirs, spec).max() < 1.01
+
+
+@pytest.mark.parametrize(("height", "width"), [(240, 320), (321, 243), (100, 90), (480, 640)])
+def test_even_noise_is_hardly_ever_two_steps_off(height: int, width: int) -> None:
+    spec, frames = FrameSpec(), noise(height, width)
+    difference = steps(preprocess(frames, spec), by_hf(CLIPImageProcessorPil(), frames), spec)
+    assert difference.max() < 2.01
+    assert (difference > 1.01).double().mean() < 1e-5
+
+
+def test_the_comparison_sees_a_missing_antialias_and_a_shifted_crop() -> None:
+    spec, frames = FrameSpec(), scene(333, 480)
+    theirs = by_hf(CLIPImageProcessorPil(), frames)
+    size = resized(333, 480, 224)
+    aliased = F.interpolate(frames.movedim(-1, 1), size=size, mode="bicubic")
+    assert steps(normalise(centre_crop(aliased, (224, 224)), spec), theirs, spec).max() > 5
+    whole = resize(frames.movedim(-1, 1), 224, "bicubic")
+    left = (size[1] - 224) // 2 + 1
+    assert steps(normalise(whole[..., left : left + 224], spec), theirs, spec).max() > 5
+
+
+def test_a_crop_larger_than_the_frame_pads_like_hf() -> None:
+    spec, frames = FrameSpec(size=31, crop=(40, 53)), scene(45, 60)
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 31}, crop_size={"height": 40, "width": 53})
+    ours = preprocess(frames, spec)
+    assert ours.shape == (1, 3, 40, 53)
+    assert steps(ours, by_hf(processor, frames), spec).max() < 1.01
+
+
+def test_a_worked_case() -> None:
+    frames = torch.tensor([[[[0, 128, 255]] * 2] * 2], dtype=torch.uint8)  # one 2x2 frame
+    out = preprocess(frames, FrameSpec(size=2, crop=None, mean=(0.5, 0.0, 1.0), std=(0.5, 1.0, 2.0)))
+    assert out.dtype == torch.float32
+    assert out.is_contiguous()
+    np.testing.assert_allclose(out[0, :, 0, 0], [-1.0, 128 / 255, 0.0], atol=1e-6)
+
+
+@given(height=st.integers(1, 2000), width=st.integers(1, 2000), size=st.integers(1, 500))
+def test_the_shortest_edge_gets_the_size(height: int, width: int, size: int) -> None:
+    h, w = resized(height, width, size)
+    assert min(h, w) == size
+    assert (h <= w) == (height <= width)
+
+
+@given(
+    height=st.integers(28, 1500),
+    width=st.integers(28, 1500),
+    low=st.integers(1, 400),
+    more=st.integers(0, 900),
+)
+def test_pixel_budgets_are_qwens(height: int, width: int, low: int, more: int) -> None:
+    budget = PixelBudget(low * 784, (low + more + 4) * 784, 28)
+    assert resized(height, width, budget) == smart_resize(height, width, 28, budget.low, budget.high)
+
+
+def test_a_frame_too_narrow_for_a_budget() -> None:
+    with pytest.raises(CrossdraftError, match="too narrow"):
+        resized(10, 2001, PixelBudget(3136, 100_000))
+
+
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (101, 77), (240, 320), (57, 300)])
+def test_patches_are_qwens(height: int, width: int) -> None:
+    # HF's image processor doubles a still to fill a two-frame patch; so do we with a clip of equal frames.
+    budget = PixelBudget(4 * 784, 60 * 784, 28)
+    spec, frames = FrameSpec(size=budget, crop=None), scene(height, width)
+    processor = Qwen2VLImageProcessorPil(min_pixels=budget.low, max_pixels=budget.high)
+    out = processor(list(frames.numpy()), return_tensors="pt", input_data_format="channels_last")
+    rows, grid = patchify(preprocess(frames.expand(2, -1, -1, -1), spec), 14, 2, 2)
+    assert torch.equal(grid, out["image_grid_thw"])
+    std = torch.tensor(spec.std).repeat_interleave(2 * 14 * 14)
+    assert ((rows - out["pixel_values"]) * std * 255).abs().max() < 1.01
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 4])
+def test_patches_against_plain_loops(frames: int) -> None:
+    patch, merge, temporal = 2, 2, 2
+    pixels = torch.arange(frames * 3 * 8 * 12, dtype=torch.float32).view(frames, 3, 8, 12)
+    rows, grid = patchify(pixels, patch, merge, temporal)
+    time = math.ceil(frames / temporal)
+    assert grid.tolist() == [[time, 4, 6]]
+    expected = [
+        [
+            float(pixels[min(t * temporal + dt, frames - 1), c, y * patch + dy, x * patch + dx])
+            for c in range(3)
+            for dt in range(temporal)
+            for dy in range(patch)
+            for dx in range(patch)
+        ]
+        for t in range(time)
+        for block_y in range(0, 4, merge)
+        for block_x in range(0, 6, merge)
+        for y in range(block_y, block_y + merge)
+        for x in range(block_x, block_x + merge)
+    ]
+    assert rows.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        torch.zeros(1, 4, 4, 3),
+        torch.zeros(4, 4, 3, dtype=torch.uint8),
+        torch.zeros(1, 3, 4, 4, dtype=torch.uint8),
+        torch.zeros(0, 4, 4, 3, dtype=torch.uint8),
+    ],
+)
+def test_frames_of_another_kind(frames: Tensor) -> None:
+    with pytest.raises(CrossdraftError, match="give uint8 RGB"):
+        preprocess(frames, FrameSpec())
