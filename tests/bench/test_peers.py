@@ -68,6 +68,7 @@ def test_a_stock_assistant_would_read_something_else(models, target, item, assis
 
     prompt = target.prepare(item.request)
     with torch.inference_mode():
-        stock = LlamaForCausalLM.forward(assistant, prompt.input_ids[None]).logits[0, -1]
-        found = assistant(prompt.input_ids[None]).logits[0, -1]
-    assert not torch.allclose(stock, found, atol=1e-2)
+        stock = LlamaForCausalLM.forward(assistant, prompt.input_ids[None]).logits
+        found = assistant(prompt.input_ids[None]).logits
+    assert stock is not None
+    assert not torch.allclose(stock[0, -1], found[0, -1], atol=1e-2)

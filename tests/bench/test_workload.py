@@ -6,6 +6,7 @@ import pytest
 from crossdraft import scenes
 from crossdraft.bench.workload import Workload, items
 from crossdraft.errors import CrossdraftError
+from crossdraft.events import Events
 
 
 def test_scenes_and_wordings_are_held_out():
@@ -17,11 +18,15 @@ def test_scenes_and_wordings_are_held_out():
 
 
 def test_the_same_workload_is_the_same_everywhere():
-    first, second = (next(items(Workload(pairs=1))) for _ in range(2))
-    assert first.request.prompt == second.request.prompt
-    assert np.array_equal(first.request.video, second.request.video)
-    assert np.array_equal(first.request.events.t, second.request.events.t)
-    assert first.request.video.shape == (8, scenes.VIDEO_SIZE, scenes.VIDEO_SIZE, 3)
+    first, second = (next(items(Workload(pairs=1))).request for _ in range(2))
+    assert first.prompt == second.prompt
+    assert isinstance(first.video, np.ndarray)
+    assert isinstance(second.video, np.ndarray)
+    assert isinstance(first.events, Events)
+    assert isinstance(second.events, Events)
+    assert np.array_equal(first.video, second.video)
+    assert np.array_equal(first.events.t, second.events.t)
+    assert first.video.shape == (8, scenes.VIDEO_SIZE, scenes.VIDEO_SIZE, 3)
 
 
 def test_long_answers_are_the_longest_of_their_scene():
@@ -48,8 +53,8 @@ def test_any_answers_take_the_kinds_in_turn():
 
 def test_clips_as_files(tmp_path):
     pair = next(items(Workload(pairs=1, files=tmp_path)))
-    assert pair.request.video.endswith(".mp4")
-    assert pair.request.events.endswith(".h5")
+    assert str(pair.request.video).endswith(".mp4")
+    assert str(pair.request.events).endswith(".h5")
     assert len(list(tmp_path.iterdir())) == 3
 
 

@@ -1,6 +1,6 @@
 import resource
 import struct
-import sys
+import subprocess
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,38 @@ def test_a_cut_off_aedat4_is_refused(tmp_path):
         assert "\n" not in str(caught.value)
 
 
+def test_damage_on_which_faery_aborts_is_told_in_one_sentence(tmp_path, capfd):
+    write_events(tmp_path / "a.aedat4", made_up(60, 640, 480))
+    whole = (tmp_path / "a.aedat4").read_bytes()
+    rng = np.random.default_rng(1)
+    for _ in range(6):
+        damaged = np.frombuffer(whole, np.uint8).copy()
+        damaged[rng.integers(14, 200, 5)] = rng.integers(0, 256, 5)
+        (tmp_path / "b.aedat4").write_bytes(damaged.tobytes())
+        with pytest.raises(CrossdraftError) as caught:
+            read_events(tmp_path / "b.aedat4")
+        assert "\n" not in str(caught.value)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_reader_that_is_left_early_leaves_no_process(tmp_path, monkeypatch):
+    write_events(tmp_path / "a.aedat4", made_up(50_000))
+    monkeypatch.setattr(faery_io, "CHUNK_EVENTS", 100)
+    started = []
+    honest = subprocess.Popen
+
+    def watched(*arguments, **options):
+        started.append(honest(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", watched)
+    chunks = iter_events(tmp_path / "a.aedat4")
+    assert len(next(chunks)) == 100
+    assert started[0].poll() is None
+    chunks.close()  # pyright: ignore[reportAttributeAccessIssue]
+    assert started[0].poll() is not None
+
+
 def test_events_beyond_the_sensor_are_refused(tmp_path):
     write_events(tmp_path / "a.raw", made_up(500))
     with pytest.raises(CrossdraftError, match="outside"):
@@ -126,7 +158,7 @@ def test_events_beyond_the_sensor_are_refused(tmp_path):
 @pytest.mark.parametrize("name", ["a.aedat4", "a.raw"])
 def test_without_faery_its_name_is_told(tmp_path, monkeypatch, name):
     write_events(tmp_path / name, made_up(5))
-    monkeypatch.setitem(sys.modules, "faery", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for action in (
         lambda: read_events(tmp_path / name),
         lambda: write_events(tmp_path / f"b{name}", made_up(5)),

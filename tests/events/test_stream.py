@@ -41,6 +41,7 @@ def test_all_on_and_all_off_keep_their_meaning():
         ({"y": (0, 0, 2)}, "outside the 3x2 sensor"),
         ({"x": (0, -1, 2)}, "outside the 3x2 sensor"),
         ({"x": (0, float("nan"), 2)}, "outside the 3x2 sensor"),
+        ({"x": (0, 1.5, 2)}, "fractional"),
         ({"t": (10, 12, 11)}, "event 2 is 1 µs earlier"),
         ({"t": (10.0, float("nan"), 11.0)}, "finite"),
         ({"t": (10, 12)}, "differ in length"),

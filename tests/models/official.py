@@ -6,6 +6,7 @@ Nothing of `crossdraft.models` is used, so that an error there cannot hide here.
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 HIDDEN, VISION, HEADS, PATCH, GRID, LAYERS = 32, 128, 2, 4, 3, 2  # 128 = 2 heads of 64, as in OpenAI's towers
 IMAGE = PATCH * GRID
-TEXT = {
+TEXT: dict[str, Any] = {
     "hidden_size": HIDDEN,
     "intermediate_size": 48,
     "num_hidden_layers": LAYERS,
@@ -103,9 +104,12 @@ def write_official(
     *,
     pickled: bool = False,
     shards: int = 1,
-    **config: object,
+    **config: Any,
 ) -> Path:
-    """Write a checkpoint folder as the official code leaves it; `config` overrides keys of `config.json`."""
+    """Write a checkpoint folder as the official code leaves it.
+
+    `config` overrides keys of `config.json`; None drops a key.
+    """
     folder.mkdir()
     raw = {
         "architectures": ["EventChatModel"],
@@ -121,7 +125,9 @@ def write_official(
         **TEXT,
         **config,
     }
-    (folder / "config.json").write_text(json.dumps(raw))
+    (folder / "config.json").write_text(
+        json.dumps({key: value for key, value in raw.items() if value is not None})
+    )
     if tokenizer is not None:
         tokenizer.save_pretrained(str(folder))
     stem, suffix = ("pytorch_model", ".bin") if pickled else ("model", ".safetensors")
@@ -192,7 +198,8 @@ def official_logits(weights: Mapping[str, Tensor], ids: Sequence[int], features:
         if name.startswith(("model.layers.", "model.norm.", "model.embed_tokens.", "lm_head."))
     ]
     rows = len(weights["lm_head.weight"])
-    llama = LlamaForCausalLM(LlamaConfig(**TEXT, vocab_size=rows)).to(features.dtype).eval()
+    llama: Any = LlamaForCausalLM(LlamaConfig(**TEXT, vocab_size=rows))
+    llama.to(features.dtype).eval()
     llama.load_state_dict({name: weights[name] for name in names}, strict=True)
     place = list(ids).index(-200)
     embed = weights["model.embed_tokens.weight"]

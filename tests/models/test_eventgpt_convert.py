@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def window(dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(FRAMES, 3, IMAGE, IMAGE, generator=generator, dtype=torch.float64).to(dtype)
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float64) -> EventGPTForConditionalGeneration:
+def load(folder: Path, dtype: torch.dtype = torch.float64) -> Any:
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype).eval()
     assert isinstance(model, EventGPTForConditionalGeneration)
     return model
@@ -62,7 +63,7 @@ def differences(
     return (features - expected).abs().max().item(), (logits[:, :rows] - official).abs().max().item()
 
 
-def convert(tmp_path: Path, weights: Mapping[str, Tensor], **config: object) -> ConversionReport:
+def convert(tmp_path: Path, weights: Mapping[str, Tensor], **config: Any) -> ConversionReport:
     """Convert a checkpoint whose tokenizer has as many tokens as the embedding has rows."""
     source = write_official(tmp_path / "source", weights, byte_tokenizer(ROWS), **config)
     return convert_eventgpt(source, tmp_path / "out")
@@ -163,6 +164,12 @@ def test_start_and_end_follow_the_flag(tmp_path):
     first, last = ids.index(ROWS + 2), len(ids) - 1 - ids[::-1].index(ROWS + 2)
     assert (ids[first - 1], ids[last + 1], last - first + 1) == (ROWS, ROWS + 1, FEATURES)
     assert any("is set: prompts wrap the event" in line for line in report.decisions())
+
+
+def test_absent_flags_have_the_official_defaults(tmp_path):
+    report = convert(tmp_path, official_weights(ROWS), mm_use_im_start_end=None, mm_use_im_patch_token=None)
+    assert report.tokens == {"<ev_patch>": ROWS, "<event>": ROWS + 1}
+    assert not load(tmp_path / "out").config.add_start_end
 
 
 def test_rows_that_training_added_are_kept_though_the_saved_tokenizer_lacks_them(tmp_path):
@@ -354,7 +361,7 @@ def test_incomplete_folders_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [{"hidden_size": "wide"}, {"num_attention_heads": 5}])
-def test_a_configuration_that_is_no_llama_s(tmp_path, wrong: dict[str, object]):
+def test_a_configuration_that_is_no_llama_s(tmp_path, wrong: dict[str, Any]):
     with pytest.raises(CrossdraftError, match="is no Llama's"):
         convert(tmp_path, official_weights(ROWS), **wrong)
 

@@ -31,8 +31,9 @@ def encode(path: Path, container: str, codec: str, frames: Iterable[np.ndarray])
         stream = cast("VideoStream", out.add_stream(codec, rate=FPS))
         stream.options = {"deadline": "realtime"} if codec.startswith("libvpx") else {}
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
-        for frame in frames:
-            stream.height, stream.width = frame.shape[:2]
+        for index, frame in enumerate(frames):
+            if index == 0:
+                stream.height, stream.width = frame.shape[:2]
             out.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         out.mux(stream.encode(None))
     return path

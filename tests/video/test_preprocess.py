@@ -20,6 +20,9 @@ from crossdraft.video.spec import FrameSpec, PixelBudget
 
 HALF = (0.5, 0.5, 0.5)
 SIDES = (17, 64, 101, 224, 333, 480)
+SIZES = [
+    (height, width) for height in SIDES for width in SIDES if max(height, width) <= 8 * min(height, width)
+]
 
 
 def scene(height: int, width: int, seed: int = 0) -> Tensor:
@@ -52,18 +55,14 @@ def by_hf(processor: PilBackend, frames: Tensor) -> Tensor:
     return processor(pictures, return_tensors="pt", input_data_format="channels_last")["pixel_values"]
 
 
-@pytest.mark.parametrize("height", SIDES)
-@pytest.mark.parametrize("width", SIDES)
+@pytest.mark.parametrize(("height", "width"), SIZES)
 def test_equals_clip_within_a_step(height: int, width: int) -> None:
-    if max(height, width) > 8 * min(height, width):
-        pytest.skip("narrower than any video")
     spec, frames = FrameSpec(), scene(height, width)
     theirs = by_hf(CLIPImageProcessorPil(), frames)
     assert steps(preprocess(frames, spec), theirs, spec).max() < 1.01
 
 
-@pytest.mark.parametrize("height", SIDES)
-@pytest.mark.parametrize("width", SIDES)
+@pytest.mark.parametrize(("height", "width"), SIZES)
 def test_equals_siglip_within_a_step(height: int, width: int) -> None:
     spec, frames = FrameSpec(size=(96, 130), crop=None, mean=HALF, std=HALF), scene(height, width)
     theirs = by_hf(SiglipImageProcessorPil(size={"height": 96, "width": 130}), frames)
@@ -75,7 +74,7 @@ def test_even_noise_is_hardly_ever_two_steps_off(height: int, width: int) -> Non
     spec, frames = FrameSpec(), noise(height, width)
     difference = steps(preprocess(frames, spec), by_hf(CLIPImageProcessorPil(), frames), spec)
     assert difference.max() < 2.01
-    assert (difference > 1.01).double().mean() < 1e-5
+    assert (difference > 1.01).double().mean() < 1e-6
 
 
 def test_the_comparison_sees_a_missing_antialias_and_a_shifted_crop() -> None:

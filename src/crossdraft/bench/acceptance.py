@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossdraft.api import Engine, Options
 from crossdraft.bench.blank import blank_window
 from crossdraft.bench.contestants import EngineContestant, Models, close_all
 from crossdraft.bench.measure import Run, measure
-from crossdraft.bench.statistics import Interval, acceptance_length, bootstrap, per_position
+from crossdraft.bench.statistics import Interval, bootstrap, per_position
 from crossdraft.bench.workload import Item
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.placement import Inline
@@ -87,8 +88,9 @@ def compare(event: Sequence[Run], blind: Sequence[Run], kinds: Sequence[str], no
         [[(run.accepted, run.rounds) for run in runs] for runs in (event, blind)], dtype=np.float64
     )
 
-    def tau(drafter: int, chosen: np.ndarray) -> float:
-        return acceptance_length(*counts[drafter, chosen].sum(0))
+    def tau(drafter: int, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
+        accepted, rounds = np.moveaxis(counts[drafter][chosen].sum(-2), -1, 0)
+        return 1 + accepted / rounds
 
     size = len(event)
     groups = {kind: np.flatnonzero(np.asarray(kinds) == kind) for kind in dict.fromkeys(kinds)}
@@ -97,7 +99,7 @@ def compare(event: Sequence[Run], blind: Sequence[Run], kinds: Sequence[str], no
         event=Acceptance(bootstrap(lambda chosen: tau(0, chosen), size), _positions(event)),
         blind=Acceptance(bootstrap(lambda chosen: tau(1, chosen), size), _positions(blind)),
         ratio=bootstrap(lambda chosen: tau(0, chosen) / tau(1, chosen), size),
-        by_kind={kind: (tau(0, chosen), tau(1, chosen)) for kind, chosen in groups.items()},
+        by_kind={kind: (float(tau(0, chosen)), float(tau(1, chosen))) for kind, chosen in groups.items()},
     )
 
 

@@ -1,6 +1,7 @@
 """Who computes on which CPU cores."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,9 +53,9 @@ def parse_cores(text: str, allowed: Sequence[int]) -> tuple[int, ...]:
     """
     cores: list[int] = []
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or (last and not last.isdecimal()):
+        if not re.fullmatch(r"\d+(-\d+)?", part):
             raise CrossdraftError(f"'{text}' is no list of cores; write it as 0, 0,2 or 0-3.")
+        first, _, last = part.partition("-")
         cores += range(int(first), int(last or first) + 1)
     absent = sorted(set(cores) - set(allowed))
     if absent or not cores:

@@ -53,9 +53,7 @@ def measure(window: Events, seconds: float, repeats: int) -> list[Timing]:
             return read_events(path, start_us=int(starts[i]), end_us=int(starts[i]) + 1_000_000)
 
         timings.append(timed("1 s slice of a DSEC h5", one_second(0), one_second, repeats, 400))
-    for preset in ("clean", "default", "noisy"):
-        timings.append(simulation(preset, repeats))
-    return timings
+    return timings + [simulation(preset, repeats) for preset in ("clean", "default", "noisy")]
 
 
 def timed(
@@ -114,7 +112,7 @@ def repeated(window: Events, seconds: float) -> Iterator[Events]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m crossdraft.bench.events", description=__doc__.split("\n")[0]
+        prog="python -m crossdraft.bench.events", description="Time the work on events."
     )
     parser.add_argument(
         "--recording", type=Path, help="a real recording of at least 50 ms instead of a made-up one"
@@ -123,9 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=20, help="runs of each measurement")
     parser.add_argument("--json", action="store_true", help="report as JSON")
     options = parser.parse_args(arguments)
+    if options.seconds < 1 or options.repeats < 1:
+        parser.error("give --seconds of at least 1 and --repeats of at least 1")
     try:
-        if options.seconds < 1 or options.repeats < 1:
-            raise CrossdraftError("Give --seconds of at least 1 and --repeats of at least 1.")
         window = synthetic_window() if options.recording is None else _first_window(options.recording)
         print("measuring …", file=sys.stderr)  # noqa: T201
         timings = measure(window, options.seconds, options.repeats)

@@ -82,8 +82,9 @@ def check_identity(
         expected = [answer.tokens for answer in alone.generate(item.request for item in wave)]
         for check in checks:
             _run_wave(target, check, wave, expected, rng)
-            for _ in wave if tick is not None else ():
-                tick(check.name)
+            if tick is not None:
+                for _ in wave:
+                    tick(check.name)
 
 
 def _run_wave(
@@ -96,11 +97,9 @@ def _run_wave(
     """Requests join after a random number of rounds and are cut at random lengths, so that rows leave at any time."""
     decoder, tickets, limits = check.decoder, [], []
     for item, tokens in zip(wave, expected, strict=True):
-        limit = (
-            int(rng.integers(1, len(tokens) + 2))
-            if decoder.cache.max_rows > 1
-            else item.request.max_new_tokens
-        )
+        limit = item.request.max_new_tokens
+        if decoder.cache.max_rows > 1:
+            limit = min(limit, int(rng.integers(1, len(tokens) + 2)))
         request = replace(item.request, max_new_tokens=limit)
         tickets.append(decoder.submit(replace(request, events=check.blank) if check.blind else request))
         limits.append(limit)

@@ -6,6 +6,7 @@ confidence of 0.4.
 """
 
 import time
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,8 +51,9 @@ class HFContestant:
         config = self._config(item.request)
         if not item.request.sampling.greedy:
             torch.manual_seed(item.request.sampling.seed)  # HF draws from torch's global generator
-        with PassClock(self.target.model) as passes, PassClock(self.assistant) as drafts:
-            ids = self.target.model.generate(
+        model: Any = self.target.model
+        with PassClock(model) as passes, PassClock(self.assistant) as drafts:
+            ids = model.generate(
                 **self._inputs(prompt),
                 generation_config=config,
                 assistant_model=self.assistant,
@@ -114,12 +116,13 @@ class Assistant(LlamaForCausalLM):
     """
 
     def __init__(self, target: Target, twin: IndependentDrafter) -> None:
-        network = twin.model.model
+        network: Any = twin.model.model
         super().__init__(network.config.text_config)
-        self.model = network.base_model.language_model
-        self.lm_head = network.get_output_embeddings()
+        self.text: Any = network.model.language_model
+        self.model, self.lm_head = self.text, network.lm_head
         blank = twin.model.prepare(Request("What is ahead?", events=white_frames(network.config)))
-        self.blank = twin.model.encode(blank)["video"].pooler_output[0]  # [T+P+1, h]
+        encoded: Any = twin.model.encode(blank)["video"]
+        self.blank: Tensor = encoded.pooler_output[0]  # [T+P+1, h]
         self.banned = twin.banned
         self.placeholder = int(target.model.config.video_token_id)
         self.skipped = torch.zeros(
@@ -127,7 +130,7 @@ class Assistant(LlamaForCausalLM):
         )  # places of the current prompt that do not exist for it
         self.eval()
 
-    def forward(
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
@@ -135,7 +138,7 @@ class Assistant(LlamaForCausalLM):
         **unused: object,
     ) -> CausalLMOutputWithPast:
         """Logits at the last token. HF hands over the target's pixels and features too; they stay unread."""
-        embeds = self.model.embed_tokens(input_ids)
+        embeds = self.text.embed_tokens(input_ids)
         places = (input_ids[0] == self.placeholder).nonzero()[:, 0]
         if len(places):  # the first call of a request
             if len(places) < len(self.blank):
@@ -148,7 +151,7 @@ class Assistant(LlamaForCausalLM):
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         mask = torch.ones(1, past + input_ids.shape[1], dtype=torch.long, device=input_ids.device)
         mask[:, self.skipped] = 0
-        out = self.model(
+        out = self.text(
             inputs_embeds=embeds,
             attention_mask=mask,
             position_ids=(mask.cumsum(-1) - 1)[:, past:],

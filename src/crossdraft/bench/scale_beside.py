@@ -11,6 +11,7 @@ import torch
 from crossdraft.bench.scale_models import parameters, random_drafter
 from crossdraft.bench.scale_passes import clocked, sample
 from crossdraft.bench.statistics import Quartiles, quartiles
+from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter
@@ -23,7 +24,6 @@ from crossdraft.errors import CrossdraftError
 
 READING = ("prepare", "encode", "prefill")
 NEW_TOKENS, NODES, REPEATS, STEPS = 16, 4, 3, 8
-PLACEMENTS = ("before", "thread", "process")
 State = TypeVar("State")
 Say = Callable[[str], None]
 
@@ -124,11 +124,10 @@ def measure_drafter(
         )
     say(f"{name}: alone")
     cost = DraftCost(name, parameters(drafter.model.model), *_alone(drafter, budget_s))
+    worker = OnStream(drafter, where.device) if where.device.type == "cuda" else drafter
     found = []
-    for placement in PLACEMENTS[:2]:
+    for placement, hidden in (("before", "before"), ("thread", "beside")):
         say(f"{name}: {placement}")
-        worker = OnStream(drafter, where.device) if where.device.type == "cuda" else drafter
-        hidden = "before" if placement == "before" else "beside"
         found.append(_beside(target, placement, Inline(worker, CostModel(), hidden)))
     del drafter, worker
     gc.collect()
@@ -141,7 +140,7 @@ def measure_drafter(
     return cost, found
 
 
-def _alone(drafter: Drafter[State], budget_s: float) -> tuple[Quartiles, Quartiles]:
+def _alone(drafter: IndependentDrafter, budget_s: float) -> tuple[Quartiles, Quartiles]:
     """Seconds to read the prompt, and per drafted token."""
     request, device = Request("scale", max_new_tokens=STEPS + 1), drafter.model.device
     read = sample(lambda: clocked(device, lambda: drafter.begin([request])), budget_s)

@@ -39,22 +39,21 @@ def quartiles(values: Sequence[float]) -> Quartiles:
 
 
 def bootstrap(
-    statistic: Callable[[Indices], float], size: int, *, seed: int = 0, draws: int = DRAWS
+    statistic: Callable[[Indices], NDArray[np.float64]], size: int, *, seed: int = 0, draws: int = DRAWS
 ) -> Interval:
     """A statistic of `size` pairs and its percentile interval (Efron 1979).
 
     Pairs are what is drawn again, never single runs: repeats of one pair are no independent evidence.
 
     Args:
-        statistic: takes indices of pairs, with repetitions, and returns the figure over those pairs.
+        statistic: takes indices of pairs [..., size], with repetitions, and returns the figures [...] over them.
         size: how many pairs there are.
         seed: of the draws.
         draws: how many samples to draw.
     """
-    rng = np.random.default_rng(seed)
-    values = [statistic(rng.integers(0, size, size)) for _ in range(draws)]
-    low, high = np.percentile(values, [2.5, 97.5])
-    return Interval(statistic(np.arange(size)), float(low), float(high))
+    chosen = np.random.default_rng(seed).integers(0, size, (draws, size))
+    low, high = np.percentile(statistic(chosen), [2.5, 97.5])
+    return Interval(float(statistic(np.arange(size))), float(low), float(high))
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int = 0) -> Interval:
@@ -64,7 +63,7 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int
     """
     top = np.asarray(numerator, dtype=np.float64)
     bottom = np.asarray(denominator, dtype=np.float64)
-    return bootstrap(lambda chosen: float(top[chosen].sum() / bottom[chosen].sum()), len(top), seed=seed)
+    return bootstrap(lambda chosen: top[chosen].sum(-1) / bottom[chosen].sum(-1), len(top), seed=seed)
 
 
 def acceptance_length(accepted: float, rounds: float) -> float:

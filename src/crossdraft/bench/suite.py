@@ -1,6 +1,6 @@
 """`crossdraft bench`: load, measure, sum up."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 from crossdraft.bench.contestants import METHODS, Models, close_all, drafter_memory, line_up
@@ -118,6 +118,6 @@ def placement_of(suite: Suite) -> dict[str, object]:
     }
 
 
-def check_methods(text: str | None) -> Sequence[str]:
+def check_methods(text: str | None) -> tuple[str, ...]:
     """The methods of `--methods a,b`; all by default."""
     return tuple(part.strip() for part in text.split(",") if part.strip()) if text else METHODS

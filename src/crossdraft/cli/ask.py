@@ -114,7 +114,7 @@ def ask(
                 json.dumps(report(request, answer, engine.target, comparison), ensure_ascii=False, indent=1)
             )
         elif comparison is not None:
-            console.print(f"\n{comparison.sentence()}", markup=False)
+            console.print(f"\n{comparison.sentence()}", markup=False, soft_wrap=True)
     if trace is not None:
         with atomic_path(trace) as path:
             answer.timeline.save_chrome(path)
@@ -134,17 +134,15 @@ def show(console: "Console", answer: "Answer", target: "Target") -> None:
         console.print(legend())
     console.print()
     for what, value in figures(answer):
-        console.print(Text(f"{what:<23}", "dim") + Text(value))
+        console.print(Text(f"{what:<25}", "dim") + Text(value))
     console.print()
-    console.print(timeline_text(answer.timeline, console.width), no_wrap=True, crop=False)
+    console.print(timeline_text(answer.timeline, console.width), soft_wrap=True)
     if answer.logprobs is not None:
         pairs = zip(answer.tokens, answer.logprobs, strict=True)
-        console.print(
-            "\n" + "  ".join(f"{target.decode([token])!r} {value:.3f}" for token, value in pairs),
-            markup=False,
-        )
+        shown = "  ".join(f"{target.decode([token])!r} {value:.3f}" for token, value in pairs)
+        console.print(f"\n{shown}", markup=False, soft_wrap=True)
     for note in answer.notes:
-        console.print(Text(note, "yellow"))
+        console.print(Text(note, "yellow"), soft_wrap=True)
 
 
 def report(

@@ -42,6 +42,8 @@ class Comparison:
         speedup: Σ time of the target alone / Σ time with the drafter, each per token.
         alone_ms, drafted_ms: median time of an answer.
         repeats: runs of each.
+        cores: CPU cores of the target, the same in both; None = all.
+        notes: what the engine wanted to be known, such as a lost drafter.
     """
 
     identical: bool | None
@@ -50,6 +52,8 @@ class Comparison:
     alone_ms: float
     drafted_ms: float
     repeats: int
+    cores: tuple[int, ...] | None = None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -57,7 +61,11 @@ class Comparison:
 
     def sentence(self) -> str:
         """For people."""
-        times = f"{self.alone_ms:.0f} ms alone, {self.drafted_ms:.0f} ms with the drafter"
+        return " ".join([f"{self._verdict()}.", *self.notes])
+
+    def _verdict(self) -> str:
+        cores = "" if self.cores is None else f", the target on {len(self.cores)} core(s) in both"
+        times = f"{self.alone_ms:.0f} ms alone, {self.drafted_ms:.0f} ms with the drafter{cores}"
         speed = (
             f"{self.speedup:.2f}x as fast as the target alone ({times}; median of {self.repeats} runs each)"
         )
@@ -92,6 +100,8 @@ def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REP
         alone_ms=round(1e3 * median(run.stats.total_s for run in theirs), 2),
         drafted_ms=round(1e3 * median(run.stats.total_s for run in ours), 2),
         repeats=repeats,
+        cores=engine.options.target_cores,
+        notes=tuple(dict.fromkeys(note for run in ours for note in run.notes)),
     )
 
 

@@ -26,6 +26,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Which of the test scenes.")] = 0,
     target: Annotated[str, typer.Option(help="'reference', or the folder of a checkpoint.")] = "reference",
     drafter: Annotated[str, typer.Option(help="event, blind, or the folder of an EventGPT.")] = "event",
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
     no_color: Annotated[bool, typer.Option("--no-color", help="Plain text, no escape codes.")] = False,
 ) -> None:
     """Make a clip of a scene no training has seen, ask it questions in wordings no training has seen, and compare."""
@@ -45,18 +46,18 @@ def demo(
     console = console_for(colour=colour)
     scene = make_scene(test[seed])
     clip = write_clip(scene, out)
-    console.print(f"A road scene: {clip.video} and {clip.events}", markup=False)
+    console.print(f"A road scene: {clip.video} and {clip.events}", markup=False, soft_wrap=True)
     asked = [ask(scene, kind, 0, held_out=True) for kind in KINDS]
-    requests = [Request(qa.question, clip.video, clip.events) for qa in asked]
+    requests = [Request(qa.question, clip.video, clip.events, max_new_tokens) for qa in asked]
     results = []
     with opened(Setup(target, drafter), requests[0]) as engine:
         for qa, request in zip(asked, requests, strict=True):
             console.rule() if colour else console.print()
-            console.print(qa.question, style="bold", markup=False)
+            console.print(qa.question, style="bold", markup=False, soft_wrap=True)
             answer = stream(engine, request, TerminalView(console) if colour else PlainView())
             show(console, answer, engine.target)
             comparison = compare(engine, request, answer, REPEATS)
-            console.print(f"\n{comparison.sentence()}", markup=False)
+            console.print(f"\n{comparison.sentence()}", markup=False, soft_wrap=True)
             results.append((qa, answer, comparison))
     summarise(console, results)
     console.print(
@@ -95,4 +96,6 @@ def summarise(console: "Console", results: "list[tuple[QA, Answer, Comparison]]"
     same = (
         "and the same text as the target alone" if identical else "but NOT the same text as the target alone"
     )
-    console.print(f"All questions together: {alone / drafted:.2f}x as fast, {same}.", markup=False)
+    console.print(
+        f"All questions together: {alone / drafted:.2f}x as fast, {same}.", markup=False, soft_wrap=True
+    )

@@ -44,7 +44,9 @@ class LazyGroup(TyperGroup):
         """The command, or None; the others are then loaded, so that typer can suggest the nearest name."""
         for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:
             if name not in self.commands:
-                self.commands[name] = typer.main.get_command(import_module(f"crossdraft.cli.{name}").app)
+                command = typer.main.get_command(import_module(f"crossdraft.cli.{name}").app)
+                command.name = name  # a group has none of its own
+                self.commands[name] = command
         return self.commands.get(cmd_name)
 
 

@@ -40,27 +40,39 @@ def place(setup: Setup) -> Options:
     hidden for free; the target gets the other cores. On one core, or on one shared GPU, it runs in this process.
 
     Raises:
-        CrossdraftError: an unknown name, or a core that this process may not use.
+        CrossdraftError: an unknown name, a core that this process may not use, or settings that exclude each other.
     """
-    gpu = torch.cuda.is_available()
-    on_cpu = setup.device == "cpu" or (setup.device is None and not gpu)
-    draft_device = setup.draft_device or setup.device
-    drafts_on_cpu = draft_device == "cpu" or (draft_device is None and not gpu)
-    several = len(os.sched_getaffinity(0)) > 1
-    placement = setup.placement or ("process" if drafts_on_cpu and several else "inline")
-    cores = None
-    if setup.target_cores or setup.draft_cores or (placement == "process" and on_cpu):
+    placement = setup.placement or ("process" if _can_be_apart(setup) else "inline")
+    apart = placement == "process"
+    if apart and setup.hidden != "auto":
+        raise CrossdraftError("--hidden is for an inline drafter; leave it out, or say --placement inline.")
+    if not apart and setup.draft_cores:
+        raise CrossdraftError(
+            "--draft-cores needs a drafter in a process of its own; say --placement process."
+        )
+    target_cores = draft_cores = None
+    if setup.target_cores or setup.draft_cores or (apart and _on_cpu(setup.device)):
         cores = choose_cores(setup.target_cores, setup.draft_cores, all_target=True)
-    separate = placement == "process" and cores is not None
+        target_cores, draft_cores = cores.target, cores.draft if apart else None
     return Options(
         placement=placement,
         hidden=setup.hidden,
         device=setup.device,
         dtype=setup.dtype,
         draft_device=setup.draft_device,
-        target_cores=cores.target if cores else None,
-        draft_cores=cores.draft if cores and separate else None,
+        target_cores=target_cores,
+        draft_cores=draft_cores,
     )
+
+
+def _can_be_apart(setup: Setup) -> bool:
+    """True if there is a drafter, a core to spare for it, and no wish that only an inline one can fulfil."""
+    spare = len(os.sched_getaffinity(0)) > 1 and _on_cpu(setup.draft_device or setup.device)
+    return setup.drafter != "none" and setup.hidden == "auto" and spare
+
+
+def _on_cpu(device: str | None) -> bool:
+    return device == "cpu" or (device is None and not torch.cuda.is_available())
 
 
 @contextmanager

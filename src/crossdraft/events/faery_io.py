@@ -1,30 +1,34 @@
 """AEDAT 4 and Prophesee RAW (EVT2, EVT3) through the optional package `faery`.
 
-Its Rust core reports some faults as a panic, which Python sees as a BaseException, and it writes a RAW file
-without end from times that step back: hence the two guards below.
+Two of its habits are guarded against: it may abort the whole process on a damaged file, so reading happens in a
+process of its own (`faery_worker`), and from times that step back it writes a RAW file without end.
 """
 
 import importlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import importlib.util
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.stream import Events, Sensor, Window, batches, check_sorted
+from crossdraft.events.stream import Events, Sensor, Window, check_sorted
 from crossdraft.files import atomic_path
 
 CHUNK_EVENTS = 4_000_000
-FILE_TYPES = {"aedat4": "aedat", "evt": "evt"}
+ROW = np.dtype([("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("p", "?")])  # as faery.EVENTS_DTYPE in memory
+_WORKER = Path(__file__).with_name("faery_worker.py")
 _FALLBACK_SENSOR = (1280, 720)  # of RAW files whose header names none
 
 
 def read_aedat4(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
     """The first event stream of an AEDAT 4 file, a few million events at a time."""
-    return _read(path, sensor, window, "aedat4")
+    return _read(path, sensor, window, "aedat")
 
 
 def read_evt(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
@@ -37,51 +41,58 @@ def write_faery(path: str | Path, events: Events, kind: str) -> None:
 
     EVT3 is left out: faery 0.7.1 loses time in recordings that are silent for longer than its 16.8 s clock.
     """
-    faery = _faery()
+    _require_faery()
+    faery = importlib.import_module("faery")
     check_sorted(events.t, path)
     rows: Any = np.empty(len(events), faery.EVENTS_DTYPE)  # numpy's stubs know no field names
     for name in "txyp":
         rows[name] = getattr(events, name)
     file_type, version = {"aedat4": ("aedat", None), "evt2": ("evt", "evt2"), "dat": ("dat", "dat2")}[kind]
-    with atomic_path(path) as temporary, _explained(f"Cannot write {path}"):
+    with atomic_path(path) as temporary:
         stream = faery.events_stream_from_array(rows, (events.width, events.height))
-        stream.to_file(temporary, version=version, file_type=file_type)
+        try:
+            stream.to_file(temporary, version=version, file_type=file_type)
+        except (RuntimeError, OSError) as error:
+            raise CrossdraftError(f"Cannot write {path}: {error}.") from error
 
 
-def _read(path: Path, sensor: Sensor | None, window: Window, kind: str) -> Iterator[Events]:
-    faery = _faery()
-    with _explained(f"{path} cannot be read"):
-        stream = faery.events_stream_from_file(
-            path, dimensions_fallback=sensor or _FALLBACK_SENSOR, file_type=FILE_TYPES[kind]
-        )
-        size = sensor or stream.dimensions()
-        yield from batches(_chunks(stream, size, window, path), CHUNK_EVENTS)
+def _read(path: Path, sensor: Sensor | None, window: Window, file_type: str) -> Iterator[Events]:
+    _require_faery()
+    size = [str(side) for side in sensor or _FALLBACK_SENSOR]
+    # -P: the worker's own folder holds modules of ours, which must not hide others of the same name.
+    command = [sys.executable, "-P", str(_WORKER), str(path), file_type, *size]
+    with (
+        tempfile.TemporaryFile() as complaints,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints) as worker,
+    ):
+        try:
+            if worker.stdout is None or len(head := worker.stdout.read(8)) < 8:
+                raise _failure(path, worker, complaints)
+            width, height = sensor or struct.unpack("<II", head)
+            while True:
+                poured = worker.stdout.read(CHUNK_EVENTS * ROW.itemsize)
+                if len(poured) < CHUNK_EVENTS * ROW.itemsize and worker.wait() != 0:
+                    raise _failure(path, worker, complaints)
+                rows: Any = np.frombuffer(poured, ROW)
+                chunk = Events.checked(rows["x"], rows["y"], rows["t"], rows["p"], width, height, source=path)
+                yield window.clip(chunk)
+                if len(chunk) < CHUNK_EVENTS or (window.end_us is not None and chunk.t[-1] >= window.end_us):
+                    return
+        finally:
+            worker.kill()
 
 
-def _chunks(stream: Iterable[np.ndarray], size: Sensor, window: Window, path: Path) -> Iterator[Events]:
-    yield Events.empty(*size)
-    for rows in stream:
-        chunk = Events.checked(rows["x"], rows["y"], rows["t"], rows["p"], *size, source=path)
-        yield window.clip(chunk)
-        if window.end_us is not None and len(chunk) and chunk.t[-1] >= window.end_us:
-            return
+def _failure(path: Path, worker: subprocess.Popen[bytes], complaints: IO[bytes]) -> CrossdraftError:
+    status = worker.wait()
+    complaints.seek(0)
+    lines = complaints.read().decode("utf-8", errors="replace").strip().splitlines()
+    reason = lines[-1] if lines and status == 1 else f"faery crashed on it (status {status})"
+    return CrossdraftError(f"{path} cannot be read: {reason}; the recording is damaged or of another kind.")
 
 
-def _faery() -> ModuleType:
-    try:
-        return importlib.import_module("faery")
-    except ImportError as error:
+def _require_faery() -> None:
+    if importlib.util.find_spec("faery") is None:
         raise CrossdraftError(
-            "AEDAT4 and Prophesee RAW files are read and written by the optional package faery; run: pip install faery"
-        ) from error
-
-
-@contextmanager
-def _explained(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (CrossdraftError, KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except BaseException as error:
-        reason = " ".join(str(error).split())
-        raise CrossdraftError(f"{what}: {reason}; the recording is damaged or of another kind.") from error
+            "AEDAT4 and Prophesee RAW files are read and written by the optional package faery; "
+            "run: pip install faery"
+        )

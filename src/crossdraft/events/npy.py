@@ -4,6 +4,8 @@ A pickle may call any function on loading. Ours may only rebuild numpy arrays.
 """
 
 import pickle
+import struct
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -65,7 +67,8 @@ def _load(path: Path) -> Mapping[str, ArrayLike]:
             f"{path} was refused: its pickle asks for {error}, which no recording needs."
         ) from error
     except _DAMAGE as error:
-        raise CrossdraftError(f"{path} is damaged or was cut off ({error}); copy it again.") from error
+        reason = " ".join(str(error).split())
+        raise CrossdraftError(f"{path} is damaged or was cut off ({reason}); copy it again.") from error
     if content.dtype.names:
         return {name: content[name] for name in content.dtype.names}
     inner = content.item() if content.shape == () else None
@@ -93,16 +96,20 @@ class _ForbiddenError(Exception):
     """A pickle wants to call what it must not; the message names it."""
 
 
-# What unpickling broken bytes may raise.
+# What numpy and pickle may raise on broken bytes.
 _DAMAGE = (
     pickle.UnpicklingError,
-    EOFError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
+    tokenize.TokenError,
+    struct.error,
     ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
     MemoryError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
 )
 
 
@@ -112,7 +119,7 @@ class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         allowed = _ALLOWED.get((module.replace("numpy._core", "numpy.core"), name))
         if allowed is None:
-            raise _ForbiddenError(f"{module}.{name}")
+            raise _ForbiddenError(" ".join(f"{module}.{name}".split()))
         return allowed
 
 

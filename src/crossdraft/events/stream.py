@@ -260,3 +260,5 @@ def _check_inside(
                 f"{source}: {name} reaches {column.min()}..{column.max()}, outside the {width}x{height} sensor; "
                 "give the true sensor size."
             )
+        if column.dtype.kind == "f" and (column != np.rint(column)).any():
+            raise CrossdraftError(f"{source}: {name} is fractional; give raw events, not rectified ones.")

@@ -56,9 +56,9 @@ class Respondent:
     def read(self, split: str, clips: Sequence[int]) -> Prefix:
         """The clips' prefixes."""
         if self.blank:
-            pixels = blank_pixels(self.cache).expand(len(clips), -1, -1, -1, -1)
+            pixels = blank_pixels(self.cache).expand(len(clips), -1, -1, -1, -1).to(self.seer.model.dtype)
         else:
-            pixels = to_pixels(self.cache.read(self.kind, split, clips))
+            pixels = to_pixels(self.cache.read(self.kind, split, clips)).to(self.seer.model.dtype)
         ids = torch.tensor([self.codec.prefix_ids()])
         visual = self.seer.visual_tokens(self.seer.patches(pixels))
         return read_prefix(self.seer.llama, prefix_embeds(self.seer, ids, visual))

@@ -2,7 +2,7 @@
 
 All questions of a clip share its prefix. Each pass feeds every unfinished row its last token and the next
 `window - 1` tokens of its guess, keeps what the argmax confirms, and goes on from the first disagreement with
-the guess shifted along. Whatever the guess, the result is the model's greedy answer.
+the guess moved along. Whatever the guess, the result is the model's greedy answer.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,9 @@ from torch import Tensor
 
 from crossdraft.train.packed import BranchCache, Prefix, step_branches
 from crossdraft.train.seers import Seer
+
+REACH = 12
+"""How far ahead in its guess a row looks for the token that the model chose instead."""
 
 
 @torch.inference_mode()
@@ -27,7 +30,7 @@ def greedy(
 ) -> tuple[list[list[int]], int]:
     """Greedy continuations (with `</s>` if reached) of clip-major `questions`, and the passes they took.
 
-    `guesses` may be empty lists. Every row takes part in every pass until all are done; finished rows idle.
+    `guesses` may be empty lists. Finished rows idle until they are half of the batch, then they leave it.
     """
     longest = max(len(q) for q in questions)
     cache = BranchCache(prefix, len(questions), longest + max_new_tokens + window)
@@ -41,34 +44,39 @@ def greedy(
         _Row([token], list(guess), eos_id, max_new_tokens)
         for token, guess in zip(first, guesses, strict=True)
     ]
-    passes = 1
-    while not all(row.done for row in rows):
-        tokens = torch.tensor([row.propose(window) for row in rows])
-        start = lengths + torch.tensor([len(row.tokens) - 1 for row in rows])
+    passes, active = 1, list(range(len(rows)))
+    while unfinished := [row for row in active if not rows[row].done]:
+        if 2 * len(unfinished) <= len(active):
+            cache.narrow(torch.tensor([active.index(row) for row in unfinished]))
+            active = unfinished
+        tokens = torch.tensor([rows[row].propose(window) for row in active])
+        start = torch.tensor([len(questions[row]) + len(rows[row].tokens) - 1 for row in active])
         hidden = step_branches(seer.llama, cache, seer.llama.embed_tokens(tokens), start)
         chosen: Tensor = seer.head(hidden).argmax(-1)
-        for row, fed, said in zip(rows, tokens.tolist(), chosen.tolist(), strict=True):
-            row.accept(fed, said)
+        for row, fed, said in zip(active, tokens.tolist(), chosen.tolist(), strict=True):
+            rows[row].accept(fed, said)
         passes += 1
     return [row.tokens for row in rows], passes
 
 
 class _Row:
-    """One answer on its way: its tokens so far and where its guess stands."""
+    """One answer on its way: its tokens so far, and what is left of its guess."""
 
     def __init__(self, tokens: list[int], guess: list[int], eos_id: int, limit: int) -> None:
-        self.tokens = tokens
-        self.guess = guess
+        self.tokens: list[int] = []
+        self.ahead = guess
         self.eos_id = eos_id
         self.limit = limit
+        for token in tokens:
+            self._say(token)
 
     @property
     def done(self) -> bool:
         return self.tokens[-1] == self.eos_id or len(self.tokens) >= self.limit
 
     def propose(self, window: int) -> list[int]:
-        """The last token, then the guess from where it last agreed in position, padded with `</s>`."""
-        ahead = self.guess[len(self.tokens) : len(self.tokens) + window - 1]
+        """The last token, then what the guess goes on with, padded with `</s>`."""
+        ahead = self.ahead[: window - 1]
         return [self.tokens[-1], *ahead, *[self.eos_id] * (window - 1 - len(ahead))]
 
     def accept(self, fed: list[int], said: list[int]) -> None:
@@ -76,6 +84,12 @@ class _Row:
         for position, choice in enumerate(said):
             if self.done:
                 return
-            self.tokens.append(choice)
+            self._say(choice)
             if position + 1 >= len(fed) or fed[position + 1] != choice:
                 return
+
+    def _say(self, token: int) -> None:
+        """Add a token and move the guess along: behind the same token if it comes soon, else by one."""
+        self.tokens.append(token)
+        soon = self.ahead[:REACH]
+        self.ahead = self.ahead[soon.index(token) + 1 if token in soon else 1 :]

@@ -76,9 +76,22 @@ class BranchCache:
         _, heads, _, width = prefix.keys[0].shape
         shape = (rows, heads, capacity, width)
         self.prefix = prefix
+        self.rows = rows
         self.capacity = capacity
         self.keys = [torch.zeros(shape, dtype=key.dtype) for key in prefix.keys]
         self.values = [torch.zeros(shape, dtype=key.dtype) for key in prefix.keys]
+
+    def narrow(self, rows: Tensor) -> None:
+        """Keep `rows` only, each from now on with a prefix of its own."""
+        clips = rows // (self.rows // self.prefix.keys[0].shape[0])
+        self.prefix = Prefix(
+            tuple(key[clips] for key in self.prefix.keys),
+            tuple(value[clips] for value in self.prefix.values),
+            self.prefix.hidden[clips],
+        )
+        self.keys = [key[rows] for key in self.keys]
+        self.values = [value[rows] for value in self.values]
+        self.rows = len(rows)
 
 
 def step_branches(llama: LlamaModel, cache: BranchCache, embeds: Tensor, start: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""Several questions about one clip in one pass: the prefix is read once, each branch sees it and itself only.
+r"""Several questions about one clip in one pass: the prefix is read once, each branch sees it and itself only.
 
 Example, two questions about a clip whose prefix has P tokens:
 
-    positions   0 … P-1 | P  P+1  P+2  P+3      <- branch 0: \\n  q  a  </s>
+    positions   0 … P-1 | P  P+1  P+2  P+3      <- branch 0: \n  q  a  </s>
                         | P  P+1  P+2           <- branch 1: \\n  q  </s>    (padded on the right)
     targets             | -  a  </s>  -         the token after each position, answers only
 """

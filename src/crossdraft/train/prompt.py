@@ -1,6 +1,6 @@
-"""The prompt, cut where a clip's questions part: a shared prefix that ends with the visual tokens, and a branch.
+r"""The prompt, cut where a clip's questions part: a shared prefix that ends with the visual tokens, and a branch.
 
-<s>USER: <video>*400 \\n{question} ASSISTANT: {answer}</s>
+<s>USER: <video>*400 \n{question} ASSISTANT: {answer}</s>
 |---- prefix -------|----------- branch -----------------|
 """
 

@@ -6,7 +6,7 @@ lies about its length is decoded a second time with the counted length.
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -63,8 +63,8 @@ def iter_frames(
         CrossdraftError: as `read_frames`; a limit may be met after frames have been given out.
     """
     with opened(path, limits) as (container, stream):
-        count = 0
-        for time_s, frame in _timed(path, container, stream, limits):
+        info, count = claims(path, container, stream, limits), 0
+        for time_s, frame in _timed(path, _decoded(container, stream, limits), info.fps, limits):
             yield time_s, frame.to_ndarray(format="rgb24")
             count += 1
         _report(path, count, stream.frames)
@@ -83,8 +83,9 @@ def _sample(
     """
     found, count = {}, 0
     with opened(path, limits) as (container, stream):
-        keep = set(_spread(total or claims(path, container, stream, limits).frames, num_frames))
-        for time_s, frame in _timed(path, container, stream, limits):
+        info = claims(path, container, stream, limits)
+        keep = set(_spread(total or info.frames, num_frames))
+        for time_s, frame in _timed(path, _decoded(container, stream, limits), info.fps, limits):
             if count in keep:
                 found[count] = time_s, frame.to_ndarray(format="rgb24")
             count += 1
@@ -101,19 +102,18 @@ def _report(path: object, count: int, claimed: int) -> None:
 
 
 def _timed(
-    path: object, container: "InputContainer", stream: "VideoStream", limits: VideoLimits
+    path: object, frames: Iterable["VideoFrame"], fps: float, limits: VideoLimits
 ) -> Iterator[tuple[float, "VideoFrame"]]:
     """Every frame with its time, held to the limits."""
-    info = claims(path, container, stream, limits)
     size, first, time_s = None, 0.0, 0.0
-    for index, frame in enumerate(_decoded(container, stream, limits)):
+    for index, frame in enumerate(frames):
         stamp = frame.time
         if index == 0:
             size, first = (frame.width, frame.height), stamp or 0.0
         elif stamp is not None and stamp - first > time_s:
             time_s = stamp - first
         else:  # in a broken file a stamp may be missing or step back
-            time_s += 1 / info.fps
+            time_s += 1 / fps
         limits.check(path, width=frame.width, height=frame.height, frames=index + 1, seconds=time_s)
         if size != (frame.width, frame.height):
             raise CrossdraftError(f"{path} changes size at frame {index}; re-encode it at one size.")

@@ -124,7 +124,9 @@ def timeline_text(timeline: Timeline, width: int) -> Text:
     lines = [Text(" " * margin + axis(seconds, room), "dim")]
     for name in names:
         spans = [span for span in timeline.spans if span.lane == name]
-        lines.append(Text(name.ljust(margin)) + draw(cells(spans, timeline.start, seconds / room, room)))
+        line = Text(name.ljust(margin)) + draw(cells(spans, timeline.start, seconds / room, room))
+        line.rstrip()
+        lines.append(line)
     used = {look_of(span.name) for span in timeline.spans}
     key = Text("   ").join(
         Text(f"{look.glyph} {look.meaning}", look.style) for look in (*LOOKS, OTHER) if look in used

@@ -9,8 +9,10 @@ from crossdraft.engine.timeline import Timeline
 def figures(answer: Answer) -> list[tuple[str, str]]:
     """(what, value) lines below an answer."""
     stats = answer.stats
-    counts = {origin: sum(len(p.tokens) for p in answer.pieces if p.origin is origin) for origin in Origin}
-    who = f"{counts[Origin.HIDDEN]} from hidden drafting, {counts[Origin.DRAFTED]} accepted later"
+    hidden, later, own = (
+        sum(len(piece.tokens) for piece in answer.pieces if piece.origin is origin)
+        for origin in (Origin.HIDDEN, Origin.DRAFTED, Origin.TARGET)
+    )
     share = stats.hidden_share
     return [
         ("first provisional text", _ms(stats.first_provisional_s if stats.hidden_drafted else None)),
@@ -18,7 +20,7 @@ def figures(answer: Answer) -> list[tuple[str, str]]:
         ("total", f"{_ms(stats.total_s)}, {stats.new_tokens} tokens, {stats.tokens_per_s:.0f} tokens/s"),
         ("τ", f"{stats.tau:.2f} tokens per pass of the target, {stats.rounds} passes"),
         ("hidden share", "nothing was hidden" if share is None else f"{share:.0%} of the hidden drafting"),
-        ("tokens", f"{who}, {counts[Origin.TARGET]} by the target"),
+        ("whose tokens", f"{hidden} hidden, {later} drafted later, {own} the target's own"),
     ]
 
 

@@ -1,0 +1,35 @@
+"""A process of its own that decodes one recording with faery and pours it down its standard output.
+
+faery's Rust core can abort the whole process on a damaged file, and prints its own backtraces; here it may.
+Run by path, so that nothing but faery is imported: `python faery_worker.py FILE TYPE WIDTH HEIGHT`.
+
+Output: width and height as two little-endian uint32, then the events as packed rows of `faery.EVENTS_DTYPE`. A
+failure leaves its reason in the last line of standard error and a status other than 0.
+"""
+
+import struct
+import sys
+
+
+def main(path: str, file_type: str, width: str, height: str) -> int:
+    """Decode; WIDTH and HEIGHT are used where the file itself names no sensor size."""
+    try:
+        import faery
+
+        stream = faery.events_stream_from_file(
+            path,
+            dimensions_fallback=(int(width), int(height)),
+            file_type=file_type,  # pyright: ignore[reportArgumentType]
+        )
+        sys.stdout.buffer.write(struct.pack("<II", *stream.dimensions()))
+        for rows in stream:
+            sys.stdout.buffer.write(rows.tobytes())
+        sys.stdout.buffer.flush()
+    except BaseException as error:  # noqa: BLE001 - a Rust panic is no Exception; whatever it is, it is told
+        print("\n" + " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

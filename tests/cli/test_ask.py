@@ -1,0 +1,203 @@
+"""`crossdraft ask` from end to end on the tiny pair: in this process, as a subprocess, in a terminal, interrupted."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from crossdraft.cli.main import main
+from tests.support import CONTEXT
+
+QUESTION = "What is the car in front doing?"
+PROGRAM = "from crossdraft.cli.main import main; raise SystemExit(main())"
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+
+
+@pytest.fixture(scope="module")
+def models(pair):
+    return ["--target", str(pair.target), "--drafter", str(pair.event), "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def files(clip):
+    return ["--video", str(clip.video), "--events", str(clip.events)]
+
+
+@pytest.fixture
+def ask(models, files, capsys):
+    """Run `ask` in this process; returns its status, standard output and standard error."""
+
+    def run(*arguments: str, question: str = QUESTION) -> tuple[int, str, str]:
+        inline = ["ask", *files, *models, "--placement", "inline", "--max-new-tokens", "24"]
+        status = main([*inline, *arguments, question])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_text_figures_and_timeline_without_escape_codes(ask):
+    status, shown, errors = ask("--hidden", "before")
+    assert (status, errors) == (0, "")
+    assert "\x1b" not in shown
+    answer, *below = shown.split("\n")
+    assert answer.strip()
+    for label in (
+        "first provisional text",
+        "TTFT",
+        "tokens/s",
+        "τ",
+        "hidden share",
+        "drafter  ",
+        "target   ",
+    ):
+        assert any(label in line for line in below), label
+
+
+def test_json_holds_everything_and_stands_alone(ask):
+    status, shown, errors = ask("--json", "--compare", "--logprobs", "--hidden", "before")
+    assert (status, errors) == (0, "")
+    found = json.loads(shown)
+    assert found["question"] == QUESTION
+    assert (
+        len(found["tokens"]) == len(found["logprobs"]) == len(found["words"]) == found["stats"]["new_tokens"]
+    )
+    assert "".join(piece["text"] for piece in found["pieces"]) == found["text"]
+    assert {piece["origin"] for piece in found["pieces"]} <= {"hidden", "drafted", "target"}
+    assert {span["lane"] for span in found["timeline"]} == {"drafter", "target"}
+    assert 0 < found["stats"]["accepted"] < found["stats"]["drafted"]
+    assert found["compare"]["identical"] is True
+    assert found["compare"]["difference"] is None
+    assert found["compare"]["speedup"] > 0
+
+
+def test_the_target_alone_says_the_same(ask):
+    _, shown, _ = ask("--json", "--hidden", "before")
+    _, alone, _ = ask("--json", "--drafter", "none")
+    assert json.loads(alone)["tokens"] == json.loads(shown)["tokens"]
+    assert json.loads(alone)["stats"]["drafted"] == 0
+
+
+def test_trace_and_plot_are_written(ask, tmp_path):
+    status, _, _ = ask("--trace", str(tmp_path / "t.json"), "--plot", str(tmp_path / "p.svg"))
+    assert status == 0
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {"prefill", "ride-along", "verify"} <= {event["name"] for event in events}
+    assert QUESTION in "".join(ET.parse(tmp_path / "p.svg").getroot().itertext())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.svg", "t.json"]
+
+
+def test_a_seed_draws_the_same_tokens_again_and_says_that_it_samples(ask):
+    drawn = ("--json", "--temperature", "0.8", "--top-k", "40", "--top-p", "0.95", "--min-p", "0.01")
+    first, again, other = (json.loads(ask(*drawn, "--seed", seed)[1])["tokens"] for seed in ("7", "7", "8"))
+    assert first == again
+    assert first != other
+    _, shown, _ = ask(*drawn, "--compare")
+    assert json.loads(shown)["compare"]["identical"] is None
+
+
+def test_a_stop_string_and_a_penalty_change_the_answer(ask):
+    text = json.loads(ask("--json")[1])["text"]
+    stop = text[3:6]
+    stopped = json.loads(ask("--json", "--stop", stop)[1])
+    assert stopped["text"] == text[: text.index(stop)]
+    assert stopped["finish"] == "stop"
+    assert json.loads(ask("--json", "--repetition-penalty", "2")[1])["text"] != text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--video", "nowhere.mp4"], "nowhere.mp4"),
+        (["--events", "nowhere.h5"], "nowhere.h5"),
+        (["--drafter", "none", "--compare"], "--compare runs the target alone"),
+        (["--max-new-tokens", "0"], "max_new_tokens is 0"),
+        (["--max-new-tokens", "9999"], "max_new_tokens is 9999"),
+        (["--temperature", "-1"], "temperature is -1"),
+        (["--hidden", "sometimes"], "Unknown hidden 'sometimes'"),
+        (["--placement", "orbit"], "Unknown placement 'orbit'"),
+        (["--target-cores", "zero"], "is no list of cores"),
+        (["--target-cores", "9999"], "names core"),
+        (["--target", "no/such/folder"], "no/such/folder"),
+        (["--drafter", "no/such/folder"], "no/such/folder"),
+        (["--dtype", "int3"], "Unknown dtype 'int3'"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_2(ask, arguments, sentence):
+    status, shown, errors = ask(*arguments)
+    assert status == 2
+    assert shown == ""
+    assert sentence in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_question_longer_than_the_context_is_refused(ask):
+    status, shown, errors = ask(question="why? " * CONTEXT)
+    assert (status, shown) == (2, "")
+    assert f"the model's context {CONTEXT}" in errors
+
+
+def test_an_event_drafter_without_events_is_refused(models, clip, capsys):
+    assert main(["ask", "--video", str(clip.video), *models, QUESTION]) == 2
+    assert "--events" in capsys.readouterr().err
+
+
+def run(arguments: list[str], **options) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, "ask", *arguments, QUESTION], **options)
+
+
+def test_piped_with_the_drafter_in_a_process_of_its_own(models, files, ask):
+    _, expected, _ = ask("--json")
+    process = run(
+        [*files, *models, "--placement", "process", "--max-new-tokens", "24", "--compare"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    shown, errors = process.communicate(timeout=600)
+    assert (process.returncode, errors) == (0, "")
+    assert "\x1b" not in shown
+    assert shown.startswith(json.loads(expected)["text"].lstrip() + "\n")
+    assert "the tokens are identical" in shown
+
+
+def test_ctrl_c_stops_the_answer_and_leaves_the_terminal_clean(models, files, ask):
+    begun = json.loads(ask("--json")[1])["text"].strip()[:8]
+    ours, theirs = pty.openpty()
+    long = ["--max-new-tokens", "400", "--drafter", "none"]
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {
+        "TERM": "xterm"
+    }
+    process = run([*files, *models, *long], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    while begun not in ESCAPE.sub("", shown.decode(errors="replace")):
+        shown += os.read(ours, 4096)
+    process.send_signal(signal.SIGINT)
+    shown += read_rest(ours)
+    assert process.wait(timeout=300) == 130
+    text = shown.decode()
+    assert "first final text" not in text  # the figures of a whole answer
+    assert text.rindex(SHOW_CURSOR) > text.rindex(HIDE_CURSOR)
+    assert "\x1b" not in ESCAPE.sub("", text)
+
+
+def read_rest(terminal: int) -> bytes:
+    """What the terminal shows until nobody writes to it any more."""
+    rest = b""
+    while True:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # Linux: the other side was closed
+            part = b""
+        if not part:
+            os.close(terminal)
+            return rest
+        rest += part

@@ -1,0 +1,38 @@
+"""`crossdraft demo` on the tiny pair: a clip is made, every question is answered and compared."""
+
+import os
+
+import pytest
+import torch
+
+from crossdraft.cli.demo import KINDS
+from crossdraft.cli.main import main
+
+
+@pytest.fixture
+def cores_restored():
+    """A target in this process may be given fewer cores; the other tests want them back."""
+    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    yield
+    os.sched_setaffinity(0, cores)
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("cores_restored")
+def test_every_question_is_answered_and_compared(pair, tmp_path, capsys):
+    models = ["--target", str(pair.target), "--drafter", str(pair.event), "--max-new-tokens", "8"]
+    assert main(["demo", "--out", str(tmp_path), *models]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert shown.count("the tokens are identical") == len(KINDS)
+    assert "and the same text as the target alone" in shown
+    assert {path.suffix for path in tmp_path.iterdir()} == {".mp4", ".h5", ".json"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"), [(["--drafter", "none"], "name a drafter"), (["--seed", "1000000"], "--seed")]
+)
+def test_bad_input_is_one_sentence(arguments, sentence, tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path / "new"), *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,47 @@
+"""Where a pair is placed when nobody says."""
+
+import os
+
+import pytest
+
+from crossdraft.cli.session import Setup, place
+from crossdraft.errors import CrossdraftError
+
+CORES = tuple(sorted(os.sched_getaffinity(0)))
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two CPU cores")
+def test_on_a_cpu_with_cores_to_spare_the_drafter_has_its_own():
+    options = place(Setup(device="cpu"))
+    assert options.placement == "process"
+    assert (options.target_cores, options.draft_cores) == (CORES[:-1], CORES[-1:])
+
+
+def test_without_a_drafter_the_target_has_all_cores():
+    options = place(Setup(drafter="none", device="cpu"))
+    assert (options.placement, options.target_cores, options.draft_cores) == ("inline", None, None)
+
+
+def test_a_wish_for_hidden_drafting_inline_is_a_wish_for_inline():
+    options = place(Setup(hidden="before", device="cpu"))
+    assert (options.placement, options.hidden, options.draft_cores) == ("inline", "before", None)
+
+
+def test_cores_are_as_they_were_asked_for():
+    first = str(CORES[0])
+    options = place(Setup(placement="process", device="cpu", target_cores=first, draft_cores=first))
+    assert options.target_cores == options.draft_cores == CORES[:1]
+    inline = place(Setup(placement="inline", device="cpu", target_cores=first))
+    assert (inline.target_cores, inline.draft_cores) == (CORES[:1], None)
+
+
+@pytest.mark.parametrize(
+    ("setup", "sentence"),
+    [
+        (Setup(placement="process", hidden="beside"), "--hidden is for an inline drafter"),
+        (Setup(placement="inline", draft_cores="0"), "--draft-cores needs"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(setup, sentence):
+    with pytest.raises(CrossdraftError, match=sentence):
+        place(setup)
