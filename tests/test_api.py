@@ -96,7 +96,12 @@ def test_weights_that_do_not_fit(pair, tmp_path, damage):
         else:
             weights[name] = weights[name][:-1].clone()
         save_file(weights, path, {"format": "pt"})
-    words = {"missing": "lacks", "extra": "unknown surprise", "shape": "wrong shape", "cut": "cannot be loaded"}
+    words = {
+        "missing": "lacks",
+        "extra": "unknown surprise",
+        "shape": "wrong shape",
+        "cut": "cannot be loaded",
+    }
     with pytest.raises(cd.CrossdraftError, match=words[damage]):
         cd.Engine.load(str(tmp_path / "t"), None)
 

@@ -1,8 +1,8 @@
 """The public surface: load a pair, ask it questions.
 
-    engine = Engine.load("reference")
-    answer = engine.generate(Request(video="clip.mp4", events="clip.h5", prompt="What is ahead?"))
-    for piece in engine.stream(request): ...
+engine = Engine.load("reference")
+answer = engine.generate(Request(video="clip.mp4", events="clip.h5", prompt="What is ahead?"))
+for piece in engine.stream(request): ...
 """
 
 import os
@@ -65,7 +65,11 @@ class Options:
         ):
             if value not in known:
                 raise CrossdraftError(f"Unknown {name} '{value}'; choose one of {', '.join(known)}.")
-        for name, count in (("max_batch", self.max_batch), ("nodes", self.nodes), ("hidden_nodes", self.hidden_nodes)):
+        for name, count in (
+            ("max_batch", self.max_batch),
+            ("nodes", self.nodes),
+            ("hidden_nodes", self.hidden_nodes),
+        ):
             if count < 1:
                 raise CrossdraftError(f"{name} is {count}; it must be at least 1.")
         for name, cores in (("target_cores", self.target_cores), ("draft_cores", self.draft_cores)):
@@ -86,7 +90,9 @@ class Engine:
         self.cost = cost
 
     @classmethod
-    def load(cls, target: str = "reference", drafter: str | None = "event", options: Options | None = None) -> Self:
+    def load(
+        cls, target: str = "reference", drafter: str | None = "event", options: Options | None = None
+    ) -> Self:
         """Load a pair.
 
         Args:
@@ -128,11 +134,11 @@ class Engine:
     def generate(self, requests: Request | Sequence[Request]) -> Answer | list[Answer]:
         """Answer one request or several; several share target passes, up to `max_batch` at a time."""
         single = isinstance(requests, Request)
-        decoder = self._decoder()
+        decoder = self.decoder()
         try:
             answers = decoder.generate([requests] if single else requests)
         finally:
-            self._settle(decoder)
+            self.settle(decoder)
         return answers[0] if single else answers
 
     def stream(self, request: Request) -> "Stream":
@@ -153,7 +159,8 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _decoder(self) -> Decoder:
+    def decoder(self) -> Decoder:
+        """A fresh loop over this pair, for those who drive it round by round; `settle` it afterwards."""
         options = self.options
         return Decoder(
             self.target,
@@ -166,7 +173,7 @@ class Engine:
             cost=self.cost,
         )
 
-    def _settle(self, decoder: Decoder) -> None:
+    def settle(self, decoder: Decoder) -> None:
         """Drop what an interrupted decoder still held; remember if its drafter was lost."""
         decoder.drop()
         self.drafter = decoder.drafter
@@ -203,7 +210,7 @@ class Stream:
         self._cancelled.set()
 
     def _work(self) -> None:
-        decoder = self._engine._decoder()
+        decoder = self._engine.decoder()
         decoder.on_piece = self._pieces.put
         try:
             ticket = decoder.submit(self._request)
@@ -212,8 +219,8 @@ class Stream:
                     decoder.cancel(ticket)
                 decoder.step()
             self.answer = decoder.answer(ticket)
-        except BaseException as error:  # handed over, raised in the reader's thread
+        except BaseException as error:  # noqa: BLE001 - handed over, raised in the reader's thread
             self._pieces.put(error)
         finally:
-            self._engine._settle(decoder)
+            self._engine.settle(decoder)
             self._pieces.put(None)

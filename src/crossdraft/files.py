@@ -24,7 +24,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         final.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{final.stem}-", suffix=final.suffix, dir=final.parent)
     except OSError as error:
-        raise CrossdraftError(f"Cannot write {final}: {error.strerror}; choose a folder you may write to.") from error
+        raise CrossdraftError(
+            f"Cannot write {final}: {error.strerror}; choose a folder you may write to."
+        ) from error
     os.close(handle)
     temporary = Path(name)
     try:

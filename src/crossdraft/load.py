@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 REFERENCE = Path(__file__).parent / "reference"
 DRAFTERS = ("event", "blind")  # of the reference pair
 NUM_FRAMES = 8
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 def load_target(source: str = "reference", device: str | None = None, dtype: str | None = None) -> Target:
@@ -111,7 +116,9 @@ class VideoPrompt:
                 frames = torch.as_tensor(np.asarray(request.video))
                 times = np.arange(len(frames), dtype=np.float64)
             inputs = model_inputs(self.model.config, self.tokenizer, self.spec, frames, times, request.prompt)
-        features = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
+        features = {
+            name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")
+        }
         return Prompt(inputs["input_ids"][0], features)
 
 
@@ -131,7 +138,9 @@ class EventPrompt:
         from crossdraft.events import read_events
 
         if request.events is None:
-            raise CrossdraftError("The event drafter needs an event recording; give one with --events, or --drafter none.")
+            raise CrossdraftError(
+                "The event drafter needs an event recording; give one with --events, or --drafter none."
+            )
         return read_events(request.events) if isinstance(request.events, str | Path) else request.events
 
     def _blank(self) -> Tensor:
@@ -153,7 +162,9 @@ def _folder(source: str, shipped: Sequence[str]) -> Path:
         if not (folder / name).is_file():
             raise CrossdraftError(f"The checkpoint {folder} lacks {name}.")
     if not list(folder.glob("*.safetensors")):
-        raise CrossdraftError(f"The checkpoint {folder} lacks its weights (*.safetensors); pickled weights are not read.")
+        raise CrossdraftError(
+            f"The checkpoint {folder} lacks its weights (*.safetensors); pickled weights are not read."
+        )
     return folder
 
 
@@ -164,7 +175,9 @@ def _config(folder: Path) -> dict[str, object]:
         raise CrossdraftError(f"{folder / 'config.json'} is not valid JSON: {error}.") from error
 
 
-def _model(kind: type[PreTrainedModel], folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
+def _model(
+    kind: type[PreTrainedModel], folder: Path, device: str | None, dtype: str | None
+) -> PreTrainedModel:
     """Load strictly: nothing missing, nothing left over, no shape changed."""
     gpu = torch.cuda.is_available()
     name = dtype or ("bfloat16" if gpu and device != "cpu" else "float32")
@@ -188,10 +201,16 @@ def _model(kind: type[PreTrainedModel], folder: Path, device: str | None, dtype:
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CrossdraftError(f"The checkpoint {folder} cannot be loaded: {reason}") from error
-    for what, key in (("lacks", "missing_keys"), ("has an unknown", "unexpected_keys"), ("has a wrong shape for", "mismatched_keys")):
+    for what, key in (
+        ("lacks", "missing_keys"),
+        ("has an unknown", "unexpected_keys"),
+        ("has a wrong shape for", "mismatched_keys"),
+    ):
         if report[key]:
-            first = sorted(map(str, report[key]))[0]
-            raise CrossdraftError(f"The checkpoint {folder} {what} {first} ({len(report[key])} such); convert it again.")
+            first = min(map(str, report[key]))
+            raise CrossdraftError(
+                f"The checkpoint {folder} {what} {first} ({len(report[key])} such); convert it again."
+            )
     return model.to(place).eval()
 
 

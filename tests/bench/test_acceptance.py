@@ -23,7 +23,7 @@ def test_ratio_by_hand():
     assert found.ratio.low <= found.ratio.value <= found.ratio.high
     assert found.by_kind["layout"] == pytest.approx((4, 1.5))
     assert found.event.per_position == pytest.approx((1.5,))
-    assert found.to_json()["ratio"] == {"value": 1.667, "ci95": [1.667, 2.667]}
+    assert found.to_json()["ratio"] == {"value": 1.667, "ci95": [1.167, 2.667]}
 
 
 def test_the_better_drafter_wins_on_real_rounds(pair):

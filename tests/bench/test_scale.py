@@ -43,7 +43,7 @@ TEXT: dict[str, Any] = {
 # `python -m crossdraft.bench.scale`, on a machine that has nothing but what the engine needs
 BARE = """
 import runpy, sys
-for name in ("typer", "rich", "matplotlib", "av", "h5py", "cv2", "scipy", "pydantic", "yaml"):
+for name in ("typer", "rich", "matplotlib", "av", "h5py", "cv2", "scipy", "pydantic"):
     sys.modules[name] = None
 sys.argv[0] = "scale"
 runpy.run_module("crossdraft.bench.scale", run_name="__main__")

@@ -149,40 +149,35 @@ def test_an_event_drafter_without_events_is_refused(models, clip, capsys):
     assert "--events" in capsys.readouterr().err
 
 
-def run(arguments: list[str], **options) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, "ask", *arguments, QUESTION], **options)
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", PROGRAM, "ask", *arguments, QUESTION]
 
 
 def test_piped_with_the_drafter_in_a_process_of_its_own(models, files, ask):
     _, expected, _ = ask("--json")
-    process = run(
-        [*files, *models, "--placement", "process", "--max-new-tokens", "24", "--compare"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    shown, errors = process.communicate(timeout=600)
-    assert (process.returncode, errors) == (0, "")
-    assert "\x1b" not in shown
-    assert shown.startswith(json.loads(expected)["text"].lstrip() + "\n")
-    assert "the tokens are identical" in shown
+    placed = command(*files, *models, "--placement", "process", "--max-new-tokens", "24", "--compare")
+    run = subprocess.run(placed, capture_output=True, text=True, timeout=600, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "\x1b" not in run.stdout
+    assert run.stdout.startswith(json.loads(expected)["text"].lstrip() + "\n")
+    assert "the tokens are identical" in run.stdout
 
 
 def test_ctrl_c_stops_the_answer_and_leaves_the_terminal_clean(models, files, ask):
     begun = json.loads(ask("--json")[1])["text"].strip()[:8]
     ours, theirs = pty.openpty()
-    long = ["--max-new-tokens", "400", "--drafter", "none"]
+    long = command(*files, *models, "--drafter", "none", "--max-new-tokens", "400")
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {
         "TERM": "xterm"
     }
-    process = run([*files, *models, *long], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
     shown = b""
-    while begun not in ESCAPE.sub("", shown.decode(errors="replace")):
-        shown += os.read(ours, 4096)
-    process.send_signal(signal.SIGINT)
-    shown += read_rest(ours)
-    assert process.wait(timeout=300) == 130
+    with subprocess.Popen(long, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        while begun not in ESCAPE.sub("", shown.decode(errors="replace")):
+            shown += os.read(ours, 4096)
+        process.send_signal(signal.SIGINT)
+        shown += read_rest(ours)
+    assert process.returncode == 130
     text = shown.decode()
     assert "first final text" not in text  # the figures of a whole answer
     assert text.rindex(SHOW_CURSOR) > text.rindex(HIDE_CURSOR)

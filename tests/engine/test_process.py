@@ -43,7 +43,7 @@ def alone(target, requests):
 @pytest.fixture
 def process(pair, target):
     factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
-    placement = Process(factory, [sorted(os.sched_getaffinity(0))[-1]], patience_s=60, grace_s=60)
+    placement = Process(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60)
     yield placement
     placement.close()
 
@@ -51,7 +51,9 @@ def process(pair, target):
 @pytest.mark.parametrize("batch", [1, 3])
 def test_answers_are_the_targets_own_and_drafted_beside_its_prefill(target, process, requests, alone, batch):
     pieces = []
-    found = Decoder(target, process, max_batch=batch, adaptive=False, on_piece=pieces.append).generate(requests)
+    found = Decoder(target, process, max_batch=batch, adaptive=False, on_piece=pieces.append).generate(
+        requests
+    )
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.accepted for answer in found) > 0
     assert all(answer.stats.hidden_share > 0 for answer in found)

@@ -31,10 +31,15 @@ def test_captured_features_are_the_models_own():
     cache.add_row(128)
     encoded = target.encode(prompt)
     pieces, _ = target.chunks(prompt, encoded)
-    out = [target.extend(cache, slice(0, 1), [piece], [DraftTree.empty()], capture=(1, -1)) for piece in pieces]
+    out = [
+        target.extend(cache, slice(0, 1), [piece], [DraftTree.empty()], capture=(1, -1)) for piece in pieces
+    ]
     found = [torch.cat(parts) for parts in zip(*(each.hidden[0] for each in out), strict=True)]
-    whole = model(prompt.input_ids[None], **{"pixel_values_videos": prompt.features["pixel_values_videos"].double()},
-                  output_hidden_states=True)
+    whole = model(
+        prompt.input_ids[None],
+        pixel_values_videos=prompt.features["pixel_values_videos"].double(),
+        output_hidden_states=True,
+    )
     for layer, mine in zip((1, -1), found, strict=True):
         assert (mine - whole.hidden_states[layer][0]).abs().max() < 1e-12
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, DynamicCache, StaticCache
+from transformers.generation import utils
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.models import EventGPTConfig, EventGPTForConditionalGeneration, EventGPTModel
@@ -90,20 +91,36 @@ def test_every_result_has_the_dtype_of_the_weights(model: Model, dtype: torch.dt
     assert {out.logits.dtype, features.pooler_output.dtype, *(h.dtype for h in out.hidden_states)} == {dtype}
 
 
+def generated(model: Model, **inputs: Any) -> list[int]:
+    return model.generate(prompt(), **inputs, max_new_tokens=8, do_sample=False, eos_token_id=-1)[
+        0, -8:
+    ].tolist()
+
+
 def test_generate_is_greedy_decoding(model: Model):
-    pixels = window()
-    expected = greedy(model, prompt(), pixels, 8)
+    expected = greedy(model, prompt(), window(), 8)
     assert len(set(expected)) > 2  # a constant answer would prove little
-    encoded = {"video": model.model.get_video_features(pixels)}
-    runs = [
-        {"pixel_values_videos": pixels},
-        {"mm_encoder_outputs": encoded},
-        {"pixel_values_videos": pixels, "prefill_chunk_size": 5},
-        {"pixel_values_videos": pixels, "cache_implementation": "static", "disable_compile": True},
-    ]
-    for inputs in runs:
-        out = model.generate(prompt(), **inputs, max_new_tokens=8, do_sample=False, eos_token_id=-1)
-        assert out[0, -8:].tolist() == expected
+    assert generated(model, pixel_values_videos=window()) == expected
+    static = {"cache_implementation": "static", "disable_compile": True}
+    assert generated(model, pixel_values_videos=window(), **static) == expected
+
+
+@pytest.mark.skipif(
+    "mm_encoder_outputs" not in utils.MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL,
+    reason="this transformers' generate takes no pre-encoded features",
+)
+def test_generate_from_features(model: Model):
+    encoded = {"video": model.model.get_video_features(window())}
+    assert generated(model, mm_encoder_outputs=encoded) == greedy(model, prompt(), window(), 8)
+
+
+@pytest.mark.skipif(
+    not hasattr(utils, "_slice_mm_encoder_output"),
+    reason="this transformers' chunked prefill drops the features of every vision-language model",
+)
+def test_generate_in_chunks_that_cut_through_the_features(model: Model):
+    chunked = generated(model, pixel_values_videos=window(), prefill_chunk_size=5)
+    assert chunked == greedy(model, prompt(), window(), 8)
 
 
 def test_generate_expands_the_features_for_beams_and_samples(model: Model):

@@ -53,7 +53,9 @@ class IndependentDrafter:
     def __init__(self, model: Target, banned: Sequence[int] = ()) -> None:
         self.model = model
         blocked = sorted(frozenset(banned) | model.reserved)
-        self.banned = torch.tensor([i for i in blocked if i < model.vocab_size], dtype=torch.long, device=model.device)
+        self.banned = torch.tensor(
+            [i for i in blocked if i < model.vocab_size], dtype=torch.long, device=model.device
+        )
 
     @torch.inference_mode()
     def begin(self, requests: Sequence[Request]) -> list[Writing]:
@@ -78,7 +80,9 @@ class IndependentDrafter:
         cache.offsets[row] = offset
         for piece in pieces:
             logits = self.model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()]).logits[0][0]
-        seed = request.sampling.seed + 1  # not the target's stream: its draws must not depend on the drafter's
+        seed = (
+            request.sampling.seed + 1
+        )  # not the target's stream: its draws must not depend on the drafter's
         generator = torch.Generator(self.model.device).manual_seed(seed)
         return Writing(request.sampling, cache, len(prompt), prompt.input_ids.tolist(), generator, logits)
 
@@ -88,7 +92,7 @@ class IndependentDrafter:
         for confidence in state.confidences[: budget.nodes]:
             reach *= confidence
         while len(state.tail) < budget.nodes and reach >= budget.min_confidence and not budget.stopped:
-            if state.tail and state.tail[-1] in self.model.eos or self._full(state):
+            if (state.tail and state.tail[-1] in self.model.eos) or self._full(state):
                 break
             token, confidence = self._next(state)
             reach *= confidence
@@ -108,7 +112,9 @@ class IndependentDrafter:
         missing = written[len(state.fed) :]
         if missing:
             chunk = Chunk(torch.tensor(missing))
-            state.logits = self.model.extend(state.cache, slice(0, 1), [chunk], [DraftTree.empty()]).logits[0][0]
+            state.logits = self.model.extend(state.cache, slice(0, 1), [chunk], [DraftTree.empty()]).logits[
+                0
+            ][0]
             state.fed = written
         logits = state.logits.index_fill(0, self.banned, float("-inf"))
         q = warp(logits, state.sampling, [*state.context, *written])

@@ -85,7 +85,9 @@ class KVCache(Cache):
     def add_row(self, capacity: int) -> int:
         """Open an empty row that must be able to hold `capacity` tokens; returns its index."""
         if self.rows == self.max_rows:
-            raise CrossdraftError(f"All {self.max_rows} cache rows are in use; finish a request before adding one.")
+            raise CrossdraftError(
+                f"All {self.max_rows} cache rows are in use; finish a request before adding one."
+            )
         self._reserve(capacity)
         self.lengths.append(0)
         self.offsets.append(0)
@@ -130,7 +132,9 @@ class KVCache(Cache):
     def truncate(self, row: int, length: int) -> None:
         """Forget everything behind the first `length` tokens of a row."""
         if length > self.lengths[row]:
-            raise CrossdraftError(f"Row {row} holds {self.lengths[row]} tokens and cannot be cut to {length}.")
+            raise CrossdraftError(
+                f"Row {row} holds {self.lengths[row]} tokens and cannot be cut to {length}."
+            )
         self.lengths[row] = length
 
     def keep(self, row: int, path: Sequence[int]) -> None:

@@ -27,7 +27,9 @@ def steady_speedup(alpha: float, gamma: int, c: float, verify: float) -> float:
     return emitted / (gamma * c + verify)
 
 
-def hidden_time(prefill: float, drafting: float, verify: float, accepted: float, new_tokens: int, step: float) -> float:
+def hidden_time(
+    prefill: float, drafting: float, verify: float, accepted: float, new_tokens: int, step: float
+) -> float:
     """T = max(P_T, P_D + drafting) + V(k+1) + (N − 2 − a)⁺·t: an answer with one hidden draft, plain afterwards.
 
     All times in one unit; `drafting` includes the drafter's own prefill.
@@ -60,7 +62,11 @@ class LinearFit:
     def slope(self) -> float:
         """b, never negative: a pass over more tokens is not faster."""
         spread = self.w * self.xx - self.x * self.x
-        return max(0.0, (self.w * self.xy - self.x * self.y) / spread) if spread > 1e-9 * self.w * self.xx else 0.0
+        return (
+            max(0.0, (self.w * self.xy - self.x * self.y) / spread)
+            if spread > 1e-9 * self.w * self.xx
+            else 0.0
+        )
 
     def __call__(self, x: float) -> float:
         """a + b·x; 0 before the first point."""

@@ -102,7 +102,9 @@ class Decoder:
     def answer(self, ticket: int) -> Answer:
         """The finished answer of a ticket; it is handed out once."""
         if ticket not in self._done:
-            raise CrossdraftError(f"Request {ticket} is not finished, was cancelled before it began, or was fetched.")
+            raise CrossdraftError(
+                f"Request {ticket} is not finished, was cancelled before it began, or was fetched."
+            )
         return self._done.pop(ticket).answer()
 
     def drop(self) -> None:
@@ -147,11 +149,15 @@ class Decoder:
             with live.timeline.span("target", "encode"):
                 encoded = self.target.encode(prompt)
             pieces, offset = self.target.chunks(prompt, encoded)
-            row = self.cache.add_row(len(prompt) + live.request.max_new_tokens + max(self.nodes, self.hidden_nodes) + 1)
+            row = self.cache.add_row(
+                len(prompt) + live.request.max_new_tokens + max(self.nodes, self.hidden_nodes) + 1
+            )
             self._live.append(live)
             self.cache.offsets[row] = offset
             with live.timeline.span("target", "prefill", len(prompt)):
-                outs = [self._extend(slice(row, row + 1), [piece], [DraftTree.empty()]) for piece in pieces[:-1]]
+                outs = [
+                    self._extend(slice(row, row + 1), [piece], [DraftTree.empty()]) for piece in pieces[:-1]
+                ]
         finally:  # whatever happens, the drafter must not be left writing
             draft = self._guard([live], lambda drafter: drafter.collect(live.ticket))
         tree = DraftTree.empty() if draft is None else self._trim(draft.tree)
@@ -186,8 +192,13 @@ class Decoder:
         if not asked:
             return [DraftTree.empty()] * len(lives)
         tickets = [live.ticket for live in asked]
-        drafts = self._guard(asked, lambda drafter: drafter.propose(tickets, [budgets[ticket] for ticket in tickets]))
-        trees = {ticket: draft.tree.first(budgets[ticket].nodes) for ticket, draft in zip(tickets, drafts or ())}
+        drafts = self._guard(
+            asked, lambda drafter: drafter.propose(tickets, [budgets[ticket] for ticket in tickets])
+        )
+        trees = {
+            ticket: draft.tree.first(budgets[ticket].nodes)
+            for ticket, draft in zip(tickets, drafts or (), strict=False)
+        }
         return [trees.get(live.ticket, DraftTree.empty()) for live in lives]
 
     def _extend(self, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree]) -> TargetOut:
@@ -295,7 +306,11 @@ class Decoder:
             if (draft := drafting.get("hidden draft")) and draft.tokens:
                 self.cost.step.add(draft.seconds / draft.tokens)
         elif self.cost.read.value and self.cost.step.value and (draft := drafting.get("hidden draft")):
-            alone = self.cost.read.value + (self.cost.draft_read.value or 0.0) + draft.tokens * self.cost.step.value
+            alone = (
+                self.cost.read.value
+                + (self.cost.draft_read.value or 0.0)
+                + draft.tokens * self.cost.step.value
+            )
             self.cost.beside.add((until - live.started) / alone)
 
     def _watch(self, live: Live) -> OnToken | None:

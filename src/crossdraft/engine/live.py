@@ -9,7 +9,7 @@ from torch import Tensor
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Prompt, Target
-from crossdraft.engine.timeline import Span, Timeline
+from crossdraft.engine.timeline import Timeline
 from crossdraft.errors import CrossdraftError
 
 READING = ("prepare", "encode", "prefill")  # the target's lane before the ride-along pass
@@ -98,7 +98,9 @@ class Live:
                 break
         return taken
 
-    def _append(self, tokens: list[int], origin: Origin, target: Target, tell: Callable[[Piece], None]) -> None:
+    def _append(
+        self, tokens: list[int], origin: Origin, target: Target, tell: Callable[[Piece], None]
+    ) -> None:
         self.tokens += tokens
         self.context += tokens
         # A byte-level token may end inside a character; what is not whole yet is shown with the next piece.
@@ -120,7 +122,9 @@ class Live:
         self.stats.hidden_drafting_s = sum(span.seconds for span in hidden)
         # What ran before the target began to read (inline, one after the other) was not hidden.
         reading = [span for span in self.timeline.spans if span.lane == "target" and span.name in READING]
-        self.stats.hidden_inside_s = sum(part.overlap(span.start, span.end) for part in hidden for span in reading)
+        self.stats.hidden_inside_s = sum(
+            part.overlap(span.start, span.end) for part in hidden for span in reading
+        )
         for stage in READING:
             self.stats.add_time(stage, self.timeline.total("target", stage))
         first = next((span.end for span in hidden if span.name == "read"), None)

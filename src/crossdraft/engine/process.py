@@ -71,7 +71,9 @@ class Process:
         try:
             self._fetch(0, LOAD_TIMEOUT_S)
         except DrafterLost as lost:
-            raise CrossdraftError(f"The drafter could not be loaded: {lost}; see its message above.") from lost
+            raise CrossdraftError(
+                f"The drafter could not be loaded: {lost}; see its message above."
+            ) from lost
         except CrossdraftError:
             self.close()
             raise

@@ -85,7 +85,9 @@ def detect_traits(model: PreTrainedModel) -> Traits:
     """
     config, text = model.config, model.config.get_text_config()
     if "sliding_attention" in (getattr(text, "layer_types", None) or ()):
-        raise CrossdraftError(f"{type(model).__name__} has sliding-window layers, which tree verification does not do.")
+        raise CrossdraftError(
+            f"{type(model).__name__} has sliding-window layers, which tree verification does not do."
+        )
     kind = text._attn_implementation
     if kind not in ("sdpa", "eager"):
         raise CrossdraftError(
@@ -146,7 +148,9 @@ class Target:
         for kind, (function, parameters) in self._feature_functions.items():
             pixels = "pixel_values_videos" if kind == "video" else "pixel_values"
             if pixels in prompt.features:
-                wanted = {name: self._place(prompt.features[name]) for name in parameters if name in prompt.features}
+                wanted = {
+                    name: self._place(prompt.features[name]) for name in parameters if name in prompt.features
+                }
                 encoded[kind] = function(**wanted, return_dict=True)
         return encoded
 
@@ -204,7 +208,13 @@ class Target:
         return TargetOut(logits, hidden, seconds)
 
     def _arguments(
-        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int
+        self,
+        cache: KVCache,
+        rows: slice,
+        chunks: Sequence[Chunk],
+        trees: Sequence[DraftTree],
+        width: int,
+        keys: int,
     ) -> dict[str, object]:
         """Ids, positions, mask and features of one pass; rows are padded behind their tree."""
         ids = torch.zeros(len(chunks), width, dtype=torch.long)
@@ -238,7 +248,13 @@ class Target:
         return positions.to(self.device)
 
     def _mask(
-        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int
+        self,
+        cache: KVCache,
+        rows: slice,
+        chunks: Sequence[Chunk],
+        trees: Sequence[DraftTree],
+        width: int,
+        keys: int,
     ) -> Tensor | None:
         """[B, 1, width, keys], True = may attend. `None` where the plain causal path says the same."""
         lengths = cache.lengths[rows]

@@ -252,9 +252,10 @@ def _fit(
         stage = Stage(run.out / name, f"train-{number + 1}", train.optim)
         if last is not None and not stage.checkpoint.exists():
             load_weights(last, modules)
-        if train.freeze_tower:
+        frozen = train.freeze_tower and not respondent.blank
+        if frozen:
             _load_sight(run, name, seer.tower)
-        seer.tower.requires_grad_(not train.freeze_tower)
+        seer.tower.requires_grad_(not frozen)
         seed = run.recipe.seed + 1000 * number
         look = _look(run, name, train, seed, first)
         loss_of = answer_loss(seer, head, look, respondent.codec, train, texts_of(train.questions, seed))

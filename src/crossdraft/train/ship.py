@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,11 @@ import torch
 from transformers import CLIPImageProcessorPil
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.train.answers import Answered, Asked, Respondent, answer_all, append_answers, read_answers
 from crossdraft.train.cards import card
 from crossdraft.train.clips import clip_seed
 from crossdraft.train.console import say
-from crossdraft.train.evaluate import agreement, measure_facts
+from crossdraft.train.evaluate import agreement, facts_right, held_out_questions
 from crossdraft.train.pixels import frame_spec
 from crossdraft.train.provenance import sha256, write_json, write_provenance
 from crossdraft.train.reference import MODELS, Reference
@@ -22,30 +23,55 @@ SHIPPED = Path(__file__).resolve().parents[1] / "reference"
 LIMIT_MB = 40.0
 
 
+WORDINGS = {"train_wordings": False, "held_out_wordings": True}
+
+
 def run_evaluate(run: Reference) -> None:
     """Facts right on test scenes, in training wordings and in held-out ones; agreement with the target."""
     size = run.recipe.evaluate
-    clips = range(size.scenes)
     figures: dict[str, Any] = {
-        "scenes": size.scenes, "questions": size.questions, "first_seed": clip_seed("test", 0),
-    }  # fmt: skip
-    target_said = {}
+        "scenes": size.scenes,
+        "questions": size.questions,
+        "first_seed": clip_seed("test", 0),
+    }
     for name in MODELS:
-        respondent = run.trained(name)
-        figures[name] = {}
-        for held_out, wordings in ((False, "train_wordings"), (True, "held_out_wordings")):
-            facts, answers = measure_facts(
-                respondent, "test", clips, size.questions, run.recipe.seed, held_out=held_out
-            )
-            figures[name][wordings] = {"facts_right": facts}
-            if name == "target":
-                target_said[wordings] = answers
-            else:
-                figures[name][wordings] |= agreement(
-                    respondent, "test", target_said[wordings], size.questions
-                )
-            say(f"{name} {wordings}: {figures[name][wordings]}")
+        figures[name] = {key: evaluate_model(run, name, key) for key in WORDINGS}
     write_json(run.out / "evaluation.json", figures)
+
+
+def evaluate_model(run: Reference, name: str, wordings: str) -> dict[str, Any]:
+    """Figures of one model; its answers are kept under `evaluation/` and only asked for when not there."""
+    size = run.recipe.evaluate
+    asked = held_out_questions(
+        "test", range(size.scenes), size.questions, run.recipe.seed, held_out=WORDINGS[wordings]
+    )
+    respondent = run.trained(name)
+    respondent.seer.model.to(torch.bfloat16)
+    answers = _kept_answers(run, respondent, name, wordings, asked)
+    figures: dict[str, Any] = {"facts_right": facts_right(asked, answers)}
+    if name != "target":
+        target = read_answers(_answers_path(run, "target", wordings))
+        figures |= agreement(respondent, "test", target, size.questions)
+    say(f"{name} {wordings}: {figures}")
+    return figures
+
+
+def _answers_path(run: Reference, name: str, wordings: str) -> Path:
+    """Named after the weights, so that no later model is judged by an earlier one's words."""
+    weights = sha256(run.out / name / "model" / "model.safetensors")
+    return run.out / "evaluation" / f"{name}-{weights[:12]}-{wordings}.jsonl"
+
+
+def _kept_answers(
+    run: Reference, respondent: Respondent, name: str, wordings: str, asked: Sequence[Sequence[Asked]]
+) -> list[Answered]:
+    path = _answers_path(run, name, wordings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = len(read_answers(path)) // run.recipe.evaluate.questions
+    limit = run.recipe.answers.max_new_tokens
+    for some in answer_all(respondent, "test", asked[done:], 8, limit, f"{name} answers"):
+        append_answers(path, some)
+    return read_answers(path)
 
 
 def run_ship(run: Reference, folder: Path = SHIPPED) -> None:
