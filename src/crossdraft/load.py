@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -134,7 +134,7 @@ class EventPrompt:
         inputs = self.processor(request.prompt, window)
         return Prompt(inputs["input_ids"][0], {"pixel_values_videos": inputs["pixel_values_videos"]})
 
-    def _window(self, request: Request) -> object:
+    def _window(self, request: Request) -> Any:
         from crossdraft.events import read_events
 
         if request.events is None:
@@ -189,7 +189,7 @@ def _model(
     except (RuntimeError, AssertionError) as error:
         raise CrossdraftError(f"Device '{device}' cannot be used here; try --device cpu.") from error
     try:
-        model, report = kind.from_pretrained(
+        loaded: Any = kind.from_pretrained(
             str(folder),
             dtype=DTYPES[name],
             output_loading_info=True,
@@ -201,6 +201,7 @@ def _model(
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CrossdraftError(f"The checkpoint {folder} cannot be loaded: {reason}") from error
+    model, report = loaded
     for what, key in (
         ("lacks", "missing_keys"),
         ("has an unknown", "unexpected_keys"),
@@ -216,14 +217,14 @@ def _model(
 
 def _text(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[int]], str]:
     def decode(tokens: Sequence[int]) -> str:
-        return tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     return decode
 
 
 def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Ids that end an answer, from the generation config, else the tokenizer."""
-    ids = getattr(model.generation_config, "eos_token_id", None)
+    ids: Any = getattr(model.generation_config, "eos_token_id", None)
     ids = tokenizer.eos_token_id if ids is None else ids
     return (ids,) if isinstance(ids, int) else tuple(ids or ())
 

@@ -94,12 +94,15 @@ def test_trace_and_plot_are_written(ask, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.svg", "t.json"]
 
 
-def test_a_seed_draws_the_same_tokens_again_and_says_that_it_samples(ask):
-    drawn = ("--json", "--temperature", "0.8", "--top-k", "40", "--top-p", "0.95", "--min-p", "0.01")
+def test_a_seed_decides_what_the_target_draws(ask):
+    drawn = ("--json", "--drafter", "none", "--temperature", "0.8", "--top-k", "40", "--min-p", "0.01")
     first, again, other = (json.loads(ask(*drawn, "--seed", seed)[1])["tokens"] for seed in ("7", "7", "8"))
     assert first == again
     assert first != other
-    _, shown, _ = ask(*drawn, "--compare")
+
+
+def test_a_comparison_of_sampled_answers_claims_no_identity(ask):
+    _, shown, _ = ask("--json", "--compare", "--temperature", "0.8", "--top-p", "0.95")
     assert json.loads(shown)["compare"]["identical"] is None
 
 

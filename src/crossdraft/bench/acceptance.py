@@ -29,7 +29,7 @@ class Acceptance:
     def to_json(self) -> dict[str, object]:
         """Plain values."""
         return {
-            **_interval(self.tau, "tau"),
+            **self.tau.to_json("tau"),
             "accepted_per_position": [round(share, 3) for share in self.per_position],
         }
 
@@ -50,7 +50,7 @@ class Comparison:
             "nodes": self.nodes,
             "event": self.event.to_json(),
             "blind": self.blind.to_json(),
-            "ratio": _interval(self.ratio, "value"),
+            "ratio": self.ratio.to_json(),
             "by_kind": {
                 kind: {"event": round(event, 3), "blind": round(blind, 3)}
                 for kind, (event, blind) in self.by_kind.items()
@@ -105,7 +105,3 @@ def compare(event: Sequence[Run], blind: Sequence[Run], kinds: Sequence[str], no
 
 def _positions(runs: Sequence[Run]) -> tuple[float, ...]:
     return tuple(per_position([run.accepted_at for run in runs], [run.offered_at for run in runs]))
-
-
-def _interval(interval: Interval, name: str) -> dict[str, object]:
-    return {name: round(interval.value, 3), "ci95": [round(interval.low, 3), round(interval.high, 3)]}

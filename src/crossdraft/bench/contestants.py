@@ -14,6 +14,7 @@ from crossdraft.bench.peers import Assistant, HFContestant
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cost import CostModel
+from crossdraft.engine.live import READING
 from crossdraft.engine.placement import Inline, Placement
 from crossdraft.engine.process import Process
 from crossdraft.engine.request import Answer
@@ -22,7 +23,6 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter, load_target, vocabulary_of
 
 METHODS = ("target", "hf", "hf-lookup", "hf-assisted", "blind", "event-inline", "event")
-READING = ("prepare", "encode", "prefill")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from crossdraft.bench.statistics import Interval, Quartiles
 from crossdraft.bench.summary import Method
 
 if TYPE_CHECKING:
@@ -23,15 +22,15 @@ def to_json(report: "Report") -> dict[str, object]:
 
 def method_json(method: Method) -> dict[str, object]:
     """One method. `speedup` is against the target alone; `speedups` holds every baseline that ran."""
-    speedups = [_speedup(interval, against) for against, interval in method.speedups.items()]
+    speedups = [{**interval.to_json(), "against": against} for against, interval in method.speedups.items()]
     identical = None if method.equal is None else {"equal": method.equal, "total": method.total}
     return {
         "name": method.name,
         "lossless": method.lossless,
         "identical": identical,
         "divergences": [divergence.to_json() for divergence in method.divergences],
-        "ttft_ms": milliseconds(method.ttft),
-        "total_ms": milliseconds(method.latency),
+        "ttft_ms": method.ttft.ms(),
+        "total_ms": method.latency.ms(),
         "tokens_per_s": round(method.tokens_per_s, 2),
         "speedup": speedups[0] if speedups else None,
         "speedups": speedups,
@@ -40,14 +39,9 @@ def method_json(method: Method) -> dict[str, object]:
         "hidden_share": rounded(method.hidden_share),
         "prefill_slowdown": rounded(method.prefill_slowdown),
         "overhead_share": rounded(method.overhead_share),
-        "stage_ms": {stage: milliseconds(times) for stage, times in method.stages.items()},
+        "stage_ms": {stage: times.ms() for stage, times in method.stages.items()},
         "notes": list(method.notes),
     }
-
-
-def milliseconds(times: Quartiles) -> dict[str, float]:
-    """Seconds as {median, q1, q3} in ms."""
-    return {name: round(getattr(times, name) * 1e3, 3) for name in ("median", "q1", "q3")}
 
 
 def rounded(value: float | None, digits: int = 4) -> float | None:
@@ -69,7 +63,7 @@ def table(report: "Report") -> "Table":
     for baseline in baselines:
         out.add_column(f"× {baseline}", justify="right")
     for method in report.methods:
-        out.add_row(*_cells(method), *(_times(method.speedups[baseline]) for baseline in baselines))
+        out.add_row(*_cells(method), *(str(method.speedups[baseline]) for baseline in baselines))
     return out
 
 
@@ -101,12 +95,3 @@ def _caption(report: "Report") -> str:
 
 def _percent(value: float | None, *, sign: bool = False) -> str:
     return "" if value is None else f"{value * 100:{'+' if sign else ''}.1f} %"
-
-
-def _times(interval: Interval) -> str:
-    return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
-
-
-def _speedup(interval: Interval, against: str) -> dict[str, object]:
-    ci95 = [round(interval.low, 3), round(interval.high, 3)]
-    return {"value": round(interval.value, 3), "ci95": ci95, "against": against}

@@ -15,6 +15,7 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter
+from crossdraft.engine.live import READING
 from crossdraft.engine.placement import DrafterLost, Inline, Placement
 from crossdraft.engine.process import Process
 from crossdraft.engine.request import Request
@@ -22,7 +23,6 @@ from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
-READING = ("prepare", "encode", "prefill")
 NEW_TOKENS, NODES, REPEATS, STEPS = 16, 4, 3, 8
 State = TypeVar("State")
 Say = Callable[[str], None]

@@ -67,17 +67,17 @@ def to_json(scale: Scale, measured: Measured) -> dict[str, object]:
             "cores": None if scale.cores is None else asdict(scale.cores),
         },
         "memory": memory(),
-        "prefill_ms": {name: _ms(getattr(measured.reading, name)) for name in PIECES},
+        "prefill_ms": {name: getattr(measured.reading, name).ms() for name in PIECES},
         "decode": {
-            "step_ms": _ms(measured.passes[0].forward),
+            "step_ms": measured.passes[0].forward.ms(),
             "bound_ms": round(bound.pop("seconds") * 1e3, 4),
             **bound,
         },
         "verify": [
             {
                 "n": one.n,
-                "forward_ms": _ms(one.forward),
-                "extend_ms": _ms(one.extend),
+                "forward_ms": one.forward.ms(),
+                "extend_ms": one.extend.ms(),
                 "over_v1": round(one.forward.median / step, 3),
             }
             for one in measured.passes
@@ -92,8 +92,8 @@ def _drafter_json(cost: DraftCost | str, placements: Sequence[Beside], step: flo
     return {
         "name": cost.name,
         "parameters": cost.parameters,
-        "read_ms": _ms(cost.read),
-        "step_ms": _ms(cost.step),
+        "read_ms": cost.read.ms(),
+        "step_ms": cost.step.ms(),
         "c": round(cost.step.median / step, 4),
         "placements": [_beside_json(beside) for beside in placements],
     }
@@ -104,8 +104,8 @@ def _beside_json(beside: Beside) -> dict[str, object]:
         return {"placement": beside.placement, "skipped": beside.skipped}
     return {
         "placement": beside.placement,
-        "reading_alone_ms": _ms(beside.reading_alone),
-        "reading_ms": _ms(beside.reading),
+        "reading_alone_ms": beside.reading_alone.ms(),
+        "reading_ms": beside.reading.ms(),
         "prefill_slowdown": round(beside.slowdown or 0.0, 4),
         "hidden_tokens": beside.hidden_tokens,
         "hidden_share": None if beside.hidden_share is None else round(beside.hidden_share, 4),
@@ -114,10 +114,6 @@ def _beside_json(beside: Beside) -> dict[str, object]:
         "engine_ms_per_round": round(beside.engine_per_round * 1e3, 4),
         "overhead_share": round(beside.overhead_share, 4),
     }
-
-
-def _ms(times: Quartiles) -> dict[str, float]:
-    return {name: round(getattr(times, name) * 1e3, 4) for name in ("median", "q1", "q3")}
 
 
 def lines(scale: Scale, measured: Measured) -> list[str]:

@@ -18,6 +18,10 @@ class Quartiles:
     q1: float
     q3: float
 
+    def ms(self) -> dict[str, float]:
+        """Seconds as milliseconds, in plain values."""
+        return {name: round(getattr(self, name) * 1e3, 4) for name in ("median", "q1", "q3")}
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -26,6 +30,13 @@ class Interval:
     value: float
     low: float
     high: float
+
+    def to_json(self, name: str = "value") -> dict[str, object]:
+        """The value under its name, and `ci95`."""
+        return {name: round(self.value, 3), "ci95": [round(self.low, 3), round(self.high, 3)]}
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
 def quartiles(values: Sequence[float]) -> Quartiles:

@@ -180,8 +180,7 @@ def acceptance(
     rows = Table("kind", "τ event", "τ blind", "ratio")
     for kind, (seeing, unseeing) in found.by_kind.items():
         rows.add_row(kind, f"{seeing:.2f}", f"{unseeing:.2f}", f"{seeing / unseeing:.2f}")
-    ratio = f"{found.ratio.value:.2f} [{found.ratio.low:.2f}, {found.ratio.high:.2f}]"
-    rows.add_row("all", f"{found.event.tau.value:.2f}", f"{found.blind.tau.value:.2f}", ratio)
+    rows.add_row("all", f"{found.event.tau.value:.2f}", f"{found.blind.tau.value:.2f}", str(found.ratio))
     _write({"environment": environment(), "workload": describe(work), **found.to_json()}, json_file)
     _console(json_file).print(rows)
 

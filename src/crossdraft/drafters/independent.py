@@ -78,8 +78,8 @@ class IndependentDrafter:
         cache = self.model.new_cache(capacity=len(prompt) + request.max_new_tokens)
         row = cache.add_row(cache.capacity)
         cache.offsets[row] = offset
-        for piece in pieces:
-            logits = self.model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()]).logits[0][0]
+        outs = [self.model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()]) for piece in pieces]
+        logits = outs[-1].logits[0][0]
         seed = (
             request.sampling.seed + 1
         )  # not the target's stream: its draws must not depend on the drafter's

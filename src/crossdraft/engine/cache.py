@@ -9,6 +9,8 @@ Nobody else touches a cache: `crop` takes negative counts only, sliding layers d
 rollback at all (transformers 5.x).
 """
 
+# pyright: reportIncompatibleVariableOverride=false
+
 from collections.abc import Sequence
 
 import torch
@@ -25,6 +27,8 @@ class _Layer(CacheLayerMixin):
 
     is_sliding = False
     is_compileable = False
+    keys: Tensor  # optional upstream; here the first pass sets both before anybody reads them
+    values: Tensor
 
     def __init__(self, owner: "KVCache") -> None:
         super().__init__()
@@ -75,7 +79,8 @@ class KVCache(Cache):
         self.lengths: list[int] = []
         self.offsets: list[int] = []
         self.window: tuple[slice, slice | Tensor, int] = (slice(0, 0), slice(0, 0), 0)
-        super().__init__(layers=[_Layer(self) for _ in range(num_layers)])
+        self._stores = [_Layer(self) for _ in range(num_layers)]
+        super().__init__(layers=list(self._stores))
 
     @property
     def rows(self) -> int:
@@ -142,16 +147,16 @@ class KVCache(Cache):
         start, count = self.lengths[row], len(path)
         if list(path) != list(range(count)):  # a chain's prefix already lies where it belongs
             source = torch.tensor([start + node for node in path], device=self._device())
-            for layer in self.layers:
+            for layer in self._stores:
                 for store in (layer.keys, layer.values):
                     store[row, :, start : start + count] = store[row].index_select(1, source)
         self.lengths[row] += count
 
     def _device(self) -> torch.device | None:
-        return self.layers[0].keys.device if self.layers[0].is_initialized else None
+        return self._stores[0].keys.device if self._stores[0].is_initialized else None
 
     def _copy_row(self, source: int, target: int, length: int) -> None:
-        for layer in self.layers:
+        for layer in self._stores:
             if layer.is_initialized:
                 layer.keys[target, :, :length] = layer.keys[source, :, :length]
                 layer.values[target, :, :length] = layer.values[source, :, :length]
@@ -162,7 +167,7 @@ class KVCache(Cache):
             return
         self.capacity = -(-capacity // GROW) * GROW
         filled = max(self.lengths, default=0)
-        for layer in self.layers:
+        for layer in self._stores:
             if layer.is_initialized:
                 old_keys, old_values = layer.keys, layer.values
                 layer.lazy_initialization(old_keys, old_values)

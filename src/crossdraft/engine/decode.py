@@ -195,10 +195,8 @@ class Decoder:
         drafts = self._guard(
             asked, lambda drafter: drafter.propose(tickets, [budgets[ticket] for ticket in tickets])
         )
-        trees = {
-            ticket: draft.tree.first(budgets[ticket].nodes)
-            for ticket, draft in zip(tickets, drafts or (), strict=False)
-        }
+        offered = zip(tickets, drafts or (), strict=False)
+        trees = {ticket: draft.tree.first(budgets[ticket].nodes) for ticket, draft in offered}
         return [trees.get(live.ticket, DraftTree.empty()) for live in lives]
 
     def _extend(self, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree]) -> TargetOut:

@@ -283,7 +283,7 @@ class Target:
         """Explicit [3, L] positions and the offset of later text for M-RoPE models; nothing for the others."""
         if not self.traits.mrope:
             return None, 0
-        function = self.model.base_model.get_rope_index
+        function: Callable[..., tuple[Tensor, Tensor]] = getattr(self.model.base_model, "get_rope_index")  # noqa: B009
         names = inspect.signature(inspect.unwrap(function)).parameters
         wanted = {name: prompt.features[name] for name in names if name in prompt.features}
         positions, delta = function(input_ids=prompt.input_ids[None].cpu(), **wanted)

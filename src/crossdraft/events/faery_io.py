@@ -6,6 +6,7 @@ process of its own (`faery_worker`), and from times that step back it writes a R
 
 import importlib
 import importlib.util
+import os
 import struct
 import subprocess
 import sys
@@ -61,9 +62,10 @@ def _read(path: Path, sensor: Sensor | None, window: Window, file_type: str) -> 
     size = [str(side) for side in sensor or _FALLBACK_SENSOR]
     # -P: the worker's own folder holds modules of ours, which must not hide others of the same name.
     command = [sys.executable, "-P", str(_WORKER), str(path), file_type, *size]
+    quiet = os.environ | {"RUST_BACKTRACE": "0"}  # a backtrace that nobody reads can take it 20 s
     with (
         tempfile.TemporaryFile() as complaints,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints) as worker,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, env=quiet) as worker,
     ):
         try:
             if worker.stdout is None or len(head := worker.stdout.read(8)) < 8:

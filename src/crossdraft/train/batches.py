@@ -81,6 +81,28 @@ class Spoken:
     whole: bool = True
 
 
+def wear(question: str, most: float, words: Sequence[str], rng: np.random.Generator) -> str:
+    """Drop some words of a question, and put other questions' words in place of some.
+
+    A hundred fixed wordings can be learned by heart; worn ones must be understood by what is left of them. Each
+    question draws its own strength up to `most`; three worn words in four are dropped, the fourth is replaced.
+    """
+    strength = most * rng.random()
+    kept = []
+    for word in question.split():
+        if rng.random() >= strength:
+            kept.append(word)
+        elif rng.random() < 0.25:
+            kept.append(words[int(rng.integers(len(words)))])
+    return " ".join(kept) or question
+
+
+def question_words() -> tuple[str, ...]:
+    """Every word of the training wordings."""
+    asked = (wording for kind in scenes.KINDS for wording in scenes.wordings(kind))
+    return tuple(sorted({word for question in asked for word in question.split()}))
+
+
 def question_rows(codec: PromptCodec, spoken: Sequence[Spoken]) -> Branches:
     """Questions and answers as packed rows."""
     rows = [(codec.question_ids(s.question), codec.answer_ids(s.answer, whole=s.whole)) for s in spoken]

@@ -1,6 +1,7 @@
 """The two losses of the reference pair: attributes from a tower, and answers from a whole VLM."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional as F
 
 from crossdraft import scenes
 from crossdraft.train.attributes import PrefixHead, SightHead, attribute_accuracy, attribute_loss
-from crossdraft.train.batches import Look, Spoken, draw_questions, labels, question_rows
+from crossdraft.train.batches import Look, Spoken, draw_questions, labels, question_rows, question_words, wear
 from crossdraft.train.loop import LossOf
 from crossdraft.train.packed import Prefix, read_prefix, run_branches
 from crossdraft.train.packing import IGNORE, Branches
@@ -40,11 +41,16 @@ def answer_loss(
 ) -> LossOf:
     """Next-token cross-entropy on the answers, plus attributes read from the prefix."""
     prefix_ids = torch.tensor([codec.prefix_ids()])
+    words = question_words()
     weight = 0.0 if look.blank else train.attribute_weight
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         seen = look.clips(step, train.optim.clips)
-        rows = question_rows(codec, texts_of(step, seen))
+        spoken = texts_of(step, seen)
+        if train.question_wear:
+            rng = np.random.default_rng([look.seed, step, 3])
+            spoken = [replace(s, question=wear(s.question, train.question_wear, words, rng)) for s in spoken]
+        rows = question_rows(codec, spoken)
         with autocast():
             visual = seer.visual_tokens(seer.patches(look.pixels(step, seen)))
             prefix = read_prefix(seer.llama, prefix_embeds(seer, prefix_ids, visual))

@@ -100,6 +100,9 @@ class Train(Section):
     optim: Optim
     questions: int = Field(gt=0)
     attribute_weight: float = Field(default=0.3, ge=0)
+    question_wear: float = Field(
+        default=0.0, ge=0, lt=1, description="largest share of a question's words worn"
+    )
     freeze_tower: bool = Field(default=False, description="keep the tower as its sight stage left it")
     jitter: Jitter = Jitter()
 
