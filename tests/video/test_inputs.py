@@ -120,12 +120,15 @@ def spec_for(kind: str) -> FrameSpec | None:
 def build(kind: str) -> PreTrainedModel:
     config = CONFIGS[kind]()
     torch.manual_seed(0)
-    return getattr(transformers, model_class(config.model_type))(config).eval()
+    kind_class: type[PreTrainedModel] = getattr(transformers, model_class(config.model_type))
+    model = kind_class(config)
+    model.eval()
+    return model
 
 
 def text_of(tokenizer: PreTrainedTokenizerFast, inputs: dict[str, torch.Tensor]) -> str:
     """The prompt, with a row of placeholders written once."""
-    text = tokenizer.decode(inputs["input_ids"][0])
+    text = str(tokenizer.decode(inputs["input_ids"][0]))
     for token in ("<video>", "<|video_pad|>"):
         while token * 2 in text:
             text = text.replace(token * 2, token)

@@ -1,6 +1,7 @@
 """Preprocessor files: what HF writes is read as HF means it; what is broken is told."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_the_video_settings_come_before_the_image_settings(tmp_path: Path) -> No
     def size() -> object:
         return FrameSpec.from_pretrained(tmp_path).size
 
-    def sized(edge: int) -> dict[str, object]:
+    def sized(edge: int) -> Mapping[str, object]:
         return CLIP | {"size": {"shortest_edge": edge}}
 
     save(tmp_path, "processor_config.json", {"image_processor": sized(1)})

@@ -3,6 +3,7 @@
 Special tokens take the *last* ids, so that "may be drafted" is one comparison: `id < first_special`.
 """
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_tokens([f"<unused_{i}>" for i in range(ordinary - tokenizer.get_vocab_size())])
+    tokenizer.model = _padded(tokenizer, ordinary)
     tokenizer.add_special_tokens(list(SPECIALS))
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, vocab_size - len(SPECIALS))]
@@ -52,6 +53,14 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
         padding_side="left",
         model_max_length=1024,
     )
+
+
+def _padded(tokenizer: Tokenizer, size: int) -> models.BPE:
+    """The learned model with `size` ids: entries that no merge makes fill what was not learned."""
+    learned = json.loads(tokenizer.to_str())["model"]
+    vocab: dict[str, int] = learned["vocab"]
+    vocab |= {f"<unused_{i}>": len(vocab) + i for i in range(size - len(vocab))}
+    return models.BPE(vocab, [tuple(merge) for merge in learned["merges"]])
 
 
 def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:

@@ -1,7 +1,6 @@
 """Frames to a vision tower's input, in pure torch, as HF's image processors do it with PIL.
 
-Within one 8-bit step of them. (Of pure noise, a few values in ten million are two steps off: PIL's weights are
-rounded to 22 bits, which decides some ties.)
+Within one 8-bit step of them. (Of pure noise, a few values in ten million are two steps off.)
 """
 
 import math
