@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -22,6 +24,16 @@ def test_conformance_with_an_additive_mask(name):
     model, prompt = ZOO[name]("eager")  # its softmax is float32 whatever the model is
     found = check_conformance(as_target(model, prompt), prompt, TOKENS)
     assert found.passes(1e-5), found
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_conformance_where_the_model_must_encode_for_itself(name):
+    """As under transformers 5.17, whose forward takes no encoded features."""
+    model, prompt = ZOO[name]()
+    target = as_target(model, prompt)
+    target.traits = replace(target.traits, takes_encoded=False)
+    found = check_conformance(target, prompt, TOKENS)
+    assert found.passes(1e-10), found
 
 
 def test_captured_features_are_the_models_own():

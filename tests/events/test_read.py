@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import h5py
 import numpy as np
 import pytest
@@ -96,3 +99,9 @@ def test_writing_by_suffix(tmp_path):
     write_events(tmp_path / "b.npy", iter([made_up(5), made_up(5, start_us=100_000)]))
     assert len(read_events(tmp_path / "b.npy")) == 10
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.npy"]
+
+
+def test_numpy_alone_is_enough_to_import_the_room():
+    code = "import sys, crossdraft.events; print(sorted({'h5py', 'cv2', 'av', 'torch', 'faery'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

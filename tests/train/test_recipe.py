@@ -9,18 +9,22 @@ from crossdraft.train.recipe import REFERENCE_RECIPE, load_recipe
 
 
 def test_the_shipped_recipe_is_valid_and_overrides_reach_it() -> None:
-    assert load_recipe().target.train.questions > 0
-    changed = load_recipe(overrides=["target.train.questions=3", "drafter.train.optim.learning_rate=1.0e-4"])
-    assert (changed.target.train.questions, changed.drafter.train.optim.learning_rate) == (3, 1.0e-4)
+    assert load_recipe().target.train[0].questions > 0
+    changed = load_recipe(
+        overrides=["target.train.0.questions=3", "drafter.train.0.optim.learning_rate=1.0e-4"]
+    )
+    assert (changed.target.train[0].questions, changed.drafter.train[0].optim.learning_rate) == (3, 1.0e-4)
 
 
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("target.train.question=3", "unknown key 'target.train.question'; did you mean 'questions'?"),
+        ("target.train.0.question=3", "unknown key 'target.train.0.question'; did you mean 'questions'?"),
         ("tresads=1", "unknown key 'tresads'; did you mean 'threads'?"),
-        ("target.train.optim.steps=many", "'target.train.optim.steps'"),
-        ("target.train.optim.steps=0", "greater than 0"),
+        ("target.train.0.optim.steps=many", "'target.train.0.optim.steps'"),
+        ("target.train.0.optim.steps=0", "greater than 0"),
+        ("target.train.9.questions=1", "by its number, 0 to"),
+        ("target.train.questions=1", "must name a phase"),
         ("seed.value=1", "which is no section"),
         ("seed", "must read key=value"),
     ],

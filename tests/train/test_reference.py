@@ -65,10 +65,8 @@ def test_a_resumed_run_repeats_the_losses(finished: Reference, tmp_path: Path) -
     (tmp_path / "cache").symlink_to(finished.out / "cache")
     (tmp_path / "tokenizer").symlink_to(finished.out / "tokenizer")
     for stop in (2, 4):
-        overrides = [
-            f"target.{stage}.optim.{key}" for stage in ("sight", "train") for key in (f"steps={stop}",)
-        ]
-        schedule = [f"target.{stage}.optim.decay_steps=0" for stage in ("sight", "train")]
+        overrides = [f"target.{stage}.optim.steps={stop}" for stage in ("sight", "train.0")]
+        schedule = [f"target.{stage}.optim.decay_steps=0" for stage in ("sight", "train.0")]
         run_stages(
             Reference(load_recipe(MICRO, [*overrides, *schedule]), tmp_path), ["target-sight", "target"]
         )

@@ -1,13 +1,14 @@
 """Model inputs: every family's real forward must take them, and count the placeholders as we do."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.inputs import FAMILIES, model_class, model_inputs
@@ -117,13 +118,10 @@ def spec_for(kind: str) -> FrameSpec | None:
     return SMALL if kind.startswith("qwen") else None
 
 
-def build(kind: str) -> PreTrainedModel:
+def build(kind: str) -> Any:
     config = CONFIGS[kind]()
     torch.manual_seed(0)
-    kind_class: type[PreTrainedModel] = getattr(transformers, model_class(config.model_type))
-    model = kind_class(config)
-    model.eval()
-    return model
+    return getattr(transformers, model_class(config.model_type))(config).eval()
 
 
 def text_of(tokenizer: PreTrainedTokenizerFast, inputs: dict[str, torch.Tensor]) -> str:

@@ -19,7 +19,8 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
-Encoded = Mapping[str, object]  # modality -> what the model's own feature function returned
+# Modality -> what the model's own feature function returned; from a model that cannot take these, its raw inputs.
+Encoded = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ class Traits:
     visual_ids: frozenset[int]
     mrope: bool
     additive_mask: bool
+    takes_encoded: (
+        bool  # `mm_encoder_outputs`, since transformers 5.18; before, the first piece encodes for itself
+    )
 
 
 def detect_traits(model: PreTrainedModel) -> Traits:
@@ -95,7 +99,13 @@ def detect_traits(model: PreTrainedModel) -> Traits:
         )
     names = ("image_token_id", "video_token_id", "image_token_index", "video_token_index", "event_token_id")
     visual_ids = frozenset(i for name in names if isinstance(i := getattr(config, name, None), int))
-    return Traits(visual_ids, hasattr(model.base_model, "get_rope_index"), kind == "eager")
+    parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
+    return Traits(
+        visual_ids,
+        mrope=hasattr(model.base_model, "get_rope_index"),
+        additive_mask=kind == "eager",
+        takes_encoded="mm_encoder_outputs" in parameters,
+    )
 
 
 class Target:
@@ -144,6 +154,9 @@ class Target:
     @torch.inference_mode()
     def encode(self, prompt: Prompt) -> Encoded:
         """The visual features of a prompt: the heavy part of reading. Touches no state, so threads may share it."""
+        if not self.traits.takes_encoded:
+            known = inspect.signature(inspect.unwrap(self.model.forward)).parameters
+            return {name: self._place(value) for name, value in prompt.features.items() if name in known}
         encoded: dict[str, object] = {}
         for kind, (function, parameters) in self._feature_functions.items():
             pixels = "pixel_values_videos" if kind == "video" else "pixel_values"
@@ -232,8 +245,13 @@ class Target:
             "position_ids": self._position_ids(positions, chunks),
             "attention_mask": self._mask(cache, rows, chunks, trees, width, keys),
         }
-        if chunks[0].encoded:
+        if chunks[0].encoded and self.traits.takes_encoded:
             arguments["mm_encoder_outputs"] = dict(chunks[0].encoded)
+        elif chunks[0].encoded:
+            # Token types span the whole prompt and only serve positions, which are given.
+            arguments |= {
+                name: value for name, value in chunks[0].encoded.items() if name != "mm_token_type_ids"
+            }
         return arguments
 
     def _depths(self, tree: DraftTree) -> Sequence[int]:

@@ -4,13 +4,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.stream import Columns, Events, Sensor, Window
+
+if TYPE_CHECKING:  # whoever only draws or simulates events needs no HDF5
+    import h5py
 
 CHUNK_EVENTS = 8_000_000  # 104 MB in memory
 _PROBE_EVENTS = 65_536  # a binary search stops here and reads the rest at once
@@ -33,7 +36,7 @@ class _Recording:
     sensor: Sensor
     times: Callable[[int, int], NDArray[np.int64]]
     columns: Callable[[int, int], Columns]
-    ms_to_idx: h5py.Dataset | None = None
+    ms_to_idx: "h5py.Dataset | None" = None
     clock_us: int = 0
 
 
@@ -96,13 +99,15 @@ def hdf5_layout(path: Path) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[h5py.File]:
+def opened(path: Path) -> Iterator["h5py.File"]:
     """An HDF5 file open for reading, with the compression plugins that event data sets need.
 
     Raises:
         CrossdraftError: no plugins, not an HDF5 file, damaged, or lacking a part that is asked for.
     """
     require_plugins()
+    import h5py
+
     try:
         with h5py.File(path, "r") as file:
             yield file
@@ -127,8 +132,10 @@ def require_plugins() -> None:
         ) from error
 
 
-def dataset(file: h5py.File, name: str) -> h5py.Dataset:
+def dataset(file: "h5py.File", name: str) -> "h5py.Dataset":
     """A data set of numbers; CrossdraftError where the name leads to something else, KeyError to nothing."""
+    import h5py
+
     found = file[name]
     if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "iufb":
         raise CrossdraftError(
@@ -137,7 +144,7 @@ def dataset(file: h5py.File, name: str) -> h5py.Dataset:
     return found
 
 
-def _column_datasets(file: h5py.File, group: str, index: str, clock_us: int, sensor: Sensor) -> _Recording:
+def _column_datasets(file: "h5py.File", group: str, index: str, clock_us: int, sensor: Sensor) -> _Recording:
     x, y, t, p = (dataset(file, f"{group}/{name}") for name in "xytp")
     if any(column.ndim != 1 or column.shape != t.shape for column in (x, y, t, p)):
         raise CrossdraftError(

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +12,9 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events.hdf5 import require_plugins
 from crossdraft.events.stream import Events, batches
 from crossdraft.files import atomic_path
+
+if TYPE_CHECKING:
+    import h5py
 
 BATCH_EVENTS = 1 << 20
 STORED_CHUNK = 1 << 17  # events per compressed block: small enough to slice, large enough to pack well
@@ -38,6 +41,8 @@ def write_dsec_h5(path: str | Path, events: Events | Iterable[Events]) -> int:
     if Path(path).suffix.lower() not in (".h5", ".hdf5"):
         raise CrossdraftError(f"Cannot write {path} as DSEC events; give it a name that ends in .h5.")
     require_plugins()
+    import h5py
+
     chunks = batches([events] if isinstance(events, Events) else events, BATCH_EVENTS)
     first = next(chunks)
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
@@ -46,7 +51,7 @@ def write_dsec_h5(path: str | Path, events: Events | Iterable[Events]) -> int:
         return _write_columns(file, chain([first], chunks), first.t0, path)
 
 
-def _write_columns(file: h5py.File, chunks: Iterable[Events], offset: int, path: str | Path) -> int:
+def _write_columns(file: "h5py.File", chunks: Iterable[Events], offset: int, path: str | Path) -> int:
     import hdf5plugin
 
     packing = hdf5plugin.Blosc(cname="zstd", clevel=3, shuffle=hdf5plugin.Blosc.SHUFFLE)
@@ -73,7 +78,7 @@ def _write_columns(file: h5py.File, chunks: Iterable[Events], offset: int, path:
     return count
 
 
-def _checked(chunks: Iterable[Events], file: h5py.File, path: str | Path) -> Iterator[Events]:
+def _checked(chunks: Iterable[Events], file: "h5py.File", path: str | Path) -> Iterator[Events]:
     """Skips what is empty; CrossdraftError when chunks do not belong to one recording that the format can hold."""
     first = last = None
     for chunk in chunks:

@@ -8,7 +8,7 @@ typing error never trains the wrong thing for an hour. `key=value` overrides use
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -188,15 +188,23 @@ def _override(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise CrossdraftError(
-            f"The override '{override}' must read key=value, for example target.train.questions=8."
+            f"The override '{override}' must read key=value, for example target.train.0.questions=8."
         )
     *parents, last = key.split(".")
-    node = tree
+    node: Any = tree
     for name in parents:
-        child = node.setdefault(name, {})
-        if not isinstance(child, dict):
+        if isinstance(node, list):  # phases, numbered from 0
+            if not name.isdecimal() or int(name) >= len(node):
+                raise CrossdraftError(
+                    f"The override '{override}' must name a phase by its number, 0 to {len(node) - 1}, not '{name}'."
+                )
+            node = node[int(name)]
+        else:
+            node = node.setdefault(name, {})
+        if not isinstance(node, dict | list):
             raise CrossdraftError(f"The override '{override}' goes through '{name}', which is no section.")
-        node = cast("dict[str, Any]", child)
+    if isinstance(node, list):
+        raise CrossdraftError(f"The override '{override}' must name a phase, for example {key}.0.{last}=….")
     node[last] = yaml.safe_load(text)
 
 
@@ -215,5 +223,8 @@ def _explain(error: ValidationError) -> str:
 def _section_at(loc: Sequence[int | str]) -> type[Section]:
     section: type[Section] = Recipe
     for name in loc:
-        section = cast("type[Section]", section.model_fields[str(name)].annotation)
+        if isinstance(name, int):  # a phase: its section was reached through the list's element type
+            continue
+        kind = section.model_fields[name].annotation
+        section = cast("type[Section]", next(iter(get_args(kind)), kind))
     return section

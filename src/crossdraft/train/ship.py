@@ -20,7 +20,7 @@ from crossdraft.train.provenance import sha256, write_json, write_provenance
 from crossdraft.train.reference import MODELS, Reference
 
 SHIPPED = Path(__file__).resolve().parents[1] / "reference"
-LIMIT_MB = 40.0
+LIMIT_MIB = 40.0
 
 
 WORDINGS = {"train_wordings": False, "held_out_wordings": True}
@@ -86,11 +86,11 @@ def run_ship(run: Reference, folder: Path = SHIPPED) -> None:
     figures = json.loads(evaluation.read_text(encoding="utf-8"))
     for name in MODELS:
         _ship_one(run, name, folder / name, figures)
-    size = sum(path.stat().st_size for name in MODELS for path in (folder / name).rglob("*")) / 1e6
-    say(f"shipped {size:.1f} MB to {folder}")
-    if size > LIMIT_MB:
+    size = sum(path.stat().st_size for name in MODELS for path in (folder / name).rglob("*")) / 2**20
+    say(f"shipped {size:.1f} MiB to {folder}")
+    if size > LIMIT_MIB:
         raise CrossdraftError(
-            f"The reference models take {size:.1f} MB, more than {LIMIT_MB}; make the shapes smaller."
+            f"The reference models take {size:.1f} MiB, more than {LIMIT_MIB:.0f}; make the shapes smaller."
         )
 
 
@@ -108,4 +108,5 @@ def _ship_one(run: Reference, name: str, folder: Path, figures: Mapping[str, Any
     trained = json.loads((run.out / name / "model" / "provenance.json").read_text(encoding="utf-8"))
     data = trained["data"] | {"weights_sha256": sha256(folder / "model.safetensors")}
     write_provenance(folder / "provenance.json", run.recipe, trained["figures"] | own, data)
+    (folder / "model.safetensors").chmod(0o644)  # written private, meant for a package
     (folder / "README.md").write_text(card(name, run.recipe, figures, own["parameters"]), encoding="utf-8")
