@@ -7,6 +7,7 @@ depends on what the models see, and some drafts are accepted and some are not.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from crossdraft.models.eventgpt import (
     EventGPTProcessor,
     ProcessorOptions,
 )
-from crossdraft.train.tokenizer import EOS, EVENT, IMAGE, SPECIALS, VIDEO, train_tokenizer
+from crossdraft.train.tokenizer import BOS, EOS, EVENT, IMAGE, PAD, SPECIALS, VIDEO, train_tokenizer
 from crossdraft.video import write_mp4
 
 VOCABULARY = 320
@@ -98,6 +99,10 @@ def _square(time_s: float, *, grey: bool) -> np.ndarray:
     return frame.mean(2).astype(np.uint8) if grey else frame
 
 
+def _id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    return tokenizer.get_vocab()[token]
+
+
 def _vision(width: int) -> CLIPVisionConfig:
     return CLIPVisionConfig(
         hidden_size=width,
@@ -120,20 +125,21 @@ def _text(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
         num_key_value_heads=2,
         head_dim=16,
         max_position_embeddings=CONTEXT,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=_id(tokenizer, BOS),
+        eos_token_id=_id(tokenizer, EOS),
+        pad_token_id=_id(tokenizer, PAD),
         tie_word_embeddings=False,
     )
 
 
 def _target(tokenizer: PreTrainedTokenizerFast) -> VideoLlavaForConditionalGeneration:
     per_frame = (SIDE // PATCH) ** 2 + 1
-    config = VideoLlavaConfig(
+    make: Any = VideoLlavaConfig  # pyright does not see its fields
+    config = make(
         vision_config=_vision(16),
         text_config=_text(tokenizer),
-        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
-        video_token_id=tokenizer.convert_tokens_to_ids(VIDEO),
+        image_token_id=_id(tokenizer, IMAGE),
+        video_token_id=_id(tokenizer, VIDEO),
         image_seq_length=per_frame - 1,
         video_seq_length=per_frame * FRAMES,
         tie_word_embeddings=False,
@@ -145,7 +151,7 @@ def _drafter(tokenizer: PreTrainedTokenizerFast) -> EventGPTForConditionalGenera
     config = EventGPTConfig(
         vision_config=_vision(16),
         text_config=_text(tokenizer),
-        event_token_id=tokenizer.convert_tokens_to_ids(EVENT),
+        event_token_id=_id(tokenizer, EVENT),
         num_event_frames=EVENT_FRAMES,
     )
     return EventGPTForConditionalGeneration(config)
@@ -161,14 +167,14 @@ def _randomise(
                 gain = LAYER_GAIN if "o_proj" in name or "down_proj" in name else 1.5
                 scale = gain / parameter[0].numel() ** 0.5
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
-        texts = [tokenizer.decode([i]) for i in range(len(tokenizer) - len(SPECIALS))]
+        texts = [str(tokenizer.decode([i])) for i in range(len(tokenizer) - len(SPECIALS))]
         printable = [
             i for i, text in enumerate(texts) if text.isascii() and text.isprintable() and text[0] != "<"
         ]
-        printable.append(tokenizer.convert_tokens_to_ids(EOS))
+        printable.append(_id(tokenizer, EOS))
         after = [printable[i] for i in torch.randperm(len(printable), generator=generator)]
-        head = model.get_output_embeddings().weight.zero_()
-        head[after] = model.get_input_embeddings().weight[printable]
+        model.lm_head.weight.zero_()
+        model.lm_head.weight[after] = model.get_input_embeddings().weight[printable]
 
 
 def _imitate(

@@ -1,5 +1,3 @@
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,7 +66,8 @@ def trained(alpha, step, slope=0.02):
         model.verify.add(n, 1 + slope * (n - 1))
     model.step.add(step)
     for _ in range(400):
-        model.observe_acceptance(16, min(16, round(math.log(0.5) / math.log(alpha))))
+        for hidden in (False, True):
+            model.observe_acceptance(16, round(alpha / (1 - alpha)), hidden=hidden)
     return model
 
 
@@ -81,10 +80,19 @@ def test_the_best_depth_is_the_argmax_of_the_rate():
     model = trained(0.8, 0.2)
 
     def rate(gamma):
-        accepted = expected_accepted([model.hazard(j) for j in range(gamma)])
+        accepted = expected_accepted([model.alpha] * gamma)
         return (1 + accepted) / (gamma * 0.2 + model.verify(gamma + 1))
 
     assert model.best_depth(16) == max(range(17), key=rate)
+
+
+def test_short_drafts_that_are_always_kept_grow_longer():
+    model = trained(0.3, 0.2)
+    short = model.best_depth(16)
+    for _ in range(60):
+        model.observe_acceptance(1, 1)
+    assert model.alpha > 0.75
+    assert model.best_depth(16) > short + 2
 
 
 def test_unknown_times_draft_what_is_allowed():

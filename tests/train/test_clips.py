@@ -10,7 +10,7 @@ from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
 from crossdraft.train import clips
-from crossdraft.train.batches import Look, blank_pixels, draw_questions, labels
+from crossdraft.train.batches import Look, blank_pixels, draw_questions, labels, question_words, wear
 from crossdraft.train.clips import PALETTE, ClipCache, render_clips, render_events, render_rgb, sample_times
 from crossdraft.train.pixels import shake, to_pixels
 from crossdraft.train.recipe import Jitter
@@ -110,3 +110,12 @@ def test_labels_are_the_scenes_attributes() -> None:
     scene = scenes.make_scene(scenes.split_seeds("train")[9])
     values = [choices[index] for index, choices in zip(row, scenes.ATTRIBUTES.values(), strict=True)]
     assert dict(zip(scenes.ATTRIBUTES, values, strict=True)) == scenes.attributes(scene)
+
+
+def test_wear_drops_and_replaces_words_but_never_all_and_invents_none() -> None:
+    question, words = "Can you tell in which direction everyone moves?", question_words()
+    worn = [wear(question, 0.9, words, np.random.default_rng(seed)) for seed in range(60)]
+    assert wear(question, 0.0, words, np.random.default_rng(0)) == question
+    assert all(worn)
+    assert len(set(worn)) > 30
+    assert {word for text in worn for word in text.split()} <= {*words, *question.split()}

@@ -1,6 +1,7 @@
 """The whole recipe at micro size: every stage runs, resumes, and the shipped folders load."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, module_chunk: None) -> Re
 
 
 @pytest.fixture(scope="module")
-def module_chunk() -> "pytest.Generator[None]":
+def module_chunk() -> Iterator[None]:
+    """Chunks of two clips: a micro run renders no more than it looks at."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("crossdraft.train.clips.CHUNK", 2)
         yield
@@ -61,21 +63,22 @@ def test_shipped_folders_load_and_carry_cards(finished: Reference, tmp_path: Pat
 
 
 def test_a_resumed_run_repeats_the_losses(finished: Reference, tmp_path: Path) -> None:
-    """Stop after two of four steps, resume: the same four losses as the run that never stopped."""
-    (tmp_path / "cache").symlink_to(finished.out / "cache")
-    (tmp_path / "tokenizer").symlink_to(finished.out / "tokenizer")
-    for stop in (2, 4):
-        overrides = [f"target.{stage}.optim.steps={stop}" for stage in ("sight", "train.0")]
-        schedule = [f"target.{stage}.optim.decay_steps=0" for stage in ("sight", "train.0")]
-        run_stages(
-            Reference(load_recipe(MICRO, [*overrides, *schedule]), tmp_path), ["target-sight", "target"]
-        )
-    whole = Reference(load_recipe(MICRO, schedule), tmp_path / "whole")
-    whole.out.mkdir()
-    (whole.out / "cache").symlink_to(finished.out / "cache")
-    (whole.out / "tokenizer").symlink_to(finished.out / "tokenizer")
-    run_stages(whole, ["target-sight", "target"])
-    assert losses(Reference(whole.recipe, tmp_path), "target", "sight") == losses(whole, "target", "sight")
+    """Stop halfway, resume: the same losses as the run that never stopped (phases: test_loop.py)."""
+
+    def run_to(folder: Path, steps: int) -> Reference:
+        overrides = ["target.sight.optim.decay_steps=0", f"target.sight.optim.steps={steps}"]
+        run = Reference(load_recipe(MICRO, overrides), folder)
+        for shared in ("cache", "tokenizer"):
+            if not (folder / shared).exists():
+                folder.mkdir(exist_ok=True)
+                (folder / shared).symlink_to(finished.out / shared)
+        run_stages(run, ["target-sight"])
+        return run
+
+    run_to(tmp_path / "broken", 2)
+    broken, whole = run_to(tmp_path / "broken", 4), run_to(tmp_path / "whole", 4)
+    assert losses(broken, "target", "sight") == losses(whole, "target", "sight")
+    assert len(losses(whole, "target", "sight")) == 4
 
 
 def test_stages_out_of_order_say_what_to_run_first(tmp_path: Path) -> None:

@@ -49,22 +49,25 @@ def rounded(value: float | None, digits: int = 4) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def table(report: "Report") -> "Table":
-    """One line per method for the terminal."""
+def tables(report: "Report") -> "list[Table]":
+    """For the terminal: one line per method, its times first, then its speedups over every baseline."""
+    from rich import box
     from rich.table import Table
 
     work = report.workload
     title = f"{work['pairs']} held-out pairs × {work['repeats']}, answers of {work['mean_tokens']} tokens on average"
-    out = Table(title=title, caption=_caption(report))
-    out.add_column("method")
-    for head in ("identical", "TTFT ms", "total ms", "tokens/s", "τ", "hidden", "prefill", "overhead"):
-        out.add_column(head, justify="right")
-    baselines = list(report.methods[0].speedups)
-    for baseline in baselines:
-        out.add_column(f"× {baseline}", justify="right")
+    times = Table(title=title, box=box.SIMPLE_HEAD, caption=_caption(report))
+    speedups = Table(
+        title="Σ time of the baseline / Σ time of the method [95 % bootstrap]", box=box.SIMPLE_HEAD
+    )
+    for head in ("method", "identical", "TTFT ms", "total ms", "tok/s", "τ", "hidden", "prefill", "engine"):
+        times.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
+    for head in ("method", *(f"× {baseline}" for baseline in report.methods[0].speedups)):
+        speedups.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
     for method in report.methods:
-        out.add_row(*_cells(method), *(str(method.speedups[baseline]) for baseline in baselines))
-    return out
+        times.add_row(*_cells(method))
+        speedups.add_row(method.name, *map(str, method.speedups.values()))
+    return [times, speedups]
 
 
 def _cells(method: Method) -> list[str]:
@@ -86,10 +89,7 @@ def _caption(report: "Report") -> str:
     gaps = [f"{d.gap:.2g}" for method in report.methods for d in method.divergences]
     told = [f"top-2 logit gaps at divergences: {', '.join(gaps[:8])}"] if gaps else []
     notes = sorted({note for method in report.methods for note in method.notes})
-    legend = (
-        "× a = Σ time of a / Σ time of the method [95 % bootstrap over pairs]; "
-        "prefill = slowdown of the target's reading; overhead = engine's own part of a round"
-    )
+    legend = "prefill = slowdown of the target's reading; engine = its own part of a round"
     return "\n".join([legend, *told, *notes])
 
 

@@ -76,7 +76,7 @@ def bench(
         return
     from crossdraft.bench.contestants import Models
     from crossdraft.bench.plot import plot
-    from crossdraft.bench.report import table, to_json
+    from crossdraft.bench.report import tables, to_json
     from crossdraft.bench.suite import Suite, check_methods, run_suite, runs_of
     from crossdraft.bench.workload import Workload
 
@@ -97,7 +97,7 @@ def bench(
     _write(to_json(report), json_file)
     if plot_file is not None:
         plot(report, plot_file)
-    _console(json_file).print(table(report))
+    _console(json_file).print(*tables(report))
 
 
 @app.command()

@@ -71,9 +71,7 @@ def summarise(console: "Console", results: "list[tuple[QA, Answer, Comparison]]"
 
     from crossdraft.scenes import score
 
-    table = Table(
-        "question", "facts right", "tokens", "τ", "hidden", "alone", "drafted", "faster", "identical"
-    )
+    table = Table("question", "facts", "tokens", "τ", "hidden", "alone", "drafted", "speed", "same")
     for qa, answer, comparison in results:
         facts = score(qa.facts, answer.text)
         share = answer.stats.hidden_share
@@ -83,8 +81,8 @@ def summarise(console: "Console", results: "list[tuple[QA, Answer, Comparison]]"
             str(answer.stats.new_tokens),
             f"{answer.stats.tau:.2f}",
             "–" if share is None else f"{share:.0%}",
-            f"{comparison.alone_ms:.0f} ms",
-            f"{comparison.drafted_ms:.0f} ms",
+            f"{comparison.alone_ms:.0f}ms",
+            f"{comparison.drafted_ms:.0f}ms",
             f"{comparison.speedup:.2f}x",
             "yes" if comparison.identical else "NO",
         )

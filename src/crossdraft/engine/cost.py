@@ -92,6 +92,11 @@ class Mean:
         return self.total / self.weight if self.weight else None
 
 
+def _hopeful() -> Mean:
+    """Four imagined tokens at 0.8, until real ones are seen."""
+    return Mean(decay=0.96, weight=4.0, total=4.0 * 0.8)
+
+
 @dataclass
 class CostModel:
     """Times (seconds) and acceptances of the system as it runs; answers how much to draft and when to hide it."""
@@ -101,21 +106,30 @@ class CostModel:
     read: Mean = field(default_factory=Mean)  # the target's encode + prefill, alone
     draft_read: Mean = field(default_factory=Mean)  # the drafter's
     beside: Mean = field(default_factory=Mean)  # wall time of both side by side over the sum of both alone
-    accept: list[Mean] = field(default_factory=list)  # [j]: conditional acceptance of draft position j+1
+    accept: Mean = field(default_factory=_hopeful)  # of a drafted token, given those before it
+    accept_hidden: Mean = field(default_factory=_hopeful)  # the same for hidden drafts
 
-    def observe_acceptance(self, depth: int, accepted: int) -> None:
-        """A chain of `depth` was offered and its first `accepted` nodes kept."""
-        while len(self.accept) < depth:
-            self.accept.append(Mean(decay=0.98, weight=4.0, total=4.0 * 0.8))  # four imagined rounds at 0.8
-        for position in range(min(depth, accepted + 1)):
-            self.accept[position].add(float(position < accepted))
+    def observe_acceptance(self, depth: int, accepted: int, *, hidden: bool = False) -> None:
+        """A chain of `depth` was offered and its first `accepted` nodes kept.
 
-    def hazard(self, position: int) -> float:
-        """h_{position+1}; beyond what was seen, the last one known."""
-        if not self.accept:
-            return 0.8
-        mean = self.accept[min(position, len(self.accept) - 1)]
-        return mean.total / mean.weight
+        One rate for all positions: were each position judged by its own past, short drafts would never learn that
+        longer ones have begun to pay.
+        """
+        rate = self.accept_hidden if hidden else self.accept
+        for _ in range(accepted):
+            rate.add(1.0)
+        if accepted < depth:
+            rate.add(0.0)
+
+    @property
+    def alpha(self) -> float:
+        """Conditional acceptance of a token drafted in a round."""
+        return self.accept.total / self.accept.weight
+
+    @property
+    def alpha_hidden(self) -> float:
+        """Conditional acceptance of a token drafted for the ride-along."""
+        return self.accept_hidden.total / self.accept_hidden.weight
 
     def node_gain(self) -> float:
         """Least path probability at which one more node pays: (d + dV/dn) / t.
@@ -134,7 +148,7 @@ class CostModel:
             return drafted
         reach = 1.0
         for depth in range(drafted):
-            reach *= self.hazard(depth)
+            reach *= self.alpha_hidden
             if reach * t < slope:
                 return depth
         return drafted
@@ -146,7 +160,7 @@ class CostModel:
             return limit
         best, depth, expected, reach = 1 / t, 0, 1.0, 1.0
         for gamma in range(1, limit + 1):
-            reach *= self.hazard(gamma - 1)
+            reach *= self.alpha
             expected += reach
             rate = expected / (gamma * d + self.verify(gamma + 1))
             if rate > best:
@@ -165,11 +179,9 @@ class CostModel:
         if self.beside.value is None:
             return "beside"  # then measure once what side by side costs
         depth = self.verify_depth(nodes)
-        gained = expected_accepted([self.hazard(j) for j in range(depth)])
+        gained = expected_accepted([self.alpha_hidden] * depth)
         gamma = max(1, self.best_depth(16))
-        per_token = (gamma * d + self.verify(gamma + 1)) / (
-            1 + expected_accepted([self.hazard(j) for j in range(gamma)])
-        )
+        per_token = (gamma * d + self.verify(gamma + 1)) / (1 + expected_accepted([self.alpha] * gamma))
         widened = self.verify.slope * depth
         drafting = nodes * d
         reading = read + (self.draft_read.value or 0.0)

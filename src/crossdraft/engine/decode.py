@@ -223,7 +223,7 @@ class Decoder:
             self.cache.keep(self._live.index(live), path)
             live.stats.count_round(tree.depth, len(tree), len(path), hidden=origin is Origin.HIDDEN)
             if len(tree):
-                self.cost.observe_acceptance(tree.depth, len(path))
+                self.cost.observe_acceptance(tree.depth, len(path), hidden=origin is Origin.HIDDEN)
             tokens = (*(tree.tokens[node] for node in path), verdict.bonus)
             live.emit(tokens, rows, (-1, *path), origin, self.target, self._tell)
             if live.speculating and live.finish is None:
@@ -284,7 +284,8 @@ class Decoder:
         self._drafter_seconds += time.perf_counter() - start
         spans = self.drafter.drain()
         for live in lives:
-            live.timeline.spans.extend(spans)
+            # A late span of the request before (its last commit) may come along.
+            live.timeline.spans.extend(span for span in spans if span.start >= live.started)
         for span in spans:
             if span.name == "draft" and span.tokens:
                 self.cost.step.add(span.seconds / span.tokens)

@@ -10,6 +10,7 @@ import torch
 from transformers import CLIPImageProcessorPil
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
 from crossdraft.train.answers import Answered, Asked, Respondent, answer_all, append_answers, read_answers
 from crossdraft.train.cards import card
 from crossdraft.train.clips import clip_seed
@@ -19,6 +20,7 @@ from crossdraft.train.pixels import frame_spec
 from crossdraft.train.provenance import sha256, write_json, write_provenance
 from crossdraft.train.reference import MODELS, Reference
 
+EVENT_PROMPT = "USER: {event}\n{question} ASSISTANT:"
 SHIPPED = Path(__file__).resolve().parents[1] / "reference"
 LIMIT_MIB = 40.0
 
@@ -104,6 +106,10 @@ def _ship_one(run: Reference, name: str, folder: Path, figures: Mapping[str, Any
         size={"shortest_edge": spec.size}, crop_size=dict(zip(("height", "width"), spec.crop or (), strict=True)),
         image_mean=list(spec.mean), image_std=list(spec.std),
     ).save_pretrained(folder)  # fmt: skip
+    if name != "target":
+        EventGPTProcessor(
+            model.config, run.tokenizer, ProcessorOptions(template=EVENT_PROMPT)
+        ).save_pretrained(folder)
     own = {"evaluation": figures[name], "parameters": sum(p.numel() for p in model.parameters())}
     trained = json.loads((run.out / name / "model" / "provenance.json").read_text(encoding="utf-8"))
     data = trained["data"] | {"weights_sha256": sha256(folder / "model.safetensors")}
