@@ -168,8 +168,19 @@ def test_piped_with_the_drafter_in_a_process_of_its_own(models, files, ask):
 
 def test_ctrl_c_stops_the_answer_and_leaves_the_terminal_clean(models, files, ask):
     begun = json.loads(ask("--json")[1])["text"].strip()[:8]
+    # On a busy machine the answer may be over before the signal is sent; then it proves nothing, and is asked again.
+    attempts = (interrupted(begun, *files, *models) for _ in range(6))
+    status, text = next((attempt for attempt in attempts if attempt[0] != 0), (0, ""))
+    assert status == 130
+    assert "first final text" not in text  # the figures of a whole answer
+    assert text.rindex(SHOW_CURSOR) > text.rindex(HIDE_CURSOR)
+    assert "\x1b" not in ESCAPE.sub("", text)
+
+
+def interrupted(begun, *arguments):
+    """Ask in a terminal, press Ctrl-C once the answer has begun: exit status, and what the terminal showed."""
     ours, theirs = pty.openpty()
-    long = command(*files, *models, "--drafter", "none", "--max-new-tokens", "400")
+    long = command(*arguments, "--drafter", "none", "--max-new-tokens", "400")
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {
         "TERM": "xterm"
     }
@@ -180,11 +191,7 @@ def test_ctrl_c_stops_the_answer_and_leaves_the_terminal_clean(models, files, as
             shown += os.read(ours, 4096)
         process.send_signal(signal.SIGINT)
         shown += read_rest(ours)
-    assert process.returncode == 130
-    text = shown.decode()
-    assert "first final text" not in text  # the figures of a whole answer
-    assert text.rindex(SHOW_CURSOR) > text.rindex(HIDE_CURSOR)
-    assert "\x1b" not in ESCAPE.sub("", text)
+    return process.returncode, shown.decode()
 
 
 def read_rest(terminal: int) -> bytes:

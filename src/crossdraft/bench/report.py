@@ -56,7 +56,7 @@ def tables(report: "Report") -> "list[Table]":
 
     work = report.workload
     title = f"{work['pairs']} held-out pairs × {work['repeats']}, answers of {work['mean_tokens']} tokens on average"
-    times = Table(title=title, box=box.SIMPLE_HEAD, caption=_caption(report))
+    times = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=_caption(report))
     speedups = Table(
         title="Σ time of the baseline / Σ time of the method [95 % bootstrap]", box=box.SIMPLE_HEAD
     )

@@ -12,6 +12,8 @@ import typer
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from crossdraft.bench.cores import Cores
 
 app = typer.Typer(help="How fast, against what, and is it still the same text.")
@@ -244,11 +246,12 @@ def _progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
         yield tick
 
 
-def _console(json_file: Path | None):  # noqa: ANN202
-    """Where the table goes: stdout, or stderr if the JSON goes there."""
+def _console(json_file: Path | None) -> "Console":
+    """Where the tables go: stdout, or stderr if the JSON goes there. Into a file they are as wide as they need."""
     from rich.console import Console
 
-    return Console(stderr=json_file == Path("-"))
+    console = Console(stderr=json_file == Path("-"))
+    return console if console.is_terminal else Console(stderr=json_file == Path("-"), width=110)
 
 
 def _write(report: dict[str, object], path: Path | None) -> None:
