@@ -174,7 +174,7 @@ def _randomise(
         printable.append(_id(tokenizer, EOS))
         after = [printable[i] for i in torch.randperm(len(printable), generator=generator)]
         model.lm_head.weight.zero_()
-        model.lm_head.weight[after] = model.get_input_embeddings().weight[printable]
+        model.lm_head.weight[after] = model.get_input_embeddings().weight[printable]  # pyright: ignore[reportIndexIssue]
 
 
 def _imitate(
