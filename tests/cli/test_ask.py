@@ -185,7 +185,15 @@ def interrupted(begun, *arguments):
         "TERM": "xterm"
     }
     shown = b""
-    with subprocess.Popen(long, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+    with subprocess.Popen(
+        long,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+        # A test run in the background of a shell inherits an ignored SIGINT; a terminal's child would not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
+    ) as process:
         os.close(theirs)
         while begun not in ESCAPE.sub("", shown.decode(errors="replace")):
             shown += os.read(ours, 4096)
