@@ -15,7 +15,6 @@ from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.live import READING
-from crossdraft.engine.live import READING
 from crossdraft.engine.placement import Inline, Placement
 from crossdraft.engine.process import Process
 from crossdraft.engine.request import Answer
