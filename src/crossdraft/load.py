@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.prepack import prepack
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
@@ -33,12 +34,15 @@ DTYPES = {
 }
 
 
-def load_target(source: str = "reference", device: str | None = None, dtype: str | None = None) -> Target:
+def load_target(
+    source: str = "reference", device: str | None = None, dtype: str | None = None, *, packed: bool = True
+) -> Target:
     """A video VLM as a target.
 
     Args:
         source: `reference`, or the folder of a Hugging Face checkpoint (safetensors) of a supported class.
         device, dtype: default CUDA and bfloat16 if there is a GPU, else CPU and float32.
+        packed: on a CPU, keep the linear layers in the layout that its kernels read fastest; see `engine.prepack`.
 
     Raises:
         CrossdraftError: the folder lacks a file, a key or a shape differs, or the class is not supported.
@@ -49,6 +53,8 @@ def load_target(source: str = "reference", device: str | None = None, dtype: str
     folder = _folder(source, ("reference",))
     config = _config(folder)
     model = _model(getattr(transformers, model_class(config.get("model_type"))), folder, device, dtype)
+    if packed:
+        prepack(model)
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
     prepare = VideoPrompt(model, tokenizer, FrameSpec.from_pretrained(folder))
     return Target(model, prepare, _text(tokenizer), _eos(model, tokenizer), _reserved(model, tokenizer))
@@ -60,12 +66,14 @@ def load_drafter(
     dtype: str | None = None,
     banned: Sequence[int] = (),
     vocabulary: dict[str, int] | None = None,
+    *,
+    packed: bool = True,
 ) -> IndependentDrafter:
     """An EventGPT as an independent drafter.
 
     Args:
         source: `event` or `blind` of the reference pair, or the folder of an EventGPT.
-        device, dtype: as in `load_target`.
+        device, dtype, packed: as in `load_target`.
         banned: ids that must never be drafted.
         vocabulary: the target's tokens and ids; every token of the drafter must be one of them, at the same id.
 
@@ -79,6 +87,8 @@ def load_drafter(
     if kind != "eventgpt":
         raise CrossdraftError(f"{folder} holds a model of type '{kind}', the drafter must be an 'eventgpt'.")
     model = _model(EventGPTForConditionalGeneration, folder, device, dtype)
+    if packed:
+        prepack(model)
     processor = EventGPTProcessor.from_pretrained(folder)
     tokenizer = processor.tokenizer
     if vocabulary is not None:

@@ -37,9 +37,9 @@ class Models:
     draft_device: str | None = None
     draft_dtype: str | None = None
 
-    def load_target(self) -> Target:
-        """The one target that all contestants share."""
-        return load_target(self.target, self.device, self.dtype)
+    def load_target(self, *, packed: bool = True) -> Target:
+        """The target that our contestants share; plain, as Hugging Face has it, for theirs."""
+        return load_target(self.target, self.device, self.dtype, packed=packed)
 
     def drafter(self, source: str, target: Target) -> "partial[IndependentDrafter]":
         """A picklable factory of a drafter for that target."""
@@ -122,8 +122,9 @@ def line_up(
         raise CrossdraftError(f"A method is named twice in {', '.join(names)}.")
     made: dict[str, Contestant] = {}
     try:
+        plain = models.load_target(packed=False) if any(name.startswith("hf") for name in names) else target
         for name in names:
-            made[name] = _make(name, target, models, cores)
+            made[name] = _hf(name, plain, models) if name.startswith("hf") else _ours(name, target, models, cores)
     except BaseException:
         close_all(made.values())
         raise
@@ -142,13 +143,15 @@ def drafter_memory(contestants: Mapping[str, Contestant]) -> dict[str, float | N
     return {name: peak_rss_of(pid) for name, pid in pids.items() if pid is not None}
 
 
-def _make(name: str, target: Target, models: Models, cores: Cores | None) -> Contestant:
-    if name == "hf":
-        return HFContestant(target)
-    if name == "hf-lookup":
-        return HFContestant(target, lookup=True)
+def _hf(name: str, plain: Target, models: Models) -> Contestant:
+    """Hugging Face's `generate`, with the layers as it loads them."""
     if name == "hf-assisted":
-        return HFContestant(target, assistant=Assistant(target, models.drafter(models.blind, target)()))
+        twin = models.drafter(models.blind, plain)(packed=False)
+        return HFContestant(plain, assistant=Assistant(plain, twin))
+    return HFContestant(plain, lookup=name == "hf-lookup")
+
+
+def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Contestant:
     cost = CostModel()
     placement: Placement | None = None
     if name == "event-inline":

@@ -2,6 +2,10 @@
 
 It needs nothing of the target, so it may write while the target still reads. It runs behind the same adapter as a
 target does, with its own prompt, encoder, cache and positions; the only thing the two share is the vocabulary.
+
+Where the target overrules a word, most of what was written behind it usually still holds. So the drafter does not
+write it again word by word: it reads the old text behind the new word in one pass, and keeps it as far as it would say
+the same now. What it proposes is what word-by-word drafting proposes; only the passes are fewer.
 """
 
 from collections.abc import Sequence
@@ -18,12 +22,16 @@ from crossdraft.engine.target import Chunk, Target
 from crossdraft.engine.tree import DraftTree
 
 
+NEARBY = 4  # how far behind an overruled token a single token that recurs is taken for the same place
+
+
 @dataclass(eq=False)
 class Writing:
     """One answer as the drafter sees it.
 
     `tail` is what the drafter wrote behind the committed tokens and nobody has judged yet: when the target agrees
-    with a prefix of it, the rest is the next proposal, for free.
+    with a prefix of it, the rest is the next proposal, for free. `stale` is what stood where the target went another
+    way, and behind it: the best guess at what comes next.
     """
 
     sampling: Sampling
@@ -31,10 +39,11 @@ class Writing:
     prompt_length: int
     context: list[int]  # the prompt's ids, for repetition penalties
     generator: torch.Generator
-    logits: Tensor  # [V] behind everything that was fed
+    rows: Tensor  # [1 + n, V] logits behind everything that was fed, and behind each token guessed next
     committed: list[int] = field(default_factory=list)
     fed: list[int] = field(default_factory=list)  # answer tokens in the cache
     tail: list[int] = field(default_factory=list)
+    stale: list[int] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)  # of the tail's tokens
     dists: list[Tensor] = field(default_factory=list)  # [V] each, the tail's, when sampling
 
@@ -79,12 +88,10 @@ class IndependentDrafter:
         row = cache.add_row(cache.capacity)
         cache.offsets[row] = offset
         outs = [self.model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()]) for piece in pieces]
-        logits = outs[-1].logits[0][0]
-        seed = (
-            request.sampling.seed + 1
-        )  # not the target's stream: its draws must not depend on the drafter's
+        rows = outs[-1].logits[0]
+        seed = request.sampling.seed + 1  # a stream of its own: the target's draws must not depend on the drafter
         generator = torch.Generator(self.model.device).manual_seed(seed)
-        return Writing(request.sampling, cache, len(prompt), prompt.input_ids.tolist(), generator, logits)
+        return Writing(request.sampling, cache, len(prompt), prompt.input_ids.tolist(), generator, rows)
 
     def _propose(self, state: Writing, budget: Budget) -> Draft:
         """Continue the tail until the budget, the end of the answer, or the stop signal."""
@@ -92,32 +99,57 @@ class IndependentDrafter:
         for confidence in state.confidences[: budget.nodes]:
             reach *= confidence
         while len(state.tail) < budget.nodes and reach >= budget.min_confidence and not budget.stopped:
-            if (state.tail and state.tail[-1] in self.model.eos) or self._full(state):
+            if (state.tail and state.tail[-1] in self.model.eos) or self._room(state) == 0:
                 break
-            token, confidence = self._next(state)
-            reach *= confidence
-            if budget.on_token is not None:
-                budget.on_token(token)
+            for token, confidence in self._write(state, budget.nodes - len(state.tail)):
+                reach *= confidence
+                if budget.on_token is not None:
+                    budget.on_token(token)
         count = min(budget.nodes, len(state.tail))
         dists = torch.stack(state.dists[:count]) if state.dists and count else None
         return Draft(DraftTree.chain(state.tail[:count], dists))
 
-    def _full(self, state: Writing) -> bool:
-        """True if one more token to feed would not fit the drafter's own context."""
-        return state.prompt_length + len(state.committed) + len(state.tail) >= self.model.context
+    def _room(self, state: Writing) -> int:
+        """How many more tokens can be fed before the drafter's own context is full."""
+        return max(0, self.model.context - state.prompt_length - len(state.committed) - len(state.tail))
 
-    def _next(self, state: Writing) -> tuple[int, float]:
-        """Feed what is missing and choose one more token for the tail."""
+    def _write(self, state: Writing, most: int) -> list[tuple[int, float]]:
+        """One pass: append a token to the tail, and as much of the guess as the drafter still says now.
+
+        Returns the new tokens with their confidences, between 1 and `most` of them.
+        """
+        guess = self._read_on(state, most - 1)
+        new: list[tuple[int, float]] = []
+        for place in range(len(guess) + 1):
+            token, confidence = self._choose(state, state.rows[place])
+            new.append((token, confidence))
+            if place == len(guess) or token != guess[place] or token in self.model.eos:
+                break
+        kept = len(new) - 1  # all but the last came true, hence are in the cache
+        state.cache.keep(0, range(kept))
+        state.fed += guess[:kept]
+        state.stale = state.stale[kept:]
+        state.rows = state.rows[kept:]
+        return new
+
+    def _read_on(self, state: Writing, most: int) -> list[int]:
+        """Feed what is missing and, behind it, a guess of at most `most` tokens; returns the guess."""
         written = [*state.committed, *state.tail]
         missing = written[len(state.fed) :]
-        if missing:
-            chunk = Chunk(torch.tensor(missing))
-            state.logits = self.model.extend(state.cache, slice(0, 1), [chunk], [DraftTree.empty()]).logits[
-                0
-            ][0]
-            state.fed = written
-        logits = state.logits.index_fill(0, self.banned, float("-inf"))
-        q = warp(logits, state.sampling, [*state.context, *written])
+        if not missing:
+            return []
+        at = resume_point(state.stale, written)
+        state.stale = state.stale[at:]
+        guess = state.stale[: min(most, self._room(state))]
+        chunk, chain = Chunk(torch.tensor(missing)), DraftTree.chain(guess)
+        state.rows = self.model.extend(state.cache, slice(0, 1), [chunk], [chain]).logits[0]
+        state.fed = written
+        return guess
+
+    def _choose(self, state: Writing, logits: Tensor) -> tuple[int, float]:
+        """Draw one token behind everything written from its logits [V], and append it to the tail."""
+        logits = logits.index_fill(0, self.banned, float("-inf"))
+        q = warp(logits, state.sampling, [*state.context, *state.committed, *state.tail])
         if state.sampling.greedy:
             token = int(q.argmax())
             confidence = float(logits.softmax(-1)[token])
@@ -134,6 +166,8 @@ class IndependentDrafter:
         state.committed += verdict.tokens
         agreed = _common_prefix(state.tail, verdict.tokens)
         stays = agreed == len(verdict.tokens)
+        if not stays:
+            state.stale = state.tail[agreed:] + state.stale
         state.tail = state.tail[agreed:] if stays else []
         state.confidences = state.confidences[agreed:] if stays else []
         state.dists = state.dists[agreed:] if stays else []
@@ -142,6 +176,29 @@ class IndependentDrafter:
         if kept < len(state.fed):
             state.cache.truncate(0, state.prompt_length + kept)
             state.fed = state.fed[:kept]
+
+
+def resume_point(stale: Sequence[int], written: Sequence[int]) -> int:
+    """Where old text goes on behind new text: an index into `stale`, whose first token has been overruled.
+
+    Behind the first place that repeats the last two tokens written, else (nearby only) the last one; failing both, one
+    token was put in another's place, and the old text goes on behind that.
+
+    >>> resume_point([1, 2, 3, 4, 5], [9, 3, 4])
+    4
+    >>> resume_point([1, 2, 3, 4, 5], [9, 2])
+    2
+    >>> resume_point([1, 2, 3, 4, 5], [9, 8])
+    1
+    """
+    last = tuple(written[-2:])
+    for end in range(2, len(stale) + 1):
+        if tuple(stale[end - 2 : end]) == last:
+            return end
+    for end in range(1, min(NEARBY, len(stale)) + 1):
+        if stale[end - 1] == last[-1]:
+            return end
+    return min(1, len(stale))
 
 
 def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

@@ -2,7 +2,8 @@
 
 `extend` is the only way tokens enter a target. A decode round extends by root + tree; a prefill is an extend whose
 pending part is the prompt, so a tree can ride along with its last piece. Three traits differ between models and are
-detected, not subclassed: how features are obtained, the position rule, the mask kind.
+detected, not subclassed: how features are obtained, the position rule, the mask kind. A fourth is for speed alone:
+whether passes over text may take the lean path.
 """
 
 import inspect
@@ -15,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from crossdraft.engine.cache import KVCache
+from crossdraft.engine.lean import find_lean
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -136,6 +138,7 @@ class Target:
         self.text_config = model.config.get_text_config()
         self.vocab_size: int = self.text_config.vocab_size
         self.context: int = self.text_config.max_position_embeddings
+        self._lean = None if self.traits.mrope else find_lean(model)
         self._feature_functions = {
             name: (function, tuple(inspect.signature(inspect.unwrap(function)).parameters))
             for name in ("video", "image")
@@ -203,12 +206,18 @@ class Target:
         sizes = [m + len(tree) for m, tree in zip(pending, trees, strict=True)]
         width = max(sizes)
         keys = cache.open_window(rows, width)
-        arguments = self._arguments(cache, rows, chunks, trees, width, keys)
+        ids, positions = self._inputs(cache, rows, chunks, trees, width)
+        mask = self._mask(cache, rows, chunks, trees, width, keys)
         kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 else width
-        if capture:
-            arguments["output_hidden_states"] = True
         start = time.perf_counter()
-        out = self.model(**arguments, past_key_values=cache, use_cache=True, logits_to_keep=kept)
+        if self._lean is not None and not chunks[0].encoded:
+            scores, states = self._lean(ids, positions, mask, cache, kept)
+        else:
+            arguments = self._arguments(ids, positions, mask, chunks[0].encoded)
+            if capture:
+                arguments["output_hidden_states"] = True
+            out = self.model(**arguments, past_key_values=cache, use_cache=True, logits_to_keep=kept)
+            scores, states = out.logits, out.hidden_states
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # costs nothing: the caller needs the logits now
         seconds = time.perf_counter() - start
@@ -216,20 +225,19 @@ class Target:
         for row, (m, tree) in enumerate(zip(pending, trees, strict=True)):
             cache.advance(rows.start + row, m)
             first = m - 1 - (width - kept)  # the root's place among the kept logits
-            logits.append(out.logits[row, first : first + 1 + len(tree)])
-            hidden.append(tuple(out.hidden_states[layer][row, : m + len(tree)] for layer in capture))
+            logits.append(scores[row, first : first + 1 + len(tree)])
+            hidden.append(tuple(states[layer][row, : m + len(tree)] for layer in capture))
         return TargetOut(logits, hidden, seconds)
 
-    def _arguments(
+    def _inputs(
         self,
         cache: KVCache,
         rows: slice,
         chunks: Sequence[Chunk],
         trees: Sequence[DraftTree],
         width: int,
-        keys: int,
-    ) -> dict[str, object]:
-        """Ids, positions, mask and features of one pass; rows are padded behind their tree."""
+    ) -> tuple[Tensor, Tensor]:
+        """Ids [B, width] and positions [(3,) B, width] of one pass; rows are padded behind their tree."""
         ids = torch.zeros(len(chunks), width, dtype=torch.long)
         positions = torch.zeros(len(chunks), width, dtype=torch.long)
         for row, (chunk, tree) in enumerate(zip(chunks, trees, strict=True)):
@@ -240,18 +248,21 @@ class Target:
             if n:
                 ids[row, m : m + n] = torch.tensor(tree.tokens)
                 positions[row, m : m + n] = torch.tensor(self._depths(tree)) + (start + m - 1)
-        arguments: dict[str, object] = {
-            "input_ids": ids.to(self.device),
-            "position_ids": self._position_ids(positions, chunks),
-            "attention_mask": self._mask(cache, rows, chunks, trees, width, keys),
-        }
-        if chunks[0].encoded and self.traits.takes_encoded:
-            arguments["mm_encoder_outputs"] = dict(chunks[0].encoded)
-        elif chunks[0].encoded:
+        return ids.to(self.device), self._position_ids(positions, chunks)
+
+    def _arguments(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, encoded: Encoded | None
+    ) -> dict[str, object]:
+        """What the model's own forward takes."""
+        if mask is not None and self.traits.additive_mask:  # eager attention adds its mask to the scores
+            lowest = torch.finfo(self.model.dtype).min
+            mask = torch.zeros_like(mask, dtype=self.model.dtype).masked_fill_(~mask, lowest)
+        arguments: dict[str, object] = {"input_ids": ids, "position_ids": positions, "attention_mask": mask}
+        if encoded and self.traits.takes_encoded:
+            arguments["mm_encoder_outputs"] = dict(encoded)
+        elif encoded:
             # Token types span the whole prompt and only serve positions, which are given.
-            arguments |= {
-                name: value for name, value in chunks[0].encoded.items() if name != "mm_token_type_ids"
-            }
+            arguments |= {name: value for name, value in encoded.items() if name != "mm_token_type_ids"}
         return arguments
 
     def _depths(self, tree: DraftTree) -> Sequence[int]:
@@ -289,13 +300,7 @@ class Target:
             view[:m, past : past + m] = torch.ones(m, m, dtype=torch.bool).tril_()
             view[m:, past : past + m] = True
             view[m:, past + m : past + m + n] = tree.visible
-        mask = mask.to(self.device)
-        if self.traits.additive_mask:  # eager attention adds its mask to the scores
-            dtype = self.model.dtype
-            return torch.zeros(mask.shape, dtype=dtype, device=self.device).masked_fill_(
-                ~mask, torch.finfo(dtype).min
-            )
-        return mask
+        return mask.to(self.device)
 
     def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
         """Explicit [3, L] positions and the offset of later text for M-RoPE models; nothing for the others."""

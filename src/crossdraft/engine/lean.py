@@ -1,0 +1,94 @@
+"""A text decoder's layers, run one after another without the wrappers around them.
+
+A decode step of a small model, or of a large one on a fast GPU, spends a good part of its time in `transformers`'
+wrappers: output recording, mask construction, kernel dispatch, argument checks. Passes without visual input go through
+these few lines instead, with the model's own modules, in the order of `LlamaDecoderLayer.forward`: operation by
+operation the same arithmetic. Decoders of another anatomy keep their own forward.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import LlamaModel, PreTrainedModel, Qwen2Model
+
+from crossdraft.engine.cache import KVCache
+
+ANATOMIES = (LlamaModel, Qwen2Model)  # pre-norm, rotary, gated MLP; biases and grouped heads as they come
+
+
+class LeanText:
+    """The decoder and head of a vision-language model; see `find_lean`.
+
+    Args:
+        text: a decoder of one of `ANATOMIES`.
+        head: hidden states -> logits.
+    """
+
+    def __init__(self, text: nn.Module, head: nn.Module) -> None:
+        self.text: Any = text
+        self.head = head
+        config: Any = text.config
+        self.grouped = config.num_key_value_heads != config.num_attention_heads
+
+    def __call__(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache, kept: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        """One pass over [B, n] ids, written behind the cache's window.
+
+        Args:
+            ids, positions: [B, n].
+            mask: [B, 1, n, keys], true = may attend; `None` = everything.
+            cache: its window is open.
+            kept: how many of the last places need logits.
+
+        Returns:
+            Logits [B, kept, V], and hidden states as `output_hidden_states` counts them: embeddings, then after each
+            layer, the last of them behind the final norm.
+        """
+        stream = self.text.embed_tokens(ids)
+        cos, sin = self.text.rotary_emb(stream, positions)
+        cos, sin = cos.unsqueeze(1), _signed(sin.unsqueeze(1))
+        bias = None if mask is None else stream.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
+        states = [stream]
+        for layer, store in zip(self.text.layers, cache.layers, strict=True):
+            attention, mlp = layer.self_attn, layer.mlp
+            normed = layer.input_layernorm(stream)
+            query = _rotate(_heads(attention.q_proj(normed), attention.head_dim), cos, sin)
+            key = _rotate(_heads(attention.k_proj(normed), attention.head_dim), cos, sin)
+            keys, values = store.update(key, _heads(attention.v_proj(normed), attention.head_dim))
+            mixed = F.scaled_dot_product_attention(
+                query, keys, values, attn_mask=bias, scale=attention.scaling, enable_gqa=self.grouped
+            )
+            stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
+            normed = layer.post_attention_layernorm(stream)
+            stream = stream + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed)) * mlp.up_proj(normed))
+            states.append(stream)
+        states[-1] = self.text.norm(stream)
+        return self.head(states[-1][:, -kept:]), states
+
+
+def find_lean(model: PreTrainedModel) -> LeanText | None:
+    """The lean path of a model, if its decoder has a known anatomy and nothing is hooked into it."""
+    text: Any = getattr(model.base_model, "language_model", None)
+    head = model.get_output_embeddings()
+    if type(text) not in ANATOMIES or head is None or text.config._attn_implementation != "sdpa":
+        return None
+    hooked = any(hasattr(module, "_hf_hook") for module in model.modules())  # accelerate moves weights about
+    return None if hooked else LeanText(text, head)
+
+
+def _heads(states: Tensor, head_dim: int) -> Tensor:
+    """[B, n, heads * head_dim] -> [B, heads, n, head_dim]."""
+    return states.view(*states.shape[:2], -1, head_dim).transpose(1, 2)
+
+
+def _signed(sin: Tensor) -> Tensor:
+    """The sines with the first half negated: x·cos + rotate_half(x)·sin = x·cos + roll(x)·signed."""
+    first, second = sin.chunk(2, -1)
+    return torch.cat((-first, second), -1)
+
+
+def _rotate(states: Tensor, cos: Tensor, signed: Tensor) -> Tensor:
+    return states * cos + states.roll(states.shape[-1] // 2, -1) * signed

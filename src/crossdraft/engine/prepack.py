@@ -1,0 +1,64 @@
+"""Linear layers in oneDNN's own weight layout, for inference on a CPU.
+
+PyTorch's plain `linear` hands few rows to a BLAS that rearranges the whole weight at every call: a verify pass over
+2 to 64 rows pays that for every layer. Rearranged once, at loading, the same pass takes about half the time. The
+packed kernels also give a row the same bits whatever rows stand beside it, so a token verified in a tree gets the very
+logits that it would get alone. (Inductor's "freezing" packs weights by the same operators.)
+"""
+
+import torch
+from torch import Tensor, nn
+
+ROWS_HINT = 16  # the number of rows that the layout is chosen for; it serves one row, and a thousand, as well
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+class PrepackedLinear(nn.Module):
+    """`nn.Linear` whose weight only the CPU's matrix kernels can read; `weight` makes a plain copy on demand."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach(), requires_grad=False)
+        # Not a buffer: an opaque tensor can be neither moved nor written to a file.
+        self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS_HINT)
+
+    @property
+    def weight(self) -> Tensor:
+        """[out, in], a copy."""
+        return self._packed.to_dense()
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        return torch.ops.mkldnn._linear_pointwise(rows, self._packed, self.bias, "none", [], "")
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+    def _save_to_state_dict(self, destination: dict[str, Tensor], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}weight"] = self.weight
+
+
+def prepack(model: nn.Module) -> int:
+    """Replace every plain linear layer on the CPU by its packed form, in place; returns how many there were.
+
+    The plain weights are given up, so memory stays what it was. Where this build of PyTorch lacks the operators, or the
+    processor the kernels, nothing changes.
+    """
+    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+        return 0
+    count = 0
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and _packable(child):
+                setattr(parent, name, PrepackedLinear(child))
+                count += 1
+    return count
+
+
+def _packable(linear: nn.Linear) -> bool:
+    weight = linear.weight
+    if weight.device.type != "cpu" or weight.dtype not in DTYPES:
+        return False
+    return weight.dtype is torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()

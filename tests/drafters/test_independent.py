@@ -1,0 +1,73 @@
+"""The drafter reads its old text again instead of writing it anew, and says the same in fewer passes."""
+
+import pytest
+
+from crossdraft.drafters.independent import IndependentDrafter, Writing
+from crossdraft.engine.cache import KVCache
+from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.load import load_drafter
+
+GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=3)
+QUESTIONS = ("Describe the scene.", "What is the vehicle in front doing?", "What should the driver watch for?")
+LENGTH = 24
+
+
+@pytest.fixture(scope="module")
+def twin() -> IndependentDrafter:
+    """The reference pair's blind twin: it asks for nothing but a question."""
+    return load_drafter("blind")
+
+
+@pytest.fixture
+def passes(twin, monkeypatch) -> list[int]:
+    """Widths of the drafter's passes."""
+    widths: list[int] = []
+    extend = twin.model.extend
+
+    def counted(cache, rows, chunks, trees, capture=()):
+        widths.append(len(chunks[0].tokens) + len(trees[0]))
+        return extend(cache, rows, chunks, trees, capture)
+
+    monkeypatch.setattr(twin.model, "extend", counted)
+    return widths
+
+
+def overruled(twin: IndependentDrafter, question: str, sampling: Sampling, *, forget: bool) -> tuple[int, ...]:
+    """What is drafted after the target has put another word in the place of the sixth, twice over."""
+    state: Writing = twin.begin([Request(question, max_new_tokens=64, sampling=sampling)])[0]
+    drafted: tuple[int, ...] = ()
+    for _ in range(3):
+        first = twin.propose([state], [Budget(LENGTH)])[0].tree.tokens
+        drafted += first
+        other = next(i for i in range(300, 400) if i != first[5])
+        twin.commit([state], [Committed((0, 1, 2, 3, 4), (*first[:5], other))])
+        if forget:
+            state.stale = []
+    return drafted
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_draft_is_the_one_written_word_by_word(twin, question, sampling):
+    read_again = overruled(twin, question, sampling, forget=False)
+    assert read_again == overruled(twin, question, sampling, forget=True)
+
+
+def test_it_takes_fewer_passes(twin, passes):
+    for question in QUESTIONS:
+        overruled(twin, question, GREEDY, forget=True)
+    word_by_word = len(passes)
+    passes.clear()
+    for question in QUESTIONS:
+        overruled(twin, question, GREEDY, forget=False)
+    assert len(passes) < 0.9 * word_by_word
+
+
+def test_a_planted_bug_in_the_bookkeeping_is_seen(twin, monkeypatch):
+    """The control: keeping one word too few of what came true must change the draft."""
+    keep = KVCache.keep
+    honest = [overruled(twin, question, GREEDY, forget=True) for question in QUESTIONS]
+    monkeypatch.setattr(KVCache, "keep", lambda cache, row, path: keep(cache, row, path[:-1]))
+    assert [overruled(twin, question, GREEDY, forget=False) for question in QUESTIONS] != honest
