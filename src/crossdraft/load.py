@@ -93,7 +93,7 @@ def load_drafter(
     tokenizer = processor.tokenizer
     if vocabulary is not None:
         _check_vocabulary(tokenizer.get_vocab(), vocabulary, folder)
-    prepare = EventPrompt(processor, blind=source == "blind")
+    prepare = EventPrompt(processor)
     target = Target(model, prepare, _text(tokenizer), _eos(model, tokenizer), _reserved(model, tokenizer))
     return IndependentDrafter(target, banned)
 
@@ -137,20 +137,21 @@ class EventPrompt:
     """Turns a request into the inputs of an EventGPT. A blind one is shown blank frames: it sees nothing."""
 
     processor: "EventGPTProcessor"
-    blind: bool = False
 
     def __call__(self, request: Request) -> Prompt:
-        window = self._blank() if self.blind else self._window(request)
+        window = self._blank() if self.processor.options.blind else self._window(request)
         inputs = self.processor(request.prompt, window)
         return Prompt(inputs["input_ids"][0], {"pixel_values_videos": inputs["pixel_values_videos"]})
 
     def _window(self, request: Request) -> Any:
-        from crossdraft.events import read_events
+        from crossdraft.events import Excerpt, read_events
 
         if request.events is None:
             raise CrossdraftError(
                 "The event drafter needs an event recording; give one with --events, or --drafter none."
             )
+        if isinstance(request.events, Excerpt):
+            return request.events.read()
         return read_events(request.events) if isinstance(request.events, str | Path) else request.events
 
     def _blank(self) -> Tensor:

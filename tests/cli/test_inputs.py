@@ -5,7 +5,7 @@ import pytest
 
 from crossdraft.cli.inputs import HOUR_US, Clock, check_files
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import Events, write_dsec_h5
+from crossdraft.events import Events, read_events, write_dsec_h5
 
 
 def recording(path, first_us):
@@ -15,8 +15,18 @@ def recording(path, first_us):
 
 
 def test_a_clip_of_one_moment_passes(clip):
-    check_files(clip.video, clip.events, Clock.AUTO)
-    check_files(clip.video, None, Clock.AUTO)
+    excerpt = check_files(clip.video, clip.events, Clock.AUTO)
+    assert len(excerpt.read()) == len(read_events(clip.events))
+    assert check_files(clip.video, None, Clock.AUTO) is None
+
+
+@pytest.mark.parametrize(("clock", "first"), [(Clock.AUTO, 0), (Clock.OWN, 0), (Clock.AUTO, 2 * HOUR_US)])
+def test_of_a_long_recording_only_the_video_s_second_is_read(clip, tmp_path, clock, first):
+    t = first + np.arange(0, 10_000_000, 100_000)
+    zeros = np.zeros(len(t), int)
+    path = tmp_path / "drive.h5"
+    write_dsec_h5(path, Events.checked(zeros, zeros, t, zeros, 64, 64))
+    assert len(check_files(clip.video, path, clock).read()) == 10
 
 
 @pytest.mark.parametrize("clock", [Clock.AUTO, Clock.VIDEO])

@@ -10,7 +10,11 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.load import load_drafter
 
 GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=3)
-QUESTIONS = ("Describe the scene.", "What is the vehicle in front doing?", "What should the driver watch for?")
+QUESTIONS = (
+    "Describe the scene.",
+    "What is the vehicle in front doing?",
+    "What should the driver watch for?",
+)
 LENGTH = 24
 
 
@@ -34,7 +38,9 @@ def passes(twin, monkeypatch) -> list[int]:
     return widths
 
 
-def overruled(twin: IndependentDrafter, question: str, sampling: Sampling, *, forget: bool) -> tuple[int, ...]:
+def overruled(
+    twin: IndependentDrafter, question: str, sampling: Sampling, *, forget: bool
+) -> tuple[int, ...]:
     """What is drafted after the target has put another word in the place of the sixth, twice over."""
     state: Writing = twin.begin([Request(question, max_new_tokens=64, sampling=sampling)])[0]
     drafted: tuple[int, ...] = ()

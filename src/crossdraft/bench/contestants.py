@@ -124,7 +124,9 @@ def line_up(
     try:
         plain = models.load_target(packed=False) if any(name.startswith("hf") for name in names) else target
         for name in names:
-            made[name] = _hf(name, plain, models) if name.startswith("hf") else _ours(name, target, models, cores)
+            made[name] = (
+                _hf(name, plain, models) if name.startswith("hf") else _ours(name, target, models, cores)
+            )
     except BaseException:
         close_all(made.values())
         raise

@@ -158,5 +158,5 @@ class Assistant(LlamaForCausalLM):
             past_key_values=past_key_values,
             use_cache=True,
         )
-        logits = self.lm_head(out.last_hidden_state[:, -1:]).index_fill(-1, self.banned, float("-inf"))
+        logits = self.lm_head(out.last_hidden_state[:, -1:]) + self.banned
         return CausalLMOutputWithPast(logits=logits, past_key_values=out.past_key_values)

@@ -12,7 +12,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import NUM_FRAMES
 
-LONGEST = 3
+LONGEST = 2
 ANSWERS = ("long", "any")
 
 
@@ -22,8 +22,8 @@ class Workload:
 
     Args:
         pairs: how many (scene, question) pairs, each about a scene of its own.
-        answers: `long` asks of each scene one of the three questions whose right answer is longest, in turn
-            (about 60 tokens); `any` asks every kind in turn.
+        answers: `long` asks of each scene one of the two questions whose right answer is longest, in turn
+            (about 58 tokens); `any` asks every kind in turn.
         kinds: only these kinds of question; empty = all.
         max_new_tokens: the longest answer.
         temperature: 0 = greedy.

@@ -32,7 +32,7 @@ Placement = Annotated[
 ]
 Hidden = Annotated[str, typer.Option(help="Inline, draft for the prefill: auto, before, beside or off.")]
 TargetCores = Annotated[
-    str | None, typer.Option(help="CPU cores of the target, as as 0,2-3; by default all but one.")
+    str | None, typer.Option(help="CPU cores of the target, such as 0,2-3; by default all but one.")
 ]
 DraftCores = Annotated[str | None, typer.Option(help="CPU cores of the drafter's process; one by default.")]
 Device = Annotated[str | None, typer.Option(help="Of the target; CUDA if there is a GPU, else CPU.")]
@@ -80,7 +80,7 @@ def ask(
     no_color: NoColour = False,
 ) -> None:
     """Answer a question about a clip: a fast model drafts while the slow one still reads, which then checks."""
-    check_files(video, events, clock)
+    excerpt = check_files(video, events, clock)
     if compare and drafter == "none":
         raise CrossdraftError(
             "--compare runs the target alone, and so does --drafter none; leave one of them out."
@@ -99,7 +99,7 @@ def ask(
     from crossdraft.files import atomic_path
 
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, (), seed)
-    request = Request(question, video, events, max_new_tokens, sampling, tuple(stop or ()), logprobs)
+    request = Request(question, video, excerpt, max_new_tokens, sampling, tuple(stop or ()), logprobs)
     setup = Setup(target, drafter, placement, hidden, device, dtype, draft_device, target_cores, draft_cores)
     colour = coloured(wanted=not no_color and not as_json)
     console = console_for(colour=colour)

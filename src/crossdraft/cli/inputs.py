@@ -1,9 +1,14 @@
 """Look at a clip's files before anything slow happens: are they there, readable, and of the same moment?"""
 
+import math
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from crossdraft.events import Excerpt
 
 HOUR_US = 3_600_000_000
 
@@ -16,29 +21,38 @@ class Clock(StrEnum):
     OWN = "own"
 
 
-def check_files(video: Path, events: Path | None, clock: Clock) -> None:
+def check_files(video: Path, events: Path | None, clock: Clock) -> "Excerpt | None":
     """Raise one clear sentence unless a video, and an event recording if given, can be read and overlap in time.
 
     A video's times begin at 0. An event recording's may count from there too (clips made by crossdraft do), or from
     anywhere else (DSEC's: since the sensor was switched on). No format says which, so `auto` takes times that begin
     beyond an hour for a clock of their own, and compares the others with the video's; `own` compares nothing.
 
+    Returns:
+        The part of the recording that the video shows: its span on the video's clock; on a clock of its own, as much as
+        the video is long, from the first event on.
+
     Raises:
         CrossdraftError: a file is missing, empty or unreadable, there are no events, or they lie outside the video.
     """
+    from crossdraft.events import Excerpt
     from crossdraft.video import probe
 
     seconds = probe(video).seconds
     if events is None:
-        return
-    start_us = first_event_us(events)
-    unrelated = clock is Clock.OWN or (clock is Clock.AUTO and start_us > HOUR_US)
-    if not unrelated and 0 < seconds * 1e6 < start_us:
+        return None
+    first = first_event_us(events)
+    unrelated = clock is Clock.OWN or (clock is Clock.AUTO and first > HOUR_US)
+    if seconds <= 0:  # the container does not say
+        return Excerpt(events)
+    if not unrelated and seconds * 1e6 < first:
         raise CrossdraftError(
-            f"No overlap in time: the events of {events} begin {start_us / 1e6:.3f} s after the video, which lasts "
+            f"No overlap in time: the events of {events} begin {first / 1e6:.3f} s after the video, which lasts "
             f"{seconds:.3f} s; give recordings of the same moment, or --clock own if the events' times do not "
             "count from the video's start."
         )
+    start = first if unrelated else 0
+    return Excerpt(events, start, start + math.ceil(seconds * 1e6))
 
 
 def first_event_us(events: Path) -> int:

@@ -8,6 +8,7 @@ write it again word by word: it reads the old text behind the new word in one pa
 the same now. What it proposes is what word-by-word drafting proposes; only the passes are fewer.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,7 +21,6 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp
 from crossdraft.engine.target import Chunk, Target
 from crossdraft.engine.tree import DraftTree
-
 
 NEARBY = 4  # how far behind an overruled token a single token that recurs is taken for the same place
 
@@ -62,9 +62,8 @@ class IndependentDrafter:
     def __init__(self, model: Target, banned: Sequence[int] = ()) -> None:
         self.model = model
         blocked = sorted(frozenset(banned) | model.reserved)
-        self.banned = torch.tensor(
-            [i for i in blocked if i < model.vocab_size], dtype=torch.long, device=model.device
-        )
+        self.banned = torch.zeros(model.vocab_size, device=model.device)  # added to logits
+        self.banned[[i for i in blocked if i < model.vocab_size]] = float("-inf")
 
     @torch.inference_mode()
     def begin(self, requests: Sequence[Request]) -> list[Writing]:
@@ -89,7 +88,9 @@ class IndependentDrafter:
         cache.offsets[row] = offset
         outs = [self.model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()]) for piece in pieces]
         rows = outs[-1].logits[0]
-        seed = request.sampling.seed + 1  # a stream of its own: the target's draws must not depend on the drafter
+        seed = (
+            request.sampling.seed + 1
+        )  # a stream of its own: the target's draws must not depend on the drafter
         generator = torch.Generator(self.model.device).manual_seed(seed)
         return Writing(request.sampling, cache, len(prompt), prompt.input_ids.tolist(), generator, rows)
 
@@ -148,11 +149,11 @@ class IndependentDrafter:
 
     def _choose(self, state: Writing, logits: Tensor) -> tuple[int, float]:
         """Draw one token behind everything written from its logits [V], and append it to the tail."""
-        logits = logits.index_fill(0, self.banned, float("-inf"))
+        logits = logits + self.banned
         q = warp(logits, state.sampling, [*state.context, *state.committed, *state.tail])
         if state.sampling.greedy:
             token = int(q.argmax())
-            confidence = float(logits.softmax(-1)[token])
+            confidence = math.exp(logits[token] - logits.logsumexp(-1))
         else:
             token = sample_one(q, state.generator)
             confidence = float(q[token])

@@ -6,7 +6,7 @@ these few lines instead, with the model's own modules, in the order of `LlamaDec
 operation the same arithmetic. Decoders of another anatomy keep their own forward.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -51,8 +51,8 @@ class LeanText:
         cos, sin = self.text.rotary_emb(stream, positions)
         cos, sin = cos.unsqueeze(1), _signed(sin.unsqueeze(1))
         bias = None if mask is None else stream.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
-        states = [stream]
-        for layer, store in zip(self.text.layers, cache.layers, strict=True):
+        states, stores = [stream], cast("list[Any]", cache.layers)
+        for layer, store in zip(self.text.layers, stores, strict=True):
             attention, mlp = layer.self_attn, layer.mlp
             normed = layer.input_layernorm(stream)
             query = _rotate(_heads(attention.q_proj(normed), attention.head_dim), cos, sin)

@@ -6,11 +6,17 @@ packed kernels also give a row the same bits whatever rows stand beside it, so a
 logits that it would get alone. (Inductor's "freezing" packs weights by the same operators.)
 """
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 
 ROWS_HINT = 16  # the number of rows that the layout is chosen for; it serves one row, and a thousand, as well
 DTYPES = (torch.float32, torch.bfloat16)
+_reorder, _linear, _has_bf16 = (  # private: another PyTorch may lack them
+    cast("Any", getattr(torch.ops.mkldnn, name, None))
+    for name in ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
+)
 
 
 class PrepackedLinear(nn.Module):
@@ -21,7 +27,7 @@ class PrepackedLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach(), requires_grad=False)
         # Not a buffer: an opaque tensor can be neither moved nor written to a file.
-        self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS_HINT)
+        self._packed: Tensor = _reorder(linear.weight.detach(), ROWS_HINT)
 
     @property
     def weight(self) -> Tensor:
@@ -30,10 +36,12 @@ class PrepackedLinear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        return torch.ops.mkldnn._linear_pointwise(rows, self._packed, self.bias, "none", [], "")
+        return _linear(rows, self._packed, self.bias, "none", [], "")
 
     def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        )
 
     def _save_to_state_dict(self, destination: dict[str, Tensor], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -46,7 +54,7 @@ def prepack(model: nn.Module) -> int:
     The plain weights are given up, so memory stays what it was. Where this build of PyTorch lacks the operators, or the
     processor the kernels, nothing changes.
     """
-    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+    if not torch.backends.mkldnn.is_available() or None in (_reorder, _linear, _has_bf16):
         return 0
     count = 0
     for parent in list(model.modules()):
@@ -61,4 +69,4 @@ def _packable(linear: nn.Linear) -> bool:
     weight = linear.weight
     if weight.device.type != "cpu" or weight.dtype not in DTYPES:
         return False
-    return weight.dtype is torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return weight.dtype is torch.float32 or _has_bf16()

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -214,8 +215,9 @@ def _launch(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[
             stdin = child.stdin
             if stdin is None:
                 raise CrossdraftError("The drafter's process could not be started.")
-            stdin.write(key.hex().encode())
-            stdin.close()
+            with suppress(BrokenPipeError):  # it is dead already: the watcher sees to that
+                stdin.write(key.hex().encode())
+                stdin.close()
             watcher = threading.Thread(target=_wake_if_dead, args=(child, address), daemon=True)
             watcher.start()
             try:

@@ -130,6 +130,7 @@ class Target:
         reserved: Sequence[int] = (),
     ) -> None:
         self.model = model.eval()
+        self.device = model.device
         self.prepare = prepare
         self.decode = decode
         self.eos = frozenset(eos)
@@ -144,11 +145,6 @@ class Target:
             for name in ("video", "image")
             if (function := getattr(model.base_model, f"get_{name}_features", None)) is not None
         }
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.model.device
 
     def new_cache(self, max_rows: int = 1, capacity: int = 512) -> KVCache:
         """An empty cache for this model."""
@@ -176,9 +172,9 @@ class Target:
         The first piece goes on the plain causal fast path; the last is text, which works for M-RoPE models too.
         Returns the pieces (one if there is nothing visual) and the row's position offset.
         """
-        ids = prompt.input_ids.to(self.device)
+        ids = prompt.input_ids.cpu()
         positions, offset = self._positions(prompt)
-        visual = [i for i, token in enumerate(prompt.input_ids.tolist()) if token in self.traits.visual_ids]
+        visual = [i for i, token in enumerate(ids.tolist()) if token in self.traits.visual_ids]
         # The last token stays behind in any case: it is the root of the tree that rides along.
         cut = min(visual[-1] + 1, len(prompt) - 1) if visual else 0
         spans = [(0, cut), (cut, len(prompt))] if cut else [(0, len(prompt))]
@@ -238,17 +234,14 @@ class Target:
         width: int,
     ) -> tuple[Tensor, Tensor]:
         """Ids [B, width] and positions [(3,) B, width] of one pass; rows are padded behind their tree."""
-        ids = torch.zeros(len(chunks), width, dtype=torch.long)
-        positions = torch.zeros(len(chunks), width, dtype=torch.long)
-        for row, (chunk, tree) in enumerate(zip(chunks, trees, strict=True)):
-            m, n, past = len(chunk.tokens), len(tree), rows.start + row
-            start = cache.lengths[past] + cache.offsets[past]
-            ids[row, :m] = chunk.tokens
-            positions[row, :m] = torch.arange(start, start + m)
-            if n:
-                ids[row, m : m + n] = torch.tensor(tree.tokens)
-                positions[row, m : m + n] = torch.tensor(self._depths(tree)) + (start + m - 1)
-        return ids.to(self.device), self._position_ids(positions, chunks)
+        ids, positions = [], []
+        for row, (chunk, tree) in enumerate(zip(chunks, trees, strict=True), rows.start):
+            m, start = len(chunk.tokens), cache.lengths[row] + cache.offsets[row]
+            padding = [0] * (width - m - len(tree))
+            ids.append([*chunk.tokens.tolist(), *tree.tokens, *padding])
+            nodes = [start + m - 1 + depth for depth in self._depths(tree)]
+            positions.append([*range(start, start + m), *nodes, *padding])
+        return torch.tensor(ids, device=self.device), self._position_ids(torch.tensor(positions), chunks)
 
     def _arguments(
         self, ids: Tensor, positions: Tensor, mask: Tensor | None, encoded: Encoded | None

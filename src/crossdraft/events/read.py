@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,27 @@ BY_CONTENT = {
     ".aedat": "AEDAT",
     ".aedat4": "AEDAT",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A stretch of a recording that is read when somebody needs it: the moment that a clip shows.
+
+    Args:
+        path: the recording.
+        start_us, end_us: as in `read_events`.
+    """
+
+    path: Path
+    start_us: int | None = None
+    end_us: int | None = None
+
+    def read(self) -> Events:
+        """The events; errors as `read_events`."""
+        return read_events(self.path, start_us=self.start_us, end_us=self.end_us)
+
+    def __str__(self) -> str:
+        return str(self.path)
 
 
 def read_events(

@@ -76,6 +76,7 @@ class Text(Section):
     head_dim: int = 64
     intermediate_size: int = Field(gt=0)
     max_positions: int = 1024
+    tie_embeddings: bool = Field(default=False, description="one table for tokens in and out")
 
 
 class Jitter(Section):

@@ -42,7 +42,7 @@ def text_config(shape: Text, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        tie_word_embeddings=False,
+        tie_word_embeddings=shape.tie_embeddings,
     )
 
 
@@ -58,7 +58,7 @@ def build_target(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> VideoLla
         image_seq_length=per_frame - 1,
         video_seq_length=per_frame * shape.frames,
         vision_feature_layer=-2,
-        tie_word_embeddings=False,
+        tie_word_embeddings=shape.text.tie_embeddings,
     )
     torch.manual_seed(recipe.seed)
     return VideoLlavaForConditionalGeneration(config)
@@ -72,6 +72,7 @@ def build_drafter(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> EventGP
         text_config=text_config(shape.text, tokenizer),
         event_token_id=int(tokenizer.convert_tokens_to_ids(EVENT)),
         num_event_frames=shape.frames,
+        tie_word_embeddings=shape.text.tie_embeddings,
     )
     torch.manual_seed(recipe.seed)
     return EventGPTForConditionalGeneration(config)

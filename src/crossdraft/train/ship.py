@@ -22,7 +22,7 @@ from crossdraft.train.reference import MODELS, Reference
 
 EVENT_PROMPT = "USER: {event}\n{question} ASSISTANT:"
 SHIPPED = Path(__file__).resolve().parents[1] / "reference"
-LIMIT_MIB = 40.0
+LIMIT_MB = 40.0
 
 
 WORDINGS = {"train_wordings": False, "held_out_wordings": True}
@@ -88,11 +88,11 @@ def run_ship(run: Reference, folder: Path = SHIPPED) -> None:
     figures = json.loads(evaluation.read_text(encoding="utf-8"))
     for name in MODELS:
         _ship_one(run, name, folder / name, figures)
-    size = sum(path.stat().st_size for name in MODELS for path in (folder / name).rglob("*")) / 2**20
-    say(f"shipped {size:.1f} MiB to {folder}")
-    if size > LIMIT_MIB:
+    size = sum(path.stat().st_size for name in MODELS for path in (folder / name).rglob("*")) / 1e6
+    say(f"shipped {size:.1f} MB to {folder}")
+    if size > LIMIT_MB:
         raise CrossdraftError(
-            f"The reference models take {size:.1f} MiB, more than {LIMIT_MIB:.0f}; make the shapes smaller."
+            f"The reference models take {size:.1f} MB, more than {LIMIT_MB:.0f}; make the shapes smaller."
         )
 
 
@@ -107,9 +107,8 @@ def _ship_one(run: Reference, name: str, folder: Path, figures: Mapping[str, Any
         image_mean=list(spec.mean), image_std=list(spec.std),
     ).save_pretrained(folder)  # fmt: skip
     if name != "target":
-        EventGPTProcessor(
-            model.config, run.tokenizer, ProcessorOptions(template=EVENT_PROMPT)
-        ).save_pretrained(folder)
+        options = ProcessorOptions(template=EVENT_PROMPT, blind=name == "blind")
+        EventGPTProcessor(model.config, run.tokenizer, options).save_pretrained(folder)
     own = {"evaluation": figures[name], "parameters": sum(p.numel() for p in model.parameters())}
     trained = json.loads((run.out / name / "model" / "provenance.json").read_text(encoding="utf-8"))
     data = trained["data"] | {"weights_sha256": sha256(folder / "model.safetensors")}

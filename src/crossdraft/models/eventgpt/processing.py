@@ -46,6 +46,8 @@ class ProcessorOptions:
             scale varies. "train": as the training code did, 480x640 with red over blue. Or (height, width).
         template: the prompt, with `{event}` and `{question}`.
         mean, std: normalisation per channel, in units of 0..1.
+        blind: the model was trained on blank frames, and whoever uses it shows it nothing else: a control that knows
+            the questions and the answers' habits, and sees nothing.
 
     Raises:
         CrossdraftError: an unknown canvas, or a template that lacks a field.
@@ -55,6 +57,7 @@ class ProcessorOptions:
     template: str = OFFICIAL_TEMPLATE
     mean: tuple[float, ...] = CLIP_MEAN
     std: tuple[float, ...] = CLIP_STD
+    blind: bool = False
 
     def __post_init__(self) -> None:
         size = (
