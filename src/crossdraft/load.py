@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.short_head import ShortHead, read_ids
 from crossdraft.engine.prepack import prepack
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
@@ -72,7 +73,8 @@ def load_drafter(
     """An EventGPT as an independent drafter.
 
     Args:
-        source: `event` or `blind` of the reference pair, or the folder of an EventGPT.
+        source: `event` or `blind` of the reference pair, or the folder of an EventGPT. If it holds a `draft_ids.json`,
+            a list of token ids, only these are drafted; see `drafters.short_head`.
         device, dtype, packed: as in `load_target`.
         banned: ids that must never be drafted.
         vocabulary: the target's tokens and ids; every token of the drafter must be one of them, at the same id.
@@ -87,6 +89,9 @@ def load_drafter(
     if kind != "eventgpt":
         raise CrossdraftError(f"{folder} holds a model of type '{kind}', the drafter must be an 'eventgpt'.")
     model = _model(EventGPTForConditionalGeneration, folder, device, dtype)
+    ids = read_ids(folder)
+    if ids is not None:
+        model.lm_head = ShortHead(model.lm_head, ids)
     if packed:
         prepack(model)
     processor = EventGPTProcessor.from_pretrained(folder)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import CLIPImageProcessorPil
 
+from crossdraft.drafters.short_head import FILE
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
 from crossdraft.train.answers import Answered, Asked, Respondent, answer_all, append_answers, read_answers
@@ -19,6 +20,7 @@ from crossdraft.train.evaluate import agreement, facts_right, held_out_questions
 from crossdraft.train.pixels import frame_spec
 from crossdraft.train.provenance import sha256, write_json, write_provenance
 from crossdraft.train.reference import MODELS, Reference
+from crossdraft.train.tokenizer import EVENT
 
 EVENT_PROMPT = "USER: {event}\n{question} ASSISTANT:"
 SHIPPED = Path(__file__).resolve().parents[1] / "reference"
@@ -96,6 +98,13 @@ def run_ship(run: Reference, folder: Path = SHIPPED) -> None:
         )
 
 
+def spoken_ids(run: Reference) -> list[int]:
+    """Every token id of the answers that the drafters learned, the end's among them."""
+    codec = run.codec(EVENT)
+    said = (codec.answer_ids(answer.answer) for answer in read_answers(run.answers))
+    return sorted({token for ids in said for token in ids})
+
+
 def _ship_one(run: Reference, name: str, folder: Path, figures: Mapping[str, Any]) -> None:
     model = run.trained(name).seer.model.to(torch.bfloat16)
     shutil.rmtree(folder, ignore_errors=True)
@@ -109,6 +118,7 @@ def _ship_one(run: Reference, name: str, folder: Path, figures: Mapping[str, Any
     if name != "target":
         options = ProcessorOptions(template=EVENT_PROMPT, blind=name == "blind")
         EventGPTProcessor(model.config, run.tokenizer, options).save_pretrained(folder)
+        (folder / FILE).write_text(json.dumps(spoken_ids(run)) + "\n", encoding="utf-8")
     own = {"evaluation": figures[name], "parameters": sum(p.numel() for p in model.parameters())}
     trained = json.loads((run.out / name / "model" / "provenance.json").read_text(encoding="utf-8"))
     data = trained["data"] | {"weights_sha256": sha256(folder / "model.safetensors")}
