@@ -1,6 +1,7 @@
 """The public surface, on a pair of checkpoint folders."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -141,3 +142,34 @@ def test_without_video_or_events_the_request_says_so(pair, clip):
             engine.generate(cd.Request("where?", events=str(clip.events)))
         with pytest.raises(cd.CrossdraftError, match="needs an event recording"):
             engine.generate(cd.Request("where?", video=str(clip.video)))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_pinned_cores_are_the_target_s_alone_and_given_back(pair, request_):
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    options = cd.Options(placement="process", target_cores=cores[:1])
+    with cd.Engine.load(str(pair.target), str(pair.event), options) as engine:
+        assert os.sched_getaffinity(0) == set(cores[:1])
+        assert os.sched_getaffinity(engine.drafter.pid) == set(cores[1:])
+    assert os.sched_getaffinity(0) == set(cores)
+
+
+def test_a_stream_cancelled_before_it_begins_just_ends(pair, request_):
+    with cd.Engine.load(str(pair.target), None) as engine:
+        stream = engine.stream(request_)
+        stream.cancel()
+        assert list(stream) == []
+        assert stream.answer is None
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut off"])
+def test_a_broken_tokenizer_is_one_sentence(pair, tmp_path, damage):
+    folder = tmp_path / "target"
+    shutil.copytree(pair.target, folder)
+    path = folder / "tokenizer.json"
+    text = path.read_text()
+    path.unlink()
+    if damage == "cut off":
+        path.write_text(text[: len(text) // 2])
+    with pytest.raises(cd.CrossdraftError, match="tokenizer"):
+        cd.Engine.load(str(folder), None)

@@ -7,7 +7,7 @@ for piece in engine.stream(request): ...
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -30,14 +30,15 @@ PLACEMENTS = ("inline", "process")
 
 @dataclass(frozen=True)
 class Options:
-    """How a pair runs. Every combination gives the same tokens; only the time differs.
+    """How a pair runs. Every combination gives the same tokens (sampled: the same distribution); only the time differs.
 
     Args:
         placement: `inline` (this process) or `process` (a process of its own).
         hidden: for `inline`, when the hidden draft is made: `auto`, `before`, `beside` or `off`.
         device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         draft_device, draft_dtype: of the drafter; default the target's.
-        target_cores, draft_cores: CPU cores that each may use; default all.
+        target_cores, draft_cores: CPU cores that each may use; default all, for a drafter in a process of its own
+            those that `target_cores` leaves.
         max_batch: requests that share a pass.
         nodes, hidden_nodes: most nodes drafted per round and for the ride-along.
         adaptive: let measured times and acceptances set the budget of each round.
@@ -88,6 +89,7 @@ class Engine:
         self.drafter = drafter
         self.options = options
         self.cost = cost
+        self.unpin: Callable[[], None] = lambda: None
 
     @classmethod
     def load(
@@ -105,9 +107,17 @@ class Engine:
             CrossdraftError: a folder lacks something, shapes or keys differ, or the vocabularies do.
         """
         options = options or Options()
-        if options.target_cores is not None:
-            os.sched_setaffinity(0, options.target_cores)
-            torch.set_num_threads(len(options.target_cores))
+        allowed, restore = os.sched_getaffinity(0), _pin(options.target_cores)
+        try:
+            engine = cls._load(target, drafter, options, tuple(sorted(allowed)))
+        except BaseException:
+            restore()
+            raise
+        engine.unpin = restore
+        return engine
+
+    @classmethod
+    def _load(cls, target: str, drafter: str | None, options: Options, allowed: tuple[int, ...]) -> Self:
         loaded = load_target(target, options.device, options.dtype)
         cost = CostModel()
         if drafter is None:
@@ -122,7 +132,8 @@ class Engine:
         )
         placed: Placement
         if options.placement == "process":
-            placed = Process(factory, options.draft_cores)
+            left = tuple(core for core in allowed if core not in (options.target_cores or ())) or allowed
+            placed = Process(factory, options.draft_cores or (None if options.target_cores is None else left))
         else:
             placed = Inline(factory(), cost, options.hidden)
         return cls(loaded, placed, options, cost)
@@ -146,10 +157,11 @@ class Engine:
         return Stream(self, request)
 
     def close(self) -> None:
-        """Stop the drafter's process or thread."""
+        """Stop the drafter's process or thread; the calling thread may use all its cores again."""
         if self.drafter is not None:
             self.drafter.close()
             self.drafter = None
+        self.unpin()
 
     def __enter__(self) -> Self:
         return self
@@ -177,6 +189,21 @@ class Engine:
         """Drop what an interrupted decoder still held; remember if its drafter was lost."""
         decoder.drop()
         self.drafter = decoder.drafter
+
+
+def _pin(cores: Sequence[int] | None) -> Callable[[], None]:
+    """Keep the calling thread on these cores; returns what undoes it."""
+    if cores is None:
+        return lambda: None
+    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
+
+    def restore() -> None:
+        os.sched_setaffinity(0, before)
+        torch.set_num_threads(threads)
+
+    os.sched_setaffinity(0, cores)
+    torch.set_num_threads(len(cores))
+    return restore
 
 
 class Stream:
@@ -214,11 +241,14 @@ class Stream:
         decoder.on_piece = self._pieces.put
         try:
             ticket = decoder.submit(self._request)
+            begun = False
             while decoder.busy:
                 if self._cancelled.is_set():
                     decoder.cancel(ticket)
+                begun = begun or decoder.busy
                 decoder.step()
-            self.answer = decoder.answer(ticket)
+            if begun:  # else cancelled before it began: no answer, and no error either
+                self.answer = decoder.answer(ticket)
         except BaseException as error:  # noqa: BLE001 - handed over, raised in the reader's thread
             self._pieces.put(error)
         finally:

@@ -56,7 +56,7 @@ def load_target(
     model = _model(getattr(transformers, model_class(config.get("model_type"))), folder, device, dtype)
     if packed:
         prepack(model)
-    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    tokenizer = _tokenizer(folder)
     prepare = VideoPrompt(model, tokenizer, FrameSpec.from_pretrained(folder))
     return Target(model, prepare, _text(tokenizer), _eos(model, tokenizer), _reserved(model, tokenizer))
 
@@ -105,7 +105,7 @@ def load_drafter(
 
 def vocabulary_of(source: str) -> dict[str, int]:
     """Tokens and ids of a target's tokenizer."""
-    return AutoTokenizer.from_pretrained(str(_folder(source, ("reference",)))).get_vocab()
+    return _tokenizer(_folder(source, ("reference",))).get_vocab()
 
 
 @dataclass(frozen=True)
@@ -229,6 +229,14 @@ def _model(
                 f"The checkpoint {folder} {what} {first} ({len(report[key])} such); convert it again."
             )
     return model.to(place).eval()
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CrossdraftError(f"The tokenizer in {folder} cannot be loaded: {reason}") from error
 
 
 def _text(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[int]], str]:

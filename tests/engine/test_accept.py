@@ -394,3 +394,20 @@ def test_an_unknown_or_unfitting_rule_is_refused():
         rule_for("greedy", Sampling(temperature=1.0))
     with pytest.raises(CrossdraftError, match="'speculative' does not fit temperature 0"):
         rule_for("speculative", Sampling())
+
+
+def test_heads_that_are_padded_differently_share_a_vocabulary():
+    """A narrower q is zero behind its end, and so is a wider one where the target ends."""
+    p = torch.tensor([[0.2, 0.3, 0.5], [0.5, 0.5, 0.0]], dtype=torch.float64)
+    narrow = torch.tensor([[0.6, 0.4]], dtype=torch.float64)
+    wide = torch.tensor([[0.6, 0.4, 0.0, 0.0]], dtype=torch.float64)
+    just = torch.tensor([[0.6, 0.4, 0.0]], dtype=torch.float64)
+    for seed in range(50):
+        verdicts = {
+            accept.speculative(DraftTree.chain([0], q), p, torch.Generator().manual_seed(seed))
+            for q in (narrow, wide, just)
+        }
+        assert len(verdicts) == 1
+    outside = torch.tensor([[0.5, 0.4, 0.0, 0.1]], dtype=torch.float64)
+    with pytest.raises(CrossdraftError, match="share one vocabulary"):
+        accept.speculative(DraftTree.chain([0], outside), p, torch.Generator())

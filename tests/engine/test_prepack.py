@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from crossdraft.engine.prepack import DTYPES, PrepackedLinear, prepack
+from crossdraft.errors import CrossdraftError
 
 ROWS = (1, 2, 3, 8, 16, 17, 33)
 
@@ -60,3 +61,10 @@ def test_weights_can_be_read_back(block):
 def test_doubles_and_other_kinds_of_layers_stay(block):
     assert prepack(block.double()) == 0
     assert type(block.up) is nn.Linear
+
+
+def test_it_cannot_be_moved_or_cast_unawares(block):
+    prepack(block)
+    assert block.float() is block
+    with pytest.raises(CrossdraftError, match="packed=False"):
+        block.double()

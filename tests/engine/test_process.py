@@ -1,10 +1,13 @@
 """A drafter in a process of its own: same tokens, and an answer even if the process dies, hangs or refuses."""
 
 import os
+import pickle
 import signal
 import sys
 import time
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +21,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.engine.wire import pack_draft, unpack_draft
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter, load_target
+from crossdraft.video.read import read_frames
 
 QUESTIONS = ("what is the car doing?", "is there a red light?", "where is the car?")
 
@@ -95,6 +99,59 @@ def test_what_the_drafter_refuses_is_the_users_to_mend(target, process, requests
         decoding.step()
     decoding.drop()
     assert decoding.generate(requests[:1])[0].notes == ()
+
+
+def test_a_refusal_after_the_answer_has_begun_is_a_note(target, process, requests, alone, tmp_path):
+    """The worker is held until the target has read; what it then cannot read does not end the answer."""
+    broken = tmp_path / "broken.h5"
+    broken.write_bytes(b"no recording")
+    process.grace_s = 0.0
+    os.kill(process.pid, signal.SIGSTOP)
+    decoding = Decoder(target, process, adaptive=False)
+    ticket = decoding.submit(replace(requests[2], events=str(broken)))
+    for _ in range(3):
+        decoding.step()
+    os.kill(process.pid, signal.SIGCONT)
+    time.sleep(0.5)
+    while decoding.busy:
+        decoding.step()
+    answer = decoding.answer(ticket)
+    assert answer.tokens == alone[2]
+    assert len(answer.notes) == 1
+    assert "broken.h5" in answer.notes[0]
+    process.grace_s = 60
+    assert decoding.generate(requests[:1])[0].notes == ()  # the drafter itself is well
+
+
+def test_a_long_prefill_does_not_make_a_drafter_hang(process, requests):
+    """Patience counts from the stop signal, not from the start of a prefill that may take minutes."""
+    process.patience_s, process.grace_s = 0.2, 0.0
+    os.kill(process.pid, signal.SIGSTOP)
+    process.start(0, requests[0], 4, None)
+    time.sleep(0.4)
+    assert len(process.collect(0).tree) == 0
+    os.kill(process.pid, signal.SIGCONT)
+    process.patience_s = 60
+    while not len(process.propose([0], [Budget(3)])[0].tree):
+        time.sleep(0.05)
+
+
+def test_tensors_in_a_request_stay_behind(target, process, requests, alone):
+    frames, _ = read_frames(requests[0].video, 8)
+    decoding = Decoder(target, process, adaptive=False)
+    answer = decoding.generate([replace(requests[0], video=frames)])[0]
+    assert answer.notes == ()
+    assert answer.tokens == alone[0]
+    assert answer.stats.accepted > 0
+
+
+def test_a_child_that_never_got_its_drafter_is_ended():
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        Process(lambda: None)
+    children = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
+    with open(children) as file:
+        ids = file.read().split()
+    assert not any("crossdraft.engine.worker" in Path(f"/proc/{i}/cmdline").read_text() for i in ids)
 
 
 def test_a_drafter_that_cannot_be_loaded_is_refused_at_once(tmp_path):

@@ -19,6 +19,29 @@ def test_conformance_in_float64(name):
     assert found.passes(1e-10), found
 
 
+@pytest.mark.parametrize("name", ZOO)
+def test_conformance_without_anything_visual(name):
+    """The whole prompt is one piece then, and takes the lean path where there is one."""
+    model, prompt = ZOO[name]()
+    ids = prompt.input_ids[
+        [token not in as_target(model, prompt).reserved for token in prompt.input_ids.tolist()]
+    ]
+    text = Prompt(ids)
+    found = check_conformance(as_target(model, text), text, TOKENS)
+    assert found.passes(1e-10), found
+
+
+@torch.inference_mode()
+def test_a_hooked_decoder_takes_its_own_forward():
+    """Whoever changes what a layer does must see it in every pass, not in the prefill alone."""
+    model, prompt = ZOO["video_llava"]()
+    layer = model.model.language_model.layers[1]
+    handle = layer.register_forward_hook(lambda module, given, out: 0.5 * out)
+    found = check_conformance(as_target(model, prompt), prompt, TOKENS)
+    handle.remove()
+    assert found.passes(1e-10), found
+
+
 @pytest.mark.parametrize("name", ["video_llava", "qwen2_5_vl"])
 def test_conformance_with_an_additive_mask(name):
     model, prompt = ZOO[name]("eager")  # its softmax is float32 whatever the model is

@@ -64,7 +64,8 @@ class Comparison:
         return " ".join([f"{self._verdict()}.", *self.notes])
 
     def _verdict(self) -> str:
-        cores = "" if self.cores is None else f", the target on {len(self.cores)} core(s) in both"
+        alike = f", the target on {len(self.cores or ())} core(s) in both, the drafter on its own"
+        cores = "" if self.cores is None else alike
         times = f"{self.alone_ms:.0f} ms alone, {self.drafted_ms:.0f} ms with the drafter{cores}"
         speed = (
             f"{self.speedup:.2f}x as fast as the target alone ({times}; median of {self.repeats} runs each)"
@@ -85,9 +86,12 @@ def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REP
     alone = Engine(engine.target, None, engine.options, CostModel())
     ours: list[Answer] = []
     theirs: list[Answer] = []
-    for _ in range(repeats):
-        ours.append(engine.generate(request))
-        theirs.append(alone.generate(request))
+    for turn in range(repeats):
+        for which in ("ours", "theirs") if turn % 2 == 0 else ("theirs", "ours"):
+            if which == "ours":
+                ours.append(engine.generate(request))
+            else:
+                theirs.append(alone.generate(request))
     difference = None
     if request.sampling.greedy:
         own = theirs[0].tokens

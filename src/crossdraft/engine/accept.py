@@ -19,12 +19,13 @@ deterministic choice must not depend on what was sampled beside it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from crossdraft.engine.sampling import Sampling, sample_one
 from crossdraft.engine.tree import ROOT, DraftTree
@@ -100,15 +101,23 @@ def greedy(tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Verdi
 def speculative(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
     """Multi-round rejection sampling: the tokens emitted are distributed as `probs` [1 + n, V] says.
 
+    Heads of one vocabulary may be padded differently; the narrower distribution is zero where the other goes on.
+
     Raises:
-        CrossdraftError: the drafter's distributions are over another vocabulary.
+        CrossdraftError: the drafter gives a chance to ids that the target does not have.
     """
-    if tree.dists is not None and tree.dists.shape[-1] != probs.shape[-1]:
+    return walk(_as_wide(tree, probs.shape[-1]), probs, Dice(generator))
+
+
+def _as_wide(tree: DraftTree, width: int) -> DraftTree:
+    if tree.dists is None or tree.dists.shape[-1] == width:
+        return tree
+    if tree.dists[:, width:].any():
         raise CrossdraftError(
-            f"The drafter's distributions are over {tree.dists.shape[-1]} tokens, the target's over "
-            f"{probs.shape[-1]}; they must share one vocabulary."
+            f"The drafter's distributions are over {tree.dists.shape[-1]} tokens, the target's over {width}; "
+            "they must share one vocabulary."
         )
-    return walk(tree, probs, Dice(generator))
+    return replace(tree, dists=F.pad(tree.dists, (0, width - tree.dists.shape[-1])))
 
 
 class Chance(Protocol):

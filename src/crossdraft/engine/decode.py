@@ -195,8 +195,15 @@ class Decoder:
         drafts = self._guard(
             asked, lambda drafter: drafter.propose(tickets, [budgets[ticket] for ticket in tickets])
         )
-        offered = zip(tickets, drafts or (), strict=False)
-        trees = {ticket: draft.tree.first(budgets[ticket].nodes) for ticket, draft in offered}
+        trees: dict[int, DraftTree] = {}
+        for live, draft in zip(asked, drafts or (), strict=False):
+            trees[live.ticket] = draft.tree.first(budgets[live.ticket].nodes)
+            if draft.refusal is not None:
+                self._guard([live], lambda drafter, ticket=live.ticket: drafter.end([ticket]))
+                live.speculating = False
+                live.notes.append(
+                    f"The drafter gave up ({draft.refusal.rstrip('.')}); the target went on alone."
+                )
         return [trees.get(live.ticket, DraftTree.empty()) for live in lives]
 
     def _extend(self, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree]) -> TargetOut:

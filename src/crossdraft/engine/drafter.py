@@ -21,10 +21,12 @@ class Needs:
     Args:
         hidden_layers: indexes into `hidden_states` (0 = the embeddings, -1 = after the final norm).
         logits: the target's logits at the accepted positions.
+        video: the request's video or prepared inputs, which need not be sent to another process otherwise.
     """
 
     hidden_layers: tuple[int, ...] = ()
     logits: bool = False
+    video: bool = False
 
     @property
     def nothing(self) -> bool:
@@ -57,9 +59,15 @@ class Budget:
 
 @dataclass(frozen=True)
 class Draft:
-    """A proposal for one request."""
+    """A proposal for one request.
+
+    Args:
+        tree: the drafted tokens.
+        refusal: why there will be none for this request, in one sentence; it goes on without a drafter.
+    """
 
     tree: DraftTree
+    refusal: str | None = None
 
 
 @dataclass(frozen=True)

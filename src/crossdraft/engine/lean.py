@@ -31,6 +31,13 @@ class LeanText:
         self.head = head
         config: Any = text.config
         self.grouped = config.num_key_value_heads != config.num_attention_heads
+        self.skipped = [text, *self.text.layers]
+        self.skipped += [part for layer in self.text.layers for part in (layer.self_attn, layer.mlp)]
+
+    @property
+    def usable(self) -> bool:
+        """False while somebody listens to, or changes, what a module does whose forward is skipped here."""
+        return not any(m._forward_hooks or m._forward_pre_hooks for m in self.skipped)  # noqa: SLF001
 
     def __call__(
         self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache, kept: int
@@ -39,7 +46,7 @@ class LeanText:
 
         Args:
             ids, positions: [B, n].
-            mask: [B, 1, n, keys], true = may attend; `None` = everything.
+            mask: [B, 1, n, keys], true = may attend; `None` = everything up to itself.
             cache: its window is open.
             kept: how many of the last places need logits.
 
@@ -50,6 +57,7 @@ class LeanText:
         stream = self.text.embed_tokens(ids)
         cos, sin = self.text.rotary_emb(stream, positions)
         cos, sin = cos.unsqueeze(1), _signed(sin.unsqueeze(1))
+        first = mask is None and ids.shape[1] > 1  # only a first pass over several tokens goes without a mask
         bias = None if mask is None else stream.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
         states, stores = [stream], cast("list[Any]", cache.layers)
         for layer, store in zip(self.text.layers, stores, strict=True):
@@ -59,7 +67,7 @@ class LeanText:
             key = _rotate(_heads(attention.k_proj(normed), attention.head_dim), cos, sin)
             keys, values = store.update(key, _heads(attention.v_proj(normed), attention.head_dim))
             mixed = F.scaled_dot_product_attention(
-                query, keys, values, attn_mask=bias, scale=attention.scaling, enable_gqa=self.grouped
+                query, keys, values, bias, is_causal=first, scale=attention.scaling, enable_gqa=self.grouped
             )
             stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
             normed = layer.post_attention_layernorm(stream)
@@ -70,13 +78,13 @@ class LeanText:
 
 
 def find_lean(model: PreTrainedModel) -> LeanText | None:
-    """The lean path of a model, if its decoder has a known anatomy and nothing is hooked into it."""
+    """The lean path of a model, if its decoder has a known anatomy and its weights stay where they are."""
     text: Any = getattr(model.base_model, "language_model", None)
     head = model.get_output_embeddings()
     if type(text) not in ANATOMIES or head is None or text.config._attn_implementation != "sdpa":
         return None
-    hooked = any(hasattr(module, "_hf_hook") for module in model.modules())  # accelerate moves weights about
-    return None if hooked else LeanText(text, head)
+    moved = any(hasattr(module, "_hf_hook") for module in model.modules())  # accelerate's doing
+    return None if moved else LeanText(text, head)
 
 
 def _heads(states: Tensor, head_dim: int) -> Tensor:

@@ -17,6 +17,7 @@ from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
 
 NOTHING = Draft(DraftTree.empty())
 HIDDEN_MODES = ("auto", "before", "beside", "off")
@@ -118,11 +119,13 @@ class Inline(Generic[State]):
         return held.first.result() if held.first is not None else NOTHING
 
     def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        states = [self._state(ticket) for ticket in tickets]
+        refused = {ticket: why for ticket in tickets if (why := self._refusal(ticket)) is not None}
+        able = [(t, budget) for t, budget in zip(tickets, budgets, strict=True) if t not in refused]
         start = time.perf_counter()
-        drafts = self.drafter.propose(states, budgets)
-        self._record("draft", start, sum(len(draft.tree) for draft in drafts))
-        return drafts
+        made = self.drafter.propose([self._state(t) for t, _ in able], [budget for _, budget in able])
+        self._record("draft", start, sum(len(draft.tree) for draft in made))
+        drafts = {t: draft for (t, _), draft in zip(able, made, strict=True)}
+        return [drafts.get(t) or Draft(NOTHING.tree, refused[t]) for t in tickets]
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
         states = [self._state(ticket) for ticket in tickets]
@@ -158,6 +161,14 @@ class Inline(Generic[State]):
         held.state = state = self.drafter.begin([held.request])[0]
         self._record("read", start)
         return state
+
+    def _refusal(self, ticket: int) -> str | None:
+        """Why the drafter cannot read a request that it comes to only now, when the answer has begun."""
+        try:
+            self._state(ticket)
+        except CrossdraftError as error:
+            return str(error)
+        return None
 
     def _state(self, ticket: int) -> State:
         held = self._held[ticket]

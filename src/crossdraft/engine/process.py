@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -40,14 +41,12 @@ class Process:
     Args:
         factory: makes the drafter, there; must be picklable (a module's function or a `functools.partial` of one).
         cores: CPU cores the child may use; `None` = those of this process.
-        patience_s: how long a reply may take before the drafter counts as hanging.
+        patience_s: how long a reply may take, or a stop signal be unheeded, before the drafter counts as hanging.
         grace_s: how long the ride-along pass waits for a draft that was told to stop: about one drafting step.
 
     Raises:
         CrossdraftError: the child could not load the drafter.
     """
-
-    needs = Needs()
 
     def __init__(
         self,
@@ -65,18 +64,19 @@ class Process:
         self._on_token: OnToken | None = None
         self._tickets: set[int] = set()
         self._serial = 0
+        self._refused: dict[int, str] = {}  # ticket -> why; until its next `propose`
         self._connection, self._child = _launch(cores)
         self._listener = threading.Thread(target=self._listen, name="drafter-link", daemon=True)
         self._listener.start()
-        self._connection.send(("load", pickle.dumps(factory)))
         try:
-            self._fetch(0, LOAD_TIMEOUT_S)
-        except DrafterLost as lost:
-            raise CrossdraftError(
-                f"The drafter could not be loaded: {lost}; see its message above."
-            ) from lost
-        except CrossdraftError:
+            self._connection.send(("load", pickle.dumps(factory)))
+            self.needs: Needs = self._fetch(0, LOAD_TIMEOUT_S)
+        except BaseException as error:
             self.close()
+            if isinstance(error, DrafterLost):
+                raise CrossdraftError(
+                    f"The drafter could not be loaded: {error}; see its message above."
+                ) from error
             raise
 
     @property
@@ -87,23 +87,37 @@ class Process:
     def start(self, ticket: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
         self._on_token = on_token
         self._tickets.add(ticket)
-        serial = self._ask("start", (ticket, request, nodes, on_token is not None))
+        if not self.needs.video:  # decoded frames are large
+            request = replace(request, video=None, inputs=None)
+        # Plain pickle copies tensors; torch would pass them on by a server that only multiprocessing's children reach.
+        serial = self._ask("start", (ticket, pickle.dumps(request), nodes, on_token is not None))
         self._reading[ticket] = (serial, time.monotonic())
 
     def collect(self, ticket: int) -> Draft:
         self._send(("stop", None))
+        serial, _ = self._reading[ticket]
+        self._reading[ticket] = (serial, time.monotonic())  # it hangs if it does not heed the signal
         draft = self._started(ticket, self.grace_s)
         return NOTHING if draft is None else draft
 
     def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        ready = [ticket not in self._reading or self._started(ticket, 0.0) is not None for ticket in tickets]
+        for ticket in tickets:
+            if ticket in self._reading:
+                try:
+                    self._started(ticket, 0.0)
+                except CrossdraftError as error:  # the answer has begun: it goes on without the drafter
+                    self._refused[ticket] = str(error)
+        ready = [ticket not in self._reading and ticket not in self._refused for ticket in tickets]
         asked = [
             (ticket, budget.nodes, budget.min_confidence)
             for ticket, budget, now in zip(tickets, budgets, ready, strict=True)
             if now
         ]
         drafts = iter(self._fetch(self._ask("propose", asked), self.patience_s) if asked else ())
-        return [unpack_draft(next(drafts)) if now else NOTHING for now in ready]
+        return [
+            unpack_draft(next(drafts)) if now else Draft(NOTHING.tree, self._refused.get(ticket))
+            for ticket, now in zip(tickets, ready, strict=True)
+        ]
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
         told = zip(tickets, verdicts, strict=True)
@@ -114,6 +128,7 @@ class Process:
         self._tickets.difference_update(known)
         for ticket in known:
             self._reading.pop(ticket, None)
+            self._refused.pop(ticket, None)
         self._send(("end", known))
 
     def drain(self) -> list[Span]:
@@ -138,6 +153,9 @@ class Process:
             if time.monotonic() - asked > self.patience_s:
                 raise self._hangs(self.patience_s) from None
             return None
+        except CrossdraftError:
+            del self._reading[ticket]
+            raise
         del self._reading[ticket]
         return draft
 
@@ -206,7 +224,7 @@ def _launch(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[
         environment["OMP_NUM_THREADS"] = str(len(cores))
     with tempfile.TemporaryDirectory(prefix="crossdraft-") as folder:
         address = str(Path(folder) / "link")
-        with Listener(address, family="AF_UNIX", authkey=key) as listener:
+        with _listener(address, key) as listener:
             child = subprocess.Popen(
                 [sys.executable, "-m", "crossdraft.engine.worker", address, ",".join(map(str, cores or ()))],
                 stdin=subprocess.PIPE,
@@ -222,12 +240,25 @@ def _launch(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[
             watcher.start()
             try:
                 return listener.accept(), child
+            except KeyboardInterrupt:
+                child.kill()
+                raise
             except (EOFError, OSError) as error:
                 child.kill()
                 raise CrossdraftError(
                     f"The drafter's process could not be started (exit status {child.poll()}); "
                     "see its message above, or use the inline placement."
                 ) from error
+
+
+def _listener(address: str, key: bytes) -> Listener:
+    try:
+        return Listener(address, family="AF_UNIX", authkey=key)
+    except OSError as error:  # such as a folder for temporary files with too long a name
+        raise CrossdraftError(
+            f"The drafter's process cannot be reached at {address} ({error}); set TMPDIR to a folder with a short "
+            "name, or use the inline placement."
+        ) from error
 
 
 def _wake_if_dead(child: "subprocess.Popen[bytes]", address: str) -> None:

@@ -29,7 +29,8 @@ class Sampling:
         min_p: draw from tokens at least this likely, relative to the most likely one; 0 = from all.
         repetition_penalty: above 1, tokens of the prompt and of the answer so far become less likely; 1 = off.
         logit_bias: (token id, number added to its logit) pairs; -inf forbids a token.
-        seed: two runs of the same request draw the same tokens.
+        seed: without a drafter, two runs of the same request draw the same tokens. With one, how much is drafted
+            follows measured times, and other tokens of the same distribution may be drawn.
 
     Raises:
         CrossdraftError: a number outside its range, or a token that is biased twice.

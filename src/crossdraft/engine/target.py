@@ -206,7 +206,7 @@ class Target:
         mask = self._mask(cache, rows, chunks, trees, width, keys)
         kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 else width
         start = time.perf_counter()
-        if self._lean is not None and not chunks[0].encoded:
+        if self._lean is not None and self._lean.usable and not chunks[0].encoded:
             scores, states = self._lean(ids, positions, mask, cache, kept)
         else:
             arguments = self._arguments(ids, positions, mask, chunks[0].encoded)
@@ -296,8 +296,8 @@ class Target:
         return mask.to(self.device)
 
     def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
-        """Explicit [3, L] positions and the offset of later text for M-RoPE models; nothing for the others."""
-        if not self.traits.mrope:
+        """Explicit [3, L] positions and the offset of later text for M-RoPE models; nothing where all is text."""
+        if not self.traits.mrope or not prompt.features:
             return None, 0
         function: Callable[..., tuple[Tensor, Tensor]] = getattr(self.model.base_model, "get_rope_index")  # noqa: B009
         names = inspect.signature(inspect.unwrap(function)).parameters

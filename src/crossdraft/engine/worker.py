@@ -41,7 +41,8 @@ def serve(connection: Connection, threads: int | None) -> None:
     except CrossdraftError as error:
         connection.send(("refused", (0, [], str(error))))
         return
-    connection.send(("ready", (0, [], None)))
+    connection.send(("ready", (0, [], drafter.needs)))
+    refused: set[int] = set()  # tickets whose request could not be read: nothing more is done about them
     while True:
         try:
             kind, value = connection.recv()
@@ -50,19 +51,30 @@ def serve(connection: Connection, threads: int | None) -> None:
         if kind == "close":
             return
         if kind in QUESTIONS:
-            serial, asked = value
-            try:
-                reply = ("answer", QUESTIONS[kind](inner, connection, asked))
-            except CrossdraftError as error:
-                reply = ("refused", str(error))
-            connection.send((reply[0], (serial, inner.drain(), reply[1])))
+            connection.send(_reply(inner, connection, kind, value, refused))
         elif kind == "commit":
+            told = [entry for entry in value if entry[0] not in refused]
             inner.commit(
-                [entry[0] for entry in value], [Committed(path, tokens) for _, path, tokens in value]
+                [ticket for ticket, *_ in told], [Committed(path, tokens) for _, path, tokens in told]
             )
         elif kind == "end":
             inner.end(value)
+            refused.difference_update(value)
         # else "stop": it came after the draft was done, and asks nothing more
+
+
+def _reply(inner: "Inline[Any]", connection: Connection, kind: str, value: Any, refused: set[int]) -> Any:
+    """Answer a question, or say in one sentence why not."""
+    from crossdraft.errors import CrossdraftError
+
+    serial, asked = value
+    try:
+        reply = ("answer", QUESTIONS[kind](inner, connection, asked))
+    except CrossdraftError as error:
+        reply = ("refused", str(error))
+        if kind == "start":
+            refused.add(asked[0])
+    return reply[0], (serial, inner.drain(), reply[1])
 
 
 def _start(inner: "Inline[Any]", connection: Connection, asked: Any) -> Any:
@@ -70,7 +82,8 @@ def _start(inner: "Inline[Any]", connection: Connection, asked: Any) -> Any:
     from crossdraft.engine.drafter import Budget
     from crossdraft.engine.wire import pack_draft
 
-    ticket, request, nodes, watched = asked
+    ticket, packed, nodes, watched = asked
+    request = pickle.loads(packed)  # noqa: S301 - from the parent, over their own authenticated socket
     on_token = (lambda token: connection.send(("token", token))) if watched else None
     inner.start_until(ticket, request, Budget(nodes, stop=connection.poll, on_token=on_token))
     return pack_draft(inner.collect(ticket))
