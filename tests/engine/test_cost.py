@@ -98,6 +98,7 @@ def test_short_drafts_that_are_always_kept_grow_longer():
 def test_unknown_times_draft_what_is_allowed():
     assert CostModel().best_depth(7) == 7
     assert CostModel().verify_depth(40) == 40
+    assert CostModel().worth([0.5, 0.01]) == 2
     assert CostModel().node_gain() == 0
 
 
@@ -123,3 +124,12 @@ def test_hiding_measures_first_and_then_takes_the_cheapest():
     costly.read.add(20.0)
     costly.beside.add(1.3)
     assert costly.hiding(16) == "off"
+
+
+def test_a_node_is_worth_its_place_while_its_chance_repays_the_wider_pass():
+    model = CostModel()
+    for n in (1, 2, 9):
+        model.verify.add(n, 10.0 + 1.0 * (n - 1))  # t = 10, one more token costs 1: worth a chance of 0.1
+    assert model.worth([0.9, 0.5, 0.11, 0.09, 0.08]) == 3
+    assert model.worth([0.05]) == 0
+    assert model.worth([]) == 0

@@ -9,8 +9,10 @@ the same now. What it proposes is what word-by-word drafting proposes; only the 
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -108,7 +110,8 @@ class IndependentDrafter:
                     budget.on_token(token)
         count = min(budget.nodes, len(state.tail))
         dists = torch.stack(state.dists[:count]) if state.dists and count else None
-        return Draft(DraftTree.chain(state.tail[:count], dists))
+        paths = tuple(accumulate(state.confidences[:count], operator.mul)) if state.sampling.greedy else ()
+        return Draft(DraftTree.chain(state.tail[:count], dists), paths)
 
     def _room(self, state: Writing) -> int:
         """How many more tokens can be fed before the drafter's own context is full."""

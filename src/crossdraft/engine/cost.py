@@ -141,6 +141,13 @@ class CostModel:
             return 0.0
         return min(0.9, (self.step.value + self.verify.slope) / t)
 
+    def worth(self, reach: Sequence[float]) -> int:
+        """How many nodes of a finished chain to verify, by the drafter's own chances that each is reached."""
+        t, slope = self.verify(1), self.verify.slope
+        if not t or not slope:
+            return len(reach)
+        return next((depth for depth, chance in enumerate(reach) if chance * t < slope), len(reach))
+
     def verify_depth(self, drafted: int) -> int:
         """How many nodes of a finished chain to verify: those whose chance to be reached repays the wider pass."""
         t, slope = self.verify(1), self.verify.slope

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from crossdraft.engine.accept import Rule, Verdict, rule_for
 from crossdraft.engine.cost import CostModel
-from crossdraft.engine.drafter import Budget, Committed
-from crossdraft.engine.live import READING, Live
+from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.live import READING, Live, readable
 from crossdraft.engine.placement import DrafterLost, OnToken, Placement
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
 from crossdraft.engine.sampling import warp_tree
@@ -71,6 +71,7 @@ class Decoder:
         self._done: dict[int, Live] = {}
         self._tickets = 0
         self._drafter_seconds = 0.0
+        self._knows_reach = False
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class Decoder:
                 ]
         finally:  # whatever happens, the drafter must not be left writing
             draft = self._guard([live], lambda drafter: drafter.collect(live.ticket))
-        tree = DraftTree.empty() if draft is None else self._trim(draft.tree)
+        tree = DraftTree.empty() if draft is None else self._trim(draft, Origin.HIDDEN)
         until = time.perf_counter()
         with live.timeline.span("target", "ride-along", len(pieces[-1].tokens) + len(tree)):
             outs.append(self._extend(slice(row, row + 1), pieces[-1:], [tree]))
@@ -197,7 +198,7 @@ class Decoder:
         )
         trees: dict[int, DraftTree] = {}
         for live, draft in zip(asked, drafts or (), strict=False):
-            trees[live.ticket] = draft.tree.first(budgets[live.ticket].nodes)
+            trees[live.ticket] = self._trim(draft).first(budgets[live.ticket].nodes)
             if draft.refusal is not None:
                 self._guard([live], lambda drafter, ticket=live.ticket: drafter.end([ticket]))
                 live.speculating = False
@@ -266,11 +267,22 @@ class Decoder:
         if not self.adaptive:
             return limit
         depth = self.cost.best_depth(limit)
-        # Where speculation loses it is off; a short draft now and then notices when that has changed.
-        return depth or (min(limit, PROBE_NODES) if live.stats.rounds % PROBE_EVERY == 0 else 0)
+        if depth == 0:
+            # Where speculation loses it is off; a short draft now and then notices when that has changed.
+            return min(limit, PROBE_NODES) if live.stats.rounds % PROBE_EVERY == 0 else 0
+        # A drafter that knows how sure it is stops by itself.
+        return limit if self._knows_reach and live.request.sampling.greedy else depth
 
-    def _trim(self, tree: DraftTree) -> DraftTree:
-        return tree.first(self.cost.verify_depth(len(tree))) if self.adaptive and tree.is_chain else tree
+    def _trim(self, draft: Draft, origin: Origin = Origin.DRAFTED) -> DraftTree:
+        """What of a chain is worth its place in the pass."""
+        tree = draft.tree
+        if len(tree):
+            self._knows_reach = bool(draft.reach)
+        if not self.adaptive or not tree.is_chain:
+            return tree
+        if draft.reach:
+            return tree.first(self.cost.worth(draft.reach))
+        return tree.first(self.cost.verify_depth(len(tree))) if origin is Origin.HIDDEN else tree
 
     # -- the drafter may fail; the answer may not ------------------------------------------------------------------
 
@@ -324,12 +336,13 @@ class Decoder:
         if self.on_piece is None:
             return None
         written: list[int] = []
+        shown = ""
 
         def on_token(token: int) -> None:
-            before = self.target.decode(written)
+            nonlocal shown
             written.append(token)
-            text = self.target.decode(written)[len(before) :]
-            self._tell(Piece((token,), text, Origin.PROVISIONAL, live.ticket))
+            before, shown = shown, readable(self.target.decode(written))
+            self._tell(Piece((token,), shown[len(before) :], Origin.PROVISIONAL, live.ticket))
 
         return on_token
 

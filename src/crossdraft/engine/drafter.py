@@ -63,10 +63,13 @@ class Draft:
 
     Args:
         tree: the drafted tokens.
+        reach: for each node the drafter's own probability of the path down to it, parents first; empty where it knows
+            none, and where tokens were drawn: a drawn token must not be dropped because of its value.
         refusal: why there will be none for this request, in one sentence; it goes on without a drafter.
     """
 
     tree: DraftTree
+    reach: tuple[float, ...] = ()
     refusal: str | None = None
 
 

@@ -90,7 +90,10 @@ class Live:
             taken.append(token)
             if token in target.eos:
                 self.finish = Finish.EOS
-            elif self.request.stop and self._stop_at(target.decode([*self.tokens, *taken])) is not None:
+            elif (
+                self.request.stop
+                and self._stop_at(readable(target.decode([*self.tokens, *taken]))) is not None
+            ):
                 self.finish = Finish.STOP
             elif len(self.tokens) + len(taken) == self.request.max_new_tokens:
                 self.finish = Finish.LENGTH
@@ -103,8 +106,7 @@ class Live:
     ) -> None:
         self.tokens += tokens
         self.context += tokens
-        # A byte-level token may end inside a character; what is not whole yet is shown with the next piece.
-        text = target.decode(self.tokens).rstrip("\ufffd")
+        text = readable(target.decode(self.tokens))
         if self.finish is Finish.STOP:
             text = text[: self._stop_at(text)]
         piece = Piece(tuple(tokens), text[len(self.text) :], origin, self.ticket)
@@ -147,3 +149,11 @@ class Live:
             logprobs=tuple(self.logprobs) if self.request.logprobs else None,
             notes=tuple(self.notes),
         )
+
+
+def readable(decoded: str) -> str:
+    """Text for people: without the space that a tokenizer puts in front, and without a character that is not whole yet.
+
+    A byte-level token may end inside a character; the rest comes with the next token, and is shown then.
+    """
+    return decoded.lstrip(" ").rstrip("\ufffd")

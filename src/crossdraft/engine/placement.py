@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from crossdraft.engine.cost import CostModel
@@ -125,7 +125,7 @@ class Inline(Generic[State]):
         made = self.drafter.propose([self._state(t) for t, _ in able], [budget for _, budget in able])
         self._record("draft", start, sum(len(draft.tree) for draft in made))
         drafts = {t: draft for (t, _), draft in zip(able, made, strict=True)}
-        return [drafts.get(t) or Draft(NOTHING.tree, refused[t]) for t in tickets]
+        return [drafts.get(t) or replace(NOTHING, refusal=refused[t]) for t in tickets]
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
         states = [self._state(ticket) for ticket in tickets]

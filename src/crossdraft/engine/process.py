@@ -115,7 +115,7 @@ class Process:
         ]
         drafts = iter(self._fetch(self._ask("propose", asked), self.patience_s) if asked else ())
         return [
-            unpack_draft(next(drafts)) if now else Draft(NOTHING.tree, self._refused.get(ticket))
+            unpack_draft(next(drafts)) if now else replace(NOTHING, refusal=self._refused.get(ticket))
             for ticket, now in zip(tickets, ready, strict=True)
         ]
 
