@@ -32,7 +32,13 @@ class LeanText:
         config: Any = text.config
         self.grouped = config.num_key_value_heads != config.num_attention_heads
         self.skipped = [text, *self.text.layers]
-        self.skipped += [part for layer in self.text.layers for part in (layer.self_attn, layer.mlp)]
+        for layer in self.text.layers:
+            self.skipped += [
+                layer.self_attn,
+                layer.mlp,
+                layer.input_layernorm,
+                layer.post_attention_layernorm,
+            ]
 
     @property
     def usable(self) -> bool:
@@ -62,7 +68,7 @@ class LeanText:
         states, stores = [stream], cast("list[Any]", cache.layers)
         for layer, store in zip(self.text.layers, stores, strict=True):
             attention, mlp = layer.self_attn, layer.mlp
-            normed = layer.input_layernorm(stream)
+            normed = _norm(layer.input_layernorm, stream)
             query = _rotate(_heads(attention.q_proj(normed), attention.head_dim), cos, sin)
             key = _rotate(_heads(attention.k_proj(normed), attention.head_dim), cos, sin)
             keys, values = store.update(key, _heads(attention.v_proj(normed), attention.head_dim))
@@ -70,10 +76,10 @@ class LeanText:
                 query, keys, values, bias, is_causal=first, scale=attention.scaling, enable_gqa=self.grouped
             )
             stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
-            normed = layer.post_attention_layernorm(stream)
+            normed = _norm(layer.post_attention_layernorm, stream)
             stream = stream + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed)) * mlp.up_proj(normed))
             states.append(stream)
-        states[-1] = self.text.norm(stream)
+        states[-1] = _norm(self.text.norm, stream)
         return self.head(states[-1][:, -kept:]), states
 
 
@@ -85,6 +91,13 @@ def find_lean(model: PreTrainedModel) -> LeanText | None:
         return None
     moved = any(hasattr(module, "_hf_hook") for module in model.modules())  # accelerate's doing
     return None if moved else LeanText(text, head)
+
+
+def _norm(module: Any, states: Tensor) -> Tensor:
+    """Root-mean-square norm, as the module does it, to the bit: a mean is a sum, divided."""
+    wide = states.float()
+    scale = wide.square().sum(-1, keepdim=True).div_(states.shape[-1]).add_(module.variance_epsilon).rsqrt_()
+    return module.weight * (wide * scale).to(states.dtype)
 
 
 def _heads(states: Tensor, head_dim: int) -> Tensor:

@@ -5,11 +5,13 @@ PyTorch's plain `linear` hands few rows to a BLAS that rearranges the whole weig
 packed kernels also give a row the same bits whatever rows stand beside it: of what makes a token's logits depend on how
 many are verified with it, only attention is left. (Inductor's "freezing" packs weights by the same operators.)
 
+Layers that read the same input (query, key and value; gate and up) become one product, which their stand-ins share.
+
 A packed model is for inference where it stands. It can be saved, but not moved, cast or loaded into.
 """
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,33 +20,71 @@ from crossdraft.errors import CrossdraftError
 
 ROWS_HINT = 16  # the number of rows that the layout is chosen for; it serves one row, and a thousand, as well
 DTYPES = (torch.float32, torch.bfloat16)
+TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # in the order in which they are called
 _reorder, _linear, _has_bf16 = (  # private: another PyTorch may lack them
-    cast("Any", getattr(torch.ops.mkldnn, name, None))
+    cast("Any", getattr(getattr(torch.ops.mkldnn, name, None), "default", None))
     for name in ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
 )
+
+
+class _Product:
+    """One packed matrix that holds the rows of several linear layers."""
+
+    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+        weights = torch.cat([linear.weight.detach() for linear in linears])
+        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
+        self.sizes = [linear.out_features for linear in linears]
+        self.bias = torch.cat(biases) if biases else None
+        # Held by no module: an opaque tensor can be neither moved nor written to a file.
+        self.packed: Tensor = _reorder(weights, ROWS_HINT)
+        self._last: tuple[Tensor, Sequence[Tensor]] | None = None
+
+    def part(self, index: int, rows: Tensor) -> Tensor:
+        """What layer `index` makes of `rows`. The product is kept until its last part has been fetched."""
+        last = self._last  # read once: another thread may put its own there meanwhile
+        if last is None or last[0] is not rows:
+            whole: Tensor = _linear(rows, self.packed, self.bias, "none", [], "")
+            if len(self.sizes) == 1:
+                return whole
+            last = (rows, torch.split_with_sizes(whole, self.sizes, -1))
+        self._last = None if index == len(self.sizes) - 1 else last
+        return last[1][index]
+
+    def rows_of(self, index: int, whole: Tensor) -> Tensor:
+        """Layer `index`'s part of the weights or the bias."""
+        return whole.split(self.sizes)[index]
 
 
 class PrepackedLinear(nn.Module):
     """`nn.Linear` whose weight only the CPU's matrix kernels can read; `weight` makes a plain copy on demand."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, product: _Product, index: int, in_features: int) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach(), requires_grad=False)
-        # Not a buffer: an opaque tensor can be neither moved nor written to a file.
-        self._packed: Tensor = _reorder(linear.weight.detach(), ROWS_HINT)
+        self.in_features, self.out_features = in_features, product.sizes[index]
+        self._product, self._index = product, index
 
     @property
     def weight(self) -> Tensor:
         """[out, in], a copy."""
-        return self._packed.to_dense()
+        return self._product.rows_of(self._index, self._product.packed.to_dense())
+
+    @property
+    def bias(self) -> Tensor | None:
+        """[out]."""
+        whole = self._product.bias
+        return None if whole is None else self._product.rows_of(self._index, whole)
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        return _linear(rows, self._packed, self.bias, "none", [], "")
+        return self._product.part(self._index, rows)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PrepackedLinear":
-        before = torch.empty(0, dtype=self._packed.dtype)
+        before = torch.empty(0, dtype=self._product.packed.dtype)
         after = fn(before)
         if after.dtype != before.dtype or after.device != before.device:
             raise CrossdraftError(
@@ -52,14 +92,11 @@ class PrepackedLinear(nn.Module):
             )
         return super()._apply(fn, recurse)
 
-    def extra_repr(self) -> str:
-        return (
-            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
-        )
-
     def _save_to_state_dict(self, destination: dict[str, Tensor], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[f"{prefix}weight"] = self.weight
+        if self.bias is not None:
+            destination[f"{prefix}bias"] = self.bias
 
 
 def prepack(model: nn.Module) -> int:
@@ -72,15 +109,28 @@ def prepack(model: nn.Module) -> int:
         return 0
     count = 0
     for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and _packable(child):
-                setattr(parent, name, PrepackedLinear(child))
-                count += 1
+        linears = {name: child for name, child in parent.named_children() if _packable(child)}
+        for names in _grouped(linears):
+            product = _Product([linears[name] for name in names])
+            for index, name in enumerate(names):
+                setattr(parent, name, PrepackedLinear(product, index, linears[name].in_features))
+            count += len(names)
     return count
 
 
-def _packable(linear: nn.Linear) -> bool:
-    weight = linear.weight
-    if weight.device.type != "cpu" or weight.dtype not in DTYPES:
+def _grouped(linears: Mapping[str, nn.Linear]) -> list[tuple[str, ...]]:
+    """Names of layers that become one product; the others each by itself."""
+    groups = [names for names in TOGETHER if all(name in linears for name in names)]
+    groups = [
+        names
+        for names in groups
+        if len({(linears[name].in_features, linears[name].bias is None) for name in names}) == 1
+    ]
+    taken = {name for names in groups for name in names}
+    return [*groups, *((name,) for name in linears if name not in taken)]
+
+
+def _packable(child: nn.Module) -> TypeGuard[nn.Linear]:
+    if type(child) is not nn.Linear or child.weight.device.type != "cpu" or child.weight.dtype not in DTYPES:
         return False
-    return weight.dtype is torch.float32 or _has_bf16()
+    return child.weight.dtype is torch.float32 or _has_bf16()
