@@ -76,8 +76,9 @@ class Options:
         for name, cores in (("target_cores", self.target_cores), ("draft_cores", self.draft_cores)):
             absent = sorted(set(cores or ()) - os.sched_getaffinity(0))
             if absent:
+                allowed = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
                 raise CrossdraftError(
-                    f"{name} names core {absent[0]}, but this process may use {sorted(os.sched_getaffinity(0))}."
+                    f"{name} names core {absent[0]}, but this process may use only {allowed}."
                 )
 
 

@@ -12,6 +12,7 @@ import transformers
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as hf_logging
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead, read_ids
@@ -204,6 +205,8 @@ def _model(
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
         raise CrossdraftError(f"Device '{device}' cannot be used here; try --device cpu.") from error
+    bars = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()  # a bar for every model of a run is noise
     try:
         loaded: Any = kind.from_pretrained(
             str(folder),
@@ -217,6 +220,9 @@ def _model(
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CrossdraftError(f"The checkpoint {folder} cannot be loaded: {reason}") from error
+    finally:
+        if bars:
+            hf_logging.enable_progress_bar()
     model, report = loaded
     for what, key in (
         ("lacks", "missing_keys"),

@@ -60,7 +60,7 @@ def parse_cores(text: str, allowed: Sequence[int]) -> tuple[int, ...]:
     absent = sorted(set(cores) - set(allowed))
     if absent or not cores:
         raise CrossdraftError(
-            f"'{text}' names core {absent or 'none'}, but this process may use {list(allowed)}."
+            f"'{text}' names core {absent or 'none'}, but this process may use only {', '.join(map(str, allowed))}."
         )
     return tuple(sorted(set(cores)))
 

@@ -80,6 +80,8 @@ def ask(
     no_color: NoColour = False,
 ) -> None:
     """Answer a question about a clip: a fast model drafts while the slow one still reads, which then checks."""
+    _check_suffix("--plot", plot, ".svg")
+    _check_suffix("--trace", trace, ".json")
     excerpt = check_files(video, events, clock)
     if compare and drafter == "none":
         raise CrossdraftError(
@@ -118,8 +120,17 @@ def ask(
     if trace is not None:
         with atomic_path(trace) as path:
             answer.timeline.save_chrome(path)
+        typer.echo(f"wrote {trace}", err=True)
     if plot is not None:
         save_svg(plot, question, answer)
+        typer.echo(f"wrote {plot}", err=True)
+
+
+def _check_suffix(option: str, path: Path | None, suffix: str) -> None:
+    if path is not None and path.suffix.lower() != suffix:
+        raise CrossdraftError(
+            f"{option} writes {suffix[1:].upper()}; name a file that ends in {suffix}, not {path}."
+        )
 
 
 def show(console: "Console", answer: "Answer", target: "Target") -> None:

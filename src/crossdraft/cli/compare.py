@@ -64,7 +64,8 @@ class Comparison:
         return " ".join([f"{self._verdict()}.", *self.notes])
 
     def _verdict(self) -> str:
-        alike = f", the target on {len(self.cores or ())} core(s) in both, the drafter on its own"
+        count = len(self.cores or ())
+        alike = f", the target on {count} {'core' if count == 1 else 'cores'} in both, the drafter on its own"
         cores = "" if self.cores is None else alike
         times = f"{self.alone_ms:.0f} ms alone, {self.drafted_ms:.0f} ms with the drafter{cores}"
         speed = (
@@ -100,7 +101,7 @@ def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REP
     return Comparison(
         identical=difference is None if request.sampling.greedy else None,
         difference=difference,
-        speedup=round(_per_token(theirs) / _per_token(ours), 3),
+        speedup=round(_typical(theirs) / _typical(ours), 3),
         alone_ms=round(1e3 * median(run.stats.total_s for run in theirs), 2),
         drafted_ms=round(1e3 * median(run.stats.total_s for run in ours), 2),
         repeats=repeats,
@@ -117,7 +118,6 @@ def find_difference(target: Target, request: Request, own: Sequence[int], other:
     return Difference(at, target.decode(own[at : at + 1]), target.decode(other[at : at + 1]), first - second)
 
 
-def _per_token(answers: Sequence[Answer]) -> float:
-    return sum(answer.stats.total_s for answer in answers) / sum(
-        answer.stats.new_tokens for answer in answers
-    )
+def _typical(answers: Sequence[Answer]) -> float:
+    """Seconds a token, median of the runs: sampled answers differ in length."""
+    return median(answer.stats.total_s / answer.stats.new_tokens for answer in answers)

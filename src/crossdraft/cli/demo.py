@@ -1,6 +1,7 @@
 """`crossdraft demo`: a clip made on the spot, questions answered, each beside the target alone."""
 
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,8 +61,10 @@ def demo(
             console.print(f"\n{comparison.sentence()}", markup=False, soft_wrap=True)
             results.append((qa, answer, comparison))
     summarise(console, results)
+    command = "crossdraft" if which("crossdraft") else ".venv/bin/crossdraft"
+    console.print("\nAsk it yourself:", markup=False)
     console.print(
-        f'\nAsk it yourself: crossdraft ask --video {clip.video} --events {clip.events} "…"', markup=False
+        f'{command} ask --video {clip.video} --events {clip.events} "…"', markup=False, soft_wrap=True
     )
 
 

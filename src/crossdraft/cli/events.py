@@ -86,7 +86,7 @@ def convert(
 
     size = _size(sensor)
     chunks = _Tally(_progress(_chunks(source, kind, size, start, end), "converting"))
-    write_events(destination, chunks)
+    write_events(destination, _some(chunks, start, end))
     _report(destination, chunks.count, {}, as_json)
 
 
@@ -163,6 +163,19 @@ def simulate(
             f"{simulator.dropped:,} events beyond --max-rate {max_rate:g} were dropped "
             "(scene cuts and flashes cause this).",
             err=True,
+        )
+
+
+def _some(chunks: "Iterable[Events]", start: float | None, end: float | None) -> "Iterator[Events]":
+    """The chunks, if a span that was asked for holds any event."""
+    count = 0
+    for chunk in chunks:
+        count += len(chunk)
+        yield chunk
+    if count == 0 and (start is not None or end is not None):
+        raise CrossdraftError(
+            "No event lies between --start and --end (seconds since the first event); "
+            "`crossdraft events info` says how long the recording is."
         )
 
 

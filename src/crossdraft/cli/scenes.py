@@ -17,7 +17,9 @@ def scenes() -> None:
 @app.command()
 def make(
     count: Annotated[int, typer.Option(min=1, help="How many clips.")] = 1,
-    split: Annotated[str, typer.Option(help="train, validation or test; they share no scene.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="train, validation or test; they share no scene. [default: test]")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="First scene's seed; the split's first by default.")
     ] = None,
@@ -31,8 +33,13 @@ def make(
     from crossdraft.errors import CrossdraftError
     from crossdraft.scenes import make_scene, split_seeds, write_clip
 
+    named, split = split is not None, split or "test"
     seeds = split_seeds(split)
     first = seeds.start if seed is None else seed
+    if named and first not in seeds:
+        raise CrossdraftError(
+            f"Scene {first} is not of the {split} split, whose seeds are {seeds.start} to {seeds.stop - 1}."
+        )
     if seed is None and count > len(seeds):
         raise CrossdraftError(f"The {split} split has {len(seeds)} scenes; ask for fewer than {count}.")
     chosen = range(first, first + count)

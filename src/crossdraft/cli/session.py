@@ -12,6 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from crossdraft.api import Engine, Options
 from crossdraft.bench.cores import choose_cores
 from crossdraft.cli.view.terminal import View
+from crossdraft.engine.decode import STILL_READING
 from crossdraft.engine.request import Answer, Request
 from crossdraft.errors import CrossdraftError
 
@@ -89,7 +90,10 @@ def opened(setup: Setup, warm_up: Request) -> Iterator[Engine]:
     with engine:
         with _progress("warming up"):
             tokens = min(WARM_UP_TOKENS, warm_up.max_new_tokens)
-            notes = engine.generate(replace(warm_up, max_new_tokens=tokens)).notes
+            found = engine.generate(replace(warm_up, max_new_tokens=tokens)).notes
+            notes = [
+                note for note in found if note != STILL_READING
+            ]  # a few tokens may come sooner than it reads
         if notes:
             raise CrossdraftError(
                 f"{notes[0]} That was while warming up; try --placement inline or --drafter none."

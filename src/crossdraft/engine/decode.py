@@ -26,6 +26,7 @@ from crossdraft.errors import CrossdraftError
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 16  # longest draft of a later round
 PROBE_EVERY, PROBE_NODES = 16, 4
+STILL_READING = "The drafter was still reading when the answer was complete; nothing was drafted."
 OnPiece = Callable[[Piece], None]
 Result = TypeVar("Result")
 
@@ -254,9 +255,16 @@ class Decoder:
             last = self._live.pop()
             if last is not live:
                 self._live[row] = last
+            self._note_silence(live)
             live.close()
             self._guard([live], lambda drafter, ticket=live.ticket: drafter.end([ticket]))
             self._done[live.ticket] = live
+
+    def _note_silence(self, live: Live) -> None:
+        """Say so if the drafter was too slow a reader to take part at all."""
+        began = any(span.lane == "drafter" for span in live.timeline.spans)
+        if live.speculating and live.stats.rounds > 1 and not began:
+            live.notes.append(STILL_READING)
 
     # -- how much to draft ---------------------------------------------------------------------------------------
 

@@ -18,7 +18,10 @@ def figures(answer: Answer) -> list[tuple[str, str]]:
         ("first provisional text", _ms(stats.first_provisional_s if stats.hidden_drafted else None)),
         ("first final text (TTFT)", _ms(stats.ttft_s)),
         ("total", f"{_ms(stats.total_s)}, {stats.new_tokens} tokens, {stats.tokens_per_s:.0f} tokens/s"),
-        ("τ", f"{stats.tau:.2f} tokens per pass of the target, {stats.rounds} passes"),
+        (
+            "τ",
+            f"{stats.tau:.2f} per pass of the target (accepted tokens and one more), {stats.rounds} passes",
+        ),
         ("hidden share", "nothing was hidden" if share is None else f"{share:.0%} of the hidden drafting"),
         ("whose tokens", f"{hidden} hidden, {later} drafted later, {own} the target's own"),
     ]
