@@ -29,7 +29,7 @@ def test_figures():
         "first provisional text": "20 ms",
         "first final text (TTFT)": "80 ms",
         "total": "100 ms, 5 tokens, 50 tokens/s",
-        "τ": "2.50 per pass of the target (accepted tokens and one more), 2 passes",
+        "τ": "2.50 per pass (accepted and one more), 2 passes",
         "hidden share": "nothing was hidden",
         "whose tokens": "2 hidden, 1 drafted later, 2 the target's own",
     }

@@ -20,7 +20,7 @@ def figures(answer: Answer) -> list[tuple[str, str]]:
         ("total", f"{_ms(stats.total_s)}, {stats.new_tokens} tokens, {stats.tokens_per_s:.0f} tokens/s"),
         (
             "τ",
-            f"{stats.tau:.2f} per pass of the target (accepted tokens and one more), {stats.rounds} passes",
+            f"{stats.tau:.2f} per pass (accepted and one more), {stats.rounds} passes",
         ),
         ("hidden share", "nothing was hidden" if share is None else f"{share:.0%} of the hidden drafting"),
         ("whose tokens", f"{hidden} hidden, {later} drafted later, {own} the target's own"),
