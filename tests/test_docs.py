@@ -20,6 +20,7 @@ def test_python_blocks_run(page, pair, clip, capsys):
     assert blocks
     code = "\n".join(blocks)
     ours = {"reference": pair.target, "event": pair.event, "clip.mp4": clip.video, "clip.h5": clip.events}
+    ours |= {"demo/scene-2000000.mp4": clip.video, "demo/scene-2000000.h5": clip.events}
     for name, path in ours.items():
         code = code.replace(f'"{name}"', repr(str(path)))
     exec(compile(code, page, "exec"), {"__name__": "page"})
