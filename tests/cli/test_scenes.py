@@ -5,6 +5,7 @@ import json
 import cv2
 
 from crossdraft.cli.main import main
+from crossdraft.scenes import split_seeds
 
 
 def test_make_writes_clips_and_says_where(tmp_path, capsys):
@@ -42,3 +43,12 @@ def test_show_refuses_other_kinds_of_file(tmp_path, capsys):
     assert main(["scenes", "show", "7", "--out", str(tmp_path / "scene.gif")]) == 2
     assert "must be a .png file" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_split_that_is_named_is_kept_to(tmp_path, capsys):
+    last = split_seeds("train").stop - 1
+    for seed, count in ((2000003, 1), (last, 2)):
+        arguments = ["scenes", "make", "--split", "train", "--seed", str(seed), "--count", str(count)]
+        assert main([*arguments, "--out", str(tmp_path)]) == 2
+        assert "train split" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

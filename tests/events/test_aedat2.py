@@ -72,3 +72,11 @@ def test_bad_files_are_refused(tmp_path, content, words):
         return
     with pytest.raises(CrossdraftError, match=words):
         read_events(tmp_path / "a.aedat")
+
+
+@pytest.mark.parametrize("end", [b"", b"#End Of ASCII Header\r\n"])
+def test_an_event_that_begins_with_the_byte_of_a_comment_is_an_event(tmp_path, end):
+    """Raw y 140 to 143 puts 0x23, the letter #, in front."""
+    events = [(t, 7, 260 - 1 - 141, t % 2) for t in range(1, 21)]
+    (tmp_path / "a.aedat").write_bytes(pack(events, header=HEADER + end))
+    assert read_events(tmp_path / "a.aedat").t.tolist() == list(range(1, 21))

@@ -169,3 +169,30 @@ def test_real_recordings(shared):
     assert 49_000 < window.duration_us <= 50_000
     half = read_events(folder / "dsec_interlaken_00_d_000069.npy", start_us=window.t0 + 25_000)
     assert same(half, window.slice(window.t0 + 25_000, window.t0 + 100_000))
+
+
+class _Forged:
+    """An element type whose state smuggles an object field in: its bytes would be taken for a pointer."""
+
+    def __reduce__(self):
+        fields = {"f": (np.dtype("O"), 0)}
+        return np.dtype, ("V8", False, True), (3, "|", None, ("f",), fields, 8, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        _Evil(np.ndarray, (), np.dtype("O"), b"A" * 8),
+        _Evil(np.zeros(1).__reduce_ex__(5)[0], b"A" * 8, np.dtype("O"), (1,), "C"),
+        _Evil(np.zeros(1).__reduce_ex__(5)[0], b"A" * 8, _Forged(), (1,), "C"),
+        _Evil(np.float64(0).__reduce__()[0], np.dtype("O"), b"A" * 8),
+    ],
+    ids=["ndarray over bytes", "objects from bytes", "a forged element type", "a scalar object"],
+)
+def test_bytes_that_pose_as_objects_are_refused(tmp_path, attack):
+    """Each would make Python follow a pointer that the file chose."""
+    path = tmp_path / "a.npy"
+    for content in (attack, boxed({"x": attack})):
+        path.write_bytes(npy_of(content))
+        with pytest.raises(CrossdraftError):
+            read_events(path)

@@ -39,7 +39,7 @@ class Comparison:
     Args:
         identical: greedy: the tokens are the same in every run. None when sampling: there only the distribution is.
         difference: where they part, if they do.
-        speedup: Σ time of the target alone / Σ time with the drafter, each per token.
+        speedup: median time a token of the target alone, over that with the drafter.
         alone_ms, drafted_ms: median time of an answer.
         repeats: runs of each.
         cores: CPU cores of the target, the same in both; None = all.

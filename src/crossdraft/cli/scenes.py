@@ -36,9 +36,10 @@ def make(
     named, split = split is not None, split or "test"
     seeds = split_seeds(split)
     first = seeds.start if seed is None else seed
-    if named and first not in seeds:
+    if named and (first not in seeds or first + count - 1 not in seeds):
         raise CrossdraftError(
-            f"Scene {first} is not of the {split} split, whose seeds are {seeds.start} to {seeds.stop - 1}."
+            f"Scenes {first} to {first + count - 1} are not all of the {split} split, whose seeds are {seeds.start} to "
+            f"{seeds.stop - 1}."
         )
     if seed is None and count > len(seeds):
         raise CrossdraftError(f"The {split} split has {len(seeds)} scenes; ask for fewer than {count}.")

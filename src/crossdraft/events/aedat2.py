@@ -4,6 +4,7 @@ jAER and v2e store x and y mirrored against the image (their origin is the lower
 back here. Addresses of frames, inertial data and external triggers are skipped.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from crossdraft.events.stream import Events, Sensor, Window, unwrap_time
 
 DAVIS346, DAVIS240 = (346, 260), (240, 180)
 _FRAME_OR_IMU, _EXTERNAL = 1 << 31, 1 << 10
+_END = re.compile(rb"(?:#[^\n]*\n)*?#\s*End Of ASCII Header[^\n]*\n", re.IGNORECASE)
+_LINES = re.compile(rb"(?:#[\t\x20-\x7e]*(?:\r?\n|\Z))*")
 
 
 def read_aedat2(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
@@ -36,9 +39,14 @@ def read_aedat2(path: Path, sensor: Sensor | None, window: Window) -> Iterator[E
 
 
 def _header(content: bytes) -> tuple[int, str]:
-    """Where the events begin, and the text before: the leading lines that begin with #."""
-    start = 0
-    while content[start : start + 1] == b"#":
-        end = content.find(b"\n", start)
-        start = len(content) if end < 0 else end + 1
+    """Where the events begin, and the text before: the leading lines of text that begin with #.
+
+    An event's first byte may be a # as well, so a line that says where the header ends is believed, and a line without
+    such an end behind it counts only if it is text.
+    """
+    end = _END.match(content)
+    if end is not None:
+        return end.end(), content[: end.end()].decode("latin1")
+    lines = _LINES.match(content)
+    start = lines.end() if lines is not None else 0
     return start, content[:start].decode("latin1")

@@ -3,7 +3,9 @@
 A pickle may call any function on loading. Ours may only rebuild numpy arrays.
 """
 
+import math
 import pickle
+import re
 import struct
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
@@ -74,7 +76,7 @@ def _load(path: Path) -> Mapping[str, ArrayLike]:
     inner = content.item() if content.shape == () else None
     if not isinstance(inner, dict):
         raise CrossdraftError(f"{path} holds an array of shape {content.shape}, not a dict of x, y, t, p.")
-    return inner
+    return {key: value.value if isinstance(value, _Array) else value for key, value in inner.items()}
 
 
 def _load_array(file: BinaryIO, path: Path) -> NDArray[Any]:
@@ -85,9 +87,9 @@ def _load_array(file: BinaryIO, path: Path) -> NDArray[Any]:
     _, _, dtype = header(file)
     if dtype.hasobject:
         content = _ArrayUnpickler(file).load()
-        if not isinstance(content, np.ndarray):
+        if not isinstance(content, _Array) or not isinstance(content.value, np.ndarray):
             raise CrossdraftError(f"{path} holds a pickled {type(content).__name__}, not a numpy array.")
-        return content
+        return content.value
     file.seek(0)
     return npy_format.read_array(file, allow_pickle=False)
 
@@ -114,13 +116,103 @@ _DAMAGE = (
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Knows the few functions that numpy's own pickles call, under the old and the new module names."""
+    """Knows the few names that numpy's own pickles ask for, and gives stand-ins for them.
 
-    def find_class(self, module: str, name: str) -> Callable[..., Any]:
+    None of numpy's functions is called with what the file says: `ndarray` over bytes that pose as objects, or a `dtype`
+    whose state hides an object field, would hand out raw pointers.
+    """
+
+    def find_class(self, module: str, name: str) -> object:
         allowed = _ALLOWED.get((module.replace("numpy._core", "numpy.core"), name))
         if allowed is None:
             raise _ForbiddenError(" ".join(f"{module}.{name}".split()))
         return allowed
+
+
+class _Number:
+    """Stands in for `numpy.dtype`: plain numbers, or the object that holds the dict."""
+
+    def __init__(self, spec: object) -> None:
+        if not isinstance(spec, str) or not _NUMBER.fullmatch(spec):
+            raise _ForbiddenError(f"the element type {spec!r:.40}")
+        self.spec = spec.lstrip("<>=|")
+        self.order = "="
+
+    def __setstate__(self, state: Any) -> None:
+        plain = isinstance(state, tuple) and len(state) >= 5 and state[2:5] == (None, None, None)
+        if not plain or state[1] not in ("<", ">", "=", "|"):
+            raise _ForbiddenError("an element type with fields")
+        self.order = str(state[1])
+
+    @property
+    def is_object(self) -> bool:
+        return self.spec.startswith("O")
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        if self.is_object:
+            raise _ForbiddenError("objects in place of numbers")
+        return np.dtype(self.order.replace("|", "=") + self.spec)
+
+
+class _Array:
+    """Stands in for an array while it is rebuilt; `value` is the real one."""
+
+    value: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, number, fortran, data = state
+        if not isinstance(number, _Number):
+            raise _ForbiddenError("an array without an element type")
+        if number.is_object:
+            if not isinstance(data, list) or math.prod(shape) != len(data):
+                raise _ForbiddenError("an array of objects that are not listed")
+            self.value = np.empty(len(data), dtype=object)
+            self.value[:] = data
+            self.value = self.value.reshape(shape)
+        else:
+            self.value = _from_bytes(data, number, shape, "F" if fortran else "C")
+
+
+class _Call:
+    """A function that a pickle may call, and not change."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: object) -> object:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise _ForbiddenError("a change of what rebuilds arrays")
+
+
+def _from_bytes(data: object, number: object, shape: Any, order: Any) -> NDArray[Any]:
+    if not isinstance(data, bytes | bytearray) or not isinstance(number, _Number):
+        raise _ForbiddenError("numbers that are not given as bytes")
+    return np.frombuffer(data, dtype=number.dtype).reshape(shape, order=order)
+
+
+def _reconstruct(kind: object, *_: object) -> _Array:
+    if kind is not _NDARRAY:
+        raise _ForbiddenError("an array of another class")
+    return _Array()
+
+
+def _scalar(number: object, data: object) -> object:
+    return _from_bytes(data, number, (1,), "C")[0]
+
+
+def _frombuffer(data: object, number: object, shape: object, order: object, *_: object) -> _Array:
+    array = _Array()
+    array.value = _from_bytes(data, number, shape, order)
+    return array
+
+
+def _dtype(spec: object, *_: object) -> _Number:
+    return _Number(spec)
 
 
 def _latin1(text: str, encoding: str = "latin1") -> bytes:
@@ -130,15 +222,13 @@ def _latin1(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-# numpy keeps its rebuilding functions in private modules; a pickle of our own tells which they are today.
-_RECONSTRUCT: Any = np.empty(0).__reduce__()[0]
-_SCALAR: Any = np.float64(0).__reduce__()[0]
-_FROM_BUFFER: Any = np.zeros(1).__reduce_ex__(5)[0]
-_ALLOWED: Mapping[tuple[str, str], Callable[..., Any]] = {
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy.core.multiarray", "scalar"): _SCALAR,
-    ("numpy.core.numeric", "_frombuffer"): _FROM_BUFFER,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): _latin1,
+_NUMBER = re.compile(r"[<>=|]?(?:b1|[iuf][1248]|O8?)")
+_NDARRAY = object()  # only ever an argument, and nothing to call
+_ALLOWED: Mapping[tuple[str, str], object] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Call(_reconstruct),
+    ("numpy.core.multiarray", "scalar"): _Call(_scalar),
+    ("numpy.core.numeric", "_frombuffer"): _Call(_frombuffer),
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _Call(_dtype),
+    ("_codecs", "encode"): _Call(_latin1),
 }

@@ -230,7 +230,7 @@ class EventGPTProcessor:
         try:
             config = EventGPTConfig.from_pretrained(str(folder))
             tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
-        except (OSError, ValueError) as error:
+        except Exception as error:  # a damaged file makes transformers raise whatever its parsers do
             raise CrossdraftError(
                 f"The processor in {folder} is damaged ({' '.join(str(error).split())})."
             ) from error
