@@ -139,10 +139,10 @@ class _Number:
         self.order = "="
 
     def __setstate__(self, state: Any) -> None:
-        plain = isinstance(state, tuple) and len(state) >= 5 and state[2:5] == (None, None, None)
-        if not plain or state[1] not in ("<", ">", "=", "|"):
+        parts: tuple[Any, ...] = tuple(state)
+        if len(parts) < 5 or parts[2:5] != (None, None, None) or parts[1] not in ("<", ">", "=", "|"):
             raise _ForbiddenError("an element type with fields")
-        self.order = str(state[1])
+        self.order = str(parts[1])
 
     @property
     def is_object(self) -> bool:
