@@ -14,10 +14,9 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, overload
 
-import torch
-
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES, Decoder
+from crossdraft.engine.pinning import pin
 from crossdraft.engine.placement import HIDDEN_MODES, Inline, Placement
 from crossdraft.engine.process import Process
 from crossdraft.engine.request import Answer, Piece, Request
@@ -108,7 +107,7 @@ class Engine:
             CrossdraftError: a folder lacks something, shapes or keys differ, or the vocabularies do.
         """
         options = options or Options()
-        allowed, restore = os.sched_getaffinity(0), _pin(options.target_cores)
+        allowed, restore = os.sched_getaffinity(0), pin(options.target_cores)
         try:
             engine = cls._load(target, drafter, options, tuple(sorted(allowed)))
         except BaseException:
@@ -190,21 +189,6 @@ class Engine:
         """Drop what an interrupted decoder still held; remember if its drafter was lost."""
         decoder.drop()
         self.drafter = decoder.drafter
-
-
-def _pin(cores: Sequence[int] | None) -> Callable[[], None]:
-    """Keep the calling thread on these cores; returns what undoes it."""
-    if cores is None:
-        return lambda: None
-    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-
-    def restore() -> None:
-        os.sched_setaffinity(0, before)
-        torch.set_num_threads(threads)
-
-    os.sched_setaffinity(0, cores)
-    torch.set_num_threads(len(cores))
-    return restore
 
 
 class Stream:

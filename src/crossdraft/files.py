@@ -17,24 +17,25 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     are made.
 
     Raises:
-        CrossdraftError: the folder cannot be written to.
+        CrossdraftError: the file cannot be written (an OSError, here or in the body): no room, no permission, …
     """
     final = Path(path)
+    temporary: Path | None = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{final.stem}-", suffix=final.suffix, dir=final.parent)
-    except OSError as error:
-        raise CrossdraftError(
-            f"Cannot write {final}: {error.strerror}; choose a folder you may write to."
-        ) from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
+        os.close(handle)
+        temporary = Path(name)
         yield temporary
         # mkstemp makes the file private; give it the mode an ordinary `open` would have given.
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
         temporary.replace(final)
+    except OSError as error:
+        raise CrossdraftError(
+            f"Cannot write {final}: {error.strerror or error}; choose a place that has room and that you may write to."
+        ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)

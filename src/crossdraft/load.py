@@ -218,8 +218,7 @@ def _model(
             ignore_mismatched_sizes=True,
         )
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CrossdraftError(f"The checkpoint {folder} cannot be loaded: {reason}") from error
+        raise CrossdraftError(f"The checkpoint {folder} cannot be loaded: {_first_line(error)}") from error
     finally:
         if bars:
             hf_logging.enable_progress_bar()
@@ -237,12 +236,16 @@ def _model(
     return model.to(place).eval()
 
 
+def _first_line(error: Exception) -> str:
+    """What a library's error says, without its essay."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CrossdraftError(f"The tokenizer in {folder} cannot be loaded: {reason}") from error
+        raise CrossdraftError(f"The tokenizer in {folder} cannot be loaded: {_first_line(error)}") from error
 
 
 def _text(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[int]], str]:

@@ -3,9 +3,8 @@
 import os
 
 import pytest
-import torch
 
-from crossdraft.bench.cores import Cores, choose_cores, parse_cores, pinned
+from crossdraft.bench.cores import Cores, choose_cores, parse_cores, spans
 from crossdraft.errors import CrossdraftError
 
 
@@ -27,6 +26,37 @@ def test_a_core_that_is_not_there():
         parse_cores("7", [0, 1])
 
 
+@pytest.mark.parametrize("text", ["0-999999999999999999", "0,5-9999999999", ",".join(["1"] * 9000) + ",9"])
+def test_a_range_without_end_is_refused_at_once_and_in_short(text):
+    with pytest.raises(CrossdraftError, match="but this process may use only 0-1") as told:
+        parse_cores(text, [0, 1])
+    assert len(str(told.value)) < 150
+
+
+def test_the_first_absent_core_is_named():
+    with pytest.raises(CrossdraftError, match=r"'0-9' names core 2, but this process may use only 0-1, 4\."):
+        parse_cores("0-9", [0, 1, 4])
+
+
+def test_more_digits_than_any_core_has_are_no_list_of_cores():
+    with pytest.raises(CrossdraftError, match="is no list of cores") as told:
+        parse_cores("1" * 5000, [0, 1])
+    assert len(str(told.value)) < 150
+
+
+@pytest.mark.parametrize(
+    ("cores", "shown"),
+    [
+        ((3,), "3"),
+        ((0, 1, 2, 5, 7, 8), "0-2, 5, 7-8"),
+        (range(192), "0-191"),
+        (range(0, 64, 2), "0, 2, 4, 6, 8, 10, 12, 14 … (32 in all)"),
+    ],
+)
+def test_cores_for_people(cores, shown):
+    assert spans(cores) == shown
+
+
 def test_sharing_is_told():
     assert Cores((0,), (0,)).shared
     assert not Cores((0,), (1,)).shared
@@ -43,12 +73,3 @@ def test_by_default_each_side_has_a_core_of_its_own(monkeypatch):
 def test_on_a_single_core_both_share_it(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
     assert choose_cores() == choose_cores(all_target=True) == Cores((5,), (5,))
-
-
-def test_pinning_ends_with_its_context():
-    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    one = min(before)
-    with pinned((one,)):
-        assert os.sched_getaffinity(0) == {one}
-        assert torch.get_num_threads() == 1
-    assert (os.sched_getaffinity(0), torch.get_num_threads()) == (before, threads)

@@ -1,9 +1,10 @@
-import json
+"""The benchmark of the work on events: what is measured, and what is refused."""
 
 import numpy as np
 import pytest
 
 from crossdraft.bench import events as bench
+from crossdraft.errors import CrossdraftError
 from crossdraft.events import concatenate, write_events
 
 
@@ -19,22 +20,23 @@ def test_the_made_up_window_has_the_rate_asked_for():
     assert longer.duration_us == 200_000 - 1
 
 
-def test_every_row_is_measured(monkeypatch, capsys, tmp_path):
+def test_every_row_is_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(
         bench, "simulation", lambda preset, repeats: bench.timed(preset, window, id, repeats, 0.2)
     )
     window = bench.synthetic_window(rate_mev_s=0.2)
-    write_events(tmp_path / "a.h5", window)
-    options = ["--recording", str(tmp_path / "a.h5"), "--seconds", "1.5", "--repeats", "2"]
-    assert bench.main([*options, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    rows = report["timings"]
+    path, told = tmp_path / "a.h5", []
+    write_events(path, window)
+    timings = bench.run_events(path, 1.5, 2, told.append)
+    assert told == [timing.name for timing in timings]
+    assert len(timings) == bench.ROWS
+    rows = bench.to_json(timings, path)["timings"]
     assert [row["events"] for row in rows[:2]] == [10_000, 200_000]
     assert [row["reach_ms"] for row in rows[:2]] == [10, 400]
     assert all(row["ms"]["q1"] <= row["ms"]["median"] <= row["ms"]["q3"] for row in rows)
-    assert "load_1min" in report["environment"]
-    assert bench.main(options) == 0
-    assert "to reach 400" in capsys.readouterr().out
+    shown = bench.lines(timings, path)
+    assert shown[0] == f"recording: {path}"
+    assert "to reach 400" in shown[2]
 
 
 def test_simulation_is_timed_for_each_frame():
@@ -43,8 +45,14 @@ def test_simulation_is_timed_for_each_frame():
     assert timing.events > 0
 
 
-def test_a_missing_recording_is_one_sentence(capsys, tmp_path):
-    assert bench.main(["--recording", str(tmp_path / "absent.h5")]) == 2
-    assert "no event recording" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
-        bench.main(["--repeats", "0"])
+@pytest.mark.parametrize("seconds", [0.5, 61, float("nan"), float("inf")])
+def test_a_length_that_makes_no_sense_is_refused(seconds):
+    with pytest.raises(CrossdraftError, match="give 1 to 60 seconds"):
+        bench.run_events(None, seconds, 1, print)
+
+
+def test_no_runs_and_no_recording_are_refused(tmp_path):
+    with pytest.raises(CrossdraftError, match="number of repeats is 0"):
+        bench.run_events(None, 3, 0, print)
+    with pytest.raises(CrossdraftError, match="no event recording"):
+        bench.run_events(tmp_path / "absent.h5", 3, 1, print)

@@ -48,4 +48,5 @@ def test_another_models_tokens_are_found_out(models, target):
     check_identity(target, [check], items(Workload(pairs=4, answers="any", max_new_tokens=16)))
     assert check.divergences
     assert not check.to_json()["lossless"]
+    assert check.remark.startswith("top-2 logit gaps: ")
     assert all(divergence.gap >= 0 for divergence in check.divergences)

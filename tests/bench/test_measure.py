@@ -1,8 +1,10 @@
-"""The order of runs: interleaved, rotated, warm-ups thrown away."""
+"""The order of runs: interleaved, balanced, warm-ups thrown away."""
+
+from itertools import pairwise, permutations
 
 import pytest
 
-from crossdraft.bench.measure import Run, measure, rotated
+from crossdraft.bench.measure import Run, measure
 from crossdraft.bench.workload import Item
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
@@ -26,22 +28,28 @@ def item(seed):
     return Item(seed, "layout", Request("What is ahead?"))
 
 
-def test_rotation():
-    assert [rotated("abc", i) for i in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
-
-
 def test_everybody_answers_everything_in_turn():
     log, told = [], []
     contestants = {name: Recorder(name, log, seconds) for name, seconds in (("a", 1.0), ("b", 2.0))}
     results = measure(contestants, [item(0), item(1)], 2, [item(9)], told.append)
     warm, timed = log[:2], log[2:]
     assert warm == [("a", 9), ("b", 9)]
-    expected = [("a", 0), ("b", 0), ("b", 0), ("a", 0), ("b", 1), ("a", 1), ("a", 1), ("b", 1)]
-    assert timed == expected
+    assert [seed for _, seed in timed] == [0] * 4 + [1] * 4
+    turns = ["".join(name for name, _ in timed[at : at + 2]) for at in range(0, 8, 2)]
+    assert sorted(turns[:2]) == sorted(turns[2:]) == ["ab", "ba"]  # each once in every block of two
     assert told == [name for name, _ in log]
     assert [[len(runs) for runs in results.runs[name]] for name in "ab"] == [[2, 2], [2, 2]]
     assert results.seconds("b") == [4.0, 4.0]
+    assert results.tokens("b") == [4, 4]
     assert len(results.of("a")) == 4
+
+
+def test_nobody_always_runs_behind_the_same_predecessor():
+    log = []
+    measure({name: Recorder(name, log) for name in "abc"}, [item(0)], 6)
+    turns = [[name for name, _ in log[at : at + 3]] for at in range(0, 18, 3)]
+    followers = [pair for turn in turns for pair in pairwise(turn)]
+    assert {pair: followers.count(pair) for pair in followers} == dict.fromkeys(permutations("abc", 2), 2)
 
 
 def test_at_least_one_repeat():

@@ -1,6 +1,7 @@
 """Random weights of any size: bytes counted by hand, and the whole program where nothing but torch is installed."""
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -64,29 +65,20 @@ def files(tmp_path_factory):
     return folder / "target.json", folder / "drafter.json"
 
 
-def test_everything_on_a_bare_machine(files, tmp_path):
-    target, drafter = map(str, files)
-    out = tmp_path / "scale.json"
-    options = [
-        "--config",
-        target,
-        "--drafter",
-        drafter,
-        "--random-init",
-        "--device",
-        "cpu",
-        "--budget",
-        "0.01",
-    ]
+def test_everything_on_a_bare_machine(files):
+    target, drafter = files
+    core = min(os.sched_getaffinity(0))
+    options = [f"--config={target}", f"--drafter={drafter}", "--device=cpu", "--budget=0.01"]
     ran = subprocess.run(
-        [sys.executable, "-c", BARE, *options, "--json", str(out)],
+        [sys.executable, "-c", BARE, *options, f"--target-cores={core}", "--json=-"],
         capture_output=True,
         text=True,
         check=False,
+        env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
     )
     assert ran.returncode == 0, ran.stderr
-    assert "V(n)/V(1)" in ran.stdout
-    found = json.loads(out.read_text())
+    assert "V(n)/V(1)" in ran.stderr
+    found = json.loads(ran.stdout)  # and nothing beside it
     assert [row["n"] for row in found["verify"]] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
     assert found["verify"][0]["over_v1"] == 1
     assert found["decode"]["bandwidth"] > 1e8
@@ -101,6 +93,7 @@ def test_everything_on_a_bare_machine(files, tmp_path):
         assert 0 <= row["overhead_share"] <= 1
     assert placements["before"]["hidden_share"] == 0
     assert found["memory"]["peak_rss_mib"] > 100
+    assert found["environment"]["torch_threads"] == 1  # as it was measured, not as it is afterwards
 
 
 def test_bytes_of_a_decode_step_by_hand(files):
@@ -144,3 +137,7 @@ def test_bad_input(tmp_path):
             shape_of(wrong, TARGETS)
     with pytest.raises(CrossdraftError, match="cannot be used"):
         main(["--config", "0.5b", "--random-init", "--device", "nowhere"])
+    with pytest.raises(CrossdraftError, match="neither a CPU nor a CUDA GPU"):
+        main(["--config", "0.5b", "--device", "meta"])
+    with pytest.raises(CrossdraftError, match="Cannot write"):
+        main(["--config", "0.5b", "--device", "cpu", "--json", str(tmp_path)])

@@ -12,6 +12,7 @@ from crossdraft.bench.statistics import (
     per_position,
     quartiles,
     ratio,
+    ratio_per_token,
 )
 
 seconds = st.lists(st.floats(0.01, 10), min_size=2, max_size=12)
@@ -33,6 +34,14 @@ def test_ratio_is_of_sums_not_a_mean_of_ratios():
 def test_a_constant_ratio_has_no_width():
     found = ratio([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     assert (found.low, found.value, found.high) == pytest.approx((2, 2, 2))
+
+
+def test_per_token_a_shorter_answer_is_not_a_faster_one():
+    # 12 s for 60 tokens against 3 s for 15: the same pace, though the ratio of times is 4.
+    found = ratio_per_token([8.0, 4.0], [40, 20], [1.0, 2.0], [5, 10])
+    assert (found.low, found.value, found.high) == pytest.approx((1, 1, 1))
+    # (10 + 2) s / 30 tokens over (1 + 1) s / 10 tokens = 0.4 / 0.2, pooled: not the mean of 0.5/0.2 and 0.2/0.2.
+    assert ratio_per_token([10.0, 2.0], [20, 10], [1.0, 1.0], [5, 5]).value == pytest.approx(2)
 
 
 @given(seconds, st.floats(0.1, 10))

@@ -1,14 +1,17 @@
 """From runs to figures: exact by hand, and a method that is not lossless must be caught."""
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from crossdraft.api import Engine, Options
 from crossdraft.bench.contestants import EngineContestant, Models
 from crossdraft.bench.divergence import first_difference
 from crossdraft.bench.measure import Results, Run, measure
-from crossdraft.bench.report import method_json
+from crossdraft.bench.report import method_json, tables
+from crossdraft.bench.suite import Report
 from crossdraft.bench.summary import summarise
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost import CostModel
@@ -87,14 +90,59 @@ def test_figures_by_hand(target, pairs):
     assert found.tokens_per_s == pytest.approx(2)
     assert found.ttft.median == pytest.approx(1.1)
     assert sum(found.stage_means.values()) == pytest.approx(2)
+    assert method_json(found)["speedup"] == {
+        "value": 2.0,
+        "ci95": [2.0, 2.0],
+        "against": "target",
+        "per": "answer",
+    }
 
 
-def test_sampled_tokens_are_not_compared(target):
+def plain(tokens, total_s):
+    return Run(tokens, total_s, 0.5, {"other": total_s}, rounds=1, accepted=0)
+
+
+def printed(methods, pairs=1):
+    """The tables as text."""
+    work = {"pairs": pairs, "repeats": 1, "mean_tokens": 3}
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(*tables(Report(pairs, {}, work, {}, methods)))
+    return console.export_text()
+
+
+def test_sampled_tokens_are_not_compared_and_speedups_are_per_token(target):
     pairs = list(items(Workload(pairs=1, temperature=1.0)))
-    one, other = (Run(tokens, 1.0, 0.5, {"other": 1.0}, rounds=1, accepted=0) for tokens in ((1, 2), (3, 4)))
-    _, found = summarise(Results({"target": [[one]], "hf": [[other]]}), pairs, target)
-    assert found.equal is None
-    assert method_json(found)["identical"] is None
+    # 4 tokens in 4 s against 1 token in 2 s: a shorter answer, at half the pace.
+    runs = {"target": [[plain((1, 2, 3, 4), 4.0)]], "event": [[plain((3,), 2.0)]]}
+    methods = summarise(Results(runs), pairs, target)
+    assert methods[1].speedups["target"].value == pytest.approx(0.5)
+    told = method_json(methods[1])
+    assert told["identical"] is told["lossless"] is None
+    assert told["speedup"]["per"] == "token"
+    shown = printed(methods)
+    assert "time per token of the baseline" in shown
+    assert "the tokens may differ, so none are compared" in shown
+    assert "1/1" not in shown
+
+
+def test_greedy_speedups_are_of_whole_answers(target, pairs):
+    runs = {
+        "target": [[plain((1, 2), 4.0)], [plain((1, 2), 6.0)]],
+        "hf": [[plain((1, 2), 2.0)], [plain((1, 2), 3.0)]],
+    }
+    methods = summarise(Results(runs), pairs, target)
+    assert methods[1].speedups["target"].value == pytest.approx(2)
+    shown = printed(methods, pairs=2)
+    assert "Σ time of the baseline / Σ time of the method" in shown
+    assert "2/2" in shown
+    assert "fewer than 10 pairs" in shown
+    assert "fewer than" not in printed(methods, pairs=10)
+
+
+def test_without_the_target_nothing_is_called_lossless(target, pairs):
+    methods = summarise(Results({"hf": [[plain((1, 2), 4.0)], [plain((1, 2), 4.0)]]}), pairs, target)
+    assert method_json(methods[0])["lossless"] is None
+    assert "the target alone did not run: no tokens are compared" in printed(methods)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,29 @@ def test_clips_as_files(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-@pytest.mark.parametrize("wrong", [{"pairs": 0}, {"answers": "short"}, {"kinds": ("weather",)}])
-def test_bad_input(wrong):
-    with pytest.raises(CrossdraftError):
+@pytest.mark.parametrize(
+    ("wrong", "part"),
+    [
+        ({"pairs": 0}, "pairs is 0"),
+        ({"answers": "lnog"}, "did you mean 'long'"),
+        ({"kinds": ("colur",)}, "did you mean 'colour'"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"temperature": -1.0}, "temperature is -1"),
+        ({"split": "tset"}, "There is no split"),
+    ],
+)
+def test_bad_input(wrong, part):
+    with pytest.raises(CrossdraftError, match=part):
         Workload(**wrong)
+
+
+@pytest.mark.parametrize(("first", "pairs"), [(-1, 1), (1_000_000, 1), (999_999, 2), (0, 10**12)])
+def test_scenes_beyond_the_split_are_refused(first, pairs):
+    with pytest.raises(
+        CrossdraftError, match=f"The test split has scenes 0 to 999999, and {pairs} from {first} on"
+    ):
+        Workload(pairs=pairs, first=first)
+
+
+def test_the_last_scene_of_the_split_can_be_asked_about():
+    assert next(items(Workload(pairs=1, first=999_999))).seed == scenes.split_seeds("test")[-1]

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from crossdraft.api import Engine, Options, Request
-from crossdraft.cli.compare import compare, find_difference
+from crossdraft.cli.compare import compare, find_difference, summarise
+from crossdraft.engine.sampling import Sampling
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,40 @@ def test_a_planted_difference_shows(engine, request_):
     assert found.difference.gap > 0
     assert found.difference.drafted == engine.target.decode([wrong])
     assert "the tokens DIFFER from token 3 on" in found.sentence()
+
+
+def planted(answer, place=3):
+    wrong = (answer.tokens[place] + 1) % 256
+    return replace(answer, tokens=(*answer.tokens[:place], wrong, *answer.tokens[place + 1 :]))
+
+
+def test_every_run_is_compared_with_every_other_and_not_only_the_first(engine, request_):
+    answer = engine.generate(request_)
+    for at in range(3):
+        drafted = [answer] * 3
+        drafted[at] = planted(answer)
+        found = summarise(engine, request_, [answer] * 3, drafted, answer)
+        assert found.identical is False
+        assert found.notes == ()
+
+
+def test_a_target_that_does_not_repeat_itself_shows_and_is_named(engine, request_):
+    answer = engine.generate(request_)
+    found = summarise(engine, request_, [answer, planted(answer, 5)], [answer] * 2, answer)
+    assert found.identical is False
+    assert (found.difference.position, found.repeats) == (5, 2)
+    assert found.difference.drafted == engine.target.decode(answer.tokens[5:6])
+    assert "The target alone did not repeat its own tokens either." in found.sentence()
+
+
+def test_sampled_answers_are_neither_identical_nor_not(engine, request_):
+    sampled = replace(request_, sampling=Sampling(temperature=1.0))
+    answer = engine.generate(sampled)
+    found = summarise(engine, sampled, [answer, planted(answer)], [planted(answer, 2)], answer)
+    assert found.identical is found.difference is None
+    assert found.notes == ()
+    assert "identical" not in found.sentence()
+    assert "DIFFER" not in found.sentence()
 
 
 def test_an_answer_that_ends_early_differs_where_it_ends(engine, request_):

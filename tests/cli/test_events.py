@@ -100,6 +100,12 @@ def test_a_limited_readout_says_what_it_dropped(video, tmp_path, capsys):
         (["info", "a.h5", "--format", "avi"], "no event format"),
         (["convert", "a.h5", "b.avi"], "suffixes"),
         (["convert", "a.h5", "b.npy", "--start", "2", "--end", "1"], "before it starts"),
+        (["convert", "a.h5", "b.npy", "--end", "inf"], "The end of the span is inf s"),
+        (["convert", "a.h5", "b.npy", "--start", "nan"], "The start of the span is nan s"),
+        (["convert", "a.h5", "b.npy", "--start", "1e300"], "The start of the span is 1e+300 s"),
+        (["render", "a.h5", "frames", "--end", "-inf"], "The end of the span is -inf s"),
+        (["render", "gap.txt", "film.mp4"], "which is 42500000000 frames"),
+        (["info", "a.h5", "--sensor", "9" * 5000 + "x1"], "no size"),
         (["render", "a.h5", "frames", "--frames", "5000"], "cannot fill"),
         (["render", "a.h5", "frames", "--canvas", "8x8"], "larger canvas"),
         (["simulate", "absent.mp4", "b.h5"], "absent.mp4"),
@@ -111,9 +117,29 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     recording, video, tmp_path, monkeypatch, capsys, command, words
 ):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "gap.txt").write_text("64 48\n0 1 1 1\n1700000000 2 2 1\n")
     before = sorted(tmp_path.iterdir())
     assert main(["events", *command]) == 2
     complaint = capsys.readouterr().err.strip().splitlines()
     assert len(complaint) == 1
     assert words in complaint[0]
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(("width", "height", "lines"), [(64, 48, 1), (640, 480, 0), (480, 640, 1)])
+def test_a_file_that_forgets_its_sensor_says_how_to_read_it(tmp_path, capsys, width, height, lines):
+    events, target = made_up(50, width, height), tmp_path / "b.npy"
+    write_events(tmp_path / "a.h5", events)
+    assert main(["events", "convert", str(tmp_path / "a.h5"), str(target)]) == 0
+    warning = capsys.readouterr().err.strip().splitlines()
+    assert len(warning) == lines
+    if lines:
+        assert f"read it again with --sensor {width}x{height}" in warning[0]
+    assert main(["events", "info", str(target), "--sensor", f"{width}x{height}", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["width"], facts["height"]) == (width, height)
+
+
+def test_so_does_a_simulated_one(video, tmp_path, capsys):
+    assert main(["events", "simulate", str(video), str(tmp_path / "b.npy"), "--preset", "ideal"]) == 0
+    assert "--sensor 64x48" in capsys.readouterr().err

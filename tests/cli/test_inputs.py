@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from crossdraft.cli.inputs import HOUR_US, Clock, check_files
+from crossdraft.cli.inputs import HOUR_US, Clock, check_files, size_of
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, read_events, write_dsec_h5
 
@@ -55,3 +55,23 @@ def test_missing_and_empty_files_are_named(clip, tmp_path):
     write_dsec_h5(empty, Events.empty(64, 64))
     with pytest.raises(CrossdraftError, match=r"empty\.h5 holds no events"):
         check_files(clip.video, empty, Clock.AUTO)
+
+
+def test_a_recording_that_does_not_say_what_it_is(clip, tmp_path):
+    path = tmp_path / "a.rec"
+    path.write_text("0.5 1000 700 1\n0.6 1279 719 0\n")
+    excerpt = check_files(clip.video, path, Clock.AUTO, "e2vid", (1280, 720))
+    found = excerpt.read()
+    assert (found.width, found.height, found.t.tolist()) == (1280, 720, [500_000, 600_000])
+    with pytest.raises(CrossdraftError, match="no format that we know"):
+        check_files(clip.video, path, Clock.AUTO)
+    with pytest.raises(CrossdraftError, match="outside the 640x480 sensor"):
+        check_files(clip.video, path, Clock.AUTO, "e2vid", (640, 480))
+
+
+def test_sizes():
+    assert size_of(None) is None
+    assert size_of("640x480") == size_of("640X480") == (640, 480)
+    for text in ("big", "640", "640x", "-1x5", "1.5x2", "²x3", "9" * 5000 + "x1", "1x2x3"):
+        with pytest.raises(CrossdraftError, match="write it like 640x480"):
+            size_of(text)

@@ -1,8 +1,11 @@
 """`crossdraft scenes`."""
 
 import json
+import resource
+import signal
 
 import cv2
+import pytest
 
 from crossdraft.cli.main import main
 from crossdraft.scenes import split_seeds
@@ -43,6 +46,30 @@ def test_show_refuses_other_kinds_of_file(tmp_path, capsys):
     assert main(["scenes", "show", "7", "--out", str(tmp_path / "scene.gif")]) == 2
     assert "must be a .png file" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_show_says_when_the_disk_is_full(tmp_path, capsys):
+    """A limit on the size of files stands for it: the picture is larger."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
+    try:
+        assert main(["scenes", "show", "7", "--out", str(tmp_path / "scene.png")]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert f"Cannot write {tmp_path / 'scene.png'}" in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["make", "--out"], ["show", "7", "--out"]])
+def test_a_place_inside_a_file_is_one_sentence(tmp_path, capsys, command):
+    (tmp_path / "file").touch()
+    assert main(["scenes", *command, str(tmp_path / "file" / "scene.png")]) == 2
+    captured = capsys.readouterr()
+    assert "Cannot write" in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
 
 
 def test_a_split_that_is_named_is_kept_to(tmp_path, capsys):

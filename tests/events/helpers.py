@@ -1,5 +1,9 @@
 """Event recordings made up for tests."""
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from crossdraft.events import Events
@@ -25,3 +29,14 @@ def same(left: Events, right: Events) -> bool:
     return (left.width, left.height) == (right.width, right.height) and all(
         np.array_equal(getattr(left, name), getattr(right, name)) for name in "xytp"
     )
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """No file of this process may grow beyond `size` bytes: writing fails as on a full disk."""
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, usual[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)

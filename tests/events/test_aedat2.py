@@ -3,7 +3,7 @@ import struct
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import read_events
+from crossdraft.events import iter_events, read_events, words
 
 HEADER = b"#!AER-DAT2.0\r\n# This is a raw AE data file\r\n# Creation time: 11:07AM\r\n"
 
@@ -80,3 +80,14 @@ def test_an_event_that_begins_with_the_byte_of_a_comment_is_an_event(tmp_path, e
     events = [(t, 7, 260 - 1 - 141, t % 2) for t in range(1, 21)]
     (tmp_path / "a.aedat").write_bytes(pack(events, header=HEADER + end))
     assert read_events(tmp_path / "a.aedat").t.tolist() == list(range(1, 21))
+
+
+def test_chunks_are_read_as_far_as_the_window(tmp_path, monkeypatch):
+    monkeypatch.setattr(words, "CHUNK_EVENTS", 2)
+    top = (1 << 32) - 2
+    rows = [(top - 4, 1, 1, 0), (top, 2, 2, 1), (3, 3, 3, 0), (4, 4, 4, 1), (9, 5, 5, 0)]
+    (tmp_path / "a.aedat").write_bytes(pack(rows))
+    found = [chunk.t.tolist() for chunk in iter_events(tmp_path / "a.aedat")]
+    assert found == [[top - 4, top], [top + 5, top + 6], [top + 11]]
+    (tmp_path / "a.aedat").write_bytes(pack([*rows, (8, 5, 5, 0)]))
+    assert read_events(tmp_path / "a.aedat", end_us=top + 6).t.tolist() == [top - 4, top, top + 5]

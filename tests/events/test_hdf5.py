@@ -240,6 +240,13 @@ def drop(*names):
     return change
 
 
+def size(**attributes):
+    def change(file):
+        file.attrs.update(attributes)
+
+    return change
+
+
 def put(name, value):
     def change(file):
         del file[name]
@@ -259,11 +266,43 @@ def put(name, value):
         (put("events/x", np.full(50, 640, "u2")), "outside the 640x480"),
         (put("events/t", np.arange(50, 0, -1)), "out of order"),
         (put("events/p", np.full(50, 7, "u1")), "polarity"),
+        (put("events/t", np.array([float("nan")] + [1e3] * 49)), "finite"),
+        (put("events/t", np.array([1 << 63] * 50, "u8")), "below 2"),
+        (put("t_offset", np.zeros(2, int)), "t_offset should be one whole number"),
+        (put("t_offset", float("nan")), "t_offset should be one whole number"),
+        (put("t_offset", float("inf")), "t_offset should be one whole number"),
+        (put("t_offset", np.uint64((1 << 64) - 1)), "t_offset should be one whole number"),
+        (put("t_offset", h5py.Empty("f8")), "t_offset should be one whole number"),
+        (put("ms_to_idx", 5), "ms_to_idx should be a row of event numbers"),
+        (put("ms_to_idx", np.zeros((2, 2), int)), "ms_to_idx should be a row of event numbers"),
+        (put("ms_to_idx", np.full(90, np.inf)), "ms_to_idx should be a row of event numbers"),
+        (size(width=np.array([640, 480])), "width should be one whole number"),
+        (size(width=640, height="tall"), "height should be one whole number"),
+        (size(width=640, height=h5py.Empty("i4")), "height should be one whole number"),
+        (size(width=640.5), "width should be one whole number"),
     ],
 )
 def test_broken_recordings_are_refused(tmp_path, change, words):
     broken(tmp_path / "a.h5", change)
-    with pytest.raises(CrossdraftError, match=words):
+    with pytest.raises(CrossdraftError, match=words) as caught:
+        read_events(tmp_path / "a.h5")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_number_in_a_box_is_a_number_and_a_given_sensor_needs_no_attributes(tmp_path):
+    events = made_up(50, 640, 480, start_us=OFFSET)
+    broken(tmp_path / "a.h5", put("t_offset", np.array([[OFFSET]])))
+    assert same(read_events(tmp_path / "a.h5"), events)
+    broken(tmp_path / "b.h5", size(width=np.array([1, 2])))
+    assert same(read_events(tmp_path / "b.h5", sensor=(640, 480)), events)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("times", [(np.nan, 1.0), (1.0, np.inf), (-np.inf, 1.0), (1.0, 1e300)])
+def test_mvsec_times_that_are_no_times(tmp_path, times):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["davis/left/events"] = np.array([[1.0, 1.0, t, 1.0] for t in times])
+    with pytest.raises(CrossdraftError, match="finite"):
         read_events(tmp_path / "a.h5")
 
 

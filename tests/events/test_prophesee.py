@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import read_events, write_events
+from crossdraft.events import iter_events, read_events, words, write_events
 from tests.events.helpers import made_up, same
 
 
@@ -72,9 +72,36 @@ def test_faery_reads_what_we_pack(tmp_path):
         (pack(EVENTS, size=16), "only CD events"),
         (pack(EVENTS[::-1]), "out of order"),
         (pack([(1, 640, 0, 0)]), "outside the 640x480"),
+        (pack(EVENTS, header=b"% T0 " + b"9" * 20 + b"\n"), "T0 in its header has 20 digits"),
+        (pack(EVENTS, header=b"% T0 " + b"9" * 3000 + b"\n"), "T0 in its header has 3000 digits"),
+        (pack(EVENTS, header=b"% Width " + b"9" * 30 + b"\n% Height 480\n"), "Width in its header has 30"),
+        (pack(EVENTS, header=b"% Width 640\n% Height " + b"9" * 18 + b"\n"), "pixels is impossible"),
+        (b"%" * 100_000, "DAT|header"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, content, words):
     (tmp_path / "a.dat").write_bytes(content)
-    with pytest.raises(CrossdraftError, match=words):
+    with pytest.raises(CrossdraftError, match=words) as caught:
+        read_events(tmp_path / "a.dat")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_number_that_nobody_asks_for_may_be_long(tmp_path):
+    header = b"% T0 1000\n% serial_number " + b"9" * 30 + b"\n% Width 640\n% Height 480\n"
+    (tmp_path / "a.dat").write_bytes(pack(EVENTS, header=header))
+    assert read_events(tmp_path / "a.dat").t.tolist() == [1005, 1006, 1006]
+
+
+@pytest.mark.parametrize("header", [b"% Width 640\n% Height 480\n", b""])
+def test_chunks_are_read_as_far_as_the_window(tmp_path, monkeypatch, header):
+    monkeypatch.setattr(words, "CHUNK_EVENTS", 2)
+    top = (1 << 32) - 2
+    rows = [(top - 4, 1, 1, 0), (top, 639, 2, 1), (3, 3, 3, 0), (4, 4, 4, 1), (9, 5, 5, 0)]
+    (tmp_path / "a.dat").write_bytes(pack(rows, header=header))
+    chunks = list(iter_events(tmp_path / "a.dat"))
+    assert [chunk.t.tolist() for chunk in chunks] == [[top - 4, top], [top + 5, top + 6], [top + 11]]
+    assert {(chunk.width, chunk.height) for chunk in chunks} == {(640, 480)}
+    (tmp_path / "a.dat").write_bytes(pack([*rows, (8, 5, 5, 0)], header=header))
+    assert read_events(tmp_path / "a.dat", end_us=top + 6).t.tolist() == [top - 4, top, top + 5]
+    with pytest.raises(CrossdraftError, match="out of order"):
         read_events(tmp_path / "a.dat")

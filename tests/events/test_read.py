@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import concatenate, iter_events, read_events, write_events
+from crossdraft.events import Excerpt, concatenate, iter_events, read_events, write_events
 from crossdraft.events.read import READERS, detect_format
 from tests.events.helpers import made_up, same
 
@@ -105,3 +105,13 @@ def test_numpy_alone_is_enough_to_import_the_room():
     code = "import sys, crossdraft.events; print(sorted({'h5py', 'cv2', 'av', 'torch', 'faery'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_an_excerpt_remembers_how_its_recording_is_read(tmp_path):
+    events = made_up(400)
+    write_events(tmp_path / "a.txt", events)
+    (tmp_path / "a.rec").write_text((tmp_path / "a.txt").read_text().split("\n", 1)[1])
+    excerpt = Excerpt(tmp_path / "a.rec", 9_000, 20_000, "e2vid", (64, 48))
+    assert same(excerpt.read(), events.slice(9_000, 20_000))
+    with pytest.raises(CrossdraftError, match="no format that we know"):
+        Excerpt(tmp_path / "a.rec").read()

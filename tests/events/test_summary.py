@@ -26,3 +26,10 @@ def test_seconds_count_from_the_first_event(tmp_path):
     write_events(tmp_path / "b.txt", Events.empty(10, 5))
     with pytest.raises(CrossdraftError, match="holds no events"):
         window_in_seconds(tmp_path / "b.txt", None, None, 1.0, None)
+
+
+@pytest.mark.parametrize("second", [float("nan"), float("inf"), float("-inf"), 1e300, 1.1e9])
+def test_a_span_without_sense_is_refused_before_anything_is_read(tmp_path, second):
+    for name, start, end in (("start", second, None), ("end", 0.5, second)):
+        with pytest.raises(CrossdraftError, match=f"The {name} of the span is"):
+            window_in_seconds(tmp_path / "absent.txt", None, None, start, end)

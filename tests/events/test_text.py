@@ -1,4 +1,6 @@
+import tracemalloc
 import zipfile
+from contextlib import suppress
 
 import pytest
 
@@ -70,6 +72,12 @@ def test_nothing_is_read_beyond_the_window(tmp_path, monkeypatch):
         ("4 3\n0.2 0 0 0\n0.1 0 0 0\n", "out of order"),
         ("wide 3\n", "does not begin"),
         ("0 0\n", "impossible"),
+        ("4 3\n1e20 0 0 0\n", "finite numbers below"),
+        ("4 3\n1e305 0 0 0\n", "finite numbers below"),
+        ("4 3\nnan 0 0 0\n0.1 0 0 0\n", "finite numbers below"),
+        ("4 3\n0.1 0 0 1e300\n", "polarity"),
+        ("4 3\n" + "0" * 300 + "1 0 0 0\n", "more than 256 characters"),
+        ("1" * 300 + " 3\n", "more than 256 characters"),
     ],
 )
 def test_bad_lines_are_refused(tmp_path, content, words):
@@ -98,3 +106,38 @@ def test_files_that_are_no_text(tmp_path):
     (tmp_path / "e.zip").write_bytes(damaged)
     with pytest.raises(CrossdraftError):
         read_events(tmp_path / "e.zip")
+
+
+def test_a_line_without_end_is_not_read_to_its_end(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("events.txt", b"4 3\n" + b"1" * 16_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CrossdraftError, match="more than 256 characters"):
+            read_events(tmp_path / "a.zip")
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_blank_lines_are_no_events(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "CHUNK_LINES", 1)
+    (tmp_path / "a.txt").write_text("\n4 3\n\n0.1 0 0 0\n  \n0.2 1 1 1\n\n")
+    assert read_events(tmp_path / "a.txt").t.tolist() == [100_000, 200_000]
+
+
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+def test_damage_in_a_zip_of_any_method_is_one_sentence(tmp_path, method):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
+        archive.writestr(
+            "events.txt", "4 3\n" + "".join(f"0.{i} {i % 4} {i % 3} 1\n" for i in range(100, 300))
+        )
+    whole = (tmp_path / "a.zip").read_bytes()
+    for place in range(0, len(whole), len(whole) // 60):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        (tmp_path / "b.zip").write_bytes(damaged)
+        with suppress(CrossdraftError):
+            assert isinstance(read_events(tmp_path / "b.zip", format="e2vid"), Events)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import resource
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -285,6 +287,55 @@ def test_a_checkpoint_without_head_or_tower(tmp_path, lacking: str, sentence: st
     del weights[lacking]
     with pytest.raises(CrossdraftError, match=sentence):
         convert(tmp_path, weights)
+
+
+@pytest.mark.parametrize("head", [(ROWS + 3, HIDDEN), (ROWS - 3, HIDDEN), (ROWS, HIDDEN + 1), (ROWS,)])
+def test_a_head_that_does_not_match_the_embedding(tmp_path, head: tuple[int, ...]):
+    with pytest.raises(CrossdraftError) as caught:
+        convert(tmp_path, official_weights(ROWS) | {"lm_head.weight": torch.ones(head)})
+    assert f"embedding is [{ROWS}, {HIDDEN}] and its head {list(head)}, but both" in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+@pytest.mark.parametrize(("name", "shape", "sentence"), [
+    ("embeddings.position_embedding.weight", (), "no CLIP tower"),
+    ("embeddings.position_embedding.weight", (0, 128), "square images of whole patches, not 0 pixels"),
+    ("encoder.layers.0.mlp.fc1.weight", (160,), "no CLIP tower"),
+    ("embeddings.patch_embedding.weight", (200, 3, 4, 4), "another shape than OpenAI's|No EventGPT can be built"),
+    ("embeddings.patch_embedding.weight", (128, 3, 0, 0), "not 0 pixels in patches of 0"),
+])  # fmt: skip
+def test_a_tower_of_impossible_shapes(tmp_path, name: str, shape: tuple[int, ...], sentence: str):
+    with pytest.raises(CrossdraftError, match=sentence):
+        convert(tmp_path, official_weights(ROWS) | {f"{TOWER}vision_model.{name}": torch.ones(shape)})
+
+
+def test_quantised_weights_are_refused(tmp_path):
+    small = {"model.norm.weight": torch.ones(HIDDEN, dtype=torch.int8)}
+    with pytest.raises(CrossdraftError, match=r"1 of no floating-point type \(.*norm.weight torch.int8\)"):
+        convert(tmp_path, official_weights(ROWS) | small)
+
+
+@pytest.mark.parametrize("limit", [10_000, 200_000])
+def test_a_full_disk_is_told_in_a_sentence(tmp_path, limit: int):
+    """The tokenizer does not fit below the first limit, the weights not below the second."""
+    write_official(tmp_path / "source", official_weights(ROWS), byte_tokenizer(ROWS))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(CrossdraftError, match=r"Cannot write .*out \(.*\); free some space"):
+            convert_eventgpt(tmp_path / "source", tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def test_a_place_that_is_no_folder(tmp_path):
+    source = write_official(tmp_path / "source", official_weights(ROWS), byte_tokenizer(ROWS))
+    (tmp_path / "file").touch()
+    with pytest.raises(CrossdraftError, match=r"Cannot write .*out: File exists; choose a folder"):
+        convert_eventgpt(source, tmp_path / "file" / "out")
 
 
 @pytest.mark.parametrize("pickled", [False, True])

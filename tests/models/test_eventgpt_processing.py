@@ -13,6 +13,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, read_events
 from crossdraft.models import EventGPTConfig, EventGPTForConditionalGeneration
 from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
+from crossdraft.models.eventgpt.faults import told_as
 from crossdraft.models.eventgpt.processing import Canvas
 from tests.models.conftest import TEXT, VISION
 from tests.models.official import byte_tokenizer
@@ -120,6 +121,19 @@ def test_the_release_canvas_is_cut_to_each_slice(tokenizer):
     assert steps(pixels, processor_of(8, 2, tokenizer).pixels(events)) > 20
 
 
+def test_a_release_canvas_of_one_row_is_what_hf_makes_of_it(tokenizer):
+    """Slices that reach only the first row: 1x1280 and 1x640 canvases, of which the crop keeps a few columns."""
+    rows = ((1279, 0, 1), (638, 0, 0), (641, 0, 1), (639, 0, 1), (318, 0, 0), (320, 0, 0))
+    events = events_of(*rows, width=1280, height=720)
+    expected = [
+        canvas_of(1, 1280, x1279y0=RED, x638y0=BLUE, x641y0=RED),
+        canvas_of(1, 640, x639y0=RED, x318y0=BLUE, x320y0=BLUE),
+    ]
+    pixels = processor_of(28, 2, tokenizer, "release").pixels(events)
+    assert steps(pixels, hf_pixels(expected, 28)) <= 1 + 1e-3
+    assert pixels.std() > 0.1  # and something is seen
+
+
 def test_the_train_canvas_is_480_by_640_and_red_wins(tokenizer):
     events = events_of((639, 479, 0), (100, 100, 1), (320, 240, 1), (320, 240, 0), width=640, height=480)
     red = [canvas_of(480, 640, x639y479=BLUE, x100y100=RED), canvas_of(480, 640, x320y240=RED)]
@@ -222,7 +236,17 @@ def test_a_folder_that_lacks_a_file_says_which(tokenizer, model, tmp_path, name:
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", "3", '{"canvas": "round"}', '{"canvas": [0, 4]}', '{"colour": 1}', '{"template": "{event}"}'],
+    [
+        "{",
+        "[]",
+        "3",
+        '{"mean": [1, 2]}',
+        '{"std": ["a", "b", "c"]}',
+        '{"canvas": "round"}',
+        '{"canvas": [0, 4]}',
+        '{"colour": 1}',
+        '{"template": "{event}"}',
+    ],
 )
 def test_a_damaged_processor_file_is_one_sentence(tmp_path, text: str):
     path = tmp_path / "processor_config.json"
@@ -231,12 +255,65 @@ def test_a_damaged_processor_file_is_one_sentence(tmp_path, text: str):
         ProcessorOptions.load(path)
 
 
-def test_a_damaged_model_config_is_one_sentence(tokenizer, model, tmp_path):
-    model.save_pretrained(tmp_path)
-    EventGPTProcessor(model.config, tokenizer).save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "eventgpt"})[:-3])
-    with pytest.raises(CrossdraftError, match="is damaged"):
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"text_config": 3}, "text_config of an EventGPT must hold the fields of a LlamaConfig."),
+        ({"vision_config": "x"}, "vision_config of an EventGPT must hold the fields of a CLIPVisionConfig."),
+        ({"event_token_id": "x"}, "The event placeholder 'x' is outside the vocabulary"),
+        ({"event_token_id": 999}, "The event placeholder 999 is outside the vocabulary of 300 ids"),
+        ({"num_event_frames": 2.5}, "An event window needs at least one frame, not 2.5."),
+        ({"vision_config": VISION | {"patch_size": 0}}, "not 8 pixels in patches of 0."),
+        ({"vision_config": VISION | {"image_size": [8, 8]}}, "not [8, 8] pixels in patches of 4."),
+        (
+            {"vision_config": VISION | {"image_size": "a"}},
+            "{folder}/config.json is damaged (Validation error",
+        ),
+        ({"dtype": "nope"}, "{folder}/config.json is damaged (module 'torch' has no attribute 'nope')"),
+    ],
+)
+def test_a_damaged_model_config_is_one_sentence(tokenizer, config, tmp_path, change, says: str):
+    """Our own sentences come as they are; a library's words come in ours."""
+    config.save_pretrained(tmp_path)
+    EventGPTProcessor(config, tokenizer).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CrossdraftError) as caught:
         EventGPTProcessor.from_pretrained(tmp_path)
+    sentence, expected = str(caught.value), says.replace("{folder}", str(tmp_path))
+    assert expected in sentence
+    assert sentence.startswith(expected) or not says.startswith(("{", "The", "text", "An event"))
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff\xfe"])
+def test_a_file_that_is_no_json_object_is_named(tokenizer, config, tmp_path, name: str, content: bytes):
+    config.save_pretrained(tmp_path)
+    EventGPTProcessor(config, tokenizer).save_pretrained(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(
+        CrossdraftError, match=r"config\.json (is not|must hold)|The tokenizer in .* is damaged"
+    ):
+        EventGPTProcessor.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("gone"), KeyError("gone"), Exception("gone"), ValueError("go\nne")]
+)
+def test_what_a_library_raises_is_told(error: Exception):
+    with pytest.raises(CrossdraftError, match=r"^The file is damaged \('?go ?ne'?\); mend it\.$"):  # noqa: SIM117
+        with told_as("The file is damaged", "mend it"):
+            raise error
+
+
+@pytest.mark.parametrize(
+    "error", [CrossdraftError("one sentence"), NameError("a bug"), AssertionError("a bug")]
+)
+def test_our_own_sentences_and_bugs_pass(error: Exception):
+    with pytest.raises(type(error)) as caught, told_as("The file is damaged", "mend it"):
+        raise error
+    assert caught.value is error
 
 
 def test_windows_that_do_not_fit_are_refused(tokenizer):

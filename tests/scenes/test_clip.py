@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.events import read_events
 from crossdraft.scenes import (
     KINDS,
@@ -75,3 +76,10 @@ def test_a_contact_sheet_shows_video_and_events():
     below = page[found[0] + 260 :]
     assert (below == (255, 0, 0)).all(-1).any()
     assert (below == (0, 0, 255)).all(-1).any()
+
+
+def test_a_folder_that_is_a_file_is_one_sentence(tmp_path):
+    (tmp_path / "clips").write_text("mine")
+    with pytest.raises(CrossdraftError, match=r"Cannot write .*clips/scene-2000010\.mp4"):
+        write_clip(SCENE, tmp_path / "clips")
+    assert (tmp_path / "clips").read_text() == "mine"

@@ -126,3 +126,9 @@ def test_lamps_do_not_tell_the_lead_vehicles_motion():
 def test_bad_requests_are_refused(times, size):
     with pytest.raises(CrossdraftError, match="give a list of times and a size"):
         render(make_scene(0), times, size)
+
+
+@pytest.mark.parametrize("times", [[-0.01], [0.5, 1.01], [float("nan")], [float("inf")]])
+def test_times_outside_the_clip_are_refused(times):
+    with pytest.raises(CrossdraftError, match="lasts from 0 to 1 s"):
+        render(make_scene(0), times, 56)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.image_processing_backends import PilBackend
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
@@ -17,6 +18,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.preprocess import centre_crop, normalise, patchify, preprocess, resize, resized
 from crossdraft.video.spec import FrameSpec, PixelBudget
+from crossdraft.video.strip import kept_weights, resize_kept
 
 HALF = (0.5, 0.5, 0.5)
 SIDES = (17, 64, 101, 224, 333, 480)
@@ -88,6 +90,61 @@ def test_the_comparison_sees_a_missing_antialias_and_a_shifted_crop() -> None:
     assert steps(normalise(whole[..., left : left + 224], spec), theirs, spec).max() > 5
 
 
+LONG = [(8, 1000), (1000, 8), (3, 900), (640, 64), (1, 300)]
+
+
+@pytest.mark.parametrize(("height", "width"), LONG)
+def test_long_frames_equal_clip_s_too(height: int, width: int) -> None:
+    spec, frames = FrameSpec(size=96, crop=(96, 96)), torch.cat([scene(height, width), noise(height, width)])
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 96}, crop_size={"height": 96, "width": 96})
+    assert steps(preprocess(frames, spec), by_hf(processor, frames), spec).max() < 1.01
+
+
+@pytest.mark.parametrize("resample", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("crop", [(60, 31), (40, 53), (100, 100)])
+@pytest.mark.parametrize(("height", "width"), [(101, 77), (64, 480), (333, 101), (17, 17)])
+def test_what_the_crop_keeps_is_what_the_whole_gives(
+    height: int, width: int, crop: tuple[int, int], resample: str
+) -> None:
+    pixels = scene(height, width).movedim(-1, 1)
+    for size in (31, 100):
+        whole = centre_crop(resize(pixels, size, resample), crop)
+        kept = centre_crop(resize_kept(pixels, resized(height, width, size), crop, resample), crop)
+        assert (whole.int() - kept.int()).abs().max() <= 1
+
+
+def test_the_weights_of_a_worked_axis() -> None:
+    """4 pixels to 8, the middle 2 kept: their centres are at 1.75 and 2.25 of the source."""
+    weights, start, stop = kept_weights(4, 8, 2, "bilinear")
+    assert (weights.tolist(), start, stop) == ([[0.75, 0.25], [0.25, 0.75]], 1, 3)
+
+
+def test_only_the_source_under_the_crop_is_read() -> None:
+    """16x16384 to 336x344064, of which 336 columns are kept: 16 of the source, and two more at either edge."""
+    weights, start, stop = kept_weights(16384, 344064, 336, "bicubic")
+    assert (weights.shape, start, stop) == ((336, 20), 8182, 8202)
+
+
+class Largest(TorchDispatchMode):
+    """The elements of the largest tensor that any operation made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.elements = max(self.elements, out.numel() if isinstance(out, Tensor) else 0)
+        return out
+
+
+@pytest.mark.parametrize(("height", "width"), [(16, 16384), (16384, 16), (1, 5000)])
+def test_the_work_on_a_long_frame_follows_the_crop(height: int, width: int) -> None:
+    """Resized whole, the first would be 336x344064: a thousand times what is kept of it."""
+    frames = torch.zeros(2, height, width, 3, dtype=torch.uint8)
+    with Largest() as largest:
+        preprocess(frames, FrameSpec(size=336, crop=(336, 336)))
+    assert largest.elements <= max(2 * 3 * 336 * 336, frames.numel())
+
+
 def test_a_crop_larger_than_the_frame_pads_like_hf() -> None:
     spec, frames = FrameSpec(size=31, crop=(40, 53)), scene(45, 60)
     processor = CLIPImageProcessorPil(size={"shortest_edge": 31}, crop_size={"height": 40, "width": 53})
@@ -122,9 +179,11 @@ def test_pixel_budgets_are_qwens(height: int, width: int, low: int, more: int) -
     assert resized(height, width, budget) == smart_resize(height, width, 28, budget.low, budget.high)
 
 
-def test_a_frame_too_narrow_for_a_budget() -> None:
+def test_a_frame_too_narrow_for_a_budget_or_to_be_kept_whole() -> None:
     with pytest.raises(CrossdraftError, match="too narrow"):
         resized(10, 2001, PixelBudget(3136, 100_000))
+    with pytest.raises(CrossdraftError, match="Frames of 1x201 are too narrow; crop them to 200:1 or less"):
+        preprocess(torch.zeros(1, 201, 1, 3, dtype=torch.uint8), FrameSpec(size=8, crop=None))
 
 
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (101, 77), (240, 320), (57, 300)])

@@ -4,10 +4,13 @@ import logging
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
+import av
 import numpy as np
 import pytest
 import torch
+from av.video.stream import VideoStream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -164,6 +167,23 @@ def test_a_file_cut_in_its_index_cannot_be_read(clip: Path, tmp_path: Path) -> N
     path.write_bytes(content[: content.index(b"stbl")])
     with pytest.raises(CrossdraftError, match="cut off"):
         read_frames(path)
+
+
+def test_colours_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
+    """Colours kept as YCgCo, which FFmpeg's scaler does not take in this form; a damaged file may claim it too."""
+    path = tmp_path / "ycgco.mp4"
+    with path.open("w+b") as file, av.open(file, "w", format="mp4") as out:
+        stream = cast("VideoStream", out.add_stream("h264", rate=FPS))
+        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv420p"
+        stream.codec_context.colorspace = 8
+        for index in range(3):
+            frame = av.VideoFrame.from_ndarray(picture(index), format="rgb24").reformat(format="yuv420p")
+            frame.colorspace = 8
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    for read in (read_frames, lambda path: list(iter_frames(path))):
+        with pytest.raises(CrossdraftError, match=r"Frame 0 of .*ycgco.mp4 has colours that .* RGB"):
+            read(path)
 
 
 def readable_or_one_sentence(path: Path) -> None:

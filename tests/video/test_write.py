@@ -24,9 +24,29 @@ def test_what_is_written_comes_back(clip: Path) -> None:
         assert np.abs(frame.astype(int) - picture(index)).mean() < 3
 
 
+def test_the_same_frames_give_the_same_bytes(tmp_path: Path) -> None:
+    """Whatever lies in memory, and however many cores there are: x264 notes its settings in the stream."""
+    frames = np.random.default_rng(0).integers(0, 256, (8, 28, 28, 3), np.uint8).repeat(8, 1).repeat(8, 2)
+    found, ballast = set(), []
+    for size in (1, 1 << 12, 1 << 16, 1 << 20):
+        ballast.append(np.full(size, 255, np.uint8))
+        write_mp4(tmp_path / "clip.mp4", frames, 24)
+        found.add((tmp_path / "clip.mp4").read_bytes())
+    assert len(found) == 1
+    content = found.pop()
+    assert b" threads=1 " in content
+    assert b" mbtree=0 " in content
+
+
 def test_a_fractional_rate_is_kept(tmp_path: Path) -> None:
     write_mp4(tmp_path / "ntsc.mp4", [picture(0)] * 4, Fraction(30000, 1001))
     assert probe(tmp_path / "ntsc.mp4").fps == pytest.approx(30000 / 1001)
+
+
+@pytest.mark.parametrize("fps", [0.001, 1000])
+def test_the_slowest_and_the_fastest_rate(tmp_path: Path, fps: float) -> None:
+    write_mp4(tmp_path / "clip.mp4", [picture(0), picture(1)], fps)
+    assert [time_s for time_s, _ in iter_frames(tmp_path / "clip.mp4")] == pytest.approx([0, 1 / fps])
 
 
 def test_a_higher_crf_makes_a_smaller_file(tmp_path: Path) -> None:
@@ -56,7 +76,11 @@ def test_the_index_comes_first_so_that_a_partial_download_plays(clip: Path) -> N
         ([picture(0).astype(np.float32)], 24, 18, "uint8"),
         ([picture(0)[..., 0]], 24, 18, "uint8"),
         ([picture(0)], 0, 18, "fps"),
+        ([picture(0)], -24, 18, "fps"),
+        ([picture(0)], 1e-6, 18, "fps is 1e-06; give a rate of 0.001 to 1000"),
+        ([picture(0)], 1e9, 18, "fps"),
         ([picture(0)], float("nan"), 18, "fps"),
+        ([picture(0)], float("inf"), 18, "fps"),
         ([picture(0)], 24, 52, "crf"),
     ],
 )
@@ -101,5 +125,6 @@ except CrossdraftError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "Cannot write" in done.stdout
+    assert f"Cannot write {tmp_path / 'out.mp4'}: File too large; is the disk full?" in done.stdout
+    assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ from crossdraft.bench.blank import blank_window
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import peak_rss_of
 from crossdraft.bench.measure import Contestant, Run
+from crossdraft.bench.names import check_names
 from crossdraft.bench.peers import Assistant, HFContestant
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
@@ -107,19 +108,28 @@ def run_of(answer: Answer, total_s: float) -> Run:
     )
 
 
+def check_methods(names: Sequence[str]) -> None:
+    """Refuse names that make no race; loads nothing.
+
+    Raises:
+        CrossdraftError: no name, an unknown one, or one that stands there twice.
+    """
+    if not names:
+        raise CrossdraftError(f"No method is named; choose among {', '.join(METHODS)}.")
+    check_names("method", names, METHODS)
+    if len(set(names)) != len(names):
+        raise CrossdraftError(f"A method is named twice in {', '.join(names)}; name each once.")
+
+
 def line_up(
     names: Sequence[str], target: Target, models: Models, cores: Cores | None
 ) -> dict[str, Contestant]:
     """The contestants by name, in the order given. Close them all when done.
 
     Raises:
-        CrossdraftError: an unknown name, or a model that cannot be loaded.
+        CrossdraftError: as `check_methods`, or a model cannot be loaded.
     """
-    unknown = [name for name in names if name not in METHODS]
-    if unknown or not names:
-        raise CrossdraftError(f"Unknown method '{(*unknown, '')[0]}'; choose among {', '.join(METHODS)}.")
-    if len(set(names)) != len(names):
-        raise CrossdraftError(f"A method is named twice in {', '.join(names)}.")
+    check_methods(names)
     made: dict[str, Contestant] = {}
     try:
         plain = models.load_target(packed=False) if any(name.startswith("hf") for name in names) else target

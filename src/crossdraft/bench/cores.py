@@ -2,13 +2,13 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
+from itertools import count
 
 from crossdraft.errors import CrossdraftError
+
+MOST_SPANS, MOST_LETTERS = 8, 40  # of a list in an error message
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,31 +51,44 @@ def parse_cores(text: str, allowed: Sequence[int]) -> tuple[int, ...]:
     Raises:
         CrossdraftError: not a list of numbers, or a core that is not in `allowed`.
     """
-    cores: list[int] = []
+    cores: set[int] = set()
     for part in text.split(","):
-        if not re.fullmatch(r"\d+(-\d+)?", part):
-            raise CrossdraftError(f"'{text}' is no list of cores; write it as 0, 0,2 or 0-3.")
-        first, _, last = part.partition("-")
-        cores += range(int(first), int(last or first) + 1)
-    absent = sorted(set(cores) - set(allowed))
-    if absent or not cores:
-        raise CrossdraftError(
-            f"'{text}' names core {absent or 'none'}, but this process may use only {', '.join(map(str, allowed))}."
-        )
-    return tuple(sorted(set(cores)))
+        first, last = _ends(part, text)
+        cores.update(core for core in allowed if first <= core <= last)
+        # Counted up from the first, so that a range of a billion cores is refused as soon as one is absent.
+        absent = next(core for core in count(first) if core > last or core not in allowed)
+        if absent <= last:
+            raise CrossdraftError(
+                f"'{_cut(text)}' names core {absent}, but this process may use only {spans(allowed)}."
+            )
+    return tuple(sorted(cores))
 
 
-@contextmanager
-def pinned(cores: Sequence[int] | None) -> Iterator[None]:
-    """Bind this thread, and those it starts inside, to the cores, one torch thread for each; `None` = as it is."""
-    if cores is None:
-        yield
-        return
-    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    os.sched_setaffinity(0, cores)
-    torch.set_num_threads(len(cores))
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-        torch.set_num_threads(threads)
+def spans(cores: Sequence[int]) -> str:
+    """Cores for people, neighbours drawn together, and no more of them than can be read.
+
+    >>> spans((0, 1, 2, 5))
+    '0-2, 5'
+    """
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    more = f" … ({len(cores)} in all)" if len(shown) > MOST_SPANS else ""
+    return ", ".join(shown[:MOST_SPANS]) + more
+
+
+def _ends(part: str, text: str) -> tuple[int, int]:
+    """First and last core of `3` or `0-3`."""
+    found = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part.strip())
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if first > last:
+        raise CrossdraftError(f"'{_cut(text)}' is no list of cores; write it as 0, 0,2 or 0-3.")
+    return first, last
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"

@@ -7,6 +7,7 @@ import torch
 
 from crossdraft.bench.workload import Item
 from crossdraft.engine.conformance import full_forward
+from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 
 
@@ -39,7 +40,8 @@ def find_divergence(
     if tuple(expected) == tuple(found):
         return None
     position = first_difference(expected, found)
-    return Divergence(item.seed, item.request.prompt, position, top2_gap(target, item, expected[:position]))
+    gap = top2_gap(target, item.request, expected[:position])
+    return Divergence(item.seed, item.request.prompt, position, gap)
 
 
 def first_difference(left: Sequence[int], right: Sequence[int]) -> int:
@@ -48,8 +50,8 @@ def first_difference(left: Sequence[int], right: Sequence[int]) -> int:
     return next((i for i, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
-def top2_gap(target: Target, item: Item, prefix: Sequence[int]) -> float:
+def top2_gap(target: Target, request: Request, prefix: Sequence[int]) -> float:
     """How far the target's first choice behind an answer's prefix is ahead of its second, in logits."""
-    logits = full_forward(target, target.prepare(item.request), prefix)
+    logits = full_forward(target, target.prepare(request), prefix)
     first, second = torch.topk(logits.double(), 2).values.tolist()
     return first - second

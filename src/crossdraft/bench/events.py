@@ -1,13 +1,10 @@
-"""`python -m crossdraft.bench.events`: how long event frames, slices of a recording, and simulation take.
+"""`crossdraft bench events`: how long event frames, slices of a recording, and simulation take.
 
 The recordings are made on the spot: a textured scene that slides past a simulated 640x480 sensor, brought to the
 rate of a busy DSEC drive and repeated for some seconds. `--recording FILE` repeats a real window instead. The
 sliced file lies in the page cache, as after any first reading.
 """
 
-import argparse
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from crossdraft.bench.environment import environment
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Simulator, eventgpt_frames, read_events, write_dsec_h5
@@ -26,6 +22,9 @@ from crossdraft.events.simulate import PRESETS
 WIDTH, HEIGHT = 640, 480
 WINDOW_US = 50_000
 RATE_MEV_S = 5.87  # the busiest of the real windows that the project was measured on
+LONGEST_S = 60  # of the made-up file: 350 million events at the rate above
+SIMULATED = ("clean", "default", "noisy")
+ROWS = 2 + len(SIMULATED)
 SMALL, SMALL_HZ = 112, 500  # the sensor and rate of the training scenes
 
 
@@ -39,11 +38,28 @@ class Timing:
     reach_ms: float | None
 
 
-def measure(window: Events, seconds: float, repeats: int) -> list[Timing]:
+def run_events(
+    recording: Path | None, seconds: float, repeats: int, tick: Callable[[str], None]
+) -> list[Timing]:
+    """All the measurements; `tick` is told the name of each when it is done.
+
+    Raises:
+        CrossdraftError: a file too short to slice, or longer than makes sense to write; no run; or as `read_events`.
+    """
+    if not 1 <= seconds <= LONGEST_S:
+        raise CrossdraftError(f"A file of {seconds:g} s cannot be sliced; give 1 to {LONGEST_S} seconds.")
+    if repeats < 1:
+        raise CrossdraftError(f"The number of repeats is {repeats}; run each measurement at least once.")
+    timings = []
+    for timing in measure(window_of(recording), seconds, repeats):
+        timings.append(timing)
+        tick(timing.name)
+    return timings
+
+
+def measure(window: Events, seconds: float, repeats: int) -> Iterator[Timing]:
     """Frames of the window; a slice of 1 s out of a file of `seconds` at the window's rate; simulation."""
-    timings = [
-        timed("5 EventGPT frames of a 50 ms window", window, lambda _: eventgpt_frames(window), repeats, 10)
-    ]
+    yield timed("5 EventGPT frames of a 50 ms window", window, lambda _: eventgpt_frames(window), repeats, 10)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.h5"
         write_dsec_h5(path, repeated(window, seconds))
@@ -52,8 +68,9 @@ def measure(window: Events, seconds: float, repeats: int) -> list[Timing]:
         def one_second(i: int) -> Events:
             return read_events(path, start_us=int(starts[i]), end_us=int(starts[i]) + 1_000_000)
 
-        timings.append(timed("1 s slice of a DSEC h5", one_second(0), one_second, repeats, 400))
-    return timings + [simulation(preset, repeats) for preset in ("clean", "default", "noisy")]
+        yield timed("1 s slice of a DSEC h5", one_second(0), one_second, repeats, 400)
+    for preset in SIMULATED:
+        yield simulation(preset, repeats)
 
 
 def timed(
@@ -109,49 +126,38 @@ def repeated(window: Events, seconds: float) -> Iterator[Events]:
         yield Events(window.x, window.y, window.t + i * WINDOW_US, window.p, window.width, window.height)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m crossdraft.bench.events", description="Time the work on events."
-    )
-    parser.add_argument(
-        "--recording", type=Path, help="a real recording of at least 50 ms instead of a made-up one"
-    )
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of the file that is sliced")
-    parser.add_argument("--repeats", type=int, default=20, help="runs of each measurement")
-    parser.add_argument("--json", action="store_true", help="report as JSON")
-    options = parser.parse_args(arguments)
-    if options.seconds < 1 or options.repeats < 1:
-        parser.error("give --seconds of at least 1 and --repeats of at least 1")
-    try:
-        window = synthetic_window() if options.recording is None else _first_window(options.recording)
-        print("measuring …", file=sys.stderr)  # noqa: T201
-        timings = measure(window, options.seconds, options.repeats)
-    except CrossdraftError as error:
-        print(f"crossdraft: {error}", file=sys.stderr)  # noqa: T201
-        return 2
-    source = "synthetic" if options.recording is None else str(options.recording)
-    print(_report(timings, source, options.json))  # noqa: T201
-    return 0
+def window_of(recording: Path | None) -> Events:
+    """The first 50 ms of a recording, or a made-up window.
+
+    Raises:
+        CrossdraftError: as `read_events`.
+    """
+    if recording is None:
+        return synthetic_window()
+    whole = read_events(recording)
+    return whole.slice(whole.t0, whole.t0 + WINDOW_US)
 
 
-def _report(timings: list[Timing], source: str, as_json: bool) -> str:
-    if as_json:
-        rows = [asdict(timing) for timing in timings]
-        return json.dumps({"environment": environment(), "recording": source, "timings": rows}, indent=2)
-    lines = [f"recording: {source}"]
+def to_json(timings: Sequence[Timing], recording: Path | None) -> dict[str, object]:
+    """Plain values."""
+    return {"recording": source_of(recording), "timings": [asdict(timing) for timing in timings]}
+
+
+def lines(timings: Sequence[Timing], recording: Path | None) -> list[str]:
+    """The result for people."""
+    out = [f"recording: {source_of(recording)}"]
     for timing in timings:
         aim = "" if timing.reach_ms is None else f", to reach {timing.reach_ms:g}"
         ms = timing.ms
-        lines.append(
+        out.append(
             f"{timing.name}: {ms.median:.3g} ms ({ms.q1:.3g} to {ms.q3:.3g}){aim}; {timing.events:,} events"
         )
-    return "\n".join(lines)
+    return out
 
 
-def _first_window(path: Path) -> Events:
-    whole = read_events(path)
-    return whole.slice(whole.t0, whole.t0 + WINDOW_US)
+def source_of(recording: Path | None) -> str:
+    """What was measured on, in words."""
+    return "synthetic" if recording is None else str(recording)
 
 
 def _texture(rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -163,7 +169,3 @@ def _texture(rng: np.random.Generator) -> NDArray[np.uint8]:
             sums, range(sums.shape[axis] - 8), axis
         )
     return np.clip(110 + 55 * noise / noise.std(), 5, 250).astype(np.uint8)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -20,6 +20,7 @@ from crossdraft.engine.target import Target
 
 WAVE = 12  # pairs in memory at a time
 BATCHES = (1, 2, 3, 4)
+MOST_GAPS = 8  # in a line for people; the JSON has them all
 Tick = Callable[[str], None]
 
 
@@ -39,6 +40,13 @@ class Check:
     def equal(self) -> int:
         """Answers that were identical."""
         return self.total - len(self.divergences)
+
+    @property
+    def remark(self) -> str:
+        """For people: how close the calls were where it parted, and what the engine wanted to be known."""
+        gaps = ", ".join(f"{divergence.gap:.2g}" for divergence in self.divergences[:MOST_GAPS])
+        told = [f"top-2 logit gaps: {gaps}"] if gaps else []
+        return " ".join([*told, *sorted(self.notes)])
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""

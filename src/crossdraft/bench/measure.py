@@ -1,10 +1,11 @@
-"""Running contestants against each other: interleaved, in one process, the order rotated from run to run."""
+"""Running contestants against each other: interleaved, in one process, in balanced order."""
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from crossdraft.bench.order import orders
 from crossdraft.bench.workload import Item
 from crossdraft.errors import CrossdraftError
 
@@ -65,6 +66,10 @@ class Results:
         """All runs of a contestant."""
         return [run for repeats in self.runs[name] for run in repeats]
 
+    def tokens(self, name: str) -> list[int]:
+        """Tokens of each pair, repeats added up."""
+        return [sum(len(run.tokens) for run in repeats) for repeats in self.runs[name]]
+
     def seconds(self, name: str) -> list[float]:
         """Total time of each pair, repeats added up."""
         return [sum(run.total_s for run in repeats) for repeats in self.runs[name]]
@@ -79,8 +84,8 @@ def measure(
 ) -> Results:
     """Let every contestant answer every pair `repeats` times.
 
-    Whatever disturbs the machine for a while (another process, heat) then falls on all of them, and the rotation
-    sees to it that none always runs behind the same predecessor.
+    Whatever disturbs the machine for a while (another process, heat) then falls on all of them, and the order (see
+    `orders`) sees to it that none always runs behind the same predecessor.
 
     Args:
         contestants: by name.
@@ -92,7 +97,7 @@ def measure(
     """
     if repeats < 1:
         raise CrossdraftError(f"The number of repeats is {repeats}; run each pair at least once.")
-    names = list(contestants)
+    names, turns = list(contestants), orders(list(contestants))
     results = Results({name: [[] for _ in items] for name in names})
     for item in warm_ups:
         for name in names:
@@ -102,23 +107,13 @@ def measure(
     gc.freeze()  # the models' many objects need no scanning while the clock runs
     try:
         for pair, item in enumerate(items):
-            for repeat in range(repeats):
-                for name in rotated(names, pair + repeat):
+            for _ in range(repeats):
+                for name in next(turns):
                     results.runs[name][pair].append(contestants[name].answer(item))
                     _tell(tick, name)
     finally:
         gc.unfreeze()
     return results
-
-
-def rotated(names: Sequence[str], by: int) -> list[str]:
-    """The names in turn, starting with another one each time.
-
-    >>> rotated(["a", "b", "c"], 4)
-    ['b', 'c', 'a']
-    """
-    start = by % len(names)
-    return [*names[start:], *names[:start]]
 
 
 def _tell(tick: Callable[[str], None] | None, name: str) -> None:

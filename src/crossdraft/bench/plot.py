@@ -1,8 +1,10 @@
 """The time per stage as stacked bars."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 
 if TYPE_CHECKING:
@@ -18,6 +20,20 @@ STAGES = {  # in the order of an answer, with colours that stay apart in greysca
     "engine": "#aa3355",
     "other": "#dddddd",
 }
+
+PER = {"answer": "", "token": " per token"}
+
+
+def check_plot(path: Path) -> None:
+    """Refuse what `plot` could not write, before minutes are spent on what it should show.
+
+    Raises:
+        CrossdraftError: the name is no PNG's.
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    if path.suffix.lower() != ".png":
+        raise CrossdraftError(f"--plot writes PNG; name a file that ends in .png, not {path}.")
+    import_module("matplotlib.figure")
 
 
 def plot(report: "Report", path: Path) -> None:
@@ -40,7 +56,8 @@ def plot(report: "Report", path: Path) -> None:
             [ttft, ttft], [row - 0.35, row + 0.35], color="black", lw=1.5, label="TTFT" if row == 0 else None
         )
         speedup = method.speedups.get("target")
-        axes.text(end, row, f" {end:.0f} ms" + (f", {speedup.value:.2f}×" if speedup else ""), va="center")
+        times = f", {speedup.value:.2f}×{PER[method.per]}" if speedup else ""
+        axes.text(end, row, f" {end:.0f} ms{times}", va="center")
     axes.set_xlim(0, max(left) * 1.22)
     axes.set_xlabel("mean time of an answer on the target's lane, ms")
     work = report.workload

@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from crossdraft.bench.suite import Report
 
 
+SPEEDUPS = {  # what the table of speedups compares
+    "answer": "Σ time of the baseline / Σ time of the method",
+    "token": "time per token of the baseline / that of the method",
+}
+FEW_PAIRS = 10  # fewer give a bootstrap too little to draw from
+
+
 def to_json(report: "Report") -> dict[str, object]:
     """The whole report in plain values; times in milliseconds as {median, q1, q3}."""
     return {
@@ -21,8 +28,14 @@ def to_json(report: "Report") -> dict[str, object]:
 
 
 def method_json(method: Method) -> dict[str, object]:
-    """One method. `speedup` is against the target alone; `speedups` holds every baseline that ran."""
-    speedups = [{**interval.to_json(), "against": against} for against, interval in method.speedups.items()]
+    """One method. `speedup` is against the target alone if it ran; `speedups` holds every baseline that ran.
+
+    Each says what it is `against`, and whether it compares the times per `answer` or, when sampling, per `token`.
+    """
+    speedups = [
+        {**interval.to_json(), "against": against, "per": method.per}
+        for against, interval in method.speedups.items()
+    ]
     identical = None if method.equal is None else {"equal": method.equal, "total": method.total}
     return {
         "name": method.name,
@@ -58,7 +71,7 @@ def tables(report: "Report") -> "list[Table]":
     title = f"{work['pairs']} held-out pairs × {work['repeats']}, answers of {work['mean_tokens']} tokens on average"
     times = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=_caption(report))
     speedups = Table(
-        title="Σ time of the baseline / Σ time of the method [95 % bootstrap]", box=box.SIMPLE_HEAD
+        title=f"{SPEEDUPS[report.methods[0].per]} [95 % bootstrap over pairs]", box=box.SIMPLE_HEAD
     )
     for head in ("method", "identical", "TTFT ms", "total ms", "tok/s", "τ", "hidden", "prefill", "engine"):
         times.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
@@ -71,10 +84,9 @@ def tables(report: "Report") -> "list[Table]":
 
 
 def _cells(method: Method) -> list[str]:
-    identical = "sampled" if method.equal is None else f"{method.equal}/{method.total}"
     return [
         method.name,
-        identical if method.lossless else f"[red]{identical}[/]",
+        _identical(method),
         f"{method.ttft.median * 1e3:.1f}",
         f"{method.latency.median * 1e3:.1f}",
         f"{method.tokens_per_s:.0f}",
@@ -85,12 +97,33 @@ def _cells(method: Method) -> list[str]:
     ]
 
 
+def _identical(method: Method) -> str:
+    if method.equal is None:  # sampled, or there was no target to compare with
+        return "–"
+    found = f"{method.equal}/{method.total}"
+    return found if method.lossless else f"[red]{found}[/]"
+
+
 def _caption(report: "Report") -> str:
+    from rich.markup import escape
+
     gaps = [f"{d.gap:.2g}" for method in report.methods for d in method.divergences]
     told = [f"top-2 logit gaps at divergences: {', '.join(gaps[:8])}"] if gaps else []
     notes = sorted({note for method in report.methods for note in method.notes})
     legend = "prefill = slowdown of the target's reading; engine = its own part of a round"
-    return "\n".join([legend, *told, *notes])
+    return "\n".join([legend, *_caveats(report), *told, *map(escape, notes)])
+
+
+def _caveats(report: "Report") -> list[str]:
+    """What a reader must know before comparing rows."""
+    told = []
+    if report.methods[0].per == "token":
+        told.append("sampled: the tokens may differ, so none are compared, and speedups are per token")
+    elif report.methods[0].equal is None:
+        told.append("the target alone did not run: no tokens are compared")
+    if report.pairs < FEW_PAIRS:
+        told.append(f"fewer than {FEW_PAIRS} pairs: the intervals are narrower than the truth")
+    return told
 
 
 def _percent(value: float | None, *, sign: bool = False) -> str:

@@ -1,11 +1,10 @@
 """`crossdraft bench scale`: what needs no trained weights, at any size, on CPU and CUDA.
 
 Runs where only torch, transformers and numpy are installed: `python -m crossdraft.bench.scale --config 0.5b
---random-init --device cpu`.
+--device cpu`. That is why its options are read by argparse.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -14,15 +13,19 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
-from crossdraft.bench.cores import choose_cores, pinned
+from crossdraft.bench.cores import choose_cores
+from crossdraft.bench.environment import environment
+from crossdraft.bench.outputs import STDOUT, check_writable, write_json
 from crossdraft.bench.scale_beside import Beside, DraftCost, Say, Where, measure_drafter
 from crossdraft.bench.scale_models import DRAFTERS, TARGETS, parameters, random_target, shape_of
 from crossdraft.bench.scale_passes import bandwidth, bound_of, measure_passes, measure_reading
 from crossdraft.bench.scale_report import Measured, Scale, lines, to_json
+from crossdraft.engine.pinning import pinned
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_path
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+JSON_HELP = "write the result as JSON ('-' = stdout; the rest then goes to stderr)"
 
 
 def run_scale(scale: Scale, say: Say) -> Measured:
@@ -36,6 +39,7 @@ def run_scale(scale: Scale, say: Say) -> Measured:
 
 
 def _run(scale: Scale, say: Say) -> Measured:
+    found = environment()  # before this process itself is the load
     say("memory bandwidth")
     speed = bandwidth(scale.device, scale.budget_s)
     say(f"{scale.config}: making its weights")
@@ -51,7 +55,8 @@ def _run(scale: Scale, say: Say) -> Measured:
             drafters.append(measure_drafter(target, name, where, scale.budget_s, say))
         except CrossdraftError as error:
             drafters.append((f"{name}: {error}", []))
-    return Measured(parameters(target.model), reading, passes, bound_of(target, passes[0], speed), drafters)
+    bound = bound_of(target, passes[0], speed)
+    return Measured(found, parameters(target.model), reading, passes, bound, drafters)
 
 
 def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, Path | None]:
@@ -59,7 +64,9 @@ def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, Path | None]:
     parser = argparse.ArgumentParser(prog=prog, description="Measure shapes of any size with random weights.")
     parser.add_argument("--config", required=True, help=f"{', '.join(TARGETS)}, or the path of a config.json")
     parser.add_argument(
-        "--random-init", action="store_true", required=True, help="random weights; there is no other way"
+        "--random-init",
+        action="store_true",
+        help="random weights; so they always are, because none are ever downloaded and times do not depend on them",
     )
     parser.add_argument(
         "--drafter", action="append", help=f"{', '.join(DRAFTERS)} (both by default), or a path"
@@ -71,7 +78,7 @@ def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, Path | None]:
     parser.add_argument("--target-cores", help="CPU cores of the target, as 0 or 0-3; by default all but one")
     parser.add_argument("--draft-cores", help="CPU cores of a drafter's process; by default one")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON ('-' = stdout)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
     given = parser.parse_args(argv)
     device = _device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     second = device if device.type == "cpu" or torch.cuda.device_count() < 2 else torch.device("cuda:1")
@@ -92,6 +99,10 @@ def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, Path | None]:
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda"):
+            raise CrossdraftError(
+                f"Device '{name}' is neither a CPU nor a CUDA GPU; scale measures only these."
+            )
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise CrossdraftError(f"Device '{name}' cannot be used here; try --device cpu.") from error
@@ -99,24 +110,22 @@ def _device(name: str) -> torch.device:
 
 
 def main(argv: Sequence[str], prog: str = "crossdraft.bench.scale") -> None:
-    """Run a command line.
+    """Run a command line: progress on stderr, the result on stdout, or as JSON in its place.
 
     Raises:
         CrossdraftError: bad input.
     """
     logging.set_verbosity_error()
     scale, path = read_arguments(argv, prog)
+    check_writable(path)
     start = time.perf_counter()
 
     def say(what: str) -> None:
         sys.stderr.write(f"{time.perf_counter() - start:7.1f} s  {what}\n")
 
     measured = run_scale(scale, say)
-    result = json.dumps(to_json(scale, measured), indent=1)
-    if path is not None and path != Path("-"):
-        with atomic_path(path) as temporary:
-            temporary.write_text(result + "\n", encoding="utf-8")
-    sys.stdout.write((result if path == Path("-") else "\n".join(lines(scale, measured))) + "\n")
+    (sys.stderr if path == STDOUT else sys.stdout).write("\n".join(lines(scale, measured)) + "\n")
+    write_json(to_json(scale, measured), path)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Generic, TypeVar
 
 import torch
 
+from crossdraft.bench.order import orders
 from crossdraft.bench.scale_models import parameters, random_drafter
 from crossdraft.bench.scale_passes import clocked, sample
 from crossdraft.bench.statistics import Quartiles, quartiles
@@ -156,17 +158,18 @@ def _alone(drafter: IndependentDrafter, budget_s: float) -> tuple[Quartiles, Qua
 def _beside(target: Target, name: str, placement: Placement) -> Beside:
     """Answers with and without the drafter, interleaved, one warm-up each."""
     request = Request("scale", max_new_tokens=NEW_TOKENS)
-    alone, both = Decoder(target), Decoder(target, placement, nodes=NODES, adaptive=False)
-    runs: list[tuple[Stats, Stats]] = []
+    decoders = {"alone": Decoder(target), "beside": Decoder(target, placement, nodes=NODES, adaptive=False)}
+    runs: dict[str, list[Stats]] = {side: [] for side in decoders}
     try:
-        for _ in range(1 + REPEATS):
-            own, answer = alone.generate([request])[0], both.generate([request])[0]
-            if answer.notes:
-                return Beside(name, skipped=answer.notes[0])
-            runs.append((own.stats, answer.stats))
+        for turn in islice(orders(list(decoders)), 1 + REPEATS):
+            for side in turn:
+                answer = decoders[side].generate([request])[0]
+                if answer.notes:
+                    return Beside(name, skipped=answer.notes[0])
+                runs[side].append(answer.stats)
     finally:
         placement.close()
-    without, beside = (list(stats) for stats in zip(*runs[1:], strict=True))
+    without, beside = runs["alone"][1:], runs["beside"][1:]
     shares = [stats.hidden_share for stats in beside if stats.hidden_share is not None]
     return Beside(
         placement=name,

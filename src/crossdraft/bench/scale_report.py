@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from crossdraft.bench.cores import Cores
-from crossdraft.bench.environment import environment, memory
+from crossdraft.bench.environment import memory
 from crossdraft.bench.scale_beside import Beside, DraftCost
 from crossdraft.bench.scale_passes import Bound, Pass, Reading
 from crossdraft.bench.statistics import Quartiles
@@ -40,8 +40,9 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came out."""
+    """What came out; `environment` is that of the beginning, pinned as the measurement was."""
 
+    environment: dict[str, object]
     parameters: int
     reading: Reading
     passes: list[Pass]
@@ -56,7 +57,7 @@ def to_json(scale: Scale, measured: Measured) -> dict[str, object]:
     step = measured.passes[0].forward.median
     bound = asdict(measured.bound)
     return {
-        "environment": environment(),
+        "environment": measured.environment,
         "workload": {
             "config": scale.config,
             "parameters": measured.parameters,

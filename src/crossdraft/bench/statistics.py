@@ -77,6 +77,28 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int
     return bootstrap(lambda chosen: top[chosen].sum(-1) / bottom[chosen].sum(-1), len(top), seed=seed)
 
 
+def ratio_per_token(
+    numerator: Sequence[float],
+    its_tokens: Sequence[int],
+    denominator: Sequence[float],
+    own_tokens: Sequence[int],
+    *,
+    seed: int = 0,
+) -> Interval:
+    """(Σ numerator / Σ its tokens) / (Σ denominator / Σ own tokens) over pairs, as `ratio`.
+
+    For answers that differ in length, as sampled ones do: whoever happens to say less is not faster for that.
+    """
+    top, top_tokens = np.asarray(numerator, dtype=np.float64), np.asarray(its_tokens)
+    bottom, bottom_tokens = np.asarray(denominator, dtype=np.float64), np.asarray(own_tokens)
+
+    def over(chosen: Indices) -> NDArray[np.float64]:
+        each = top[chosen].sum(-1) / top_tokens[chosen].sum(-1)
+        return each / (bottom[chosen].sum(-1) / bottom_tokens[chosen].sum(-1))
+
+    return bootstrap(over, len(top), seed=seed)
+
+
 def acceptance_length(accepted: float, rounds: float) -> float:
     """τ, tokens per verify pass, bonus included; 0 without a pass."""
     return 1 + accepted / rounds if rounds else 0.0

@@ -1,14 +1,16 @@
 """`crossdraft bench`: load, measure, sum up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
-from crossdraft.bench.contestants import METHODS, Models, close_all, drafter_memory, line_up
-from crossdraft.bench.cores import Cores, pinned
+from crossdraft.bench.contestants import METHODS, Models, check_methods, close_all, drafter_memory, line_up
+from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment, memory
 from crossdraft.bench.measure import measure
 from crossdraft.bench.summary import Method, mean_tokens, summarise
-from crossdraft.bench.workload import Workload, items
+from crossdraft.bench.workload import Item, Workload, items
+from crossdraft.engine.pinning import pinned
+from crossdraft.errors import CrossdraftError
 
 WARM_UPS = 3
 
@@ -18,12 +20,15 @@ class Suite:
     """What to measure, on what, and how often.
 
     Args:
-        methods: names out of `METHODS`; the first that is also a baseline gives `speedup`.
+        methods: names out of `METHODS`.
         models: the checkpoints, devices and dtypes.
         work: the questions.
         repeats: runs of each pair.
         cores: of the target's process and of a drafter's own; `None` leaves the affinity as it is (GPUs).
         warm_ups: pairs that are thrown away; they come from the validation split.
+
+    Raises:
+        CrossdraftError: as `check_methods`, or a number is too small; so that nothing is loaded for nothing.
     """
 
     models: Models
@@ -33,11 +38,19 @@ class Suite:
     cores: Cores | None = None
     warm_ups: int = WARM_UPS
 
+    def __post_init__(self) -> None:
+        check_methods(self.methods)
+        if self.repeats < 1:
+            raise CrossdraftError(f"The number of repeats is {self.repeats}; run each pair at least once.")
+        if self.warm_ups < 0:
+            raise CrossdraftError(f"The number of warm-ups is {self.warm_ups}; give 0 or more.")
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came out."""
+    """What came out; `pairs` is how many there were to draw the intervals from."""
 
+    pairs: int
     environment: dict[str, object]
     workload: dict[str, object]
     memory: dict[str, object]
@@ -48,28 +61,28 @@ def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> Report
     """Measure, pinned to the target's cores.
 
     Raises:
-        CrossdraftError: an unknown method, or a model that cannot be loaded.
+        CrossdraftError: a model that cannot be loaded.
     """
     with pinned(None if suite.cores is None else suite.cores.target):
         return _run(suite, tick)
 
 
 def _run(suite: Suite, tick: Callable[[str], None] | None) -> Report:
+    found = environment()  # before this process itself is the load
     target = suite.models.load_target()
-    pairs = list(items(suite.work))
-    warm = replace(suite.work, pairs=max(1, suite.warm_ups), split="validation", first=0)
-    warm_ups = list(items(warm))[: suite.warm_ups]
     contestants = line_up(suite.methods, target, suite.models, suite.cores)
     try:
-        results = measure(contestants, pairs, suite.repeats, warm_ups, tick)
+        pairs = list(items(suite.work))
+        results = measure(contestants, pairs, suite.repeats, list(_warm_ups(suite)), tick)
         used = {**memory(), "drafter_processes_mib": drafter_memory(contestants)}
     finally:
         close_all(contestants.values())
     methods = summarise(results, pairs, target)
     first = next(iter(results.runs))
     return Report(
+        pairs=len(pairs),
         environment={
-            **environment(),
+            **found,
             **placement_of(suite),
             "dtype": str(target.model.dtype).removeprefix("torch."),
         },
@@ -83,6 +96,13 @@ def _run(suite: Suite, tick: Callable[[str], None] | None) -> Report:
         memory=used,
         methods=methods,
     )
+
+
+def _warm_ups(suite: Suite) -> Iterator[Item]:
+    """Pairs of another split, so that nobody meets a question again."""
+    if not suite.warm_ups:
+        return iter(())
+    return items(replace(suite.work, pairs=suite.warm_ups, split="validation", first=0))
 
 
 def runs_of(suite: Suite) -> int:
@@ -116,8 +136,3 @@ def placement_of(suite: Suite) -> dict[str, object]:
         "draft_cores": None if cores is None else list(cores.draft),
         "cores_shared": None if cores is None else cores.shared,
     }
-
-
-def check_methods(text: str | None) -> tuple[str, ...]:
-    """The methods of `--methods a,b`; all by default."""
-    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else METHODS

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 
 from crossdraft.bench.divergence import Divergence, find_divergence
 from crossdraft.bench.measure import Results, Run
-from crossdraft.bench.statistics import Interval, Quartiles, acceptance_length, per_position, quartiles, ratio
+from crossdraft.bench.statistics import (
+    Interval,
+    Quartiles,
+    acceptance_length,
+    per_position,
+    quartiles,
+    ratio,
+    ratio_per_token,
+)
 from crossdraft.bench.workload import Item
 from crossdraft.engine.target import Target
 
@@ -18,12 +26,14 @@ class Method:
 
     Args:
         name: of the contestant.
-        equal, total: greedy: runs whose tokens were the target's, of how many. None when sampling, where equal
-            tokens are not to be expected.
+        equal, total: greedy: runs whose tokens were the target's, of how many. `equal` is None when sampling, where
+            equal tokens are not to be expected, and when the target did not run.
+        per: what `speedups` compares: the time of an `answer`, or when sampling, where answers differ in length, that
+            of a `token`.
         divergences: one for each run that differed.
         ttft, latency: time to the first final token; time of the whole answer.
         tokens_per_s: median over runs.
-        speedups: Σ time of a baseline / Σ time of this method, by baseline.
+        speedups: Σ time of a baseline / Σ time of this method, by baseline; per token when sampling.
         tau: tokens per target pass, bonus included, pooled.
         per_position: share of offered drafts accepted at each depth, pooled.
         hidden_share: part of the hidden drafting inside the target's prefill, pooled; None if nothing was hidden.
@@ -38,6 +48,7 @@ class Method:
     name: str
     equal: int | None
     total: int
+    per: str
     divergences: tuple[Divergence, ...]
     ttft: Quartiles
     latency: Quartiles
@@ -53,9 +64,12 @@ class Method:
     notes: tuple[str, ...]
 
     @property
-    def lossless(self) -> bool:
-        """Greedy: every run gave the target's tokens. Sampling: by construction, which the tests show."""
-        return self.equal is None or self.equal == self.total
+    def lossless(self) -> bool | None:
+        """True if every run gave the target's tokens. None if nothing was compared: a benchmark shows no distribution.
+
+        Sampled answers have the target's distribution by construction, and it is the tests that show it.
+        """
+        return None if self.equal is None else self.equal == self.total
 
 
 def summarise(results: Results, items: Sequence[Item], target: Target) -> list[Method]:
@@ -65,21 +79,23 @@ def summarise(results: Results, items: Sequence[Item], target: Target) -> list[M
 
 def _method(name: str, results: Results, items: Sequence[Item], target: Target) -> Method:
     runs = results.of(name)
-    greedy = items[0].request.sampling.greedy and "target" in results.runs
-    divergences = _divergences(name, results, items, target) if greedy else ()
+    greedy = items[0].request.sampling.greedy
+    compared = greedy and "target" in results.runs
+    divergences = _divergences(name, results, items, target) if compared else ()
     stages = {stage: [run.stages_s.get(stage, 0.0) for run in runs] for stage in runs[0].stages_s}
     hidden = sum(run.hidden_drafting_s for run in runs)
     rounds = sum(run.rounds_s for run in runs)
     return Method(
         name=name,
-        equal=len(runs) - len(divergences) if greedy else None,
+        equal=len(runs) - len(divergences) if compared else None,
         total=len(runs),
+        per="answer" if greedy else "token",
         divergences=divergences,
         ttft=quartiles([run.ttft_s for run in runs]),
         latency=quartiles([run.total_s for run in runs]),
         tokens_per_s=quartiles([len(run.tokens) / run.total_s for run in runs]).median,
         speedups={
-            baseline: ratio(results.seconds(baseline), results.seconds(name))
+            baseline: _speedup(results, baseline, name, greedy=greedy)
             for baseline in BASELINES
             if baseline in results.runs
         },
@@ -92,6 +108,13 @@ def _method(name: str, results: Results, items: Sequence[Item], target: Target) 
         stage_means={stage: sum(values) / len(values) for stage, values in stages.items()},
         notes=tuple(sorted({note for run in runs for note in run.notes})),
     )
+
+
+def _speedup(results: Results, baseline: str, name: str, *, greedy: bool) -> Interval:
+    theirs, ours = results.seconds(baseline), results.seconds(name)
+    if greedy:
+        return ratio(theirs, ours)
+    return ratio_per_token(theirs, results.tokens(baseline), ours, results.tokens(name))
 
 
 def _divergences(

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from crossdraft import scenes
+from crossdraft.bench.names import check_names
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
@@ -45,11 +46,20 @@ class Workload:
     def __post_init__(self) -> None:
         if self.pairs < 1:
             raise CrossdraftError(f"The number of pairs is {self.pairs}; measure at least 1.")
-        if self.answers not in ANSWERS:
-            raise CrossdraftError(f"Unknown answers '{self.answers}'; choose one of {', '.join(ANSWERS)}.")
-        unknown = [kind for kind in self.kinds if kind not in scenes.KINDS]
-        if unknown:
-            raise CrossdraftError(f"Unknown kind '{unknown[0]}'; choose among {', '.join(scenes.KINDS)}.")
+        check_names("answers", (self.answers,), ANSWERS)
+        check_names("kind", self.kinds, scenes.KINDS)
+        held = len(scenes.split_seeds(self.split))
+        if not 0 <= self.first <= held - self.pairs:
+            raise CrossdraftError(
+                f"The {self.split} split has scenes 0 to {held - 1}, and {self.pairs} from {self.first} on are not all "
+                "in it; choose another first scene, or fewer pairs."
+            )
+        self.request("?", None, None, seed=0)  # refuses what no request may have, before a scene is drawn
+
+    def request(self, question: str, video: object, events: object, seed: int) -> Request:
+        """The request that every contestant gets."""
+        sampling = Sampling(temperature=self.temperature, seed=seed)
+        return Request(question, video, events, max_new_tokens=self.max_new_tokens, sampling=sampling)
 
     @property
     def held_out(self) -> bool:
@@ -73,11 +83,7 @@ def items(work: Workload) -> Iterator[Item]:
         scene = scenes.make_scene(seeds[work.first + index])
         asked = _question(scene, index, work)
         video, events = _clip(scene, work.files)
-        sampling = Sampling(temperature=work.temperature, seed=scene.seed)
-        request = Request(
-            asked.question, video, events, max_new_tokens=work.max_new_tokens, sampling=sampling
-        )
-        yield Item(scene.seed, asked.kind, request)
+        yield Item(scene.seed, asked.kind, work.request(asked.question, video, events, scene.seed))
 
 
 def _question(scene: scenes.Scene, index: int, work: Workload) -> scenes.QA:

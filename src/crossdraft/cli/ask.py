@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.cli.inputs import Clock, check_files
+from crossdraft.cli.inputs import Clock, Format, SensorSize, check_files, size_of
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def ask(
     video: Video,
     events: EventFile = None,
     clock: Annotated[Clock, typer.Option(help="What the events' times count from.")] = Clock.AUTO,
+    kind: Format = None,
+    sensor: SensorSize = None,
     target: TargetDir = "reference",
     drafter: Drafter = "event",
     placement: Placement = None,
@@ -82,7 +84,7 @@ def ask(
     """Answer a question about a clip: a fast model drafts while the slow one still reads, which then checks."""
     _check_suffix("--plot", plot, ".svg")
     _check_suffix("--trace", trace, ".json")
-    excerpt = check_files(video, events, clock)
+    excerpt = check_files(video, events, clock, kind, size_of(sensor))
     if compare and drafter == "none":
         raise CrossdraftError(
             "--compare runs the target alone, and so does --drafter none; leave one of them out."

@@ -1,28 +1,31 @@
 """`crossdraft bench`: how fast, against what, and is it still the same text."""
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crossdraft.bench.outputs import check_writable, write_json
+from crossdraft.cli.reporting import console_for, progress
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from crossdraft.bench.cores import Cores
 
-app = typer.Typer(help="How fast, against what, and is it still the same text.")
+app = typer.Typer(add_completion=False)
 
 Pairs = Annotated[int, typer.Option(help="(scene, question) pairs, each about a held-out scene of its own.")]
 MaxTokens = Annotated[int, typer.Option("--max-new-tokens", help="Longest answer, in tokens.")]
 Kinds = Annotated[str | None, typer.Option(help="Kinds of question, comma-separated; all by default.")]
 Json = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON ('-' = stdout).")
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write the report as JSON ('-' = stdout; the table then goes to stderr).",
+    ),
 ]
 TargetDir = Annotated[str, typer.Option("--target", help="'reference', or the folder of a checkpoint.")]
 EventDir = Annotated[
@@ -45,12 +48,20 @@ DraftCores = Annotated[
 @app.callback(invoke_without_command=True)
 def bench(
     ctx: typer.Context,
-    methods: Annotated[str | None, typer.Option(help="Contestants, comma-separated; all by default.")] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Contestants, comma-separated: target, hf, hf-lookup, hf-assisted, blind, event-inline, event; all by "
+            "default."
+        ),
+    ] = None,
     pairs: Pairs = 40,
     repeats: Annotated[int, typer.Option(help="Runs of each pair.")] = 3,
     warm_ups: Annotated[int, typer.Option(help="Pairs answered before the clock starts.")] = 3,
     max_new_tokens: MaxTokens = 96,
-    temperature: Annotated[float, typer.Option(help="0 = greedy.")] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(help="0 = greedy. Above, no tokens are compared, and speedups are per token.")
+    ] = 0.0,
     answers: Annotated[str, typer.Option(help="long (about 60 tokens) or any.")] = "long",
     kinds: Kinds = None,
     files: Annotated[
@@ -69,37 +80,42 @@ def bench(
     target_cores: TargetCores = None,
     draft_cores: DraftCores = None,
 ) -> None:
-    """Race the engine against itself without a drafter, a blind drafter and Hugging Face generate, interleaved.
+    """How fast, against what, and is it still the same text.
 
-    Methods: target, hf, hf-lookup, hf-assisted, blind, event-inline, event. On a CPU each side gets one core: the
-    target and Hugging Face in this process, a drafter of its own process on another.
+    Races the engine against itself without a drafter, a blind drafter and Hugging Face generate, interleaved.
+
+    On a CPU each side gets one core: the target and Hugging Face in this process, a drafter's own process another.
     """
     if ctx.invoked_subcommand is not None:
+        _refuse_options(ctx)
         return
-    from crossdraft.bench.contestants import Models
-    from crossdraft.bench.plot import plot
+    from crossdraft.bench.contestants import METHODS, Models
+    from crossdraft.bench.names import listed
+    from crossdraft.bench.plot import check_plot, plot
     from crossdraft.bench.report import tables, to_json
-    from crossdraft.bench.suite import Suite, check_methods, run_suite, runs_of
+    from crossdraft.bench.suite import Suite, run_suite, runs_of
     from crossdraft.bench.workload import Workload
 
-    _quiet()
+    check_writable(json_file, plot_file)
+    if plot_file is not None:
+        check_plot(plot_file)
     with TemporaryDirectory(prefix="crossdraft-") if files else nullcontext() as folder:
+        clips = Path(folder) if folder else None
         suite = Suite(
             models=Models(target, event, blind, device, dtype, draft_device),
-            work=Workload(
-                pairs, answers, _list(kinds), max_new_tokens, temperature, Path(folder) if folder else None
-            ),
-            methods=check_methods(methods),
+            work=Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, clips),
+            methods=METHODS if methods is None else listed(methods),
             repeats=repeats,
             cores=_cores(device, target_cores, draft_cores),
             warm_ups=warm_ups,
         )
-        with _progress("measuring", runs_of(suite)) as tick:
+        _quiet()
+        with progress("measuring", runs_of(suite)) as tick:
             report = run_suite(suite, tick)
-    _write(to_json(report), json_file)
+    console_for(json_file).print(*tables(report))
+    write_json(to_json(report), json_file)
     if plot_file is not None:
         plot(report, plot_file)
-    _console(json_file).print(*tables(report))
 
 
 @app.command()
@@ -117,35 +133,35 @@ def identity(
     draft_cores: DraftCores = None,
 ) -> None:
     """Check that every placement, and batches that join and leave, give the target's own tokens. Exit 1 if not."""
+    from rich.markup import escape
     from rich.table import Table
 
     from crossdraft.bench.contestants import Models
-    from crossdraft.bench.cores import pinned
     from crossdraft.bench.environment import environment
     from crossdraft.bench.identity import check_identity, open_checks
+    from crossdraft.bench.names import listed
     from crossdraft.bench.suite import describe
     from crossdraft.bench.workload import Workload, items
+    from crossdraft.engine.pinning import pinned
 
-    _quiet()
-    work = Workload(pairs, "any", _list(kinds), max_new_tokens)
+    check_writable(json_file)
+    work = Workload(pairs, "any", listed(kinds), max_new_tokens)
     models, cores = Models(target, event, blind, device, dtype), _cores(device, target_cores, draft_cores)
+    _quiet()
     with pinned(None if cores is None else cores.target):
+        found = environment()
         adapter = models.load_target()
         with (
             open_checks(adapter, models, cores) as checks,
-            _progress("comparing", pairs * len(checks)) as tick,
+            progress("comparing", pairs * len(checks)) as tick,
         ):
             check_identity(adapter, checks, items(work), tick)
-    rows = Table("checked against the target alone", "identical")
+    rows = Table("checked against the target alone", "identical", "")
     for check in checks:
-        rows.add_row(check.name, f"{check.equal}/{check.total}")
-    report = {
-        "environment": environment(),
-        "workload": describe(work),
-        "checks": [check.to_json() for check in checks],
-    }
-    _write(report, json_file)
-    _console(json_file).print(rows)
+        rows.add_row(check.name, f"{check.equal}/{check.total}", escape(check.remark))
+    console_for(json_file).print(rows)
+    told = [check.to_json() for check in checks]
+    write_json({"environment": found, "workload": describe(work), "checks": told}, json_file)
     if any(check.divergences or check.notes for check in checks):
         raise typer.Exit(1)
 
@@ -170,21 +186,24 @@ def acceptance(
     from crossdraft.bench.acceptance import compare_acceptance
     from crossdraft.bench.contestants import Models
     from crossdraft.bench.environment import environment
+    from crossdraft.bench.names import listed
     from crossdraft.bench.suite import describe
     from crossdraft.bench.workload import Workload, items
 
-    _quiet()
-    work = Workload(pairs, answers, _list(kinds), max_new_tokens)
+    check_writable(json_file)
+    work = Workload(pairs, answers, listed(kinds), max_new_tokens)
     models = Models(target, event, blind, device, dtype)
+    _quiet()
+    where = environment()
     adapter = models.load_target()
-    with _progress("accepting", 2 * pairs) as tick:
+    with progress("accepting", 2 * pairs) as tick:
         found = compare_acceptance(adapter, models, list(items(work)), nodes, tick)
     rows = Table("kind", "τ event", "τ blind", "ratio")
     for kind, (seeing, unseeing) in found.by_kind.items():
         rows.add_row(kind, f"{seeing:.2f}", f"{unseeing:.2f}", f"{seeing / unseeing:.2f}")
     rows.add_row("all", f"{found.event.tau.value:.2f}", f"{found.blind.tau.value:.2f}", str(found.ratio))
-    _write({"environment": environment(), "workload": describe(work), **found.to_json()}, json_file)
-    _console(json_file).print(rows)
+    console_for(json_file).print(rows)
+    write_json({"environment": where, "workload": describe(work), **found.to_json()}, json_file)
 
 
 @app.command(
@@ -197,14 +216,38 @@ def scale(ctx: typer.Context) -> None:
     main(ctx.args, prog="crossdraft bench scale")
 
 
-@app.command(
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-)
-def events(ctx: typer.Context) -> None:
-    """Time event frames, slices of a recording, and the simulator; see `crossdraft bench events --help`."""
-    from crossdraft.bench.events import main
+@app.command()
+def events(
+    recording: Annotated[
+        Path | None, typer.Option(help="A real recording of at least 50 ms instead of a made-up one.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Length of the file that is sliced.")] = 3.0,
+    repeats: Annotated[int, typer.Option(help="Runs of each measurement.")] = 20,
+    json_file: Json = None,
+) -> None:
+    """Time event frames, slices of a recording, and the simulator."""
+    from crossdraft.bench.environment import environment
+    from crossdraft.bench.events import ROWS, lines, run_events, to_json
 
-    raise typer.Exit(main(ctx.args))
+    check_writable(json_file)
+    found = environment()
+    with progress("measuring", ROWS) as tick:
+        timings = run_events(recording, seconds, repeats, tick)
+    console_for(json_file).print(
+        *lines(timings, recording), sep="\n", markup=False, highlight=False, soft_wrap=True
+    )
+    write_json({"environment": found, **to_json(timings, recording)}, json_file)
+
+
+def _refuse_options(ctx: typer.Context) -> None:
+    """Options in front of a subcommand are the race's, and would be lost."""
+    for option in ctx.command.params:
+        source = ctx.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            raise CrossdraftError(
+                f"{option.opts[0]} stands before '{ctx.invoked_subcommand}', which does not read it there; write it "
+                "behind."
+            )
 
 
 def _cores(device: str | None, target: str | None, draft: str | None) -> "Cores | None":
@@ -217,55 +260,9 @@ def _cores(device: str | None, target: str | None, draft: str | None) -> "Cores 
     return choose_cores(target, draft) if on_cpu or target or draft else None
 
 
-def _list(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",")) if text else ()
-
-
 def _quiet() -> None:
     """Hugging Face's advice on its own defaults is no part of the report."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-
-
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr; the yielded function counts one more, done by the one it names."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    # Drawn between two runs only: a bar that refreshes itself does so in a thread, beside what is being measured.
-    with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as bar:
-        task = bar.add_task(what, total=total)
-
-        def tick(name: str) -> None:
-            bar.update(task, advance=1, description=f"{what} {name}", refresh=True)
-
-        yield tick
-
-
-def _console(json_file: Path | None) -> "Console":
-    """Where the tables go: stdout, or stderr if the JSON goes there. Into a file they are as wide as they need."""
-    from rich.console import Console
-
-    console = Console(stderr=json_file == Path("-"))
-    return console if console.is_terminal else Console(stderr=json_file == Path("-"), width=110)
-
-
-def _write(report: dict[str, object], path: Path | None) -> None:
-    if path is None:
-        return
-    text = json.dumps(report, indent=1, default=_unknown, ensure_ascii=False) + "\n"
-    if path == Path("-"):
-        typer.echo(text, nl=False)
-        return
-    from crossdraft.files import atomic_path
-
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def _unknown(value: object) -> object:
-    raise CrossdraftError(f"The report holds a {type(value).__name__}, which JSON cannot.")

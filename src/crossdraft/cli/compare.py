@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from statistics import median
 
-import torch
-
 from crossdraft.api import Engine
-from crossdraft.bench.divergence import first_difference
-from crossdraft.engine.conformance import full_forward
+from crossdraft.bench.divergence import first_difference, top2_gap
+from crossdraft.bench.order import orders
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.target import Target
@@ -84,38 +83,48 @@ class Comparison:
 
 def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REPEATS) -> Comparison:
     """Answer again with and without the drafter, in turns; `answer` was given before and is compared as well."""
-    alone = Engine(engine.target, None, engine.options, CostModel())
-    ours: list[Answer] = []
-    theirs: list[Answer] = []
-    for turn in range(repeats):
-        for which in ("ours", "theirs") if turn % 2 == 0 else ("theirs", "ours"):
-            if which == "ours":
-                ours.append(engine.generate(request))
-            else:
-                theirs.append(alone.generate(request))
-    difference = None
-    if request.sampling.greedy:
-        own = theirs[0].tokens
-        other = next((run.tokens for run in (answer, *ours) if run.tokens != own), None)
-        difference = None if other is None else find_difference(engine.target, request, own, other)
+    engines = {"drafted": engine, "alone": Engine(engine.target, None, engine.options, CostModel())}
+    runs: dict[str, list[Answer]] = {name: [] for name in engines}
+    for turn in islice(orders(list(engines)), repeats):
+        for name in turn:
+            runs[name].append(engines[name].generate(request))
+    return summarise(engine, request, runs["alone"], runs["drafted"], answer)
+
+
+def summarise(
+    engine: Engine, request: Request, alone: Sequence[Answer], drafted: Sequence[Answer], watched: Answer
+) -> Comparison:
+    """The figures of all runs; the answer that somebody watched counts for its tokens, not for its time."""
+    greedy = request.sampling.greedy
+    pair = first_unequal(alone, (watched, *drafted)) if greedy else None
+    notes = [note for run in drafted for note in run.notes]
+    if greedy and len({run.tokens for run in alone}) > 1:
+        notes.append("The target alone did not repeat its own tokens either.")
     return Comparison(
-        identical=difference is None if request.sampling.greedy else None,
-        difference=difference,
-        speedup=round(_typical(theirs) / _typical(ours), 3),
-        alone_ms=round(1e3 * median(run.stats.total_s for run in theirs), 2),
-        drafted_ms=round(1e3 * median(run.stats.total_s for run in ours), 2),
-        repeats=repeats,
+        identical=pair is None if greedy else None,
+        difference=None if pair is None else find_difference(engine.target, request, *pair),
+        speedup=round(_typical(alone) / _typical(drafted), 3),
+        alone_ms=round(1e3 * median(run.stats.total_s for run in alone), 2),
+        drafted_ms=round(1e3 * median(run.stats.total_s for run in drafted), 2),
+        repeats=len(drafted),
         cores=engine.options.target_cores,
-        notes=tuple(dict.fromkeys(note for run in ours for note in run.notes)),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
-@torch.inference_mode()
+def first_unequal(
+    alone: Sequence[Answer], drafted: Sequence[Answer]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The tokens of the first run alone and run with a drafter that are not the same, every one with every other."""
+    pairs = ((own.tokens, other.tokens) for own in alone for other in drafted)
+    return next((pair for pair in pairs if pair[0] != pair[1]), None)
+
+
 def find_difference(target: Target, request: Request, own: Sequence[int], other: Sequence[int]) -> Difference:
     """The first difference of two answers, and how close the target's call was there."""
     at = first_difference(own, other)
-    first, second = full_forward(target, target.prepare(request), own[:at]).double().topk(2).values.tolist()
-    return Difference(at, target.decode(own[at : at + 1]), target.decode(other[at : at + 1]), first - second)
+    gap = top2_gap(target, request, own[:at])
+    return Difference(at, target.decode(own[at : at + 1]), target.decode(other[at : at + 1]), gap)
 
 
 def _typical(answers: Sequence[Answer]) -> float:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from crossdraft.engine.request import Answer
     from crossdraft.scenes import QA
 
-app = typer.Typer(help="Make a clip and ask it questions.")
+app = typer.Typer(help="Make a clip and ask it questions.", add_completion=False)
 
 KINDS = ("describe", "lead motion", "watch for", "layout")
 REPEATS = 2

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from crossdraft.cli.inputs import Format, SensorSize, size_of
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -36,16 +37,6 @@ class Covering(StrEnum):
 
 
 Source = Annotated[Path, typer.Argument(help="Event recording.", show_default=False)]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        help="dsec, m3ed, mvsec, eventgpt, e2vid, dat, aedat2, aedat4 or evt; by content if absent.",
-    ),
-]
-SensorSize = Annotated[
-    str | None, typer.Option("--sensor", metavar="WxH", help="Sensor size, where the file does not say.")
-]
 Start = Annotated[float | None, typer.Option("--start", help="From this second after the first event.")]
 End = Annotated[float | None, typer.Option("--end", help="Up to this second after the first event.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
@@ -58,7 +49,7 @@ def info(source: Source, kind: Format = None, sensor: SensorSize = None, as_json
     from crossdraft.events.summary import summarise
 
     kind = kind or detect_format(source)
-    summary = summarise(_progress(iter_events(source, format=kind, sensor=_size(sensor)), "reading"))
+    summary = summarise(_progress(iter_events(source, format=kind, sensor=size_of(sensor)), "reading"))
     if as_json:
         typer.echo(json.dumps({"path": str(source), "format": kind} | asdict(summary)))
         return
@@ -84,10 +75,11 @@ def convert(
     """Write a recording, or a span of it, in another format."""
     from crossdraft.events.write import write_events
 
-    size = _size(sensor)
+    size = size_of(sensor)
     chunks = _Tally(_progress(_chunks(source, kind, size, start, end), "converting"))
     write_events(destination, _some(chunks, start, end))
     _report(destination, chunks.count, {}, as_json)
+    _warn_of_lost_size(destination, chunks.sensor)
 
 
 @app.command()
@@ -110,7 +102,7 @@ def render(
     from crossdraft.events import concatenate, eventgpt_frames
     from crossdraft.events.render import film, write_pngs
 
-    chunks = _Tally(_progress(_chunks(source, kind, _size(sensor), start, end), "drawing"))
+    chunks = _Tally(_progress(_chunks(source, kind, size_of(sensor), start, end), "drawing"))
     if destination.suffix.lower() == ".mp4":
         from crossdraft.video import write_mp4
 
@@ -121,7 +113,7 @@ def render(
         if canvas == "tight":
             paths = write_pngs(destination, eventgpt_frames(events, frames, "tight", overlap.value))
         else:
-            shape = _size(None if canvas == "sensor" else canvas)
+            shape = size_of(None if canvas == "sensor" else canvas)
             where = "sensor" if shape is None else (shape[1], shape[0])
             paths = write_pngs(destination, eventgpt_frames(events, frames, where, overlap.value))
     _report(destination, chunks.count, {"files": [str(path) for path in paths]}, as_json)
@@ -154,10 +146,11 @@ def simulate(
 
     simulator = Simulator(replace(PRESETS[preset.value], max_rate_hz_px=max_rate or None), seed)
     total = probe(video).frames * steps or None
-    greys = simulator_frames(iter_frames(video), _size(sensor), steps)
+    greys = simulator_frames(iter_frames(video), size_of(sensor), steps)
     chunks = _Tally(simulator.feed(grey, t_us) for t_us, grey in _progress(greys, "simulating", total))
     write_events(destination, chunks)
     _report(destination, chunks.count, {"dropped": simulator.dropped}, as_json)
+    _warn_of_lost_size(destination, chunks.sensor)
     if simulator.dropped:
         typer.echo(
             f"{simulator.dropped:,} events beyond --max-rate {max_rate:g} were dropped "
@@ -180,15 +173,17 @@ def _some(chunks: "Iterable[Events]", start: float | None, end: float | None) ->
 
 
 class _Tally:
-    """Counts the events of chunks that pass by."""
+    """Counts the events of chunks that pass by, and keeps the size of their sensor."""
 
     def __init__(self, chunks: Iterable["Events"]) -> None:
         self.count = 0
+        self.sensor = (0, 0)
         self._chunks = chunks
 
     def __iter__(self) -> Iterator["Events"]:
         for chunk in self._chunks:
             self.count += len(chunk)
+            self.sensor = chunk.width, chunk.height
             yield chunk
 
 
@@ -209,13 +204,17 @@ def _report(destination: Path, count: int, more: dict[str, object], as_json: boo
         typer.echo(f"{destination}: {count:,} events")
 
 
-def _size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    width, _, height = text.lower().partition("x")
-    if not (width.isdecimal() and height.isdecimal()):
-        raise CrossdraftError(f"{text!r} is no size; write it like 640x480.")
-    return int(width), int(height)
+def _warn_of_lost_size(destination: Path, sensor: tuple[int, int]) -> None:
+    """EventGPT's format has no place for the sensor's size, and its readers take the usual one."""
+    from crossdraft.events.npy import EVENTGPT_SENSOR
+
+    if destination.suffix.lower() == ".npy" and sensor != EVENTGPT_SENSOR:
+        usual, size = (f"{width}x{height}" for width, height in (EVENTGPT_SENSOR, sensor))
+        typer.echo(
+            f"{destination} does not keep the sensor's size and will be taken for {usual}; "
+            f"read it again with --sensor {size}.",
+            err=True,
+        )
 
 
 def _progress(items: Iterator[T], what: str, total: int | None = None) -> Iterator[T]:

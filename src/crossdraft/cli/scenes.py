@@ -74,8 +74,11 @@ def show(
     if out.suffix.lower() != ".png":
         raise CrossdraftError(f"The picture {out} must be a .png file; choose a name that ends so.")
     scene = make_scene(seed)
-    with atomic_path(out) as path:
-        cv2.imwrite(str(path), contact_sheet(scene)[..., ::-1])
+    encoded, picture = cv2.imencode(".png", contact_sheet(scene)[..., ::-1])
+    if not encoded:
+        raise CrossdraftError(f"OpenCV cannot make the picture {out}; reinstall opencv-python-headless.")
+    with atomic_path(out) as path:  # writing is ours, because OpenCV's says nothing of a full disk
+        path.write_bytes(picture.tobytes())
     if as_json:
         print(json.dumps({"seed": seed, "picture": str(out), "attributes": attributes(scene)}, indent=1))
     else:

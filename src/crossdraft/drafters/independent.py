@@ -90,17 +90,13 @@ class IndependentDrafter:
         cache.offsets[row] = offset
         outs = [self.model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()]) for piece in pieces]
         rows = outs[-1].logits[0]
-        seed = (
-            request.sampling.seed + 1
-        )  # a stream of its own: the target's draws must not depend on the drafter
+        seed = request.sampling.seed + 1  # a stream of its own: the target's draws must not depend on it
         generator = torch.Generator(self.model.device).manual_seed(seed)
         return Writing(request.sampling, cache, len(prompt), prompt.input_ids.tolist(), generator, rows)
 
     def _propose(self, state: Writing, budget: Budget) -> Draft:
         """Continue the tail until the budget, the end of the answer, or the stop signal."""
-        reach = 1.0
-        for confidence in state.confidences[: budget.nodes]:
-            reach *= confidence
+        reach = math.prod(state.confidences[: budget.nodes])
         while len(state.tail) < budget.nodes and reach >= budget.min_confidence and not budget.stopped:
             if (state.tail and state.tail[-1] in self.model.eos) or self._room(state) == 0:
                 break

@@ -150,15 +150,7 @@ class CostModel:
 
     def verify_depth(self, drafted: int) -> int:
         """How many nodes of a finished chain to verify: those whose chance to be reached repays the wider pass."""
-        t, slope = self.verify(1), self.verify.slope
-        if not t or not slope:
-            return drafted
-        reach = 1.0
-        for depth in range(drafted):
-            reach *= self.alpha_hidden
-            if reach * t < slope:
-                return depth
-        return drafted
+        return self.worth([self.alpha_hidden**depth for depth in range(1, drafted + 1)])
 
     def best_depth(self, limit: int) -> int:
         """γ that maximises expected tokens per second, E[1 + a] / (γ·d + V(γ+1)); 0 where speculation loses."""

@@ -11,31 +11,35 @@ from pathlib import Path
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.stream import Events, Sensor, Window, unwrap_time
+from crossdraft.events.stream import Events, Sensor, Window
+from crossdraft.events.words import WrappingClock, word_pairs
 
 DAVIS346, DAVIS240 = (346, 260), (240, 180)
 _FRAME_OR_IMU, _EXTERNAL = 1 << 31, 1 << 10
+_HEADER_BYTES = 1 << 22  # jAER may write all its preferences there
 _END = re.compile(rb"(?:#[^\n]*\n)*?#\s*End Of ASCII Header[^\n]*\n", re.IGNORECASE)
 _LINES = re.compile(rb"(?:#[\t\x20-\x7e]*(?:\r?\n|\Z))*")
 
 
 def read_aedat2(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
     """The events of an `.aedat` of version 2 from a DAVIS346, or a DAVIS240 if its header or `sensor` says so."""
-    content = path.read_bytes()
-    start, header = _header(content)
-    if not header.startswith("#!AER-DAT2"):
-        raise CrossdraftError(f"{path} is not AEDAT 2; convert it to AEDAT 4 with iniVation's DV software.")
-    body = content[start:]
-    if len(body) % 8:
-        raise CrossdraftError(f"{path} ends within an event; it was cut off, so copy it again.")
-    words = np.frombuffer(body, dtype=">u4").astype(np.uint32).reshape(-1, 2)
-    words = words[words[:, 0] & (_FRAME_OR_IMU | _EXTERNAL) == 0]
-    address, t = words[:, 0], words[:, 1]
-    width, height = sensor or (DAVIS240 if "davis240" in header.lower() else DAVIS346)
-    x = width - 1 - (address >> 12 & 0x3FF).astype(np.int32)
-    y = height - 1 - (address >> 22 & 0x1FF).astype(np.int32)
-    p = address >> 11 & 1
-    yield window.clip(Events.checked(x, y, unwrap_time(t, 32, path), p, width, height, source=path))
+    with path.open("rb") as file:
+        start, header = _header(file.read(_HEADER_BYTES))
+        if not header.startswith("#!AER-DAT2"):
+            raise CrossdraftError(
+                f"{path} is not AEDAT 2; convert it to AEDAT 4 with iniVation's DV software."
+            )
+        file.seek(start)
+        clock = WrappingClock(path)
+        width, height = sensor or (DAVIS240 if "davis240" in header.lower() else DAVIS346)
+        for words in word_pairs(file, ">", path):
+            of_pixels = words[words[:, 0] & (_FRAME_OR_IMU | _EXTERNAL) == 0]
+            address, t = of_pixels[:, 0], clock(of_pixels[:, 1])
+            x = width - 1 - (address >> 12 & 0x3FF).astype(np.int32)
+            y = height - 1 - (address >> 22 & 0x1FF).astype(np.int32)
+            yield window.clip(Events.checked(x, y, t, address >> 11 & 1, width, height, source=path))
+            if window.ends_before(t):
+                return
 
 
 def _header(content: bytes) -> tuple[int, str]:

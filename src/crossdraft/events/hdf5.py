@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.stream import Columns, Events, Sensor, Window
+from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window
 
 if TYPE_CHECKING:  # whoever only draws or simulates events needs no HDF5
     import h5py
 
 CHUNK_EVENTS = 8_000_000  # 104 MB in memory
 _PROBE_EVENTS = 65_536  # a binary search stops here and reads the rest at once
+Times = NDArray[np.int64] | NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class _Recording:
     Attributes:
         count: number of events.
         sensor: (width, height).
-        times: absolute µs, int64, of the rows [i, j).
+        times: absolute µs of the rows [i, j), float64 where the file keeps them so, not yet checked.
         columns: x, y, t (absolute µs), p of the rows [i, j), not yet checked.
         ms_to_idx: dataset whose entry m is the first event at or after m ms on the file's own clock, or None.
         clock_us: absolute time of that clock's zero.
@@ -34,7 +35,7 @@ class _Recording:
 
     count: int
     sensor: Sensor
-    times: Callable[[int, int], NDArray[np.int64]]
+    times: Callable[[int, int], Times]
     columns: Callable[[int, int], Columns]
     ms_to_idx: "h5py.Dataset | None" = None
     clock_us: int = 0
@@ -43,9 +44,12 @@ class _Recording:
 def read_dsec(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
     """`/events/{x,y,t,p}`, `/ms_to_idx`, `/t_offset`; 640x480 unless attributes width and height say otherwise."""
     with opened(path) as file:
-        size = int(file.attrs.get("width", 640)), int(file.attrs.get("height", 480))
-        offset = int(dataset(file, "t_offset")[()]) if "t_offset" in file else 0
-        recording = _column_datasets(file, "events", "ms_to_idx", offset, sensor or size)
+        if sensor is None:
+            usual = (("width", 640), ("height", 480))
+            width, height = (_whole_number(file.attrs.get(name, size), name, path) for name, size in usual)
+            sensor = width, height
+        offset = _whole_number(dataset(file, "t_offset")[()], "t_offset", path) if "t_offset" in file else 0
+        recording = _column_datasets(file, "events", "ms_to_idx", offset, sensor)
         yield from _chunks(recording, window, path)
 
 
@@ -67,12 +71,13 @@ def read_mvsec(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Ev
                 f"{path}: MVSEC events must be [N, 4], not {table.shape}; the file is damaged."
             )
 
-        def times(i: int, j: int) -> NDArray[np.int64]:
-            return np.rint(table[i:j, 2] * 1e6).astype(np.int64)
+        # Times stay float64 until they were checked: NaN and infinity have no int64.
+        def times(i: int, j: int) -> Times:
+            return np.rint(table[i:j, 2] * 1e6)
 
         def columns(i: int, j: int) -> Columns:
             x, y, t, p = table[i:j].T
-            return x, y, np.rint(t * 1e6).astype(np.int64), p
+            return x, y, t * 1e6, p
 
         yield from _chunks(_Recording(len(table), sensor or (346, 260), times, columns), window, path)
 
@@ -144,6 +149,16 @@ def dataset(file: "h5py.File", name: str) -> "h5py.Dataset":
     return found
 
 
+def _whole_number(value: object, name: str, path: Path) -> int:
+    """One stored number as an int; CrossdraftError where it is none, several, or absurd."""
+    stored = np.asarray(value)
+    if stored.size == 1 and stored.dtype.kind in "iuf":
+        number = stored.item()
+        if abs(number) < LAST_US and number == int(number):  # the first is false of NaN
+            return int(number)
+    raise CrossdraftError(f"{path}: {name} should be one whole number and is not; the file is damaged.")
+
+
 def _column_datasets(file: "h5py.File", group: str, index: str, clock_us: int, sensor: Sensor) -> _Recording:
     x, y, t, p = (dataset(file, f"{group}/{name}") for name in "xytp")
     if any(column.ndim != 1 or column.shape != t.shape for column in (x, y, t, p)):
@@ -152,13 +167,19 @@ def _column_datasets(file: "h5py.File", group: str, index: str, clock_us: int, s
         )
 
     # t is uint32 in DSEC: added to a large offset it overflows, so it becomes int64 first.
-    def times(i: int, j: int) -> NDArray[np.int64]:
-        return t[i:j].astype(np.int64) + clock_us
+    wide = np.float64 if t.dtype.kind == "f" else np.int64
+
+    def times(i: int, j: int) -> Times:
+        return t[i:j].astype(wide) + clock_us
 
     def columns(i: int, j: int) -> Columns:
         return x[i:j], y[i:j], times(i, j), p[i:j]
 
     ms_to_idx = dataset(file, index) if index in file else None
+    if ms_to_idx is not None and (ms_to_idx.ndim != 1 or ms_to_idx.dtype.kind not in "iu"):
+        raise CrossdraftError(
+            f"{file.filename}: {index} should be a row of event numbers, one a millisecond; the file is damaged."
+        )
     return _Recording(len(t), sensor, times, columns, ms_to_idx, clock_us)
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.hdf5 import require_plugins
+from crossdraft.events.hdf5_file import ToldLater
 from crossdraft.events.stream import Events, batches
 from crossdraft.files import atomic_path
 
@@ -45,13 +46,19 @@ def write_dsec_h5(path: str | Path, events: Events | Iterable[Events]) -> int:
 
     chunks = batches([events] if isinstance(events, Events) else events, BATCH_EVENTS)
     first = next(chunks)
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+    with (
+        atomic_path(path) as temporary,
+        ToldLater(temporary) as disk,
+        h5py.File(temporary, "w", driver="fileobj", fileobj=disk) as file,
+    ):
         file.attrs["width"], file.attrs["height"] = first.width, first.height
         file["t_offset"] = np.int64(first.t0)
-        return _write_columns(file, chain([first], chunks), first.t0, path)
+        return _write_columns(file, disk, chain([first], chunks), first.t0, path)
 
 
-def _write_columns(file: "h5py.File", chunks: Iterable[Events], offset: int, path: str | Path) -> int:
+def _write_columns(
+    file: "h5py.File", disk: ToldLater, chunks: Iterable[Events], offset: int, path: str | Path
+) -> int:
     import hdf5plugin
 
     packing = hdf5plugin.Blosc(cname="zstd", clevel=3, shuffle=hdf5plugin.Blosc.SHUFFLE)
@@ -70,6 +77,7 @@ def _write_columns(file: "h5py.File", chunks: Iterable[Events], offset: int, pat
         for name, column in columns.items():
             column.resize(count + len(chunk), axis=0)
             column[count:] = values[name]
+        disk.check()
         last_ms = int(t[-1]) // 1000
         marks = np.arange(next_ms, last_ms + 1) * 1000
         index.append((np.searchsorted(t, marks) + count).astype(np.uint64))

@@ -47,16 +47,20 @@ class Excerpt:
 
     Args:
         path: the recording.
-        start_us, end_us: as in `read_events`.
+        start_us, end_us, format, sensor: as in `read_events`.
     """
 
     path: Path
     start_us: int | None = None
     end_us: int | None = None
+    format: str | None = None
+    sensor: Sensor | None = None
 
     def read(self) -> Events:
         """The events; errors as `read_events`."""
-        return read_events(self.path, start_us=self.start_us, end_us=self.end_us)
+        return read_events(
+            self.path, format=self.format, sensor=self.sensor, start_us=self.start_us, end_us=self.end_us
+        )
 
     def __str__(self) -> str:
         return str(self.path)
@@ -77,7 +81,7 @@ def read_events(
         format: a name of `READERS`; found out from the file if None.
         sensor: (width, height); the file's own, or the usual camera of its format, if None.
         start_us, end_us: absolute times on the recording's clock; None for its ends. HDF5 files are read only
-            around the span; AEDAT 4, RAW and text are not read beyond its end.
+            around the span; AEDAT, DAT, RAW and text are not read beyond its end.
 
     Raises:
         CrossdraftError: missing, empty, damaged, unsafe or unknown file; events out of order or of the sensor.
@@ -95,7 +99,10 @@ def iter_events(
     start_us: int | None = None,
     end_us: int | None = None,
 ) -> Iterator[Events]:
-    """Like `read_events`, as consecutive chunks of some million events, at least one, for bounded memory."""
+    """Like `read_events`, as consecutive chunks of some million events, at least one.
+
+    Memory is that of a chunk, but for EventGPT's `.npy`: it is one pickle, which is held whole and comes in one chunk.
+    """
     name = Path(path)
     _check_file(name)
     kind = format or detect_format(name)

@@ -13,6 +13,8 @@ from crossdraft.events.frames import WHITE, Overlap, eventgpt_frames
 from crossdraft.events.stream import Events, concatenate
 from crossdraft.files import atomic_path
 
+MAX_FILM_FRAMES = 200_000  # over two hours at 25 frames a second
+
 
 def write_pngs(folder: str | os.PathLike[str], frames: Iterable[NDArray[np.uint8]]) -> list[Path]:
     """Write RGB frames as frame_0.png, frame_1.png, … into a folder, made if absent."""
@@ -29,15 +31,35 @@ def write_pngs(folder: str | os.PathLike[str], frames: Iterable[NDArray[np.uint8
 
 
 def film(chunks: Iterable[Events], fps: float, overlap: Overlap = "last") -> Iterator[NDArray[np.uint8]]:
-    """Frames of 1/fps seconds of events each, white where nothing happened, sides padded to even for video."""
-    if not 0 < fps <= 1000:
-        raise CrossdraftError(f"fps is {fps:g}; give a rate above 0 and up to 1000 frames per second.")
-    for part in spans(chunks, 1e6 / fps):
+    """Frames of 1/fps seconds of events each, white where nothing happened, sides padded to even for video.
+
+    Raises:
+        CrossdraftError: an absurd fps, or a chunk up to which the film would be longer than MAX_FILM_FRAMES; told
+            before any of its frames is drawn.
+    """
+    if not 0.001 <= fps <= 1000:
+        raise CrossdraftError(f"fps is {fps:g}; give a rate of 0.001 to 1000 frames per second.")
+    for part in spans(_short_enough(chunks, fps), 1e6 / fps):
         if len(part):
             frame = eventgpt_frames(part, 1, overlap=overlap)[0]
         else:
             frame = np.full((part.height, part.width, 3), WHITE, np.uint8)
         yield np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), constant_values=WHITE)
+
+
+def _short_enough(chunks: Iterable[Events], fps: float) -> Iterator[Events]:
+    """Pass chunks by; a gap between two clocks, such as 0 and the Unix epoch, would make white frames without end."""
+    start: int | None = None
+    for chunk in chunks:
+        if len(chunk):
+            start = chunk.t0 if start is None else start
+            seconds = (chunk.t0 + chunk.duration_us - start) / 1e6
+            if seconds * fps > MAX_FILM_FRAMES:
+                raise CrossdraftError(
+                    f"The events span {seconds:.0f} s, which is {seconds * fps:.0f} frames at {fps:g} a second, and a "
+                    f"film holds {MAX_FILM_FRAMES}; take a part (--start, --end) or fewer frames a second (--fps)."
+                )
+        yield chunk
 
 
 def spans(chunks: Iterable[Events], span_us: float) -> Iterator[Events]:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from crossdraft.errors import CrossdraftError
 
+LAST_US = 1 << 62  # no clock gets there (146 thousand years), and sums of two such times still fit in int64
 Sensor = tuple[int, int]  # width, height
 Columns = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]  # x, y, t, p as found, unchecked
 
@@ -68,7 +69,7 @@ class Events:
 
         Raises:
             CrossdraftError: columns of different lengths, events outside the sensor, out of order, with a
-                time that is not finite, or with another polarity.
+                time that is not finite or reaches 2**62 µs, or with another polarity.
         """
         xs, ys, ts, ps = (np.asarray(column) for column in (x, y, t, p))
         if any(column.shape != ts.shape or column.ndim != 1 for column in (xs, ys, ts, ps)):
@@ -81,9 +82,7 @@ class Events:
                 f"{source}: a sensor of {width}x{height} pixels is impossible; give the true size."
             )
         _check_inside(xs, ys, width, height, source)
-        if ts.dtype.kind == "f" and not np.isfinite(ts).all():
-            raise CrossdraftError(f"{source}: some times are not finite numbers; drop those events.")
-        times = (np.rint(ts) if ts.dtype.kind == "f" else ts).astype(np.int64, copy=False)
+        times = _whole_times(ts, source)
         check_sorted(times, source)
         return Events(
             xs.astype(np.uint16, copy=False),
@@ -140,6 +139,10 @@ class Window:
         first = 0 if self.start_us is None else np.searchsorted(events.t, self.start_us)
         last = len(events) if self.end_us is None else np.searchsorted(events.t, self.end_us)
         return events.take(slice(int(first), max(int(first), int(last))))
+
+    def ends_before(self, t: NDArray[np.int64]) -> bool:
+        """Whether nothing that follows these sorted times can be inside."""
+        return self.end_us is not None and len(t) > 0 and bool(t[-1] >= self.end_us)
 
 
 def concatenate(chunks: Sequence[Events]) -> Events:
@@ -239,7 +242,8 @@ def normalise_polarity(p: NDArray[np.generic], source: object) -> NDArray[np.uin
     """Bring bool, 0/1 or -1/+1 to uint8 0/1; CrossdraftError on anything else."""
     if p.dtype == np.bool_:
         return p.astype(np.uint8)
-    signed = p.astype(np.int8, copy=False)
+    with np.errstate(invalid="ignore"):  # what no int8 can hold is found by comparison
+        signed = p.astype(np.int8, copy=False)
     if not len(p):
         return signed.astype(np.uint8)
     if (signed != p).any() or signed.min() < -1 or signed.max() > 1:
@@ -249,6 +253,17 @@ def normalise_polarity(p: NDArray[np.generic], source: object) -> NDArray[np.uin
             raise CrossdraftError(f"{source}: polarity mixes -1, 0 and +1; the file is damaged.")
         return (signed > 0).astype(np.uint8)
     return signed.astype(np.uint8)
+
+
+def _whole_times(t: NDArray[np.generic], source: object) -> NDArray[np.int64]:
+    """Times as int64, looked at first: a cast would turn what does not fit into another, plausible time."""
+    # NaN spreads to min and max, and no comparison with it holds.
+    if len(t) and not (t.min() > -LAST_US and t.max() < LAST_US):
+        raise CrossdraftError(
+            f"{source}: times reach {t.min()}..{t.max()} µs; they must be finite numbers below 2**62 µs, "
+            "so drop those events."
+        )
+    return (np.rint(t) if t.dtype.kind == "f" else t).astype(np.int64, copy=False)
 
 
 def _check_inside(

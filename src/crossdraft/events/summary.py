@@ -8,6 +8,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events.read import iter_events
 from crossdraft.events.stream import Events, Sensor, Window
 
+MAX_SECONDS = 1e9  # 31 years; in µs, and added to any time that a recording may hold, it fits in int64
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -61,10 +63,15 @@ def window_in_seconds(
     """The absolute window of a span given in seconds since the recording's first event.
 
     Raises:
-        CrossdraftError: what reading raises, or a recording without events.
+        CrossdraftError: a span without sense, what reading raises, or a recording without events.
     """
     if start_s is None and end_s is None:
         return Window()
+    for name, second in (("start", start_s), ("end", end_s)):
+        if second is not None and not abs(second) <= MAX_SECONDS:  # NaN is in no order with anything
+            raise CrossdraftError(
+                f"The {name} of the span is {second:g} s; give seconds since the first event, at most {MAX_SECONDS:g}."
+            )
     for chunk in iter_events(path, format=kind, sensor=sensor):
         if len(chunk):
             ends = (None if s is None else chunk.t0 + round(s * 1e6) for s in (start_s, end_s))

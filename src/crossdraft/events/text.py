@@ -1,6 +1,7 @@
 """E2VID's text recordings: a line "width height", then a line "t x y p" per event, t in seconds; or that in a zip."""
 
 import io
+import lzma
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from crossdraft.events.stream import Events, Sensor, Window
 from crossdraft.files import atomic_path
 
 CHUNK_LINES = 1_000_000
+MAX_LINE = 256  # characters; numpy's own way to write four numbers takes 100
 
 
 def read_e2vid(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
@@ -25,10 +27,12 @@ def read_e2vid(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Ev
         done = 0
         while (some := list(islice(lines, CHUNK_LINES))) or not done:
             t, x, y, p = _table(some, path, done).T
-            chunk = Events.checked(x, y, t * 1e6, p, width, height, source=path)
+            with np.errstate(over="ignore"):  # what becomes infinite is refused
+                t_us = t * 1e6
+            chunk = Events.checked(x, y, t_us, p, width, height, source=path)
             done += max(len(chunk), 1)
             yield window.clip(chunk)
-            if window.end_us is not None and len(chunk) and chunk.t[-1] >= window.end_us:
+            if window.ends_before(chunk.t):
                 return
 
 
@@ -86,18 +90,42 @@ def _opened(path: Path) -> Iterator[TextIO]:
                 yield file
     except UnicodeDecodeError as error:
         raise CrossdraftError(f"{path} is not a text file; give its true format.") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+    except _DAMAGE as error:
         raise CrossdraftError(f"{path} cannot be read ({error}); it is damaged, so copy it again.") from error
 
 
+# What the decompressors of a zip may raise on broken bytes.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    NotImplementedError,
+    RuntimeError,
+)
+
+
 def _size_and_events(file: TextIO, sensor: Sensor | None, path: Path) -> tuple[Sensor, Iterator[str]]:
-    first = file.readline()
+    lines = _lines(file, path)
+    first = next(lines, "")
     fields = first.split()
     if len(fields) == 2 and all(field.isdecimal() for field in fields):
-        return sensor or (int(fields[0]), int(fields[1])), file
+        return sensor or (int(fields[0]), int(fields[1])), lines
     if sensor is None:
         raise CrossdraftError(f'{path} does not begin with a line "width height"; give the sensor size.')
-    return sensor, chain([first], file)
+    return sensor, chain([first], lines)
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    """Every line that is not blank, none longer than MAX_LINE: a small zip may unpack to a single one without end."""
+    while line := file.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise CrossdraftError(
+                f"{path} has a line of more than {MAX_LINE} characters; a line is four numbers t x y p."
+            )
+        if not line.isspace():
+            yield line
 
 
 def _table(lines: list[str], path: Path, done: int) -> np.ndarray:

@@ -51,8 +51,8 @@ class Camera:
 def camera_at(scene: Scene, times_s: NDArray[np.float64]) -> Camera:
     """The ego vehicle's camera at the given times.
 
-    A running engine shakes the camera by about half a
-    pixel: this is what lets an event camera see standing things while the car stands.
+    A running engine shakes the camera by about half a pixel: this is what lets an event camera see standing
+    things while the car stands.
     """
     t = times_s
     phase = np.random.default_rng([scene.seed, 2]).uniform(0, 2 * np.pi, 3)

@@ -29,7 +29,11 @@ class Clip:
 def write_clip(scene: Scene, folder: str | os.PathLike[str]) -> Clip:
     """Write the scene's video (mp4), events (DSEC h5) and meta (JSON: seed, attributes, every question).
 
-    Files are named after the seed, so that many clips fit into a folder; each is whole or absent.
+    Files are named after the seed, so that many clips fit into a folder, which is made if need be; each file is
+    whole or absent.
+
+    Raises:
+        CrossdraftError: the folder cannot be written to, or the disk is full.
     """
     from crossdraft.events import write_dsec_h5
     from crossdraft.video import write_mp4
@@ -37,7 +41,6 @@ def write_clip(scene: Scene, folder: str | os.PathLike[str]) -> Clip:
     base = Path(folder) / f"scene-{scene.seed:07d}"
     clip = Clip(base.with_suffix(".mp4"), base.with_suffix(".h5"), base.with_suffix(".json"))
     times = np.arange(int(DURATION_S * VIDEO_FPS)) / VIDEO_FPS
-    clip.video.parent.mkdir(parents=True, exist_ok=True)
     write_mp4(clip.video, render(scene, times, VIDEO_SIZE), VIDEO_FPS, crf=_CRF)
     write_dsec_h5(clip.events, simulate_events(scene))
     with atomic_path(clip.meta) as path:

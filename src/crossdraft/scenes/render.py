@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from crossdraft.errors import CrossdraftError
 from crossdraft.scenes.camera import HORIZON
 from crossdraft.scenes.palette import REC601, air_of, luma, sky
-from crossdraft.scenes.scene import Scene
+from crossdraft.scenes.scene import DURATION_S, Scene
 from crossdraft.scenes.sketch import Painting
 from crossdraft.scenes.stage import stage
 
@@ -35,12 +35,17 @@ def render(scene: Scene, times_s: ArrayLike, size: int, luma: bool = False) -> N
 
     Returns:
         uint8 [T, size, size, 3] (RGB) or [T, size, size] (luma).
+
+    Raises:
+        CrossdraftError: times outside the clip, or no list of them, or a size too small to show anything.
     """
     times = np.atleast_1d(np.asarray(times_s, dtype=np.float64))
     if times.ndim != 1 or size < 8:
         raise CrossdraftError(
             f"Cannot render {times.shape} times at {size} px; give a list of times and a size >= 8."
         )
+    if not ((times >= 0) & (times <= DURATION_S)).all():
+        raise CrossdraftError(f"A scene lasts from 0 to {DURATION_S:g} s; give times within.")
     background = _background(scene, size, luma)
     out = np.empty((len(times), *background.shape), dtype=np.uint8)
     out[:] = background

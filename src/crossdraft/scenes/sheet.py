@@ -34,11 +34,12 @@ def contact_sheet(scene: Scene) -> Picture:
     names = [f"events, part {part + 1} of {_EVENT_FRAMES}" for part in range(_EVENT_FRAMES)]
     facts = [f"{slot}: {value}" for slot, value in attributes(scene).items() if value != "none"]
     half = (len(facts) + 1) // 2
+    told = ask(scene, _TOLD, 0)
     lines = [
         f"scene {scene.seed}   ({len(events.t):,} events, {rate:.1f} a second per pixel)",
         "   ".join(facts[:half]),
         "   ".join(facts[half:]),
-        f"Q: {ask(scene, _TOLD, 0).question}   A: {ask(scene, _TOLD, 0).answer}",
+        f"Q: {told.question}   A: {told.answer}",
     ]
     rows = [_text(lines, video.shape[1]), video, _row(frames, names)]
     width = video.shape[1]

@@ -22,8 +22,8 @@ _ONCOMING_ACROSS_M = -3.45
 
 
 def stage(scene: Scene, times_s: NDArray[np.float64]) -> Painting:
-    """Everything to paint for the scene at the given times (s), back to front."""
-    sketch = Sketch(camera_at(scene, np.clip(times_s, 0.0, DURATION_S)), air_of(scene))
+    """Everything to paint for the scene at the given times (s, in 0..DURATION_S), back to front."""
+    sketch = Sketch(camera_at(scene, times_s), air_of(scene))
     draw_heavens(sketch, scene)
     draw_sides(sketch, scene)
     draw_ground(sketch, scene)

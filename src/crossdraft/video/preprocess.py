@@ -11,6 +11,7 @@ from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.spec import CLIP_MEAN, CLIP_STD, FrameSpec, PixelBudget
+from crossdraft.video.strip import resize_kept, vertical_first
 
 __all__ = [
     "CLIP_MEAN",
@@ -23,19 +24,32 @@ __all__ = [
     "resize",
 ]
 
-MAX_ASPECT = 200  # of a frame under a pixel budget; HF's limit
+MAX_ASPECT = 200  # of a frame that is resized whole; HF's limit for a pixel budget
+WASTE = 4  # how many times the crop a resized frame may be, before only what the crop keeps is resized
 
 
 def preprocess(frames: Tensor, spec: FrameSpec) -> Tensor:
     """uint8 RGB [F, H, W, 3] -> float32 [F, 3, h, w]: resize, centre crop, rescale, normalise.
 
     Raises:
-        CrossdraftError: the frames are of another type or shape, or too narrow for a pixel budget.
+        CrossdraftError: the frames are of another type or shape, or too narrow for a size without a crop.
     """
     if frames.dtype != torch.uint8 or frames.ndim != 4 or frames.shape[-1] != 3 or 0 in frames.shape:
         raise CrossdraftError(f"Frames are {frames.dtype} {list(frames.shape)}; give uint8 RGB [F, H, W, 3].")
-    pixels = resize(frames.movedim(-1, 1), spec.size, spec.resample)
+    pixels = _resized_for(frames.movedim(-1, 1), spec)
     return normalise(centre_crop(pixels, spec.crop), spec)
+
+
+def _resized_for(pixels: Tensor, spec: FrameSpec) -> Tensor:
+    """[F, 3, H, W] resized, whole or at least as far as the centre crop will look."""
+    height, width = pixels.shape[-2:]
+    h, w = resized(height, width, spec.size)
+    if spec.crop is None:
+        if isinstance(spec.size, int):
+            _refuse_narrow(height, width)
+    elif h * w > WASTE * min(h, spec.crop[0]) * min(w, spec.crop[1]) and (h, w) != (height, width):
+        return resize_kept(pixels, (h, w), spec.crop, spec.resample)
+    return resize(pixels, spec.size, spec.resample)
 
 
 def resized(height: int, width: int, size: int | tuple[int, int] | PixelBudget | None) -> tuple[int, int]:
@@ -52,10 +66,7 @@ def resized(height: int, width: int, size: int | tuple[int, int] | PixelBudget |
 
 def _within(height: int, width: int, budget: PixelBudget) -> tuple[int, int]:
     """Qwen's `smart_resize`: nearest multiples, or shrunk or grown into the budget, aspect roughly kept."""
-    if max(height, width) > MAX_ASPECT * min(height, width):
-        raise CrossdraftError(
-            f"Frames of {width}x{height} are too narrow; crop them to {MAX_ASPECT}:1 or less."
-        )
+    _refuse_narrow(height, width)
     step, sides = budget.multiple, (height, width)
     rounded = [round(side / step) * step for side in sides]
     if math.prod(rounded) > budget.high:
@@ -67,13 +78,18 @@ def _within(height: int, width: int, budget: PixelBudget) -> tuple[int, int]:
     return rounded[0], rounded[1]
 
 
+def _refuse_narrow(height: int, width: int) -> None:
+    if max(height, width) > MAX_ASPECT * min(height, width):
+        raise CrossdraftError(
+            f"Frames of {width}x{height} are too narrow; crop them to {MAX_ASPECT}:1 or less."
+        )
+
+
 def resize(pixels: Tensor, size: int | tuple[int, int] | PixelBudget | None, resample: str) -> Tensor:
     """uint8 [F, 3, H, W] -> uint8 [F, 3, h, w], antialiased, axis by axis with 8 bits in between."""
     height, width = pixels.shape[-2:]
     h, w = resized(height, width, size)
-    # The order shows only where the first pass overshoots 0 or 255. It is Pillow 13's; before, and in
-    # torchvision, the horizontal pass always comes first.
-    first = (h, width) if height - h > 2 * max(width - w, 0) else (height, w)
+    first = (h, width) if vertical_first((height, width), (h, w)) else (height, w)
     return _resize_axis(_resize_axis(pixels, first, resample), (h, w), resample)
 
 

@@ -65,7 +65,7 @@ def iter_frames(
     with opened(path, limits) as (container, stream):
         info, count = claims(path, container, stream, limits), 0
         for time_s, frame in _timed(path, _decoded(container, stream, limits), info.fps, limits):
-            yield time_s, frame.to_ndarray(format="rgb24")
+            yield time_s, _rgb(path, count, frame)
             count += 1
         _report(path, count, stream.frames)
 
@@ -87,11 +87,20 @@ def _sample(
         keep = set(_spread(total or info.frames, num_frames))
         for time_s, frame in _timed(path, _decoded(container, stream, limits), info.fps, limits):
             if count in keep:
-                found[count] = time_s, frame.to_ndarray(format="rgb24")
+                found[count] = time_s, _rgb(path, count, frame)
             count += 1
         if total is None:
             _report(path, count, stream.frames)
     return found, count
+
+
+def _rgb(path: object, index: int, frame: "VideoFrame") -> np.ndarray:
+    try:
+        return frame.to_ndarray(format="rgb24")
+    except LIBRARY_ERRORS:
+        raise CrossdraftError(
+            f"Frame {index} of {path} has colours that FFmpeg cannot turn into RGB; re-encode it as yuv420p, bt709."
+        ) from None
 
 
 def _report(path: object, count: int, claimed: int) -> None:

@@ -12,8 +12,10 @@ from numpy.typing import ArrayLike
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 from crossdraft.video.pyav import av
+from crossdraft.video.sink import Sink
 
 MAX_SIDE = 16384  # the H.264 level limits end near here
+MIN_FPS, MAX_FPS = 0.001, 1000  # a frame in a quarter of an hour; one each tick of most players' clocks
 
 
 def write_mp4(
@@ -21,18 +23,20 @@ def write_mp4(
 ) -> None:
     """Write uint8 RGB frames [H, W, 3] as an H.264 yuv420p mp4; the file appears whole or not at all.
 
+    The same frames give the same bytes, whatever the number of cores.
+
     Args:
         path: where to; a `.mp4` name.
         frames: any iterable, consumed once, all of one even size. Frame i is shown at i / fps seconds.
-        fps: frames per second.
+        fps: frames per second, 0.001 to 1000.
         crf: x264's constant rate factor: 0 loses least, 18 is visually lossless, 51 is worst.
 
     Raises:
         CrossdraftError: no frames, frames of odd, differing or absurd size, a bad fps or crf, or a place that
             cannot be written to.
     """
-    if not 0 < fps <= 1000:
-        raise CrossdraftError(f"fps is {fps}; give a rate above 0 and up to 1000 frames per second.")
+    if not MIN_FPS <= fps <= MAX_FPS:
+        raise CrossdraftError(f"fps is {fps}; give a rate of {MIN_FPS} to {MAX_FPS} frames per second.")
     if not 0 <= crf <= 51:
         raise CrossdraftError(f"crf is {crf}; x264 takes 0 (best) to 51 (worst).")
     if Path(path).suffix.lower() != ".mp4":
@@ -46,28 +50,33 @@ def write_mp4(
         try:
             _encode(temporary, chain([first], rest), fps, crf, shape)
         except (av.FFmpegError, OSError) as error:
-            raise CrossdraftError(f"Cannot write {path}: {error}; is the disk full?") from error
+            reason = error.strerror or error  # without the temporary name
+            raise CrossdraftError(f"Cannot write {path}: {reason}; is the disk full?") from error
 
 
 def _encode(
     path: Path, frames: Iterable[ArrayLike], fps: float | Fraction, crf: int, shape: tuple[int, ...]
 ) -> None:
     rate = Fraction(fps).limit_denominator(100_000)
+    # The same frames shall give the same bytes: what x264 writes depends on the number of its threads and, where
+    # AVX-512 carries its macroblock tree (as at 224 pixels), on what the memory held before.
+    settings = {"crf": str(crf), "threads": "1", "x264-params": "mbtree=0"}
     # PyAV gets an opened file, never a name: a name could be taken for a URL.
     # faststart puts the index first, so that a download that stops early still shows what has arrived.
-    with (
-        path.open("w+b") as file,
-        av.open(file, mode="w", format="mp4", options={"movflags": "+faststart"}) as container,
-    ):
-        stream = container.add_stream("h264", rate=rate, options={"crf": str(crf)})
-        stream.height, stream.width = shape[:2]
-        stream.pix_fmt = "yuv420p"
-        for index, frame in enumerate(frames):
-            picture = av.VideoFrame.from_ndarray(_checked(frame, index, shape), format="rgb24")
-            picture.pts = index
-            picture.time_base = 1 / rate
-            container.mux(stream.encode(picture))
-        container.mux(stream.encode(None))
+    with path.open("w+b") as file:
+        sink = Sink(file)
+        with av.open(sink, mode="w", format="mp4", options={"movflags": "+faststart"}) as container:
+            stream = container.add_stream("h264", rate=rate, options=settings)
+            stream.height, stream.width = shape[:2]
+            stream.pix_fmt = "yuv420p"
+            for index, frame in enumerate(frames):
+                picture = av.VideoFrame.from_ndarray(_checked(frame, index, shape), format="rgb24")
+                picture.pts = index
+                picture.time_base = 1 / rate
+                container.mux(stream.encode(picture))
+                sink.check()
+            container.mux(stream.encode(None))
+        sink.check()
 
 
 def _checked(frame: ArrayLike, index: int, shape: tuple[int, ...] | None) -> np.ndarray:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.models.eventgpt.faults import told_as
 
 OnShard = Callable[[str, int, int], None]
 """Told what is being done, how many shards are done, and of how many."""
@@ -118,9 +119,9 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
     Raises:
         CrossdraftError: the destination exists and is not an empty folder, or cannot be written.
     """
-    if destination.exists() and not (destination.is_dir() and not any(destination.iterdir())):
-        raise CrossdraftError(f"{destination} exists already; give a new folder, or remove it first.")
     try:
+        if destination.exists() and not (destination.is_dir() and not any(destination.iterdir())):
+            raise CrossdraftError(f"{destination} exists already; give a new folder, or remove it first.")
         destination.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.parent))
     except OSError as error:
@@ -129,7 +130,8 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
         ) from error
     try:
         yield temporary
-        temporary.chmod(0o755)
-        temporary.replace(destination)
+        with told_as(f"Cannot write {destination}", "choose another folder"):
+            temporary.chmod(0o755)
+            temporary.replace(destination)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

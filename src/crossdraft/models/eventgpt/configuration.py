@@ -21,7 +21,7 @@ class EventGPTConfig(PreTrainedConfig):
         projector_hidden_act: activation between the projector's two layers.
 
     Raises:
-        CrossdraftError: the placeholder is outside the vocabulary, or there is no frame.
+        CrossdraftError: the placeholder is outside the vocabulary, there is no frame, or a part is of another kind.
     """
 
     model_type = "eventgpt"
@@ -58,14 +58,28 @@ class EventGPTConfig(PreTrainedConfig):
             self.text_config = LlamaConfig(vocab_size=32001)
         elif isinstance(self.text_config, dict):
             self.text_config = LlamaConfig(**self.text_config)
-        if not 0 <= self.event_token_id < self.text_config.vocab_size:
-            raise CrossdraftError(
-                f"The event placeholder {self.event_token_id} is outside the vocabulary of "
-                f"{self.text_config.vocab_size} ids; give event_token_id one of them."
-            )
-        if self.num_event_frames < 1:
-            raise CrossdraftError(f"An event window needs at least one frame, not {self.num_event_frames}.")
+        self._check()
         super().__post_init__(**kwargs)
+
+    def _check(self) -> None:
+        """Files are read into this class, so the kinds of its values are no certainty."""
+        for name, kind in self.sub_configs.items():
+            if not isinstance(getattr(self, name), kind):
+                raise CrossdraftError(f"{name} of an EventGPT must hold the fields of a {kind.__name__}.")
+        vision, vocabulary = self.vision_config, self.text_config.vocab_size
+        sides = (vision.patch_size, vision.image_size)
+        if not all(isinstance(side, int) for side in sides) or not 1 <= sides[0] <= sides[1]:
+            raise CrossdraftError(
+                f"An EventGPT reads square images of whole patches, not {vision.image_size} pixels in patches of "
+                f"{vision.patch_size}."
+            )
+        if not isinstance(self.event_token_id, int) or not 0 <= self.event_token_id < vocabulary:
+            raise CrossdraftError(
+                f"The event placeholder {self.event_token_id!r} is outside the vocabulary of {vocabulary} ids; "
+                "give event_token_id one of them."
+            )
+        if not isinstance(self.num_event_frames, int) or self.num_event_frames < 1:
+            raise CrossdraftError(f"An event window needs at least one frame, not {self.num_event_frames!r}.")
 
     @property
     def event_seq_length(self) -> int:

@@ -15,6 +15,7 @@ from transformers import CLIPVisionConfig
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
+from crossdraft.models.eventgpt.faults import told_as
 from crossdraft.models.eventgpt.modeling import EventGPTForConditionalGeneration
 
 TOWER = "model.vision_tower."
@@ -75,7 +76,7 @@ def vision_config_of(weights: Mapping[str, Tensor]) -> CLIPVisionConfig:
     """The tower's shape from its renamed weights; all but the number of heads follows from them.
 
     Raises:
-        CrossdraftError: there is no CLIP tower.
+        CrossdraftError: there is no CLIP tower, or it cannot have heads of that width.
     """
     wanted = (
         "embeddings.patch_embedding.weight",
@@ -83,7 +84,7 @@ def vision_config_of(weights: Mapping[str, Tensor]) -> CLIPVisionConfig:
         "encoder.layers.0.mlp.fc1.weight",
     )
     patch, position, mlp = (weights.get(TOWER + name) for name in wanted)
-    if patch is None or position is None or mlp is None or patch.ndim != 4:
+    if patch is None or position is None or mlp is None or (patch.ndim, position.ndim, mlp.ndim) != (4, 2, 2):
         raise CrossdraftError(
             "The checkpoint has no CLIP tower under model.visual_tower.visual_tower; give the merged EventGPT weights."
         )
@@ -93,33 +94,29 @@ def vision_config_of(weights: Mapping[str, Tensor]) -> CLIPVisionConfig:
         if name.startswith(f"{TOWER}encoder.layers.")
     }
     hidden, patch_size = patch.shape[0], patch.shape[-1]
-    return CLIPVisionConfig(
-        hidden_size=hidden,
-        intermediate_size=mlp.shape[0],
-        num_hidden_layers=len(layers),
-        num_attention_heads=max(1, hidden // CLIP_HEAD_DIM),
-        patch_size=patch_size,
-        image_size=patch_size * math.isqrt(position.shape[0] - 1),
-    )
-
-
-def extend_rows(weight: Tensor, rows: int) -> Tensor:
-    """Lengthen an embedding or head [V, h] to `rows` by copies of the mean row.
-
-    As a row of the head the mean scores the mean of all logits, so greedy decoding never picks an added token.
-    """
-    mean = weight.mean(dim=0, keepdim=True, dtype=torch.float64).to(weight.dtype)
-    return torch.cat([weight, mean.expand(rows - len(weight), -1)])
+    with told_as("The vision tower has another shape than OpenAI's", "give its own with --vision-config"):
+        return CLIPVisionConfig(
+            hidden_size=hidden,
+            intermediate_size=mlp.shape[0],
+            num_hidden_layers=len(layers),
+            num_attention_heads=max(1, hidden // CLIP_HEAD_DIM),
+            patch_size=patch_size,
+            image_size=patch_size * math.isqrt(max(position.shape[0] - 1, 0)),
+        )
 
 
 def check_strict(config: EventGPTConfig, weights: Mapping[str, Tensor]) -> None:
     """Compare names and shapes with the model's own.
 
     Raises:
-        CrossdraftError: anything is missing, unexpected or of another shape; all of it is told.
+        CrossdraftError: anything is missing, unexpected, of another shape or quantised; all of it is told.
     """
-    with torch.device("meta"):
+    remedy = "check config.json, and give the tower's own with --vision-config"
+    with told_as("No EventGPT can be built to the checkpoint's shapes", remedy), torch.device("meta"):
         expected = EventGPTForConditionalGeneration(config).state_dict()
+    quantised = [
+        f"{name} {tensor.dtype}" for name, tensor in weights.items() if not tensor.dtype.is_floating_point
+    ]
     shapes = [
         f"{name} {list(weights[name].shape)} instead of {list(tensor.shape)}"
         for name, tensor in expected.items()
@@ -129,6 +126,7 @@ def check_strict(config: EventGPTConfig, weights: Mapping[str, Tensor]) -> None:
         _listed("missing", [name for name in expected if name not in weights]),
         _listed("unexpected", [name for name in weights if name not in expected]),
         _listed("of a wrong shape", shapes),
+        _listed("of no floating-point type", quantised),
     ]
     if any(faults):
         raise CrossdraftError(

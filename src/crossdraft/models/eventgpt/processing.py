@@ -20,7 +20,9 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events.frames import eventgpt_frames
 from crossdraft.events.stream import Events
 from crossdraft.files import atomic_path
+from crossdraft.models.eventgpt.checkpoint import read_json
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
+from crossdraft.models.eventgpt.faults import told_as
 from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import CLIP_MEAN, CLIP_STD, FrameSpec
 
@@ -67,6 +69,9 @@ class ProcessorOptions:
             raise CrossdraftError(
                 f'The canvas must be "sensor", "release", "train" or (height, width), not {self.canvas!r}.'
             )
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != 3 or not all(isinstance(value, int | float) for value in values):
+                raise CrossdraftError(f"{name} must be three numbers, one a channel, not {values!r}.")
         for field in ("{event}", "{question}"):
             if self.template.count(field) != 1:
                 raise CrossdraftError(
@@ -219,7 +224,8 @@ class EventGPTProcessor:
         """Read the processor of a saved model from a local folder.
 
         Raises:
-            CrossdraftError: the folder lacks `config.json`, the tokenizer or `processor_config.json`.
+            CrossdraftError: the folder lacks `config.json`, the tokenizer or `processor_config.json`, or one of
+                them is damaged.
         """
         folder = Path(folder)
         for name in ("config.json", "tokenizer.json", PROCESSOR_FILE):
@@ -227,11 +233,9 @@ class EventGPTProcessor:
                 raise CrossdraftError(
                     f"{folder} lacks {name}; give the folder of a converted or trained EventGPT."
                 )
-        try:
+        read_json(folder / "config.json")  # tells a file that is not even JSON better than transformers does
+        with told_as(f"{folder / 'config.json'} is damaged", "copy it from the checkpoint again"):
             config = EventGPTConfig.from_pretrained(str(folder))
+        with told_as(f"The tokenizer in {folder} is damaged", "copy it from the checkpoint again"):
             tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
-        except Exception as error:  # a damaged file makes transformers raise whatever its parsers do
-            raise CrossdraftError(
-                f"The processor in {folder} is damaged ({' '.join(str(error).split())})."
-            ) from error
         return cls(config, tokenizer, ProcessorOptions.load(folder / PROCESSOR_FILE))

@@ -1,0 +1,34 @@
+"""How the commands of `bench` show themselves: a bar on stderr, tables on stdout."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from crossdraft.bench.outputs import STDOUT
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on stderr if that is a terminal; the yielded function counts one more, done by the one it names."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    # Drawn between two runs only: a bar that refreshes itself does so in a thread, beside what is being measured.
+    # It leaves no trace, so that a table or an error stands alone.
+    with Progress(
+        *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(what, total=total)
+
+        def tick(name: str) -> None:
+            bar.update(task, advance=1, description=f"{what} {name}", refresh=True)
+
+        yield tick
+
+
+def console_for(json_file: Path | None) -> Console:
+    """Where the tables go: stdout, or stderr if the JSON goes there. Into a file they are as wide as they need."""
+    console = Console(stderr=json_file == STDOUT)
+    return console if console.is_terminal else Console(stderr=json_file == STDOUT, width=110)

@@ -1,0 +1,58 @@
+"""`crossdraft ask` about a recording that does not say itself what it is."""
+
+import json
+
+import pytest
+
+from crossdraft.cli.main import main
+from crossdraft.events import read_events, write_events
+
+
+@pytest.fixture
+def headless(clip, tmp_path):
+    """The clip's events as text without the line of the sensor's size, under a name that says nothing; and the size."""
+    events = read_events(clip.events)
+    write_events(tmp_path / "a.txt", events)
+    (tmp_path / "a.rec").write_text((tmp_path / "a.txt").read_text().split("\n", 1)[1])
+    return tmp_path / "a.rec", f"{events.width}x{events.height}"
+
+
+@pytest.fixture
+def ask(pair, clip, capsys):
+    """Run `ask` on this recording; returns its status, standard output and standard error."""
+
+    def run(events, *options: str) -> tuple[int, str, str]:
+        models = ["--target", str(pair.target), "--drafter", str(pair.event), "--device", "cpu"]
+        place = ["--placement", "inline", "--hidden", "before", "--max-new-tokens", "8", "--json"]
+        files = ["--video", str(clip.video), "--events", str(events)]
+        status = main(["ask", *files, *models, *place, *options, "What is ahead?"])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_format_and_sensor_are_passed_down_to_the_drafter(ask, clip, headless):
+    recording, size = headless
+    status, shown, errors = ask(recording, "--format", "e2vid", "--sensor", size)
+    assert (status, errors) == (0, "")
+    usual = json.loads(ask(clip.events)[1])
+    assert json.loads(shown)["stats"]["accepted"] == usual["stats"]["accepted"]
+    assert json.loads(shown)["tokens"] == usual["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ([], "no format that we know"),
+        (["--format", "e2vid"], "give the sensor size"),
+        (["--format", "e2vid", "--sensor", "big"], "no size"),
+        (["--format", "e2vid", "--sensor", "2x2"], "outside the 2x2 sensor"),
+        (["--format", "avi"], "no event format"),
+    ],
+)
+def test_without_them_it_is_one_sentence(ask, headless, options, sentence):
+    status, shown, errors = ask(headless[0], *options)
+    assert (status, shown) == (2, "")
+    assert sentence in errors
+    assert len(errors.splitlines()) == 1
