@@ -22,14 +22,15 @@ from crossdraft.engine.process import Process
 from crossdraft.engine.request import Answer, Piece, Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_drafter, load_target, vocabulary_of
+from crossdraft.load import load_target
+from crossdraft.methods import Place, build
 
 PLACEMENTS = ("inline", "process")
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a pair runs. Every combination gives the same tokens (sampled: the same distribution); only the time differs.
+    """How a pair runs. Without a lossy rule every combination gives the same tokens (sampled: the same distribution).
 
     Args:
         placement: `inline` (this process) or `process` (a process of its own).
@@ -41,7 +42,8 @@ class Options:
         max_batch: requests that share a pass.
         nodes, hidden_nodes: most nodes drafted per round and for the ride-along.
         adaptive: let measured times and acceptances set the budget of each round.
-        rule: acceptance rule by name; default the exact one.
+        rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); default the exact one. Only
+            a lossy rule changes answers, and their `stats` name it; see docs/rules.md.
     """
 
     placement: str = "inline"
@@ -99,8 +101,8 @@ class Engine:
 
         Args:
             target: `reference`, or the folder of a Hugging Face checkpoint of a supported class.
-            drafter: `event` or `blind` (the reference pair's), the folder of an EventGPT, or `None` for the target
-                alone.
+            drafter: a spec such as `event`, `memory` or `union:event,memory` (see `methods.METHODS`), the folder of an
+                EventGPT, or `None` for the target alone.
             options: see `Options`.
 
         Raises:
@@ -122,14 +124,15 @@ class Engine:
         cost = CostModel()
         if drafter is None:
             return cls(loaded, None, options, cost)
-        factory = partial(
-            load_drafter,
-            drafter,
-            device=options.draft_device or options.device,
-            dtype=options.draft_dtype or options.dtype,
-            banned=tuple(sorted(loaded.reserved)),
-            vocabulary=vocabulary_of(target),
+        place = Place(
+            target,
+            options.draft_device or options.device,
+            options.draft_dtype or options.dtype,
+            loaded.vocab_size,
+            tuple(sorted(loaded.eos)),
+            tuple(sorted(loaded.reserved)),
         )
+        factory = partial(build, drafter, place)
         placed: Placement
         if options.placement == "process":
             left = tuple(core for core in allowed if core not in (options.target_cores or ())) or allowed

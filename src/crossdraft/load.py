@@ -11,11 +11,15 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as hf_logging
 
+from crossdraft.drafters.foreign import ForeignDrafter
+from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead, read_ids
+from crossdraft.drafters.vocabulary import Lexicon, map_vocabularies, read_lexicon
 from crossdraft.engine.prepack import prepack
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
@@ -104,9 +108,54 @@ def load_drafter(
     return IndependentDrafter(target, banned)
 
 
+def load_model_drafter(
+    source: str,
+    target: Lexicon,
+    how: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    *,
+    packed: bool = True,
+) -> IndependentDrafter | ForeignDrafter:
+    """A causal language model or a video VLM as an independent drafter, of the target's vocabulary or another.
+
+    Args:
+        source: `text` of the reference pair, or the folder of a Hugging Face checkpoint (safetensors).
+        target: the target's vocabulary.
+        how: `slem`, `tli` or `omni`, see `drafters.foreign`; default none where the vocabularies are the same, else
+            `slem`.
+        device, dtype, packed: as in `load_target`.
+
+    Raises:
+        CrossdraftError: as `load_target`, or the model cannot draft.
+    """
+    folder = _folder(source, ("text",))
+    sees = _config(folder).get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    tokenizer = _tokenizer(folder)
+    if sees:
+        model = load_target(str(folder), device, dtype, packed=packed)
+    else:
+        network = _model(AutoModelForCausalLM, folder, device, dtype)
+        if packed:
+            prepack(network)
+        decode, eos = _text(tokenizer), _eos(network, tokenizer)
+        model = text_model(network, TextPrompt(tokenizer), decode, eos, _reserved(network, tokenizer))
+    own = read_lexicon(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))
+    same = bool(set(own.ids) & set(target.ids)) and map_vocabularies(own, target).identity
+    if how is None and same:
+        banned = [i for i, text in enumerate(target.spelling) if text is None and i not in target.ends]
+        return IndependentDrafter(model, banned, sees=sees)
+    return ForeignDrafter(model, own, target, how or "slem", sees=sees)
+
+
+def tokenizer_of(source: str) -> PreTrainedTokenizerBase:
+    """A target's tokenizer."""
+    return _tokenizer(_folder(source, ("reference",)))
+
+
 def vocabulary_of(source: str) -> dict[str, int]:
     """Tokens and ids of a target's tokenizer."""
-    return _tokenizer(_folder(source, ("reference",))).get_vocab()
+    return tokenizer_of(source).get_vocab()
 
 
 @dataclass(frozen=True)
@@ -192,9 +241,7 @@ def _config(folder: Path) -> dict[str, object]:
         raise CrossdraftError(f"{folder / 'config.json'} is not valid JSON: {error}.") from error
 
 
-def _model(
-    kind: type[PreTrainedModel], folder: Path, device: str | None, dtype: str | None
-) -> PreTrainedModel:
+def _model(kind: Any, folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
     """Load strictly: nothing missing, nothing left over, no shape changed."""
     gpu = torch.cuda.is_available()
     name = dtype or ("bfloat16" if gpu and device != "cpu" else "float32")

@@ -139,6 +139,26 @@ def test_greedy_speedups_are_of_whole_answers(target, pairs):
     assert "fewer than" not in printed(methods, pairs=10)
 
 
+def test_a_lossy_rule_is_named_in_the_table_and_never_called_lossless(target, pairs):
+    ours = replace(plain((1, 2), 2.0), lossy="relaxed:r=3")
+    runs = {
+        "target": [[plain((1, 2), 4.0)], [plain((1, 2), 4.0)]],
+        "event": [[ours], [ours]],
+    }
+    own, lossy = summarise(Results(runs), pairs, target)
+    assert (own.lossy, own.lossless, own.label) == (None, True, "target")
+    assert (lossy.equal, lossy.lossless) == (2, False)  # the same tokens, this time
+    assert method_json(lossy)["lossy"] == "relaxed:r=3"
+    assert printed([own, lossy]).count("event (lossy: relaxed:r=3)") == 2
+
+
+def test_the_engine_tells_the_benchmark_of_a_lossy_rule(target, pairs):
+    lossy = EngineContestant(Engine(target, None, Options(rule="relaxed:r=3"), CostModel()))
+    exact = EngineContestant(Engine(target, None, Options(), CostModel()))
+    assert lossy.answer(pairs[0]).lossy == "relaxed:r=3"
+    assert exact.answer(pairs[0]).lossy is None
+
+
 def test_without_the_target_nothing_is_called_lossless(target, pairs):
     methods = summarise(Results({"hf": [[plain((1, 2), 4.0)], [plain((1, 2), 4.0)]]}), pairs, target)
     assert method_json(methods[0])["lossless"] is None

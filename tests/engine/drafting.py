@@ -28,9 +28,10 @@ class Language:
 
 
 class Sapling:
-    """A draft tree while it grows."""
+    """A draft tree while it grows; `independent` marks it as drawn with replacement."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, independent: bool = False) -> None:
+        self.independent = independent
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.dists: list[Tensor] = []
@@ -47,7 +48,9 @@ class Sapling:
 
     def tree(self) -> DraftTree:
         dists = torch.stack(self.dists) if self.dists else None
-        return DraftTree(tuple(self.tokens), tuple(self.parents), dists, tuple(self.drawn_from))
+        return DraftTree(
+            tuple(self.tokens), tuple(self.parents), dists, tuple(self.drawn_from), self.independent
+        )
 
 
 # -- ways of drafting: each grows the children of one node, with chances from `chance` ---------------------------------
@@ -104,11 +107,14 @@ def mixed(*ways: Way) -> Way:
 Grow = Callable[[Chance], DraftTree]
 
 
-def tree_of(*levels: Way) -> Grow:
-    """A drafter: the first way grows the root's children, the next one theirs, and so on."""
+def tree_of(*levels: Way, marked: bool = False) -> Grow:
+    """A drafter: the first way grows the root's children, the next one theirs, and so on.
+
+    `marked`: the tree says that its siblings are independent.
+    """
 
     def grow(chance: Chance) -> DraftTree:
-        sapling = Sapling()
+        sapling = Sapling(independent=marked)
         front = [ROOT]
         for way in levels:
             front = [child for parent in front for child in way(sapling, parent, chance)]

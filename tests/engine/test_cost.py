@@ -133,3 +133,27 @@ def test_a_node_is_worth_its_place_while_its_chance_repays_the_wider_pass():
     assert model.worth([0.9, 0.5, 0.11, 0.09, 0.08]) == 3
     assert model.worth([0.05]) == 0
     assert model.worth([]) == 0
+
+
+def test_of_a_tree_the_worthwhile_nodes_come_best_first_and_with_their_parents():
+    model = CostModel()
+    for n in (1, 2, 9):
+        model.verify.add(n, 10.0 + 1.0 * (n - 1))  # worth a chance of 0.1
+    #  root ─┬─ 0: .5 ─┬─ 2: .09
+    #        │         └─ 3: .4 ── 4: .2
+    #        └─ 1: .3
+    assert model.worthwhile((-1, -1, 0, 0, 3), (0.5, 0.3, 0.09, 0.4, 0.2)) == [0, 3, 1, 4]
+    # A drafter that thinks better of a node than of its parent is corrected: 2 goes with 0, and 3 stays behind 1.
+    assert model.worthwhile((-1, -1, 0, 1), (0.05, 0.3, 0.9, 0.8)) == [1, 3]
+    assert model.worthwhile((), ()) == []
+    assert CostModel().worthwhile((-1, -1), (0.0, 0.4)) == [1, 0]  # nothing is known yet: all
+
+
+@given(st.lists(st.floats(0, 1), max_size=12), st.data())
+def test_the_worthwhile_nodes_are_a_tree(reach, data):
+    parents = [data.draw(st.integers(-1, node - 1)) for node in range(len(reach))]
+    model = CostModel()
+    for n in (1, 2, 9):
+        model.verify.add(n, 10.0 + 2.0 * (n - 1))
+    kept = model.worthwhile(parents, reach)
+    assert all(parent < 0 or parent in kept[:place] for place, parent in enumerate(parents[i] for i in kept))

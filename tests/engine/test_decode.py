@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.accept import Verdict
+from crossdraft.engine.accept import Rule, Verdict
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
@@ -114,7 +114,8 @@ def test_a_planted_bug_in_the_rule_is_seen(target, kin, alone, monkeypatch):
         return Verdict(path, int(logits[len(path)].argmax()))
 
     decoding = decoder(target, kin, adaptive=False)
-    monkeypatch.setattr("crossdraft.engine.decode.rule_for", lambda name, sampling: careless)
+    rule = Rule("careless", lossless=False, greedy=True, judge=careless)
+    monkeypatch.setattr("crossdraft.engine.decode.rule_for", lambda name, sampling: rule)
     assert [answer.tokens for answer in decoding.generate(REQUESTS)] != alone
 
 
@@ -189,7 +190,8 @@ def test_a_planted_bug_in_sampling_is_seen(target, stranger, monkeypatch):
         path = tuple(range(len(tree)))
         return Verdict(path, int(torch.multinomial(probs[len(path)], 1, generator=generator)))
 
-    monkeypatch.setattr("crossdraft.engine.decode.rule_for", lambda name, sampling: careless)
+    rule = Rule("careless", lossless=False, greedy=False, judge=careless)
+    monkeypatch.setattr("crossdraft.engine.decode.rule_for", lambda name, sampling: rule)
     assert _distance(target, stranger) > 0.2
 
 

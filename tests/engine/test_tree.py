@@ -89,3 +89,26 @@ def test_the_first_nodes_are_a_tree_again(tree, count):
     part = tree.first(count)
     assert len(part) == min(count, len(tree))
     assert torch.equal(part.visible, tree.visible[:count, :count])
+
+
+def test_kept_nodes_are_numbered_anew():
+    tree = DraftTree((5, 6, 7, 8), (-1, 0, 0, -1), torch.eye(3), (0, 1, 1, 2))
+    part = tree.keep([3, 0, 2])
+    assert (part.tokens, part.parents, part.drawn_from) == ((8, 5, 7), (-1, -1, 1), (2, 0, 1))
+    assert part.dists is tree.dists
+    assert len(tree.keep([])) == 0
+
+
+@pytest.mark.parametrize("nodes", [[1], [1, 0], [0, 0]])
+def test_a_node_is_kept_once_and_after_its_parent(nodes):
+    with pytest.raises(CrossdraftError, match="cannot be kept"):
+        DraftTree((5, 6), (-1, 0)).keep(nodes)
+
+
+@given(trees(), st.data())
+def test_kept_nodes_see_each_other_as_before(tree, data):
+    kept = []
+    for node, parent in enumerate(tree.parents):
+        if (parent < 0 or parent in kept) and data.draw(st.booleans()):
+            kept.append(node)
+    assert torch.equal(tree.keep(kept).visible, tree.visible[kept][:, kept])

@@ -1,5 +1,6 @@
 """Cached clips are what inference would see, whole or absent, and coloured as event frames are."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,14 @@ def test_chunks_hold_the_scenes_of_the_split_in_order(cache: ClipCache) -> None:
     read = cache.read("rgb", "train", [3, 0])
     assert np.array_equal(read[0], render_rgb(scenes.split_seeds("train")[3], cache))
     assert read.shape == (2, 4, 48, 48, 3)
+
+
+def test_another_recipes_clips_are_not_taken_for_ours(cache: ClipCache) -> None:
+    for other in (replace(cache, size=56), replace(cache, video_frames=8)):
+        assert other.missing("rgb", "train", 4) == [0, 1]
+    other = replace(cache, event_frames=3)
+    assert other.path("events", "train", 0) != cache.path("events", "train", 0)
+    assert other.path("rgb", "train", 0) == cache.path("rgb", "train", 0)
 
 
 def test_a_chunk_that_never_comes_is_told(cache: ClipCache) -> None:

@@ -4,7 +4,10 @@ import pytest
 
 from crossdraft import scenes
 from crossdraft.train.answers import Answered
-from crossdraft.train.evaluate import facts_right, held_out_questions, mean_accepted
+from crossdraft.train.evaluate import drawn_questions, facts_right, fed_rows, mean_accepted
+from crossdraft.train.prompt import PromptCodec
+from crossdraft.train.ship import spoken_ids
+from crossdraft.train.tokenizer import EVENT, train_tokenizer
 
 
 @pytest.mark.parametrize(
@@ -22,7 +25,7 @@ def test_tau_of_rows_worked_by_hand(row: list[bool], chain: int, tau: float) -> 
 
 
 def test_the_ground_truth_scores_full_marks_and_another_scenes_answers_do_not() -> None:
-    asked = held_out_questions("test", range(12), 4, 0, held_out=True)
+    asked = drawn_questions("test", range(12), 4, 0, held_out=True)
     flat = [question for questions in asked for question in questions]
     held = {wording for kind in scenes.KINDS for wording in scenes.wordings(kind, held_out=True)}
     assert {question.question for question in flat} <= held
@@ -35,3 +38,14 @@ def test_the_ground_truth_scores_full_marks_and_another_scenes_answers_do_not() 
 
     assert facts_right(asked, said([q.guess for q in flat]))["all"] == 1.0
     assert facts_right(asked, said([q.guess for q in reversed(flat)]))["all"] < 0.8
+
+
+def test_an_answer_that_was_cut_short_is_not_given_an_end() -> None:
+    codec = PromptCodec(train_tokenizer(["A red car."] * 9, 400), EVENT)
+    end = codec.tokenizer.eos_token_id
+    said = [Answered(0, "colour", "What?", "A red car.", whole=whole) for whole in (True, False)]
+    (_, whole), (_, cut) = fed_rows(codec, said)
+    assert whole == [*cut, end]
+    assert end not in cut
+    assert spoken_ids(codec, said) == sorted({*whole})
+    assert spoken_ids(codec, said[1:]) == sorted({*cut})

@@ -1,10 +1,12 @@
 """The recipe refuses what it does not know, and says what was probably meant."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.train import recipe as recipe_module
 from crossdraft.train.recipe import REFERENCE_RECIPE, load_recipe
 
 
@@ -24,7 +26,10 @@ def test_the_shipped_recipe_is_valid_and_overrides_reach_it() -> None:
         ("target.train.0.optim.steps=many", "'target.train.0.optim.steps'"),
         ("target.train.0.optim.steps=0", "greater than 0"),
         ("target.train.9.questions=1", "by its number, 0 to"),
-        ("target.train.questions=1", "must name a phase"),
+        ("target.train.questions=1", "for example target.train.0.questions=…"),
+        ("target.train.0=1", "for example target.train.0.questions=…"),
+        ("seed=[", "The value of the override 'seed=[' is not YAML"),
+        ("seed=2020-13-45", "is not YAML: month must be in 1..12"),
         ("seed.value=1", "which is no section"),
         ("seed", "must read key=value"),
     ],
@@ -34,6 +39,12 @@ def test_a_wrong_override_is_one_sentence(override: str, said: str) -> None:
         load_recipe(overrides=[override])
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_override_that_the_schema_shows_is_accepted() -> None:
+    shown = re.findall(r"`([\w.]+=\d+)`", recipe_module.__doc__ or "")
+    assert len(shown) == 1
+    assert load_recipe(overrides=shown).target.train[0].optim.steps == 100
 
 
 def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:
@@ -49,6 +60,9 @@ def test_a_missing_or_broken_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("a: [")
     with pytest.raises(CrossdraftError, match="is not YAML"):
         load_recipe(tmp_path / "broken.yaml")
+    (tmp_path / "latin.yaml").write_bytes("seed: 0 # für alle".encode("latin-1"))
+    with pytest.raises(CrossdraftError, match=r"is not UTF-8 \(byte 11\)"):
+        load_recipe(tmp_path / "latin.yaml")
     (tmp_path / "list.yaml").write_text("- 1")
     with pytest.raises(CrossdraftError, match="mapping of sections"):
         load_recipe(tmp_path / "list.yaml")

@@ -1,4 +1,4 @@
-"""What lies in the package: three models that load, fit the limit, share a vocabulary, and say where they are from."""
+"""What lies in the package: models that load, fit the limit, share a vocabulary, and say where they are from."""
 
 import json
 
@@ -6,14 +6,17 @@ import pytest
 from transformers import AutoConfig, AutoTokenizer
 
 import crossdraft.models.eventgpt  # noqa: F401 - registers EventGPT with the auto classes
+from crossdraft.train.cards import card
+from crossdraft.train.clips import clip_seed
 from crossdraft.train.provenance import sha256
+from crossdraft.train.recipe import load_recipe
 from crossdraft.train.reference import MODELS
 from crossdraft.train.ship import LIMIT_MB, SHIPPED
 from crossdraft.train.tokenizer import SPECIALS
 
 
-def test_all_three_fit_the_limit() -> None:
-    files = [path for name in MODELS for path in (SHIPPED / name).rglob("*")]
+def test_all_fit_the_limit() -> None:
+    files = [path for name in (*MODELS, "text") for path in (SHIPPED / name).rglob("*")]
     assert 0 < sum(path.stat().st_size for path in files) / 1e6 <= LIMIT_MB
 
 
@@ -29,12 +32,26 @@ def test_a_shipped_model_is_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_card_tells_the_measured_figures(name: str) -> None:
-    folder = SHIPPED / name
-    figures = json.loads((folder / "provenance.json").read_text())["figures"]["evaluation"]
-    text = (folder / "README.md").read_text()
+def test_the_card_is_what_the_recipe_and_the_measured_figures_make_it(name: str) -> None:
+    recipe = load_recipe()
+    measured = json.loads((SHIPPED / name / "provenance.json").read_text())["figures"]
+    figures = {
+        "scenes": recipe.evaluate.scenes,
+        "questions": recipe.evaluate.questions,
+        "first_seed": clip_seed("test", 0),
+        name: measured["evaluation"],
+    }
+    text = (SHIPPED / name / "README.md").read_text()
+    assert text == card(name, recipe, figures, measured["parameters"])
     for wordings in ("train_wordings", "held_out_wordings"):
-        assert f"{figures[wordings]['facts_right']['all']:.1%}" in text
+        assert f"{measured['evaluation'][wordings]['facts_right']['all']:.1%}" in text
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_provenance_counts_the_clips_that_the_model_learned_from(name: str) -> None:
+    provenance = json.loads((SHIPPED / name / "provenance.json").read_text())
+    pool = "train_clips" if name == "target" else "event_clips"
+    assert provenance["data"]["clips"] == provenance["recipe"]["cache"][pool]
 
 
 def test_the_vocabulary_is_shared() -> None:

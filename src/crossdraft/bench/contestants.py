@@ -105,6 +105,7 @@ def run_of(answer: Answer, total_s: float) -> Run:
         rounds_s=rounds,
         overhead_s=engine,
         notes=answer.notes,
+        lossy=None if stats.lossless else stats.rule,
     )
 
 

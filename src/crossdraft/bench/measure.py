@@ -26,6 +26,7 @@ class Run:
         hidden_drafting_s, hidden_inside_s: drafting for the ride-along, and the part of it inside the prefill.
         rounds_s, overhead_s: the rounds after the prefill, and the engine's own part of them.
         notes: what the engine wants to be known (a lost drafter).
+        lossy: the acceptance rule with its settings, if it was a lossy one.
     """
 
     tokens: tuple[int, ...]
@@ -42,6 +43,7 @@ class Run:
     rounds_s: float = 0.0
     overhead_s: float = 0.0
     notes: tuple[str, ...] = ()
+    lossy: str | None = None
 
 
 class Contestant(Protocol):

@@ -44,7 +44,7 @@ def plot(report: "Report", path: Path) -> None:
     figure = Figure(figsize=(9, 1.2 + 0.55 * len(methods)), layout="constrained")
     axes = figure.add_subplot()
     left = [0.0] * len(methods)
-    names = [method.name for method in methods]
+    names = [method.label for method in methods]
     for stage, colour in STAGES.items():
         widths = [method.stage_means.get(stage, 0.0) * 1e3 for method in methods]
         if any(widths):

@@ -40,6 +40,7 @@ def method_json(method: Method) -> dict[str, object]:
     return {
         "name": method.name,
         "lossless": method.lossless,
+        "lossy": method.lossy,
         "identical": identical,
         "divergences": [divergence.to_json() for divergence in method.divergences],
         "ttft_ms": method.ttft.ms(),
@@ -79,13 +80,13 @@ def tables(report: "Report") -> "list[Table]":
         speedups.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
     for method in report.methods:
         times.add_row(*_cells(method))
-        speedups.add_row(method.name, *map(str, method.speedups.values()))
+        speedups.add_row(method.label, *map(str, method.speedups.values()))
     return [times, speedups]
 
 
 def _cells(method: Method) -> list[str]:
     return [
-        method.name,
+        method.label,
         _identical(method),
         f"{method.ttft.median * 1e3:.1f}",
         f"{method.latency.median * 1e3:.1f}",

@@ -43,6 +43,7 @@ class Method:
         stages: time on the target's lane by stage.
         stage_means: the same as means, which add up to the mean time of an answer.
         notes: what the engine wanted to be known.
+        lossy: the acceptance rule with its settings, if it was a lossy one: the answers need not be the target's.
     """
 
     name: str
@@ -62,13 +63,22 @@ class Method:
     stages: dict[str, Quartiles]
     stage_means: dict[str, float]
     notes: tuple[str, ...]
+    lossy: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The name, and the rule beside it if it was a lossy one."""
+        return self.name if self.lossy is None else f"{self.name} (lossy: {self.lossy})"
 
     @property
     def lossless(self) -> bool | None:
         """True if every run gave the target's tokens. None if nothing was compared: a benchmark shows no distribution.
 
-        Sampled answers have the target's distribution by construction, and it is the tests that show it.
+        Sampled answers have the target's distribution by construction, and it is the tests that show it. Answers by a
+        lossy rule are never lossless, whatever they came out as.
         """
+        if self.lossy is not None:
+            return False
         return None if self.equal is None else self.equal == self.total
 
 
@@ -107,6 +117,7 @@ def _method(name: str, results: Results, items: Sequence[Item], target: Target) 
         stages={stage: quartiles(values) for stage, values in stages.items()},
         stage_means={stage: sum(values) / len(values) for stage, values in stages.items()},
         notes=tuple(sorted({note for run in runs for note in run.notes})),
+        lossy=next((run.lossy for run in runs if run.lossy is not None), None),
     )
 
 

@@ -17,7 +17,7 @@ def train() -> None:
 def reference(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, e.g. target.train.questions=6."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, e.g. target.train.0.questions=6."),
     ] = None,
     recipe: Annotated[
         Path | None, typer.Option(help="Recipe file; the shipped pair's own by default.")

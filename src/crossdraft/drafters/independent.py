@@ -21,7 +21,7 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp
-from crossdraft.engine.target import Chunk, Target
+from crossdraft.engine.target import Chunk, Prompt, Target
 from crossdraft.engine.tree import DraftTree
 
 NEARBY = 4  # how far behind an overruled token a single token that recurs is taken for the same place
@@ -57,15 +57,13 @@ class IndependentDrafter:
         model: the drafter's network behind the adapter, with its own `prepare`.
         banned: ids that must never be drafted: what the target must not see as text. They are masked before the
             softmax, so that q stays a distribution.
+        sees: whether it reads the request's video.
     """
 
-    needs = Needs()
-
-    def __init__(self, model: Target, banned: Sequence[int] = ()) -> None:
+    def __init__(self, model: Target, banned: Sequence[int] = (), *, sees: bool = False) -> None:
+        self.needs = Needs(video=sees)
         self.model = model
-        blocked = sorted(frozenset(banned) | model.reserved)
-        self.banned = torch.zeros(model.vocab_size, device=model.device)  # added to logits
-        self.banned[[i for i in blocked if i < model.vocab_size]] = float("-inf")
+        self.banned = mute(model, banned)
 
     @torch.inference_mode()
     def begin(self, requests: Sequence[Request]) -> list[Writing]:
@@ -83,15 +81,8 @@ class IndependentDrafter:
         """Nothing to free but the states themselves."""
 
     def _begin(self, request: Request) -> Writing:
-        prompt = self.model.prepare(request)
-        pieces, offset = self.model.chunks(prompt, self.model.encode(prompt))
-        cache = self.model.new_cache(capacity=len(prompt) + request.max_new_tokens)
-        row = cache.add_row(cache.capacity)
-        cache.offsets[row] = offset
-        outs = [self.model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()]) for piece in pieces]
-        rows = outs[-1].logits[0]
-        seed = request.sampling.seed + 1  # a stream of its own: the target's draws must not depend on it
-        generator = torch.Generator(self.model.device).manual_seed(seed)
+        prompt, cache, rows = read_prompt(self.model, request, request.max_new_tokens)
+        generator = own_chances(self.model, request)
         return Writing(request.sampling, cache, len(prompt), prompt.input_ids.tolist(), generator, rows)
 
     def _propose(self, state: Writing, budget: Budget) -> Draft:
@@ -164,7 +155,7 @@ class IndependentDrafter:
     def _commit(self, state: Writing, verdict: Committed) -> None:
         """Resynchronise on the accepted tokens: keep the cache and the tail as far as they agree."""
         state.committed += verdict.tokens
-        agreed = _common_prefix(state.tail, verdict.tokens)
+        agreed = common_prefix(state.tail, verdict.tokens)
         stays = agreed == len(verdict.tokens)
         if not stays:
             state.stale = state.tail[agreed:] + state.stale
@@ -172,10 +163,34 @@ class IndependentDrafter:
         state.confidences = state.confidences[agreed:] if stays else []
         state.dists = state.dists[agreed:] if stays else []
         written = [*state.committed, *state.tail]
-        kept = _common_prefix(state.fed, written)
+        kept = common_prefix(state.fed, written)
         if kept < len(state.fed):
             state.cache.truncate(0, state.prompt_length + kept)
             state.fed = state.fed[:kept]
+
+
+def mute(model: Target, banned: Sequence[int]) -> Tensor:
+    """[V] to be added to logits: -inf at what must not be drafted."""
+    blocked = sorted(frozenset(banned) | model.reserved)
+    bias = torch.zeros(model.vocab_size, device=model.device)
+    bias[[i for i in blocked if i < model.vocab_size]] = float("-inf")
+    return bias
+
+
+def read_prompt(model: Target, request: Request, spare: int) -> tuple[Prompt, KVCache, Tensor]:
+    """The drafter's own prefill: the prompt, a cache with room for `spare` more tokens, and [1, V] logits behind it."""
+    prompt = model.prepare(request)
+    pieces, offset = model.chunks(prompt, model.encode(prompt))
+    cache = model.new_cache(capacity=len(prompt) + spare)
+    row = cache.add_row(cache.capacity)
+    cache.offsets[row] = offset
+    outs = [model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()]) for piece in pieces]
+    return prompt, cache, outs[-1].logits[0]
+
+
+def own_chances(model: Target, request: Request) -> torch.Generator:
+    """A stream of the drafter's own: the target's draws must not depend on it."""
+    return torch.Generator(model.device).manual_seed(request.sampling.seed + 1)
 
 
 def resume_point(stale: Sequence[int], written: Sequence[int]) -> int:
@@ -201,7 +216,8 @@ def resume_point(stale: Sequence[int], written: Sequence[int]) -> int:
     return min(1, len(stale))
 
 
-def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens two texts begin with in common."""
     for place, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return place

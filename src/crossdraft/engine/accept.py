@@ -1,33 +1,18 @@
-"""Acceptance rules: which path of a draft tree the target keeps, and the token it adds behind it.
+"""What every acceptance rule is made of: verdicts, chances, and the arithmetic of two distributions.
 
-Both rules are lossless. Greedy keeps what the target would have chosen. Speculative sampling (Leviathan et al. 2023,
-Chen et al. 2023; trees: SpecInfer 2023, Sequoia 2024) walks down from the root; at a node with target distribution p
-it tries the children in order. A child x, drawn from q, is
-
-    accepted with probability min(1, p(x) / q(x)); otherwise p becomes norm(max(0, p - q)) and the next child is tried.
-
-When none is left, the bonus token is drawn from what p has become. The emitted token follows p exactly, if q is the
-law of x *given the siblings tried before it*. That law is
-
-    a point mass on x           for a child chosen deterministically: accepted with probability p(x);
-    q without the elder tokens, for a child drawn without replacement, or drawn from another drafter's q and entered in
-    renormalised                the tree only where no elder sibling had the same token.
-
-So chains, top-k trees, sampled trees and unions of all these are one rule. What it asks of a drafter: a sampled token
-must not be dropped because of its value (whether anything is drafted behind it may depend on that), and a
-deterministic choice must not depend on what was sampled beside it.
+An acceptance rule decides which path of a draft tree the target keeps, and the token it adds behind it. The rules
+themselves live in `engine/rules/`, one file each; here is what they share.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossdraft.engine.sampling import Sampling, sample_one
+from crossdraft.engine.sampling import sample_one
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -45,6 +30,9 @@ class Verdict:
     bonus: int
 
 
+Judge = Callable[[DraftTree, Tensor, torch.Generator], Verdict]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A named rule; call it with `(tree, warped, generator)`, `warped` [1 + n, V] coming from `warp_tree`.
@@ -53,75 +41,29 @@ class Rule:
         name: what users call it.
         lossless: true if the answer is the target's own (in distribution, when sampling).
         greedy: true if it judges greedy answers, false if sampled ones.
-        judge: the function itself; pure but for the generator.
+        judge: the function itself, pure but for the generator; a frozen dataclass where the rule has settings.
     """
 
     name: str
     lossless: bool
     greedy: bool
-    judge: Callable[[DraftTree, Tensor, torch.Generator], Verdict]
+    judge: Judge
 
     def __call__(self, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Verdict:
         """Judge a tree."""
         return self.judge(tree, warped, generator)
 
-
-def rule_for(name: str | None, sampling: Sampling) -> Rule:
-    """The rule of that name; `None` = the exact one for the request's temperature.
-
-    Raises:
-        CrossdraftError: no rule has the name, or it does not fit the temperature.
-    """
-    if name is None:
-        name = "greedy" if sampling.greedy else "speculative"
-    if name not in RULES:
-        raise CrossdraftError(f"There is no acceptance rule '{name}'; choose one of: {', '.join(RULES)}.")
-    rule = RULES[name]
-    if rule.greedy != sampling.greedy:
-        raise CrossdraftError(
-            f"The acceptance rule '{name}' does not fit temperature {sampling.temperature}; name no rule, "
-            "and the exact one is taken."
-        )
-    return rule
-
-
-def greedy(tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Verdict:
-    """Keep the path whose every token is the argmax behind the one before it; add the argmax behind the last."""
-    best = logits.argmax(-1).tolist()
-    path: list[int] = []
-    node = ROOT
-    while True:
-        wanted = best[node + 1]
-        node = next((child for child in tree.children(node) if tree.tokens[child] == wanted), ROOT)
-        if node == ROOT:
-            return Verdict(tuple(path), wanted)
-        path.append(node)
-
-
-def speculative(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
-    """Multi-round rejection sampling: the tokens emitted are distributed as `probs` [1 + n, V] says.
-
-    Heads of one vocabulary may be padded differently; the narrower distribution is zero where the other goes on.
-
-    Raises:
-        CrossdraftError: the drafter gives a chance to ids that the target does not have.
-    """
-    return walk(_as_wide(tree, probs.shape[-1]), probs, Dice(generator))
-
-
-def _as_wide(tree: DraftTree, width: int) -> DraftTree:
-    if tree.dists is None or tree.dists.shape[-1] == width:
-        return tree
-    if tree.dists[:, width:].any():
-        raise CrossdraftError(
-            f"The drafter's distributions are over {tree.dists.shape[-1]} tokens, the target's over {width}; "
-            "they must share one vocabulary."
-        )
-    return replace(tree, dists=F.pad(tree.dists, (0, width - tree.dists.shape[-1])))
+    @property
+    def spec(self) -> str:
+        """Name and settings, as `rule_for` reads them: `greedy`, `typical:eps=0.09,delta=0.3`."""
+        if not is_dataclass(self.judge):
+            return self.name
+        settings = [f"{one.name}={getattr(self.judge, one.name)}" for one in fields(self.judge)]
+        return f"{self.name}:{','.join(settings)}"
 
 
 class Chance(Protocol):
-    """The two random decisions of a walk. The tests enumerate them instead of drawing them."""
+    """The two random decisions of a rule. The tests enumerate them instead of drawing them."""
 
     def happens(self, probability: float) -> bool:
         """True with this probability (surely, if it is 1 or more)."""
@@ -148,37 +90,43 @@ class Dice:
         return sample_one(weights, self.generator)
 
 
-def walk(tree: DraftTree, probs: Tensor, chance: Chance) -> Verdict:
-    """Descend as long as a child is accepted."""
+Step = Callable[[DraftTree, int, Tensor, Chance], tuple[int, Tensor]]
+
+
+def walk(tree: DraftTree, probs: Tensor, chance: Chance, step: Step) -> Verdict:
+    """Descend as long as a child is accepted.
+
+    `step(tree, parent, p, chance)` gives the accepted child of a node (`ROOT` if none), and what p [V] has become by
+    the refusals: the law of the bonus token.
+    """
     path: list[int] = []
     node = ROOT
     while True:
-        node, p = try_children(tree, node, probs[node + 1], chance)
+        node, p = step(tree, node, probs[node + 1], chance)
         if node == ROOT:
             return Verdict(tuple(path), chance.draw(p))
         path.append(node)
 
 
-def try_children(tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
-    """The first accepted child (`ROOT` if none), and what p [V] has become by the refusals before it."""
-    refused: list[int] = []
-    for child in tree.children(parent):
-        token = tree.tokens[child]
-        if token in refused:
-            continue
-        q = law(tree, child, refused, p)
-        if chance.happens((p[token] / q[token]).item()):
-            return child, p
-        p = residual(p, q)
-        refused.append(token)
-    return ROOT, p
+def longest(tree: DraftTree, kept: Sequence[bool], scores: Sequence[float]) -> tuple[int, ...]:
+    """The longest path of kept nodes; among equally long ones that of the highest sum of scores, then the first."""
+    best, reached = ROOT, {ROOT: (0, 0.0)}
+    for node, parent in enumerate(tree.parents):
+        if kept[node] and parent in reached:
+            depth, score = reached[parent]
+            reached[node] = (depth + 1, score + scores[node])
+            if reached[node] > reached[best]:
+                best = node
+    return tuple(tree.path(best))
 
 
 def law(tree: DraftTree, child: int, refused: Sequence[int], p: Tensor) -> Tensor:
     """[V] the distribution of a child's token given its elder siblings, on p's device and in p's dtype."""
     token, row = tree.tokens[child], tree.drawn_from[child]
     if tree.dists is not None and row >= 0:
-        q = without(tree.dists[row].to(p), torch.tensor(refused, dtype=torch.long, device=p.device))
+        q = tree.dists[row].to(p)
+        if not tree.independent:
+            q = without(q, torch.tensor(refused, dtype=torch.long, device=p.device))
         # A token of weight 0 was not drawn from q, or q's rounding lost it: a point mass is exact for any token.
         if q[token] > 0:
             return q
@@ -198,17 +146,46 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
 
     The sum is 0 only if p = q. Such a candidate is refused by rounding alone, and p itself is then right.
     """
-    rest = (p - q).clamp_min(0)
+    return normalised((p - q).clamp_min(0), p)
+
+
+def normalised(rest: Tensor, otherwise: Tensor) -> Tensor:
+    """`rest` [..., V] over its sum; `otherwise` where that is 0."""
     total = rest.sum(-1, keepdim=True)
-    return torch.where(total > 0, rest / total, p)
+    return torch.where(total > 0, rest / total, otherwise)
 
 
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        rule.name: rule
-        for rule in (
-            Rule("greedy", lossless=True, greedy=True, judge=greedy),
-            Rule("speculative", lossless=True, greedy=False, judge=speculative),
+def as_wide(tree: DraftTree, width: int) -> DraftTree:
+    """The tree with distributions over `width` tokens.
+
+    Heads of one vocabulary may be padded differently; the narrower distribution is zero where the other goes on.
+
+    Raises:
+        CrossdraftError: the drafter gives a chance to ids that the target does not have.
+    """
+    if tree.dists is None or tree.dists.shape[-1] == width:
+        return tree
+    if tree.dists[:, width:].any():
+        raise CrossdraftError(
+            f"The drafter's distributions are over {tree.dists.shape[-1]} tokens, the target's over {width}; "
+            "they must share one vocabulary."
         )
-    }
-)
+    return replace(tree, dists=F.pad(tree.dists, (0, width - tree.dists.shape[-1])))
+
+
+def refuse_dependent(tree: DraftTree, name: str) -> None:
+    """Refuse a tree for a rule that is exact for independent siblings only.
+
+    A sampled token without elder siblings (a chain's, for one) is independent anyway.
+
+    Raises:
+        CrossdraftError: a sampled token has elder siblings that it may depend on.
+    """
+    if tree.independent:
+        return
+    for parent in range(ROOT, len(tree)):
+        if any(tree.drawn_from[child] >= 0 for child in tree.children(parent)[1:]):
+            raise CrossdraftError(
+                f"The acceptance rule '{name}' is exact for siblings drawn independently, and this drafter draws "
+                "them without replacement; name no rule, and one that fits both is taken."
+            )

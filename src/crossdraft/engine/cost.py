@@ -143,10 +143,21 @@ class CostModel:
 
     def worth(self, reach: Sequence[float]) -> int:
         """How many nodes of a finished chain to verify, by the drafter's own chances that each is reached."""
+        return len(self.worthwhile(range(-1, len(reach) - 1), reach))
+
+    def worthwhile(self, parents: Sequence[int], reach: Sequence[float]) -> list[int]:
+        """Which nodes of a finished tree to verify, best first: those whose chance to be reached repays a wider pass.
+
+        Args:
+            parents: [n] as in a draft tree.
+            reach: [n] the drafter's own chances. A node is never likelier than its parent, so it is kept with it only.
+        """
+        chances: list[float] = []
+        for parent, chance in zip(parents, reach, strict=True):
+            chances.append(chance if parent < 0 else min(chance, chances[parent]))
         t, slope = self.verify(1), self.verify.slope
-        if not t or not slope:
-            return len(reach)
-        return next((depth for depth, chance in enumerate(reach) if chance * t < slope), len(reach))
+        paying = [node for node, chance in enumerate(chances) if chance * t >= slope or not t]
+        return sorted(paying, key=lambda node: -chances[node])
 
     def verify_depth(self, drafted: int) -> int:
         """How many nodes of a finished chain to verify: those whose chance to be reached repays the wider pass."""

@@ -11,12 +11,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Rule, Verdict, rule_for
+from crossdraft.engine.accept import Verdict
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Budget, Committed, Draft
 from crossdraft.engine.live import READING, Live, readable
 from crossdraft.engine.placement import DrafterLost, OnToken, Placement
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
+from crossdraft.engine.rules import rule_for
 from crossdraft.engine.sampling import warp_tree
 from crossdraft.engine.target import Chunk, Target, TargetOut
 from crossdraft.engine.timeline import Span
@@ -38,7 +39,8 @@ class Decoder:
         target: the model whose output must be reproduced.
         drafter: where the drafter runs; `None` = the target alone.
         max_batch: requests that share a pass.
-        rule: acceptance rule by name; `None` = the exact one for the request's temperature.
+        rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); `None` = the exact one for
+            the request's temperature.
         nodes: most nodes drafted per round; the cost model drafts fewer where that is faster.
         hidden_nodes: most nodes drafted for the ride-along.
         adaptive: let measured times and acceptances set the budget of each round.
@@ -131,7 +133,8 @@ class Decoder:
 
     def _join(self, ticket: int, request: Request) -> None:
         """Take up one request: the drafter writes while the target reads."""
-        live = Live(ticket, request, speculating=self.drafter is not None)
+        rule = rule_for(self.rule, request.sampling)
+        live = Live(ticket, request, rule, speculating=self.drafter is not None)
         try:
             nodes = min(self.hidden_nodes, request.max_new_tokens - 1)
             self._guard([live], lambda drafter: drafter.start(ticket, request, nodes, self._watch(live)))
@@ -243,9 +246,8 @@ class Decoder:
             self._guard(told, lambda drafter: drafter.commit(list(verdicts), list(verdicts.values())))
 
     def _judge(self, live: Live, tree: DraftTree, logits: Tensor) -> Verdict:
-        sampling = live.request.sampling
-        rule: Rule = rule_for(self.rule, sampling)
-        return rule(tree, warp_tree(logits, tree, live.context, sampling), live.generator)
+        warped = warp_tree(logits, tree, live.context, live.request.sampling)
+        return live.rule(tree, warped, live.generator)
 
     def _leave(self) -> None:
         """Finished requests give their row back; the last row moves into the gap."""
@@ -282,15 +284,16 @@ class Decoder:
         return limit if self._knows_reach and live.request.sampling.greedy else depth
 
     def _trim(self, draft: Draft, origin: Origin = Origin.DRAFTED) -> DraftTree:
-        """What of a chain is worth its place in the pass."""
+        """What of a tree is worth its place in the pass; of one whose drafter knows no chances, nothing is judged."""
         tree = draft.tree
         if len(tree):
             self._knows_reach = bool(draft.reach)
-        if not self.adaptive or not tree.is_chain:
+        if not self.adaptive:
             return tree
         if draft.reach:
-            return tree.first(self.cost.worth(draft.reach))
-        return tree.first(self.cost.verify_depth(len(tree))) if origin is Origin.HIDDEN else tree
+            return tree.keep(self.cost.worthwhile(tree.parents, draft.reach))
+        hidden_chain = origin is Origin.HIDDEN and tree.is_chain
+        return tree.first(self.cost.verify_depth(len(tree))) if hidden_chain else tree
 
     # -- the drafter may fail; the answer may not ------------------------------------------------------------------
 

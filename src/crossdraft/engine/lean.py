@@ -85,7 +85,7 @@ class LeanText:
 
 def find_lean(model: PreTrainedModel) -> LeanText | None:
     """The lean path of a model, if its decoder has a known anatomy and its weights stay where they are."""
-    text: Any = getattr(model.base_model, "language_model", None)
+    text: Any = getattr(model.base_model, "language_model", model.base_model)
     head = model.get_output_embeddings()
     if type(text) not in ANATOMIES or head is None or text.config._attn_implementation != "sdpa":
         return None

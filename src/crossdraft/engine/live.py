@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from crossdraft.engine.accept import Rule
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Prompt, Target
@@ -18,12 +19,13 @@ READING = ("prepare", "encode", "prefill")  # the target's lane before the ride-
 class Live:
     """The mutable side of a request. `speculating` turns false when its drafter is lost."""
 
-    def __init__(self, ticket: int, request: Request, speculating: bool) -> None:
+    def __init__(self, ticket: int, request: Request, rule: Rule, *, speculating: bool) -> None:
         self.ticket = ticket
         self.request = request
+        self.rule = rule
         self.speculating = speculating
         self.started = time.perf_counter()
-        self.stats = Stats()
+        self.stats = Stats(rule=rule.spec, lossless=rule.lossless)
         self.timeline = Timeline()
         self.generator = torch.Generator().manual_seed(request.sampling.seed)
         self.context: list[int] = []  # prompt and answer: what repetition penalties look at

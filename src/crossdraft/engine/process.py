@@ -88,7 +88,8 @@ class Process:
         self._on_token = on_token
         self._tickets.add(ticket)
         if not self.needs.video:  # decoded frames are large
-            request = replace(request, video=None, inputs=None)
+            path = request.video if isinstance(request.video, str | os.PathLike) else None
+            request = replace(request, video=path, inputs=None)
         # Plain pickle copies tensors; torch would pass them on by a server that only multiprocessing's children reach.
         serial = self._ask("start", (ticket, pickle.dumps(request), nodes, on_token is not None))
         self._reading[ticket] = (serial, time.monotonic())

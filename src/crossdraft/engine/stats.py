@@ -8,9 +8,12 @@ class Stats:
     """Counts and times of one answer.
 
     A round is one verify pass; the pass that a hidden draft rides along with is one too. Times in seconds, measured
-    from the moment the request was taken up.
+    from the moment the request was taken up. `rule` names the acceptance rule with its settings; if it is not
+    `lossless`, the answer need not be the target's own.
     """
 
+    rule: str | None = None
+    lossless: bool = True
     prompt_tokens: int = 0
     new_tokens: int = 0
     rounds: int = 0
@@ -77,6 +80,8 @@ class Stats:
         """Plain numbers for `--json`; times in milliseconds."""
         share = self.hidden_share
         return {
+            "rule": self.rule,
+            "lossless": self.lossless,
             "prompt_tokens": self.prompt_tokens,
             "new_tokens": self.new_tokens,
             "rounds": self.rounds,

@@ -9,7 +9,7 @@ children) and siblings stand in the order in which an acceptance rule must try t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -31,6 +31,8 @@ class DraftTree:
             full: the residual max(0, p - q) cannot be formed from a scalar q. `None` when nothing was sampled.
         drawn_from: [n] row of `dists` a node was drawn from, `-1` for a node that was chosen deterministically
             (a point mass). Siblings with the same row were drawn without replacement, in node order.
+        independent: siblings were instead drawn with replacement (i.i.d.), each from its whole row whatever stands
+            beside it. A token may then stand beside itself, and must not be left out for that.
 
     Raises:
         CrossdraftError: lengths differ, a parent does not precede its child, or a row does not exist.
@@ -40,6 +42,7 @@ class DraftTree:
     parents: tuple[int, ...]
     dists: Tensor | None = None
     drawn_from: tuple[int, ...] = field(default=())
+    independent: bool = False
 
     def __post_init__(self) -> None:
         if not self.drawn_from:
@@ -88,8 +91,11 @@ class DraftTree:
         """Both trees as one trie; a node that both propose appears once, as the first tree chose it.
 
         Exact under multi-round rejection: each candidate is tested against the residual that its elder siblings
-        left, whatever drafter it came from.
+        left, whatever drafter it came from. The union of two trees is not `independent`, even if both are: a token
+        that repeats an elder sibling is left out, as in drawing without replacement.
         """
+        if not len(self) or not len(other):
+            return self if len(self) else other
         tokens, parents, origins = list(self.tokens), list(self.parents), list(self.drawn_from)
         shift = 0 if self.dists is None else len(self.dists)
         where: dict[tuple[int, int], int] = {}
@@ -112,7 +118,33 @@ class DraftTree:
 
     def first(self, count: int) -> "DraftTree":
         """The tree of the first `count` nodes; topological order makes it a tree again."""
-        return DraftTree(self.tokens[:count], self.parents[:count], self.dists, self.drawn_from[:count])
+        return replace(
+            self,
+            tokens=self.tokens[:count],
+            parents=self.parents[:count],
+            drawn_from=self.drawn_from[:count],
+        )
+
+    def keep(self, nodes: Sequence[int]) -> "DraftTree":
+        """The tree of these nodes alone, numbered in their order; parents stand among them, before their children.
+
+        Of drawn nodes only the youngest siblings may go, for their place and not for their value; see `rules`.
+
+        Raises:
+            CrossdraftError: a node comes without its parent, before it, or twice.
+        """
+        placed = {ROOT: ROOT}
+        for place, node in enumerate(nodes):
+            if self.parents[node] not in placed or node in placed:
+                raise CrossdraftError(
+                    f"Node {node} of a draft tree cannot be kept at place {place}: once each, and after its parent."
+                )
+            placed[node] = place
+        tokens, parents, origins = (
+            tuple(values[node] for node in nodes) for values in (self.tokens, self.parents, self.drawn_from)
+        )
+        moved = tuple(placed[parent] for parent in parents)
+        return replace(self, tokens=tokens, parents=moved, drawn_from=origins)
 
     def children(self, node: int) -> list[int]:
         """Children of a node (`-1` = the root) in the order in which they must be tried."""

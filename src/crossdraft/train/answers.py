@@ -8,12 +8,14 @@ from pathlib import Path
 
 import torch
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 from crossdraft.train.batches import blank_pixels
 from crossdraft.train.clips import ClipCache, Kind
-from crossdraft.train.console import progress_bar
+from crossdraft.train.console import progress_bar, say
 from crossdraft.train.decode import greedy
 from crossdraft.train.fit import autocast
+from crossdraft.train.lines import whole_lines
 from crossdraft.train.packed import Prefix, read_prefix
 from crossdraft.train.pixels import to_pixels
 from crossdraft.train.prompt import PromptCodec
@@ -82,6 +84,49 @@ class Respondent:
         ]
 
 
+def keep_answers(
+    path: Path,
+    respondent: Respondent,
+    split: str,
+    asked: Sequence[Sequence[Asked]],
+    clips: int,
+    max_new_tokens: int,
+    note: str,
+) -> list[Answered]:
+    """Answers to all that is `asked`, kept in `path`: a run that was interrupted goes on behind its last whole batch.
+
+    Raises:
+        CrossdraftError: the file holds answers to other questions.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = _finished_clips(path, asked, clips)
+    for count, some in enumerate(answer_all(respondent, split, asked[done:], clips, max_new_tokens, note)):
+        append_answers(path, some)
+        if count % 50 == 49:
+            say(f"{note}: {done + (count + 1) * clips} of {len(asked)} clips")
+    return read_answers(path)
+
+
+def _finished_clips(path: Path, asked: Sequence[Sequence[Asked]], batch: int) -> int:
+    """How many clips' answers are there; what was written of a batch that was cut off is taken out of the file.
+
+    Whole batches, not whole clips: in bf16 the company that a clip is decoded in may tip a near-tie.
+    """
+    answers = read_answers(path)
+    questions = len(asked[0])
+    expected = [(row.clip, row.question) for rows in asked for row in rows]
+    if [(a.clip, a.question) for a in answers] != expected[: len(answers)]:
+        raise CrossdraftError(
+            f"{path} answers other questions than the recipe asks; choose another --out, or remove it to ask anew."
+        )
+    clips = len(answers) // questions
+    if clips < len(asked):
+        clips -= clips % batch
+        with atomic_path(path) as temporary:
+            append_answers(temporary, answers[: clips * questions])
+    return clips
+
+
 def answer_all(
     respondent: Respondent,
     split: str,
@@ -106,12 +151,14 @@ def append_answers(path: Path, answers: Sequence[Answered]) -> None:
 
 
 def read_answers(path: Path) -> list[Answered]:
-    """What has been written so far; nothing if there is no file yet. A line cut off by an interruption is dropped."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        with atomic_path(path) as temporary:
-            temporary.write_text(whole, encoding="utf-8")
-    return [Answered(**json.loads(line)) for line in whole.splitlines()]
+    """What has been written so far; nothing if there is no file yet. A line cut off by an interruption is left out.
+
+    Raises:
+        CrossdraftError: a line is no answer.
+    """
+    try:
+        return [Answered(**json.loads(line)) for line in whole_lines(path)]
+    except (ValueError, TypeError) as error:
+        raise CrossdraftError(
+            f"The answers {path} are damaged; remove the file to have them asked anew."
+        ) from error

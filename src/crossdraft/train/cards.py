@@ -19,7 +19,9 @@ A small EventGPT that answers the same questions from an event camera's view. It
 answers*, and drafts for it. Colours and lights leave no events: there it must guess.""",
     "blind": """\
 The control: the event drafter's architecture, size, data, steps and seed, but in training and in use it is given
-blank (white) event frames. What it gets right, it gets from the question and the statistics of the answers.""",
+blank (white) event frames. As they show nothing, it went without what teaches seeing: it had no sight stage and no loss
+on attributes, and its tower, never frozen, was trained with the rest. What it gets right, it gets from the question and
+the statistics of the answers.""",
 }
 _CARD = """\
 ---
@@ -37,7 +39,8 @@ library_name: transformers
 ## Held-out figures
 
 {scenes} scenes of the test split (seeds {first_seed} ...), {questions} questions each. A fact is right when its
-phrase is in the answer and no rival's is.
+phrase is in the answer and no rival's is. Clips were seen as they are rendered, in training and here; a user's video
+comes through H.264, for which the figures may differ.
 
 {table}
 

@@ -46,8 +46,11 @@ class ClipCache:
     """How long a reader waits for a chunk before it gives up."""
 
     def path(self, kind: Kind, split: str, chunk: int) -> Path:
-        """File of one chunk."""
-        return self.folder / f"{split}-{kind}-{chunk:05d}.npy"
+        """File of one chunk, named after its clips' shape: a recipe of another shape renders its own."""
+        frames, size = (
+            (self.video_frames, self.size) if kind == "rgb" else (self.event_frames, scenes.SENSOR_SIZE)
+        )
+        return self.folder / f"{split}-{kind}-{frames}x{size}-{chunk:05d}.npy"
 
     def missing(self, kind: Kind, split: str, clips: int) -> list[int]:
         """Chunks that hold the first `clips` clips and are not rendered yet."""
@@ -96,7 +99,11 @@ def clip_seed(split: str, index: int) -> int:
 
 
 def render_rgb(seed: int, cache: ClipCache) -> NDArray[np.uint8]:
-    """The frames that the target will see of a scene, [F, h, w, 3]."""
+    """The frames that the target will see of a scene, [F, h, w, 3], but for the codec.
+
+    They come straight from the renderer, while the clips of a user come through H.264: the same moments and the same
+    resize, and pixels that differ by what compression did to them.
+    """
     frames = scenes.render(scenes.make_scene(seed), sample_times(cache.video_frames), scenes.VIDEO_SIZE)
     return shrink(frames, cache.size)
 

@@ -12,14 +12,18 @@ from crossdraft.train.batches import draw_questions
 from crossdraft.train.fit import autocast
 from crossdraft.train.packed import run_branches
 from crossdraft.train.packing import pack
+from crossdraft.train.prompt import PromptCodec
 
 
-def held_out_questions(
+def drawn_questions(
     split: str, clips: Sequence[int], questions: int, seed: int, *, held_out: bool
 ) -> list[list[Asked]]:
     """`questions` about each clip, drawn from (seed, clip); `held_out` asks in wordings never trained on."""
     asked = []
     for clip in clips:
+        # Not a stream of its own: numpy fills a seed up with zeros, so that [seed, clip, 0] draws as training's
+        # [seed, step] does (`fit.drawn_texts`), and [seed, clip, 1] as the tokenizer's texts do. Nothing leaks by it,
+        # because they draw about scenes of other splits; the shipped figures hang on it, so it stays.
         rng = np.random.default_rng([seed, clip, int(held_out)])
         drawn = draw_questions(split, clip, questions, rng, held_out=held_out)
         asked.append([Asked(clip, qa.kind, qa.question, qa.answer, dict(qa.facts)) for qa in drawn])
@@ -38,31 +42,38 @@ def facts_right(asked: Sequence[Sequence[Asked]], answers: Sequence[Answered]) -
 
 
 def measure_facts(
-    respondent: Respondent, split: str, clips: Sequence[int], questions: int, seed: int, *, held_out: bool
-) -> tuple[dict[str, float], list[Answered]]:
-    """Facts right of greedy answers about `clips`, and the answers themselves."""
-    asked = held_out_questions(split, clips, questions, seed, held_out=held_out)
-    answers = [a for some in answer_all(respondent, split, asked, 8, 112, "answering") for a in some]
-    return facts_right(asked, answers), answers
+    respondent: Respondent, split: str, asked: Sequence[Sequence[Asked]], batch: int, max_new_tokens: int
+) -> dict[str, float]:
+    """Facts right of greedy answers, `batch` clips decoded together."""
+    batches = answer_all(respondent, split, asked, batch, max_new_tokens, "answering")
+    return facts_right(asked, [answer for some in batches for answer in some])
+
+
+def fed_rows(codec: PromptCodec, answers: Sequence[Answered]) -> list[tuple[list[int], list[int]]]:
+    """Ids of each question and of its answer; `</s>` follows only where the answer ended by itself."""
+    return [(codec.question_ids(a.question), codec.answer_ids(a.answer, whole=a.whole)) for a in answers]
 
 
 @torch.inference_mode()
 def agreement(
-    drafter: Respondent, split: str, answers: Sequence[Answered], questions: int
+    drafter: Respondent, split: str, answers: Sequence[Answered], questions: int, batch: int
 ) -> dict[str, float]:
-    """How a drafter's argmax agrees with the target's answers when it is fed them.
+    """How a drafter's argmax agrees with the target's answers when it is fed them, `batch` clips at a time.
 
     `top1` is the share of tokens; `tau_8` and `tau_16` are the tokens a round would emit with chains of 8 and 16,
     bonus included, counted over rounds laid end to end along each answer (what verification would keep).
+
+    Answers are kept as text, so the tokens compared are those that the tokenizer makes of it: where the target spelled
+    a word in other pieces, the figures are about the tokenizer's pieces, not the target's.
     """
     clips = [answers[i].clip for i in range(0, len(answers), questions)]
-    rows = [(drafter.codec.question_ids(a.question), drafter.codec.answer_ids(a.answer)) for a in answers]
+    rows = fed_rows(drafter.codec, answers)
     matches: list[list[bool]] = []
-    for start in range(0, len(clips), 8):
-        some = rows[start * questions : (start + 8) * questions]
+    for start in range(0, len(clips), batch):
+        some = rows[start * questions : (start + batch) * questions]
         packed = pack(some, int(drafter.codec.tokenizer.pad_token_id))
         with autocast():
-            prefix = drafter.read(split, clips[start : start + 8])
+            prefix = drafter.read(split, clips[start : start + batch])
             hidden = run_branches(drafter.seer.llama, prefix, drafter.seer.llama.embed_tokens(packed.tokens))
             said = drafter.seer.head(hidden).argmax(-1)
         for row, (question, answer) in enumerate(some):

@@ -10,8 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
+from crossdraft.train.checkpoint import read_checkpoint, take_optimiser, take_weights, write_checkpoint
 from crossdraft.train.console import say
+from crossdraft.train.lines import whole_lines
 from crossdraft.train.recipe import Optim
 
 LossOf = Callable[[int], tuple[Tensor, dict[str, float]]]
@@ -48,6 +51,9 @@ def optimise(
     """Train `modules` to the recipe's last step, from the checkpoint if there is one; return the closing figures.
 
     `check` is called after every checkpoint, for a look at validation scenes.
+
+    Raises:
+        CrossdraftError: the loss or its gradient is no finite number, or the checkpoint cannot be gone on from.
     """
     optimiser = _adamw(modules, stage.optim)
     step, spent = _restore(stage, modules, optimiser)
@@ -60,11 +66,13 @@ def optimise(
         loss, figures = loss_of(step)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(modules.parameters(), stage.optim.clip_norm)
+        value, length = float(loss.detach()), float(norm)
+        step += 1
+        _refuse_unless_finite(stage, step, value, length)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        window.append(float(loss.detach()))
-        step += 1
-        _record(stage, step, {"loss": window[-1], "norm": float(norm), **figures}, time.monotonic() - started)
+        window.append(value)
+        _record(stage, step, {"loss": value, "norm": length, **figures}, time.monotonic() - started)
         if step % 25 == 0:
             rate = step * stage.optim.clips / (time.monotonic() - started)
             note = " ".join(f"{name} {value:.3f}" for name, value in figures.items())
@@ -72,7 +80,7 @@ def optimise(
                 f"{rate:.1f} clips/s")  # fmt: skip
             window.clear()
         if step % stage.optim.checkpoint_every == 0 or step == stage.optim.steps:
-            _save(stage, modules, optimiser, step, time.monotonic() - started)
+            write_checkpoint(stage.checkpoint, modules, optimiser, step, time.monotonic() - started)
             if check is not None:
                 modules.eval()
                 check(step)
@@ -82,7 +90,7 @@ def optimise(
 
 def load_weights(stage: Stage, modules: nn.Module) -> None:
     """Take the weights, and only those, from a finished stage's checkpoint."""
-    modules.load_state_dict(torch.load(stage.checkpoint, weights_only=True)["modules"])
+    take_weights(modules, read_checkpoint(stage.checkpoint)["modules"], stage.checkpoint)
 
 
 def _adamw(modules: nn.Module, optim: Optim) -> torch.optim.AdamW:
@@ -95,27 +103,28 @@ def _adamw(modules: nn.Module, optim: Optim) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=optim.learning_rate, betas=(0.9, optim.beta2), fused=True)
 
 
-def _save(
-    stage: Stage, modules: nn.Module, optimiser: torch.optim.Optimizer, step: int, spent: float
-) -> None:
-    state = {
-        "modules": modules.state_dict(),
-        "optimiser": optimiser.state_dict(),
-        "step": step,
-        "spent": spent,
-    }
-    with atomic_path(stage.checkpoint) as path:
-        torch.save(state, path)
+def _refuse_unless_finite(stage: Stage, step: int, loss: float, norm: float) -> None:
+    """Stop before a step that would ruin the weights: what the last checkpoint holds stays good."""
+    if math.isfinite(loss) and math.isfinite(norm):
+        return
+    kept = (
+        f"{stage.checkpoint} holds the last good weights" if stage.checkpoint.exists() else "nothing is kept"
+    )
+    raise CrossdraftError(
+        f"Step {step} of {stage.folder.name}/{stage.name} has loss {loss} and a gradient of length {norm}; {kept}: "
+        "lower this stage's optim.learning_rate and run it again."
+    )
 
 
 def _restore(stage: Stage, modules: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[int, float]:
     """Load the checkpoint, if any; return (steps done, seconds spent)."""
     stage.folder.mkdir(parents=True, exist_ok=True)
     if not stage.checkpoint.exists():
+        _cut_log(stage, 0)
         return 0, 0.0
-    state = torch.load(stage.checkpoint, weights_only=True)
-    modules.load_state_dict(state["modules"])
-    optimiser.load_state_dict(state["optimiser"])
+    state = read_checkpoint(stage.checkpoint)
+    take_weights(modules, state["modules"], stage.checkpoint)
+    take_optimiser(optimiser, state["optimiser"], stage.checkpoint)
     step = int(state["step"])
     _cut_log(stage, step)
     say(f"{stage.name}: resumed at step {step}")
@@ -124,9 +133,12 @@ def _restore(stage: Stage, modules: nn.Module, optimiser: torch.optim.Optimizer)
 
 def _cut_log(stage: Stage, step: int) -> None:
     """Forget what was logged after the checkpoint: those steps are taken again."""
-    lines = stage.log.read_text(encoding="utf-8").splitlines(keepends=True)
+    try:
+        kept = [line for line in whole_lines(stage.log) if json.loads(line)["step"] <= step]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CrossdraftError(f"The log {stage.log} is damaged; remove it to go on without it.") from error
     with atomic_path(stage.log) as path:
-        path.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), encoding="utf-8")
+        path.write_text("".join(kept), encoding="utf-8")
 
 
 def _record(stage: Stage, step: int, figures: dict[str, float], seconds: float) -> None:

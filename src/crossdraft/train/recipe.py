@@ -2,7 +2,7 @@
 
 A recipe is a YAML file with one section a stage. Unknown keys are refused with the nearest known one, so a
 typing error never trains the wrong thing for an hour. `key=value` overrides use dotted paths
-(`target.train.steps=100`) and are parsed as YAML scalars.
+(`target.train.0.optim.steps=100`; phases count from 0) and their values are parsed as YAML.
 """
 
 import difflib
@@ -138,11 +138,23 @@ class Drafter(Section):
     train: tuple[Train, ...] = Field(min_length=1)
 
 
+class TextDrafter(Section):
+    """A blind text model with a vocabulary of its own, which learns from ground truth: no pictures, no target."""
+
+    vocab_size: int = Field(gt=128)
+    scenes: int = Field(gt=0, description="training scenes whose texts the vocabulary is learned from")
+    text: Text
+    questions: int = Field(gt=0, description="questions a scene and step")
+    question_wear: float = Field(default=0.0, ge=0, lt=1)
+    optim: Optim = Field(description="`clips` counts scenes")
+
+
 class Evaluate(Section):
     """Held-out figures: scenes of the test split."""
 
     scenes: int = Field(gt=0)
     questions: int = Field(gt=0, description="questions a scene")
+    clips: int = Field(default=8, gt=0, description="clips decoded together")
 
 
 class Recipe(Section):
@@ -155,6 +167,7 @@ class Recipe(Section):
     target: Target
     answers: Answers
     drafter: Drafter
+    text_drafter: TextDrafter
     evaluate: Evaluate
 
 
@@ -165,14 +178,7 @@ def load_recipe(path: str | Path = REFERENCE_RECIPE, overrides: Sequence[str] = 
         CrossdraftError: the file is missing or not YAML, or a key or value is wrong (nearest key suggested).
     """
     path = Path(path)
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CrossdraftError(
-            f"Cannot read the recipe {path}: {error.strerror}; give an existing YAML file."
-        ) from error
-    except yaml.YAMLError as error:
-        raise CrossdraftError(f"The recipe {path} is not YAML: {' '.join(str(error).split())}.") from error
+    tree = _parse(_read(path), f"The recipe {path}")
     if not isinstance(tree, dict):
         raise CrossdraftError(
             f"The recipe {path} must be a mapping of sections, as recipes/reference.yaml is."
@@ -183,6 +189,27 @@ def load_recipe(path: str | Path = REFERENCE_RECIPE, overrides: Sequence[str] = 
         return Recipe.model_validate(tree)
     except ValidationError as error:
         raise CrossdraftError(f"The recipe {path}: {_explain(error)}") from error
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CrossdraftError(
+            f"Cannot read the recipe {path}: {error.strerror}; give an existing YAML file."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise CrossdraftError(
+            f"The recipe {path} is not UTF-8 (byte {error.start}); give a YAML text file saved as UTF-8."
+        ) from error
+
+
+def _parse(text: str, what: str) -> Any:
+    """YAML as plain values; `what` begins the complaint."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that no calendar has
+        raise CrossdraftError(f"{what} is not YAML: {' '.join(str(error).split())}.") from error
 
 
 def _override(tree: dict[str, Any], override: str) -> None:
@@ -205,8 +232,11 @@ def _override(tree: dict[str, Any], override: str) -> None:
         if not isinstance(node, dict | list):
             raise CrossdraftError(f"The override '{override}' goes through '{name}', which is no section.")
     if isinstance(node, list):
-        raise CrossdraftError(f"The override '{override}' must name a phase, for example {key}.0.{last}=….")
-    node[last] = yaml.safe_load(text)
+        example = ".".join((*parents, "0", "questions" if last.isdecimal() else last))
+        raise CrossdraftError(
+            f"The override '{override}' must name a phase and one of its settings, for example {example}=…."
+        )
+    node[last] = _parse(text, f"The value of the override '{override}'")
 
 
 def _explain(error: ValidationError) -> str:

@@ -1,6 +1,6 @@
 """`crossdraft train reference`: the stages, in order, each resumable and each with its provenance."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,12 @@ from transformers.utils import logging as hf_logging
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
-from crossdraft.train.answers import Asked, Respondent, answer_all, append_answers, read_answers
+from crossdraft.train.answers import Answered, Asked, Respondent, keep_answers, read_answers
 from crossdraft.train.batches import Look, Spoken, draw_questions
+from crossdraft.train.checkpoint import read_checkpoint, take_weights
 from crossdraft.train.clips import ClipCache, clip_seed, render_clips
 from crossdraft.train.console import say
-from crossdraft.train.evaluate import measure_facts
+from crossdraft.train.evaluate import drawn_questions, measure_facts
 from crossdraft.train.fit import (
     TextsOf,
     answer_loss,
@@ -29,6 +30,7 @@ from crossdraft.train.fit import (
     sight_loss,
     together,
 )
+from crossdraft.train.folders import atomic_folder
 from crossdraft.train.loop import Stage, load_weights, optimise
 from crossdraft.train.prompt import PromptCodec
 from crossdraft.train.provenance import sha256, write_provenance
@@ -39,6 +41,7 @@ from crossdraft.train.tokenizer import EVENT, VIDEO, load_tokenizer, train_token
 
 Twin = Literal["event", "blind"]
 MODELS = ("target", "event", "blind")
+WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +60,43 @@ class Reference:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        return load_tokenizer(self.out / "tokenizer")
+        """The vocabulary that the stage `tokenizer` learned.
+
+        Raises:
+            CrossdraftError: it has not been run, or for a recipe of another size.
+        """
+        folder, size = self.out / "tokenizer", self.recipe.tokenizer.vocab_size
+        tokenizer = load_tokenizer(folder)
+        if len(tokenizer) != size:
+            raise CrossdraftError(
+                f"The tokenizer in {folder} has {len(tokenizer)} ids where the recipe asks for {size}; choose another "
+                "--out, or remove it and what was trained with it."
+            )
+        return tokenizer
 
     @property
     def answers(self) -> Path:
-        return self.out / "answers" / "answers.jsonl"
+        """Named after the target's weights, so that no drafter learns an earlier target's words."""
+        return self.out / "answers" / f"target-{self.weights_sha256('target')[:12]}.jsonl"
+
+    def weights_sha256(self, name: str) -> str:
+        """Digest of a finished model's weights.
+
+        Raises:
+            CrossdraftError: its stage has not been run.
+        """
+        return sha256(self.model_folder(name) / WEIGHTS)
+
+    def model_folder(self, name: str) -> Path:
+        """Where a finished model lies.
+
+        Raises:
+            CrossdraftError: its stage has not been run.
+        """
+        folder = self.out / name / "model"
+        if not (folder / WEIGHTS).is_file():
+            raise CrossdraftError(f"No trained model in {folder}; run the stage '{name}' first.")
+        return folder
 
     def codec(self, placeholder: str) -> PromptCodec:
         """Prompts for the target (`<video>`) or the drafters (`<event>`)."""
@@ -73,9 +108,7 @@ class Reference:
         Raises:
             CrossdraftError: its stage has not been run.
         """
-        folder = self.out / name / "model"
-        if not (folder / "config.json").is_file():
-            raise CrossdraftError(f"No trained model in {folder}; run the stage '{name}' first.")
+        folder = self.model_folder(name)
         if name == "target":
             seer: Seer = VideoSeer(VideoLlavaForConditionalGeneration.from_pretrained(folder))
             return Respondent(seer, self.codec(VIDEO), self.cache, "rgb")
@@ -85,7 +118,9 @@ class Reference:
 
 def run_tokenizer(run: Reference) -> None:
     """Learn the vocabulary from training scenes and training wordings."""
-    if (run.out / "tokenizer" / "tokenizer.json").is_file():
+    folder = run.out / "tokenizer"
+    if (folder / "tokenizer.json").is_file():
+        say(f"tokenizer: {len(run.tokenizer)} ids, learned before")
         return
     texts = []
     for clip in range(run.recipe.tokenizer.scenes):
@@ -93,14 +128,15 @@ def run_tokenizer(run: Reference) -> None:
         for qa in draw_questions("train", clip, len(scenes.KINDS), rng):
             texts += [f"USER: \n{qa.question} ASSISTANT: {qa.answer}"]
     tokenizer = train_tokenizer(texts, run.recipe.tokenizer.vocab_size)
-    tokenizer.save_pretrained(run.out / "tokenizer")
     lengths = [len(tokenizer(text)["input_ids"]) for text in texts]
-    write_provenance(
-        run.out / "tokenizer" / "provenance.json",
-        run.recipe,
-        {"texts": len(texts), "mean_tokens": round(float(np.mean(lengths)), 1), "longest": max(lengths)},
-        {"scenes": run.recipe.tokenizer.scenes, "first_seed": clip_seed("train", 0)},
-    )
+    with atomic_folder(folder) as new:
+        tokenizer.save_pretrained(new)
+        write_provenance(
+            new / "provenance.json",
+            run.recipe,
+            {"texts": len(texts), "mean_tokens": round(float(np.mean(lengths)), 1), "longest": max(lengths)},
+            {"scenes": run.recipe.tokenizer.scenes, "first_seed": clip_seed("train", 0)},
+        )
     say(f"tokenizer: {len(texts)} texts, {np.mean(lengths):.1f} tokens each, longest {max(lengths)}")
 
 
@@ -125,7 +161,7 @@ def run_cache(run: Reference) -> None:
 def run_target_sight(run: Reference) -> None:
     """Teach the target's video tower what scenes are made of."""
     seer = VideoSeer(build_target(run.recipe, run.tokenizer))
-    _see(run, seer, "target", run.recipe.target.sight, run.recipe.cache.train_clips)
+    _see(run, seer, "target", run.recipe.target.sight)
 
 
 def run_target(run: Reference) -> None:
@@ -143,47 +179,54 @@ def run_target(run: Reference) -> None:
 def run_answers(run: Reference) -> None:
     """Let the target answer questions about the drafter's training clips; goes on behind what is already there."""
     recipe, path = run.recipe, run.answers
-    path.parent.mkdir(parents=True, exist_ok=True)
-    respondent, done = run.trained("target"), read_answers(path)
+    respondent = run.trained("target")
     respondent.seer.model.to(torch.bfloat16)  # as it ships, and twice as fast
     asked = []
     for clip in range(recipe.cache.event_clips):
         rng = np.random.default_rng([recipe.seed, clip, 2])
         drawn = draw_questions("train", clip, recipe.answers.questions, rng)
         asked.append([Asked(clip, qa.kind, qa.question, qa.answer, dict(qa.facts)) for qa in drawn])
-    rest, batch, limit = (
-        asked[len(done) // recipe.answers.questions :],
-        recipe.answers.clips,
-        recipe.answers.max_new_tokens,
-    )
-    for count, some in enumerate(answer_all(respondent, "train", rest, batch, limit, "target answers")):
-        append_answers(path, some)
-        if count % 50 == 49:
-            say(f"answers: {(count + 1) * batch} of {len(rest)} clips")
+    batch, limit = recipe.answers.clips, recipe.answers.max_new_tokens
+    answers = keep_answers(path, respondent, "train", asked, batch, limit, "target answers")
     guesses = [question.guess for questions in asked for question in questions]
-    answers = read_answers(path)
     equal = float(np.mean([a.answer == guess for a, guess in zip(answers, guesses, strict=True)]))
     write_provenance(
-        path.with_name("provenance.json"),
+        path.with_suffix(".provenance.json"),
         recipe,
         {"answers": len(answers), "equal_to_ground_truth": round(equal, 4)},
-        {"target": sha256(run.out / "target" / "model" / "model.safetensors"), "answers": sha256(path)},
+        {"target": run.weights_sha256("target"), "answers": sha256(path)},
     )
     say(f"answers: {len(answers)}, {equal:.1%} as the ground truth")
+
+
+def learned_answers(run: Reference) -> list[Answered]:
+    """The target's answers about every clip that the drafters look at.
+
+    Raises:
+        CrossdraftError: some are missing.
+    """
+    answers, clips = read_answers(run.answers), run.recipe.cache.event_clips
+    counts = Counter(answer.clip for answer in answers)
+    done = sum(counts[clip] >= run.recipe.answers.questions for clip in range(clips))
+    if done < clips:
+        raise CrossdraftError(
+            f"{run.answers} holds the answers about {done} of {clips} clips; run the stage 'answers' to its end."
+        )
+    return answers
 
 
 def run_drafter_sight(run: Reference) -> None:
     """Teach the event tower what scenes are made of, as far as events show it."""
     seer = EventSeer(build_drafter(run.recipe, run.tokenizer))
-    _see(run, seer, "event", run.recipe.drafter.sight, run.recipe.cache.event_clips)
+    _see(run, seer, "event", run.recipe.drafter.sight)
 
 
 def run_drafter(run: Reference, twin: Twin) -> None:
     """Train the event drafter, or its blind twin, on the target's own answers."""
+    known: dict[int, list[Spoken]] = {}
+    for answer in learned_answers(run):
+        known.setdefault(answer.clip, []).append(Spoken(answer.question, answer.answer, answer.whole))
     seer = EventSeer(build_drafter(run.recipe, run.tokenizer))
-    known: dict[int, list[Spoken]] = defaultdict(list)
-    for answer in read_answers(run.answers):
-        known[answer.clip].append(Spoken(answer.question, answer.answer, answer.whole))
 
     def texts_of(questions: int, seed: int) -> TextsOf:
         return answered_texts(known, questions, seed)
@@ -200,17 +243,21 @@ def _per_frame(seer: Seer) -> int:
 
 def _look(run: Reference, name: str, section: Sight | Train, seed: int, first: int = 0) -> Look:
     """How a stage looks at training clips."""
-    sizes = run.recipe.cache
-    kind, pool = ("rgb", sizes.train_clips) if name == "target" else ("events", sizes.event_clips)
-    return Look(run.cache, kind, pool, section.jitter, seed, first, blank=name == "blind")
+    kind = "rgb" if name == "target" else "events"
+    return Look(run.cache, kind, _pool(run, name), section.jitter, seed, first, blank=name == "blind")
 
 
-def _see(run: Reference, seer: Seer, name: str, sight: Sight, clips: int) -> None:
+def _pool(run: Reference, name: str) -> int:
+    """How many training clips a model learns from."""
+    return run.recipe.cache.train_clips if name == "target" else run.recipe.cache.event_clips
+
+
+def _see(run: Reference, seer: Seer, name: str, sight: Sight) -> None:
     head, _ = heads_for(seer, run.recipe.target.frames if name == "target" else run.recipe.drafter.frames, 1)
     stage = Stage(run.out / name, "sight", sight.optim)
     loss_of = sight_loss(seer, head, _look(run, name, sight, run.recipe.seed), sight.optim.clips)
     figures = optimise(stage, together(tower=seer.tower, head=head), loss_of)
-    write_provenance(run.out / name / "sight.json", run.recipe, figures, {"clips": clips})
+    write_provenance(run.out / name / "sight.json", run.recipe, figures, {"clips": _pool(run, name)})
 
 
 def _load_sight(run: Reference, name: str, tower: nn.Module) -> None:
@@ -218,8 +265,9 @@ def _load_sight(run: Reference, name: str, tower: nn.Module) -> None:
     path = run.out / name / "sight.ckpt"
     if not path.exists():
         raise CrossdraftError(f"No {path}; run the stage '{name}-sight' first.")
-    state = torch.load(path, weights_only=True)["modules"]
-    tower.load_state_dict({k.removeprefix("tower."): v for k, v in state.items() if k.startswith("tower.")})
+    state = read_checkpoint(path)["modules"]
+    weights = {k.removeprefix("tower."): v for k, v in state.items() if k.startswith("tower.")}
+    take_weights(tower, weights, path)
 
 
 def _fit(
@@ -242,9 +290,11 @@ def _fit(
     modules = together(model=seer.model, head=head)
 
     def check(step: int) -> None:
-        clips = range(min(48, run.recipe.cache.validation_clips))
-        facts, _ = measure_facts(respondent, "validation", clips, 6, run.recipe.seed, held_out=False)
-        say(f"{name} {step}: facts right {facts}")
+        recipe = run.recipe
+        clips = range(min(48, recipe.cache.validation_clips))
+        asked = drawn_questions("validation", clips, recipe.evaluate.questions, recipe.seed, held_out=False)
+        batch, limit = recipe.evaluate.clips, recipe.answers.max_new_tokens
+        say(f"{name} {step}: facts right {measure_facts(respondent, 'validation', asked, batch, limit)}")
 
     figures: dict[str, float] = {}
     last, first = None, 0
@@ -266,13 +316,14 @@ def _fit(
 
 
 def _save_model(run: Reference, name: str, seer: Seer, figures: dict[str, float]) -> None:
-    """Full-precision weights, config and tokenizer under `<out>/<name>/model`."""
+    """Full-precision weights, config and tokenizer under `<out>/<name>/model`, whole or absent."""
     folder = run.out / name / "model"
     seer.model.eval()
-    seer.model.save_pretrained(folder)
-    run.tokenizer.save_pretrained(folder)
-    data = {"split": "train", "first_seed": clip_seed("train", 0), "clips": run.recipe.cache.train_clips}
-    write_provenance(folder / "provenance.json", run.recipe, figures, data)
+    data = {"split": "train", "first_seed": clip_seed("train", 0), "clips": _pool(run, name)}
+    with atomic_folder(folder) as new:
+        seer.model.save_pretrained(new)
+        run.tokenizer.save_pretrained(new)
+        write_provenance(new / "provenance.json", run.recipe, figures, data)
     say(f"{name}: saved {folder}")
 
 
@@ -281,11 +332,17 @@ def prepare(run: Reference) -> None:
     torch.set_num_threads(run.recipe.threads)
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
-    run.out.mkdir(parents=True, exist_ok=True)
+    try:
+        run.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CrossdraftError(
+            f"Cannot make the folder {run.out}: {error.strerror}; choose another --out."
+        ) from error
 
 
 STAGES = (
-    "tokenizer", "cache", "target-sight", "target", "answers", "event-sight", "event", "blind", "evaluate", "ship",
+    "tokenizer", "cache", "target-sight", "target", "answers", "event-sight", "event", "blind", "text", "evaluate",
+    "ship",
 )  # fmt: skip
 
 
@@ -296,6 +353,7 @@ def run_stages(run: Reference, stages: Sequence[str]) -> None:
         CrossdraftError: an unknown stage, or one whose predecessors have not been run.
     """
     from crossdraft.train.ship import run_evaluate, run_ship
+    from crossdraft.train.text_drafter import run_text
 
     known = {
         "tokenizer": run_tokenizer,
@@ -306,6 +364,7 @@ def run_stages(run: Reference, stages: Sequence[str]) -> None:
         "event-sight": run_drafter_sight,
         "event": lambda run: run_drafter(run, "event"),
         "blind": lambda run: run_drafter(run, "blind"),
+        "text": run_text,
         "evaluate": run_evaluate,
         "ship": run_ship,
     }

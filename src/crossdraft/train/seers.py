@@ -3,6 +3,7 @@
 A *seer* wraps an unmodified model. It skips what the features never pass through (the tower's last layer).
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,18 +36,18 @@ class Seer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class VideoSeer:
-    """Video-LLaVA: features before the tower's last layer, CLS kept, every frame's tokens in turn."""
+class _Whole(ABC):
+    """What both models have in the same place: a Llama and its head, beside a tower that each calls by another name."""
 
-    model: VideoLlavaForConditionalGeneration
+    model: VideoLlavaForConditionalGeneration | EventGPTForConditionalGeneration
 
     def __post_init__(self) -> None:
         # Over so few tokens plain products beat CPU flash attention, backwards threefold.
         self.tower.set_attn_implementation("eager")
 
     @property
-    def tower(self) -> CLIPVisionModel:
-        return self.model.model.video_tower
+    @abstractmethod
+    def tower(self) -> CLIPVisionModel: ...
 
     @property
     def llama(self) -> LlamaModel:
@@ -55,6 +56,17 @@ class VideoSeer:
     @property
     def head(self) -> nn.Linear:
         return self.model.lm_head
+
+
+@dataclass(frozen=True, slots=True)
+class VideoSeer(_Whole):
+    """Video-LLaVA: features before the tower's last layer, CLS kept, every frame's tokens in turn."""
+
+    model: VideoLlavaForConditionalGeneration
+
+    @property
+    def tower(self) -> CLIPVisionModel:
+        return self.model.model.video_tower
 
     def patches(self, pixels: Tensor) -> Tensor:
         return tower_features(self.tower, pixels, layers=len(self.tower.encoder.layers) - 1)
@@ -64,26 +76,14 @@ class VideoSeer:
 
 
 @dataclass(frozen=True, slots=True)
-class EventSeer:
+class EventSeer(_Whole):
     """EventGPT: the tower's last layer, projected, pooled over patches and over frames, then adapted."""
 
     model: EventGPTForConditionalGeneration
 
-    def __post_init__(self) -> None:
-        # Over so few tokens plain products beat CPU flash attention, backwards threefold.
-        self.tower.set_attn_implementation("eager")
-
     @property
     def tower(self) -> CLIPVisionModel:
         return self.model.model.vision_tower
-
-    @property
-    def llama(self) -> LlamaModel:
-        return self.model.model.language_model
-
-    @property
-    def head(self) -> nn.Linear:
-        return self.model.lm_head
 
     def patches(self, pixels: Tensor) -> Tensor:
         return tower_features(self.tower, pixels, layers=len(self.tower.encoder.layers))

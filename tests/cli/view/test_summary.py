@@ -1,6 +1,7 @@
 """The figures of an answer and its record."""
 
 import json
+from dataclasses import replace
 
 from crossdraft.cli.view.summary import figures, record
 from crossdraft.engine.request import Answer, Finish, Origin, Piece
@@ -33,6 +34,14 @@ def test_figures():
         "hidden share": "nothing was hidden",
         "whose tokens": "2 hidden, 1 drafted later, 2 the target's own",
     }
+
+
+def test_a_lossy_rule_shows_and_a_lossless_one_does_not():
+    lossy = replace(STATS, rule="relaxed:r=3", lossless=False)
+    assert dict(figures(made(lossy)))["rule"] == "lossy: relaxed:r=3"
+    assert "rule" not in dict(figures(made(replace(STATS, rule="greedy"))))
+    told = record(made(lossy))["stats"]
+    assert (told["rule"], told["lossless"]) == ("relaxed:r=3", False)
 
 
 def test_hidden_drafting_shows_its_share_and_a_target_alone_has_no_provisional_text():

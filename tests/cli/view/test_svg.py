@@ -1,5 +1,6 @@
 """The drawing: well-formed, deterministic, complete, safe against what a prompt may hold."""
 
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -49,6 +50,17 @@ def test_it_is_well_formed_and_shows_everything():
     assert len(boxes) == len(ANSWER.timeline.spans)
     for box in boxes:
         assert float(box.attrib["x"]) + float(box.attrib["width"]) <= WIDTH
+
+
+def test_a_lossy_rule_stands_in_a_row_of_its_own():
+    lossy = replace(ANSWER, stats=replace(ANSWER.stats, rule="typical:eps=0.09,delta=0.3", lossless=False))
+    plain, drawn = (ET.fromstring(timeline_svg("?", one)) for one in (ANSWER, lossy))
+    assert "lossy: typical:eps=0.09,delta=0.3" in "".join(drawn.itertext())
+    assert "lossy" not in "".join(plain.itertext())
+    tall, taller = (float(one.attrib["viewBox"].split()[-1]) for one in (plain, drawn))
+    last = max(float(text.attrib["y"]) for text in drawn.iter(f"{SVG}text"))
+    assert tall < taller
+    assert last < taller
 
 
 def test_boxes_are_as_long_as_their_spans():

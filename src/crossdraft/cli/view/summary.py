@@ -14,6 +14,7 @@ def figures(answer: Answer) -> list[tuple[str, str]]:
         for origin in (Origin.HIDDEN, Origin.DRAFTED, Origin.TARGET)
     )
     share = stats.hidden_share
+    lossy = [] if stats.lossless else [("rule", f"lossy: {stats.rule}")]
     return [
         ("first provisional text", _ms(stats.first_provisional_s if stats.hidden_drafted else None)),
         ("first final text (TTFT)", _ms(stats.ttft_s)),
@@ -24,6 +25,7 @@ def figures(answer: Answer) -> list[tuple[str, str]]:
         ),
         ("hidden share", "nothing was hidden" if share is None else f"{share:.0%} of the hidden drafting"),
         ("whose tokens", f"{hidden} hidden, {later} drafted later, {own} the target's own"),
+        *lossy,
     ]
 
 

@@ -50,7 +50,8 @@ def timeline_svg(question: str, answer: Answer) -> str:
     top = y
     body, y = _lanes(answer.timeline, top)
     parts += [*body, *_figures(answer, y + LINE + GAP)]
-    height = y + LINE + GAP + 2 * LINE + MARGIN - 8
+    rows = -(-len(figures(answer)) // 3)
+    height = y + LINE + GAP + rows * LINE + MARGIN - 8
     frame = f'<rect class="card" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1:g}" rx="10"/>'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" role="img">'
     title = f"<title>{escape(question)}</title>"
@@ -149,7 +150,7 @@ def _key(timeline: Timeline, y: float) -> str:
 
 
 def _figures(answer: Answer, y: float) -> list[str]:
-    """The figures in two rows of three."""
+    """The figures in rows of three; a lossy rule has the last row to itself."""
     column = (WIDTH - 2 * MARGIN) / 3
     parts = []
     for place, (what, value) in enumerate(short_figures(answer)):
@@ -162,8 +163,8 @@ def _figures(answer: Answer, y: float) -> list[str]:
 
 
 def short_figures(answer: Answer) -> list[tuple[str, str]]:
-    """`figures`, each cut before its first comma so that three stand beside each other."""
-    return [(what.partition(" (")[0], value.partition(",")[0]) for what, value in figures(answer)]
+    """`figures`, each cut where its first part ends, so that three stand beside each other."""
+    return [(what.partition(" (")[0], value.partition(", ")[0]) for what, value in figures(answer)]
 
 
 def _text(x: float, y: float, text: str, style: str, anchor: str = "start") -> str:

@@ -1,0 +1,101 @@
+"""An independent drafter whose vocabulary is not the target's.
+
+It runs behind the same adapter as a target does and needs nothing of the one it drafts for, so it may write while that
+one reads. Between the two stands a way of drafting:
+
+    slem  by text: any two tokenizers; see `retokenise`
+    tli   by token: what both vocabularies have; sampled drafts are accepted by their full law; see `translation`
+    omni  as tli, and several drafter tokens that are one of the target's are learned while answering
+
+Each keeps the answer the target's own. A model that shares the target's vocabulary, id for id, is an
+`IndependentDrafter` instead: `map_vocabularies(…).identity` says so.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
+
+import torch
+
+from crossdraft.drafters.pen import Page, Pen
+from crossdraft.drafters.retokenise import Retelling
+from crossdraft.drafters.translation import NgramCache, Translating
+from crossdraft.drafters.vocabulary import Lexicon, map_vocabularies
+from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+
+
+class Way(Protocol):
+    """How drafts cross from one vocabulary to the other."""
+
+    def open(self, request: Request) -> Page:
+        """Read a request."""
+        ...
+
+    def propose(self, page: Page, budget: Budget) -> Draft:
+        """Continue the answer behind what is committed, in the target's tokens."""
+        ...
+
+    def commit(self, page: Page, verdict: Committed) -> None:
+        """Learn what was accepted."""
+        ...
+
+
+def _slem(pen: Pen, own: Lexicon, target: Lexicon) -> Way:
+    return Retelling(pen, own, target)
+
+
+def _tli(pen: Pen, own: Lexicon, target: Lexicon) -> Way:
+    return Translating(pen, own, target, map_vocabularies(own, target))
+
+
+def _omni(pen: Pen, own: Lexicon, target: Lexicon) -> Way:
+    return Translating(pen, own, target, map_vocabularies(own, target), NgramCache())
+
+
+WAYS: Mapping[str, Callable[[Pen, Lexicon, Lexicon], Way]] = MappingProxyType(
+    {"slem": _slem, "tli": _tli, "omni": _omni}
+)
+
+
+class ForeignDrafter:
+    """Drafts a chain with a model of another vocabulary.
+
+    Args:
+        model: the drafter's network behind the adapter, with its own `prepare`.
+        own: its tokenizer, as wide as its head.
+        target: the target's tokenizer, as wide as the target's head; what must not be drafted has no spelling in it.
+        how: one of `WAYS`.
+        sees: true if the model looks at the request's video.
+
+    Raises:
+        CrossdraftError: there is no such way, or it needs shared tokens and there are none.
+    """
+
+    def __init__(
+        self, model: Target, own: Lexicon, target: Lexicon, how: str = "slem", *, sees: bool = False
+    ) -> None:
+        if how not in WAYS:
+            raise CrossdraftError(
+                f"There is no way '{how}' to draft across vocabularies; choose one of {', '.join(WAYS)}."
+            )
+        self.needs = Needs(video=sees)
+        self.model = model
+        self.way = WAYS[how](Pen(model), own, target)
+
+    @torch.inference_mode()
+    def begin(self, requests: Sequence[Request]) -> list[Page]:
+        return [self.way.open(request) for request in requests]
+
+    @torch.inference_mode()
+    def propose(self, states: Sequence[Page], budgets: Sequence[Budget]) -> list[Draft]:
+        return [self.way.propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
+
+    def commit(self, states: Sequence[Page], verdicts: Sequence[Committed]) -> None:
+        for state, verdict in zip(states, verdicts, strict=True):
+            self.way.commit(state, verdict)
+
+    def end(self, states: Sequence[Page]) -> None:
+        """Nothing to free but the states themselves."""

@@ -1,0 +1,85 @@
+"""The drafter `memory`: trees from what the target has already answered.
+
+It trusts, in this order, this answer so far, answers about the same clip, to the same question, and all others. It
+needs no model and no training, costs well under a millisecond a round, and grows better with every answer.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossdraft.drafters.memory.shelf import Shelf
+from crossdraft.drafters.memory.store import START, Scope
+from crossdraft.drafters.memory.vote import grow
+from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.request import Request
+from crossdraft.engine.tree import DraftTree
+
+
+@dataclass(eq=False)
+class Recollection:
+    """One answer as the memory sees it: whose it is, where it belongs, and its tokens behind START."""
+
+    namespace: str
+    scope: Scope
+    written: list[int]
+
+
+class MemoryDrafter:
+    """Drafts deterministic trees from a shelf of answers, to which every finished answer is added.
+
+    Args:
+        shelf: the answers; requests of different namespaces never see each other's.
+    """
+
+    needs = Needs()
+
+    def __init__(self, shelf: Shelf | None = None) -> None:
+        self.shelf = shelf or Shelf()
+
+    def begin(self, requests: Sequence[Request]) -> list[Recollection]:
+        return [Recollection(request.namespace, scope_of(request), [START]) for request in requests]
+
+    def propose(self, states: Sequence[Recollection], budgets: Sequence[Budget]) -> list[Draft]:
+        return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
+
+    def commit(self, states: Sequence[Recollection], verdicts: Sequence[Committed]) -> None:
+        for state, verdict in zip(states, verdicts, strict=True):
+            state.written += verdict.tokens
+
+    def end(self, states: Sequence[Recollection]) -> None:
+        for state in states:
+            if len(state.written) > 1:
+                self.shelf.add(state.namespace, state.scope, state.written[1:])
+
+    def _propose(self, state: Recollection, budget: Budget) -> Draft:
+        store = self.shelf.store(state.namespace)
+        grown = grow(store, state.scope, state.written, budget.nodes, budget.min_confidence)
+        if budget.on_token is not None:
+            for token in main_path(grown.tokens, grown.parents):
+                budget.on_token(token)
+        return Draft(DraftTree(grown.tokens, grown.parents), grown.reach)
+
+
+def main_path(tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
+    """The path of first children: with nodes best first, the likeliest text."""
+    path, at = [], -1
+    for node, parent in enumerate(parents):
+        if parent == at:
+            path.append(tokens[node])
+            at = node
+    return path
+
+
+def scope_of(request: Request) -> Scope:
+    """The same question is the same words, whatever their case and spacing; the same clip is the same file."""
+    question = " ".join(request.prompt.casefold().split())
+    clip = request.video if isinstance(request.video, str | os.PathLike) else None
+    return Scope(number(str(Path(clip).resolve())) if clip is not None else 0, number(question))
+
+
+def number(text: str) -> int:
+    """A number of 63 bits for a text, the same in every process; never 0."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1 or 1

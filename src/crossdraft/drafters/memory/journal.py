@@ -1,0 +1,191 @@
+"""A file of answers that several processes read and append to.
+
+    one line of JSON: format, version, vocabulary, and a number that changes when the file is written anew
+    records: <u32 n> <u64 clip> <u64 question> <n × u32 tokens> <u32 CRC of all that>
+
+Appending and writing anew happen under one lock, beside the file. A process that dies while it appends leaves half a
+record at the end; the next one to append cuts it off. When the file holds twice what a store does, the newest half is
+written to another file, which then takes its place.
+"""
+
+import fcntl
+import json
+import os
+import struct
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from crossdraft.drafters.memory.store import Scope
+from crossdraft.errors import CrossdraftError
+
+FORMAT, VERSION = "crossdraft answers", 1
+HEAD = struct.Struct("<IQQ")
+CRC = struct.Struct("<I")
+LONGEST = 1 << 20  # tokens of one answer
+Record = tuple[Scope, list[int]]
+
+
+class Journal:
+    """One file of answers.
+
+    Args:
+        path: of the file; made if it is not there.
+        capacity: tokens worth keeping.
+        vocabulary: a fingerprint; a file of another vocabulary or version is put aside and begun anew.
+
+    Raises:
+        CrossdraftError: the file is none of ours, or cannot be read or written.
+    """
+
+    def __init__(self, path: Path, capacity: int, vocabulary: str) -> None:
+        self.path = path
+        self.capacity = capacity
+        self.vocabulary = vocabulary
+        self.notes: list[str] = []
+        self._edition = ""  # of the file that `_read` counts in
+        self._read = 0  # bytes taken over so far
+        self._held = 0  # tokens in the file, as far as it was read
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                self._open()
+        except OSError as error:
+            raise CrossdraftError(
+                f"Cannot use the memory {path}: {error.strerror}; name another folder."
+            ) from error
+
+    def news(self) -> Iterator[Record]:
+        """Answers that were added since the last call, by whomever; after the file was written anew, all of it."""
+        try:
+            content = self._unread()
+        except OSError as error:
+            raise CrossdraftError(f"Cannot read the memory {self.path}: {error.strerror}.") from error
+        whole, records = parse(content)
+        self._read += whole
+        self._held += sum(len(tokens) + 1 for _, tokens in records)
+        yield from records
+
+    def append(self, scope: Scope, tokens: Sequence[int]) -> None:
+        """Add an answer for everybody; it comes back with the next `news`."""
+        try:
+            with self._locked():
+                self._repair()
+                with self.path.open("ab") as file:
+                    file.write(pack(scope, tokens))
+                if self._held > 2 * self.capacity:
+                    self._shrink()
+        except OSError as error:
+            raise CrossdraftError(f"Cannot write the memory {self.path}: {error.strerror}.") from error
+
+    def _unread(self) -> bytes:
+        with self.path.open("rb") as file:
+            line = file.readline(4096)
+            edition = json.loads(line)["edition"]
+            if edition != self._edition:
+                self._edition, self._read, self._held = edition, len(line), 0
+            file.seek(self._read)
+            return file.read()
+
+    def _open(self) -> None:
+        """Take the file over if it is ours and of today, else begin it."""
+        reason = None
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                reason = self._fault(file.readline(4096))
+        if reason is not None:
+            aside = self.path.with_suffix(".old")
+            self.path.replace(aside)
+            self.notes.append(
+                f"The memory {self.path} {reason}; it was begun anew, the old one is {aside.name}."
+            )
+        if not self.path.exists():
+            self._write([])
+        else:
+            self._repair()
+
+    def _fault(self, line: bytes) -> str | None:
+        try:
+            head = json.loads(line)
+        except ValueError:
+            head = None
+        if not isinstance(head, dict) or head.get("format") != FORMAT:
+            raise CrossdraftError(f"{self.path} is no memory of ours; name another folder.")
+        if head.get("version") != VERSION or not isinstance(head.get("edition"), str):
+            return f"is of version {head.get('version')}, not {VERSION}"
+        if head.get("vocabulary") != self.vocabulary:
+            return "was written with another tokenizer"
+        return None
+
+    def _repair(self) -> None:
+        """Cut off what somebody left half written."""
+        with self.path.open("r+b") as file:
+            begin = len(file.readline(4096))
+            content = file.read()
+            whole, _ = parse(content)
+            if whole < len(content):
+                file.truncate(begin + whole)
+                lost = len(content) - whole
+                self.notes.append(
+                    f"The memory {self.path} was cut off or damaged; its last {lost} bytes were dropped."
+                )
+
+    def _shrink(self) -> None:
+        with self.path.open("rb") as file:
+            file.readline(4096)
+            _, records = parse(file.read())
+        kept, room = [], self.capacity
+        for record in reversed(records):
+            room -= len(record[1]) + 1
+            if room < 0:
+                break
+            kept.append(record)
+        self._write(kept[::-1])
+
+    def _write(self, records: Sequence[Record]) -> None:
+        edition = uuid.uuid4().hex
+        head = {"format": FORMAT, "version": VERSION, "vocabulary": self.vocabulary, "edition": edition}
+        temporary = self.path.with_name(f".{self.path.name}-{edition}")
+        try:
+            temporary.write_bytes(
+                json.dumps(head).encode() + b"\n" + b"".join(pack(scope, tokens) for scope, tokens in records)
+            )
+            temporary.replace(self.path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        handle = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def pack(scope: Scope, tokens: Sequence[int]) -> bytes:
+    """One record."""
+    kept = tokens[-LONGEST:]
+    body = HEAD.pack(len(kept), scope.clip, scope.question) + struct.pack(f"<{len(kept)}I", *kept)
+    return body + CRC.pack(zlib.crc32(body))
+
+
+def parse(content: bytes) -> tuple[int, list[Record]]:
+    """The whole records at the beginning of `content`, and how many bytes they take."""
+    records: list[Record] = []
+    at = 0
+    while at + HEAD.size <= len(content):
+        count, clip, question = HEAD.unpack_from(content, at)
+        end = at + HEAD.size + 4 * count
+        if count > LONGEST or end + CRC.size > len(content):
+            break
+        if CRC.unpack_from(content, end)[0] != zlib.crc32(content[at:end]):
+            break
+        records.append(
+            (Scope(clip, question), list(struct.unpack_from(f"<{count}I", content, at + HEAD.size)))
+        )
+        at = end + CRC.size
+    return at, records

@@ -1,0 +1,76 @@
+"""Stores of answers by namespace, in memory and, if asked, in files that several processes share."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+from crossdraft.drafters.memory.journal import Journal
+from crossdraft.drafters.memory.store import Scope, Store
+
+CAPACITY = 1 << 18
+OPEN = 16  # namespaces held at a time
+
+
+class Shelf:
+    """A store for every namespace; what one holds, no other sees.
+
+    Args:
+        folder: where they are kept, a file for each namespace; `None` = only in memory.
+        capacity: tokens for each namespace; the oldest answers make room for new ones.
+        vocabulary: a fingerprint of the tokenizer that the tokens are of.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        capacity: int = CAPACITY,
+        vocabulary: str = "",
+        open_at_once: int = OPEN,
+    ) -> None:
+        self.folder = folder
+        self.capacity = capacity
+        self.vocabulary = vocabulary
+        self.open_at_once = open_at_once
+        self._stores: OrderedDict[str, tuple[Store, Journal | None]] = OrderedDict()
+
+    def store(self, namespace: str) -> Store:
+        """Everything known in a namespace, other processes' answers included."""
+        store, journal = self._entry(namespace)
+        if journal is not None:
+            for scope, tokens in journal.news():
+                store.add(scope, tokens)
+        return store
+
+    def add(self, namespace: str, scope: Scope, tokens: Sequence[int]) -> None:
+        """Remember an answer."""
+        store, journal = self._entry(namespace)
+        if journal is None:
+            store.add(scope, tokens)
+        else:
+            journal.append(scope, tokens)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was wrong with files and what was done about it, one sentence each."""
+        return tuple(
+            note for _, journal in self._stores.values() if journal is not None for note in journal.notes
+        )
+
+    def _entry(self, namespace: str) -> tuple[Store, Journal | None]:
+        if namespace not in self._stores:
+            journal = None
+            if self.folder is not None:
+                name = (
+                    hashlib.blake2b(namespace.encode(), digest_size=12).hexdigest()
+                    if namespace
+                    else "default"
+                )
+                journal = Journal(self.folder / f"{name}.answers", self.capacity, self.vocabulary)
+            self._stores[namespace] = (Store(self.capacity), journal)
+            while (
+                len(self._stores) > self.open_at_once
+            ):  # the one not asked for longest; a file brings it back
+                self._stores.popitem(last=False)
+        self._stores.move_to_end(namespace)
+        return self._stores[namespace]

@@ -1,0 +1,112 @@
+"""Answers as one row of tokens, with chains that lead to the places where a few tokens stood before.
+
+The row is a ring: new answers overwrite the oldest. A chain links a position to the one before it at which the same
+gram ended, newest first, and there is one for every scope: within the same clip, the same question, anywhere. Chains
+start from a table of hashes. Two grams that share a hash share a chain, which is harmless: whoever walks a chain
+compares what he finds.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossdraft.errors import CrossdraftError
+
+START = -1  # stands in front of every answer
+GRAMS = (1, 2)  # lengths of the grams that are chained
+SMALLEST, LARGEST = 1 << 8, 1 << 28
+_PRIMES = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)  # large, odd, their bits well mixed
+_WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where an answer belongs: numbers for the clip and for the question."""
+
+    clip: int
+    question: int
+
+    @property
+    def keys(self) -> tuple[int, int, int]:
+        """Of the same clip, the same question, anywhere: what the chains are told apart by."""
+        return self.clip, self.question, 0
+
+
+class Store:
+    """The newest answers, `capacity` tokens of them; every answer takes one more than it has.
+
+    Raises:
+        CrossdraftError: no such capacity.
+    """
+
+    def __init__(self, capacity: int = 1 << 20) -> None:
+        if not SMALLEST <= capacity <= LARGEST:
+            raise CrossdraftError(f"A memory holds {SMALLEST} to {LARGEST} tokens, not {capacity}.")
+        self.capacity = capacity
+        self.tokens = np.full(capacity, START, np.int32)  # position p lies at p % capacity
+        self.answer = np.zeros(capacity, np.int32)  # the number of the answer that a position belongs to
+        self.written = 0  # positions written so far
+        self.answers = 0
+        self._buckets = 1 << (capacity - 1).bit_length()
+        chains = len(Scope(0, 0).keys) * len(GRAMS)
+        # Plain memory views: reading one number from them is thrice as fast as from an array.
+        self._heads = [np.full(self._buckets, -1, np.int64).data for _ in range(chains)]
+        self._before = [np.full(capacity, -1, np.int64).data for _ in range(chains)]
+
+    def __len__(self) -> int:
+        """Tokens held."""
+        return min(self.written, self.capacity)
+
+    def add(self, scope: Scope, tokens: Sequence[int]) -> None:
+        """Remember an answer; of one longer than the ring, the end."""
+        row = [START, *tokens][-(self.capacity - 1) :]
+        at = np.arange(self.written, self.written + len(row)) % self.capacity
+        self.tokens[at] = row
+        self.answer[at] = self.answers
+        for chain, (gram, key) in enumerate(_chains(scope)):
+            heads, before = self._heads[chain], self._before[chain]
+            for place in range(gram - 1, len(row)):
+                bucket = self._bucket(key, row[place - gram + 1 : place + 1])
+                before[(self.written + place) % self.capacity] = heads[bucket]
+                heads[bucket] = self.written + place
+        self.written += len(row)
+        self.answers += 1
+        self.tokens[self.written % self.capacity] = START  # an end to whoever reads on
+
+    def ends(self, scope: Scope, gram: Sequence[int], most: int) -> list[list[int]]:
+        """Where a gram ended, in the same clip, the same question, anywhere: at most `most` positions, newest first.
+
+        Some may belong to another gram that shares the chain.
+        """
+        chains = range(GRAMS.index(len(gram)), len(self._heads), len(GRAMS))
+        return [
+            self._walk(chain, self._bucket(key, gram), most)
+            for chain, key in zip(chains, scope.keys, strict=True)
+        ]
+
+    def around(self, positions: NDArray[np.int64], before: int, ahead: int) -> NDArray[np.int32]:
+        """[N, before + ahead] tokens in front of each position, then those from it onwards."""
+        offsets = np.arange(-before, ahead)
+        return self.tokens[(positions[:, None] + offsets) % self.capacity]
+
+    def _walk(self, chain: int, bucket: int, most: int) -> list[int]:
+        position, before = self._heads[chain][bucket], self._before[chain]
+        oldest, found = max(0, self.written - self.capacity + 1), []
+        while position >= oldest and len(found) < most:
+            found.append(position)
+            position = before[position % self.capacity]
+        return found
+
+    def _bucket(self, key: int, gram: Sequence[int]) -> int:
+        value = key & _WORD
+        for token, prime in zip(gram, _PRIMES, strict=False):
+            value = ((value ^ (token + 2)) * prime) & _WORD
+            value ^= value >> 29
+        return (value * _PRIMES[0] & _WORD) >> (64 - self._buckets.bit_length() + 1)
+
+
+def _chains(scope: Scope) -> Iterator[tuple[int, int]]:
+    """(length of the gram, key) of every chain."""
+    return ((gram, key) for key in scope.keys for gram in GRAMS)

@@ -1,0 +1,82 @@
+"""Trees that follow the drafter's own chances: EAGLE-2's expand and rerank (Li et al. 2024).
+
+Level by level, the few likeliest nodes get children; in the end the likeliest of all nodes are kept. What was drawn by
+chance must not be dropped for its value, so there nothing is reranked: how many children each node of a level gets is
+settled before any of them is drawn, from what the distributions promise.
+"""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from crossdraft.drafters.trees.sapling import Choose, Expand, Grown, Sapling, shares
+from crossdraft.engine.drafter import Budget
+from crossdraft.engine.tree import ROOT
+
+BEAM = 4  # nodes expanded per level; EAGLE-2 takes 10, and as many children of each, for trees of 60
+Width = Callable[[Tensor], int]
+
+
+def beam_wide(probs: Tensor) -> int:
+    """As many children as nodes are expanded per level."""
+    return BEAM
+
+
+def expand_and_rerank(
+    expand: Expand,
+    choose: Choose,
+    budget: Budget,
+    beam: int = BEAM,
+    width: Width = beam_wide,
+    depth: int | None = None,
+) -> Grown:
+    """A tree of up to `budget.nodes` nodes.
+
+    Args:
+        expand, choose: the drafter.
+        budget: nodes behind a path less likely than `min_confidence` are not drafted, nor anything once it is stopped.
+        beam: how many nodes per level get children.
+        width: how many children a node gets at most, by the distribution [V] behind it.
+        depth: most levels; `None` = as many as nodes.
+    """
+    sapling = Sapling(budget.on_token)
+    front = [ROOT]
+    for _ in range(budget.nodes if depth is None else depth):
+        front = [node for node in front if sapling.reach_of(node) >= budget.min_confidence]
+        if not front or budget.stopped:
+            break
+        rows = list(expand(sapling.tree(), front))
+        widths = [width(probs) for probs in rows]
+        if choose.drawn:
+            reaches = [sapling.reach_of(node) for node in front]
+            widths = allot(reaches, rows, widths, min(max(beam, *widths), budget.nodes - len(sapling)))
+        new: list[int] = []
+        for node, probs, count in zip(front, rows, widths, strict=True):
+            new += sapling.add(node, probs, choose(probs, count) if count else [], drawn=choose.drawn)
+        front = sapling.likeliest(new, beam)
+        if not choose.drawn:
+            least = _least(sapling, budget.nodes)
+            front = [node for node in front if sapling.reach[node] > least]
+        elif len(sapling) >= budget.nodes:
+            break
+    return sapling.whole() if choose.drawn else sapling.best(budget.nodes)
+
+
+def allot(reaches: Sequence[float], rows: Sequence[Tensor], widths: Sequence[int], places: int) -> list[int]:
+    """How many children each node of a level gets, where the level has so many places.
+
+    The j-th child of a node is taken to be as likely as the j-th likeliest token behind it: a promise that does not
+    depend on what will be drawn.
+    """
+    promised = [
+        (reach * share, node)
+        for node, (reach, probs, width) in enumerate(zip(reaches, rows, widths, strict=True))
+        for share in shares(probs, width)
+    ]
+    taken = [node for _, node in sorted(promised, key=lambda slot: -slot[0])[:places]]
+    return [taken.count(node) for node in range(len(rows))]
+
+
+def _least(sapling: Sapling, count: int) -> float:
+    """What a node must surpass to come among the best `count`; what is behind others need not be drafted."""
+    return sorted(sapling.reach)[-count] if len(sapling) >= count > 0 else 0.0

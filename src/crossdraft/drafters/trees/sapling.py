@@ -1,0 +1,144 @@
+"""A draft tree while it grows, and the two callbacks that every builder grows it with."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.sampling import sample_children
+from crossdraft.engine.tree import ROOT, DraftTree
+
+
+class Expand(Protocol):
+    """What a drafter says behind nodes of the tree so far."""
+
+    def __call__(self, tree: DraftTree, nodes: Sequence[int]) -> Tensor:
+        """[m, V] the drafter's distribution behind each of the m nodes (`-1` = the root); 0 where nothing follows."""
+        ...
+
+
+class Choose(Protocol):
+    """How children are taken from a distribution."""
+
+    @property
+    def drawn(self) -> bool:
+        """True if by chance: such a child must never be dropped for its value."""
+        ...
+
+    def __call__(self, probs: Tensor, count: int) -> list[int]:
+        """Up to `count` different tokens of positive probability, in the order in which they must be tried."""
+        ...
+
+
+@dataclass(frozen=True)
+class Likeliest:
+    """The most likely tokens: point masses, for greedy answers."""
+
+    drawn: bool = field(default=False, init=False)
+
+    def __call__(self, probs: Tensor, count: int) -> list[int]:
+        values, tokens = probs.topk(min(count, len(probs)))
+        return [token for token, value in zip(tokens.tolist(), values.tolist(), strict=True) if value > 0]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Drawn without replacement, for sampled answers."""
+
+    generator: torch.Generator
+    drawn: bool = field(default=True, init=False)
+
+    def __call__(self, probs: Tensor, count: int) -> list[int]:
+        return sample_children(probs, count, self.generator).tolist()
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A finished tree.
+
+    Args:
+        tree: the tree.
+        reach: [n] the drafter's own probability of the path down to each node.
+        ranks: [n] which guess of its parent a node is; a drawn one, which draw.
+    """
+
+    tree: DraftTree
+    reach: tuple[float, ...]
+    ranks: tuple[int, ...]
+
+
+class Sapling:
+    """A tree that grows by whole families: the children of one node at a time.
+
+    Args:
+        on_token: told every token of the main chain, which follows first children, as it appears.
+    """
+
+    def __init__(self, on_token: Callable[[int], None] | None = None) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.ranks: list[int] = []
+        self.reach: list[float] = []
+        self._dists: list[Tensor] = []
+        self._drawn_from: list[int] = []
+        self._on_token = on_token
+        self._main = ROOT
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def reach_of(self, node: int) -> float:
+        """Probability of the path down to a node; 1 for the root."""
+        return 1.0 if node == ROOT else self.reach[node]
+
+    def add(
+        self, parent: int, probs: Tensor, tokens: Sequence[int], *, drawn: bool, ranks: Sequence[int] = ()
+    ) -> list[int]:
+        """Give a node its children, taken from `probs` [V]; returns their numbers."""
+        first = len(self)
+        if not tokens:
+            return []
+        if drawn:
+            self._dists.append(probs)
+        reach = self.reach_of(parent)
+        self.tokens += tokens
+        self.parents += [parent] * len(tokens)
+        self.ranks += ranks or range(len(tokens))
+        self.reach += [reach * share for share in probs[list(tokens)].tolist()]
+        self._drawn_from += [len(self._dists) - 1 if drawn else -1] * len(tokens)
+        if parent == self._main:
+            self._main = first
+            if self._on_token is not None:
+                self._on_token(tokens[0])
+        return list(range(first, len(self)))
+
+    def likeliest(self, nodes: Sequence[int], count: int) -> list[int]:
+        """The `count` of these nodes that are reached most likely, best first; of equals the elder."""
+        return sorted(nodes, key=lambda node: -self.reach[node])[:count]
+
+    def tree(self) -> DraftTree:
+        """The tree so far."""
+        dists = torch.stack(self._dists) if self._dists else None
+        return DraftTree(tuple(self.tokens), tuple(self.parents), dists, tuple(self._drawn_from))
+
+    def whole(self) -> Grown:
+        """All of it, in the order of growth."""
+        return Grown(self.tree(), tuple(self.reach), tuple(self.ranks))
+
+    def best(self, count: int) -> Grown:
+        """The `count` nodes that are reached most likely, best first. Not for drawn ones.
+
+        A path is never likelier than its beginning, and of equals the elder comes first: so it is a tree.
+        """
+        kept = self.likeliest(range(len(self)), count)
+        reach, ranks = ([values[node] for node in kept] for values in (self.reach, self.ranks))
+        return Grown(self.tree().keep(kept), tuple(reach), tuple(int(rank) for rank in ranks))
+
+
+def shares(probs: Tensor, count: int) -> list[float]:
+    """The `count` largest probabilities of [V], falling, without zeros."""
+    values = probs.topk(min(count, len(probs))).values.tolist()
+    return list(itertools.takewhile(lambda value: value > 0, values))

@@ -1,0 +1,202 @@
+"""Two tokenizers side by side: what every id spells, and which ids of the two spell the same.
+
+Tokens are compared as bytes, so that `Ġcar` of a byte-level BPE and `▁car` of a sentencepiece model are one and the
+same, and half a character is a spelling like any other. What an id spells is derived from its token string and then
+verified by decoding; where the two disagree, the id is left out.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from crossdraft.errors import CrossdraftError
+
+ANCHOR = "a"  # what a token is decoded behind: decoders treat the start of a text in their own way
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """One tokenizer.
+
+    Args:
+        spelling: for every row of the head the bytes it adds to a text; `None` = no text (special, padded, reserved).
+        encode: ids of a text that continues another one: no special tokens, no space put in front.
+        ids: the id that spells these bytes; of several, the one that is no byte fallback, then the lowest.
+        ends: ids that end an answer.
+        end: the one of them that the tokenizer itself uses; `None` if there is none.
+    """
+
+    spelling: tuple[bytes | None, ...]
+    encode: Callable[[str], list[int]]
+    ids: Mapping[bytes, int]
+    ends: frozenset[int] = frozenset()
+    end: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Rows of the head."""
+        return len(self.spelling)
+
+    def spell(self, ids: Sequence[int]) -> bytes:
+        """The text of a sequence; what has no text adds nothing."""
+        return b"".join(self.spelling[i] or b"" for i in ids if i < self.width)
+
+
+@dataclass(frozen=True)
+class VocabularyMap:
+    """Which ids of a drafter and of a target stand for the same text. One to one; heads may be padded differently.
+
+    Args:
+        to_target: for every drafter id its twin, -1 where there is none.
+        to_drafter: the other way round.
+        same_place: twins that stand at one id, counted from 0 up to the first that do not.
+    """
+
+    to_target: tuple[int, ...]
+    to_drafter: tuple[int, ...]
+    same_place: int
+
+    @cached_property
+    def shared(self) -> int:
+        """Number of twins."""
+        return sum(twin >= 0 for twin in self.to_target)
+
+    @property
+    def identity(self) -> bool:
+        """True if whatever the drafter can write is, id for id, what the target reads: no translation is needed."""
+        return self.same_place == len(self.to_target)
+
+
+def map_vocabularies(drafter: Lexicon, target: Lexicon) -> VocabularyMap:
+    """Pair the ids that spell the same, and the ends of both.
+
+    Raises:
+        CrossdraftError: nothing is shared.
+    """
+    to_target, to_drafter = [-1] * drafter.width, [-1] * target.width
+    pairs = [(i, target.ids[text]) for text, i in drafter.ids.items() if text in target.ids]
+    if not pairs:
+        raise CrossdraftError(
+            "The drafter's vocabulary shares no token with the target's; draft with how=slem, which compares texts."
+        )
+    if drafter.end is not None and target.end is not None:
+        pairs.append((drafter.end, target.end))
+    for own, other in pairs:
+        to_target[own], to_drafter[other] = other, own
+    return VocabularyMap(tuple(to_target), tuple(to_drafter), _same_place(drafter, to_target))
+
+
+def _same_place(drafter: Lexicon, to_target: Sequence[int]) -> int:
+    """How many ids, from 0 on, either have their twin at the same id or no text that could be drafted."""
+    for i, (text, twin) in enumerate(zip(drafter.spelling, to_target, strict=True)):
+        silent = text is None and i not in drafter.ends
+        if twin != i and not silent:
+            return i
+    return len(to_target)
+
+
+def read_lexicon(
+    tokenizer: PreTrainedTokenizerBase,
+    width: int,
+    ends: Collection[int] = (),
+    reserved: Collection[int] = (),
+) -> Lexicon:
+    """What a tokenizer's ids spell.
+
+    Args:
+        tokenizer: byte-level or sentencepiece.
+        width: rows of the model's head; it may have more than the tokenizer has ids, or fewer.
+        ends: ids that end an answer.
+        reserved: ids that stand for no text, beside the tokenizer's special ones.
+    """
+    silent = {*reserved, *tokenizer.all_special_ids, *ends}
+    tokens = {i: token for token, i in tokenizer.get_vocab().items() if i < width and i not in silent}
+    vocabulary: Any = tokenizer  # pyright does not see what transformers' tokenizers inherit
+    added = {i for i in vocabulary.get_added_vocab().values() if i in tokens}
+    decoded = _decoded(tokenizer, list(tokens))
+    best: dict[int, bytes] = {}
+    for scheme in (_byte_level, _sentencepiece):
+        read = {i: token.encode() if i in added else scheme(token) for i, token in tokens.items()}
+        right = {i: text for i, text in read.items() if text and _agrees(text, decoded[i])}
+        best = max(best, right, key=len)
+    spelling = tuple(best.get(i) for i in range(width))
+    ids: dict[bytes, int] = {}
+    for i in sorted(best, key=lambda i: (BYTE_TOKEN.fullmatch(tokens[i]) is not None, i)):
+        ids.setdefault(best[i], i)
+    known = frozenset(i for i in ends if i < width)
+    own: Any = tokenizer.eos_token_id
+    end = own if own in known else min(known, default=None)
+    return Lexicon(spelling, _encoder(tokenizer, spelling), ids, known, end)
+
+
+def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> dict[int, str]:
+    """What each id adds to a text, as the tokenizer's own decoder says."""
+    anchor = _plain(tokenizer, ANCHOR)[-1:]
+    rows = [anchor, *([*anchor, i] for i in ids)]
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)  # all rows at once, where there is one
+    texts: list[str]
+    if backend is not None:
+        texts = backend.decode_batch(rows, skip_special_tokens=False)
+    else:
+        texts = [str(tokenizer.decode(row)) for row in rows]
+    start, *texts = texts
+    return {i: text.removeprefix(start) for i, text in zip(ids, texts, strict=True)}
+
+
+def _agrees(text: bytes, decoded: str) -> bool:
+    """Bytes that are no whole characters are decoded to replacement marks, and cannot be compared further."""
+    try:
+        return text.decode() == decoded
+    except UnicodeDecodeError:
+        return "\ufffd" in decoded
+
+
+def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    ids: Any = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def _encoder(
+    tokenizer: PreTrainedTokenizerBase, spelling: Sequence[bytes | None]
+) -> Callable[[str], list[int]]:
+    def spell(ids: Sequence[int]) -> bytes:
+        return b"".join(spelling[i] or b"" for i in ids if i < len(spelling))
+
+    def encode(text: str) -> list[int]:
+        plain = _plain(tokenizer, text)
+        if spell(plain) == text.encode():
+            return plain
+        # Sentencepiece puts a space in front of what it takes for a text's start; behind a line break it does not.
+        behind = _plain(tokenizer, f"\n{text}")
+        breaks = (place for place, i in enumerate(behind) if spell([i]) == b"\n")
+        rest = behind[next(breaks, -1) + 1 :]
+        return rest if spell(rest) == text.encode() else plain
+
+    return encode
+
+
+def _byte_level(token: str) -> bytes | None:
+    try:
+        return bytes(BYTE_OF[mark] for mark in token)
+    except KeyError:
+        return None
+
+
+def _sentencepiece(token: str) -> bytes:
+    byte = BYTE_TOKEN.fullmatch(token)
+    return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
+
+
+def _byte_marks() -> dict[str, int]:
+    """The mark that byte-level vocabularies write for each byte: itself if it prints, else the next from U+0100 on."""
+    prints = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = [byte for byte in range(256) if byte not in prints]
+    return {chr(byte): byte for byte in prints} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+BYTE_OF: Mapping[str, int] = _byte_marks()

@@ -1,0 +1,72 @@
+"""`block`: lossless when sampling. Chains only (block verification, Sun et al. 2024).
+
+Token by token, a chain ends where the first token is refused, even if what follows would have made up for it. Here
+the joint ratio decides, capped at every step, and the longest prefix that passes is kept:
+
+    w_0 = 1;   w_i = min(1, w_{i-1} · p_i(x_i) / q_i(x_i))                   how much of the prefix x_1 … x_i is owed
+    r_i(x) = max(0, w_i · p_{i+1}(x) - q_{i+1}(x)),   s_i = Σ r_i            what is owed behind it beyond the draft
+    x_1 … x_i passes with probability  s_i / (s_i + 1 - w_i),  the whole chain with probability w_n.
+
+The bonus token is drawn from r_i / s_i, behind the whole chain from p. Why it is exact: say that x_1 … x_i is kept,
+alone or within a longer prefix, with probability w_i. A longer one is kept with probability Σ_x min(w_i p, q) =
+w_i - s_i, else x_1 … x_i passes with probability h: so (w_i - s_i) + h (1 - w_i + s_i) = w_i, which gives the h above.
+Behind it, x comes from the draft with weight min(w_i p(x), q(x)), as the bonus with h (1 - w_i + s_i) r_i(x) / s_i =
+r_i(x); together that is w_i p(x). Hence x follows p, whatever was kept before. On average this accepts at least as many
+tokens as `speculative`, and no lossless rule for chains accepts more.
+
+A token chosen deterministically has a point mass for q. How far is drafted may depend on the tokens drawn so far.
+"""
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.accept import Chance, Dice, Verdict, as_wide, law, normalised
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+
+
+def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
+    """The tokens emitted are distributed as `probs` [1 + n, V] says.
+
+    Raises:
+        CrossdraftError: the tree branches, or its distributions are over another vocabulary.
+    """
+    if not tree.is_chain:
+        raise CrossdraftError(
+            "The acceptance rule 'block' verifies chains, and this draft branches; name no rule, and one that "
+            "verifies trees is taken."
+        )
+    return keep_longest(as_wide(tree, probs.shape[-1]), probs, Dice(generator))
+
+
+def keep_longest(chain: DraftTree, probs: Tensor, chance: Chance) -> Verdict:
+    """Try the whole chain first, then ever shorter prefixes: the first that passes is the longest that does."""
+    laws = [law(chain, node, (), probs[node]) for node in range(len(chain))]
+    ratios = [(probs[i, token] / laws[i][token]).item() for i, token in enumerate(chain.tokens)]
+    owed = joint(ratios)
+    kept = len(chain)
+    if chance.happens(owed[kept]):
+        return Verdict(tuple(range(kept)), chance.draw(probs[kept]))
+    while True:
+        kept -= 1
+        rest = beyond(probs[kept], laws[kept], owed[kept])
+        if kept == 0 or chance.happens(passes(rest.sum().item(), owed[kept])):
+            return Verdict(tuple(range(kept)), chance.draw(normalised(rest, probs[kept])))
+
+
+def joint(ratios: list[float]) -> list[float]:
+    """w_0 … w_n from p(x) / q(x) of each token."""
+    owed = [1.0]
+    for ratio in ratios:
+        owed.append(min(1.0, owed[-1] * ratio))
+    return owed
+
+
+def beyond(p: Tensor, q: Tensor, owed: float | Tensor) -> Tensor:
+    """r = max(0, w p - q) over [..., V]."""
+    return (owed * p - q).clamp_min(0)
+
+
+def passes(rest: float, owed: float) -> float:
+    """s / (s + 1 - w). Where both terms are 0, p = q, and whatever is drafted next is kept surely."""
+    return rest / (rest + 1 - owed) if rest > 0 else 0.0

@@ -1,0 +1,61 @@
+"""`fuzzy`: LOSSY, when sampling. Sampled drafts (fuzzy speculative decoding, Holsman et al. 2025; PyramidSD, 2025).
+
+A drafted token is kept, whichever it is, if the distribution that it was drawn from is close enough to the target's:
+
+    JS(p, q) = H((p + q)/2) - (H(p) + H(q))/2 ≤ threshold,   in nats, between 0 and ln 2.
+
+Where it is not, the drafting ends, and the next token is drawn from p: the decision did not look at the token, so no
+residual is owed. Of siblings the first whose own distribution is close enough is kept. A token chosen deterministically
+has a point mass for q and is kept where the target is nearly sure of it. A greedy draft carries no q, and at
+temperature 0 p is a point mass too: this rule judges sampled answers only.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.accept import Chance, Dice, Verdict, as_wide, law, walk
+from crossdraft.engine.rules.spec import check
+from crossdraft.engine.tree import ROOT, DraftTree
+
+NAME = "fuzzy"
+
+
+@dataclass(frozen=True, slots=True)
+class Fuzzy:
+    """The bar.
+
+    Args:
+        threshold: largest Jensen-Shannon divergence in nats; the default is that of the authors' example, the
+            literature's range is 0.2 to 0.5.
+
+    Raises:
+        CrossdraftError: a threshold that would keep everything, or nothing.
+    """
+
+    threshold: float = 0.4
+
+    def __post_init__(self) -> None:
+        holds = 0 <= self.threshold < math.log(2)
+        check(NAME, "threshold", self.threshold, "at least 0 and below ln 2 = 0.693", holds=holds)
+
+    def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
+        """Judge a tree against `probs` [1 + n, V]."""
+        return walk(as_wide(tree, probs.shape[-1]), probs, Dice(generator), self.close_child)
+
+    def close_child(self, tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
+        """The first child whose distribution is close enough to p; p stays what it is."""
+        close = (child for child in tree.children(parent) if self.accepts(p, law(tree, child, (), p)))
+        return next(close, ROOT), p
+
+    def accepts(self, p: Tensor, q: Tensor) -> bool:
+        """True if p and q [V] are close."""
+        return divergence(p, q) <= self.threshold
+
+
+def divergence(p: Tensor, q: Tensor) -> float:
+    """Jensen-Shannon divergence of p and q [V], in nats."""
+    entropy = torch.special.entr(torch.stack([(p + q) / 2, p, q]).double()).sum(-1)
+    return max(0.0, (entropy[0] - (entropy[1] + entropy[2]) / 2).item())

@@ -1,0 +1,20 @@
+"""`greedy`: lossless at temperature 0. Any tree."""
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.accept import Verdict
+from crossdraft.engine.tree import ROOT, DraftTree
+
+
+def judge(tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Verdict:
+    """Keep the path whose every token is the argmax behind the one before it; add the argmax behind the last."""
+    best = logits.argmax(-1).tolist()
+    path: list[int] = []
+    node = ROOT
+    while True:
+        wanted = best[node + 1]
+        node = next((child for child in tree.children(node) if tree.tokens[child] == wanted), ROOT)
+        if node == ROOT:
+            return Verdict(tuple(path), wanted)
+        path.append(node)

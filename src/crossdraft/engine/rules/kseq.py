@@ -1,0 +1,88 @@
+"""`kseq`: lossless when sampling. Trees whose sampled siblings were drawn independently (SpecTr, Sun et al. 2023).
+
+k siblings drawn from the same q share the work: with a common divisor ρ, each of them is
+
+    accepted with probability min(1, p(x) / (ρ q(x))).
+
+β = Σ min(p/ρ, q) is the chance of one, so that k together emit x with probability min(p/ρ, q)(x) · (1 - (1-β)^k)/β.
+What that leaves of p is what the target still owes. It is never negative if (1 - (1-β)^k)/β ≤ ρ, and the smallest such
+ρ in [1, k] accepts most: at least 1 - 1/e of what any lossless rule could. With k = 1, ρ is 1: plain rejection.
+
+Siblings of another origin follow as the next group, tried on what the first has left: a token chosen deterministically
+is a group of its own, with a point mass for q.
+"""
+
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.accept import Chance, Dice, Verdict, as_wide, law, normalised, refuse_dependent, walk
+from crossdraft.engine.tree import ROOT, DraftTree
+
+NAME = "kseq"
+BISECTIONS = 20  # any ρ on the upper side is exact; a millionth too large accepts a millionth less
+
+
+def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
+    """The tokens emitted are distributed as `probs` [1 + n, V] says.
+
+    Raises:
+        CrossdraftError: siblings were drawn without replacement, or from another vocabulary.
+    """
+    refuse_dependent(tree, NAME)
+    return walk(as_wide(tree, probs.shape[-1]), probs, Dice(generator), try_groups)
+
+
+def try_groups(tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
+    """The first accepted child (`ROOT` if none), and what p [V] has become by the groups refused before it."""
+    for group in groups(tree, parent):
+        q = law(tree, group[0], (), p)
+        rho = divisor(p, q, len(group))
+        for child in group:
+            token = tree.tokens[child]
+            if chance.happens((p[token] / (rho * q[token])).item()):
+                return child, p
+        p = remainder(p, q, len(group), rho)
+    return ROOT, p
+
+
+def groups(tree: DraftTree, parent: int) -> list[list[int]]:
+    """Children of a node that stand side by side and come from the same row; every other child by itself."""
+
+    def origin(child: int) -> tuple[int, int]:
+        row, token = tree.drawn_from[child], tree.tokens[child]
+        # A token that q's rounding lost is a point mass in `law`, hence no part of its row's group.
+        drawn = tree.dists is not None and row >= 0 and bool(tree.dists[row, token] > 0)
+        return (row, -1) if drawn else (-1, child)
+
+    return [list(group) for _, group in groupby(tree.children(parent), origin)]
+
+
+def divisor(p: Tensor, q: Tensor, k: int) -> Tensor:
+    """[..., 1] the smallest ρ in [1, k] with 1 - (1-β)^k ≤ ρβ, from above, for p and q [..., V]."""
+    low = torch.ones_like(p[..., :1])
+    high = low * k
+    for _ in range(BISECTIONS if k > 1 else 0):
+        middle = (low + high) / 2
+        beta = chance_of_one(p, q, middle)
+        too_small = chance_of_any(beta, k) > middle * beta
+        low, high = torch.where(too_small, middle, low), torch.where(too_small, high, middle)
+    return high
+
+
+def remainder(p: Tensor, q: Tensor, k: int, rho: Tensor) -> Tensor:
+    """[..., V] what the target still owes after k refusals; p itself if only rounding can have refused."""
+    beta = chance_of_one(p, q, rho)
+    times = torch.where(beta > 0, chance_of_any(beta, k) / beta, 0)
+    return normalised((p - torch.minimum(q, p / rho) * times).clamp_min(0), p)
+
+
+def chance_of_one(p: Tensor, q: Tensor, rho: Tensor) -> Tensor:
+    """[..., 1] β: how often one draw from q is accepted."""
+    return torch.minimum(p / rho, q).sum(-1, keepdim=True).clamp_max(1)
+
+
+def chance_of_any(beta: Tensor, k: int) -> Tensor:
+    """1 - (1-β)^k, also where β is tiny."""
+    return -torch.expm1(k * torch.log1p(-beta))

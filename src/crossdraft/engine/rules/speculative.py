@@ -1,0 +1,51 @@
+"""`speculative`: lossless when sampling. Any tree; what is used where no rule is named.
+
+Multi-round rejection sampling (Leviathan et al. 2023, Chen et al. 2023; trees: SpecInfer 2023, Sequoia 2024) walks
+down from the root; at a node with target distribution p it tries the children in order. A child x, drawn from q, is
+
+    accepted with probability min(1, p(x) / q(x)); otherwise p becomes norm(max(0, p - q)) and the next child is tried.
+
+When none is left, the bonus token is drawn from what p has become. The emitted token follows p exactly, if q is the
+law of x *given the siblings tried before it*. That law is
+
+    a point mass on x           for a child chosen deterministically: accepted with probability p(x);
+    q without the elder tokens, for a child drawn without replacement, or drawn from another drafter's q and entered in
+    renormalised                the tree only where no elder sibling had the same token;
+    q itself                    for a child drawn independently of its siblings (`DraftTree.independent`).
+
+So chains, top-k trees, sampled trees and unions of all these are one rule. What it asks of a drafter: a sampled token
+must not be dropped because of its value (whether anything is drafted behind it may depend on that), and a
+deterministic choice must not depend on what was sampled beside it.
+"""
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.accept import Chance, Dice, Verdict, as_wide, law, residual, walk
+from crossdraft.engine.tree import ROOT, DraftTree
+
+
+def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
+    """The tokens emitted are distributed as `probs` [1 + n, V] says.
+
+    Raises:
+        CrossdraftError: the drafter gives a chance to ids that the target does not have.
+    """
+    return walk(as_wide(tree, probs.shape[-1]), probs, Dice(generator), try_children)
+
+
+def try_children(tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
+    """The first accepted child (`ROOT` if none), and what p [V] has become by the refusals before it."""
+    refused: list[int] = []
+    for child in tree.children(parent):
+        token = tree.tokens[child]
+        # A law that leaves out the elder tokens is that of a token which differs from them all. An independent one
+        # may repeat them, and is then refused surely: p(token) is 0 by now.
+        if token in refused and not tree.independent:
+            continue
+        q = law(tree, child, refused, p)
+        if chance.happens((p[token] / q[token]).item()):
+            return child, p
+        p = residual(p, q)
+        refused.append(token)
+    return ROOT, p

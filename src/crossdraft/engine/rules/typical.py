@@ -1,0 +1,51 @@
+"""`typical`: LOSSY, when sampling. Any tree (Medusa, Cai et al. 2024).
+
+A token is kept if the target itself finds it likely enough, by a bar that sinks where the target is unsure:
+
+    p(x) > min(eps, delta · e^(-H(p))),   H the entropy in nats.
+
+The longest path of such tokens is kept; among equally long ones the likeliest. Then comes the target's most likely
+token, as Medusa takes it: the answer always goes on, and nothing is drawn at random. At temperature 0 only the target's
+most likely token has a chance: that is `greedy`, which is lossless, so this rule judges sampled answers only.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.accept import Verdict, longest
+from crossdraft.engine.rules.spec import check
+from crossdraft.engine.tree import DraftTree
+
+NAME = "typical"
+
+
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """The bar.
+
+    Args:
+        eps: a token at least this likely is always kept; Medusa's `posterior_threshold`.
+        delta: how far the bar sinks with the entropy; Medusa's `posterior_alpha`.
+
+    Raises:
+        CrossdraftError: a number outside its range.
+    """
+
+    eps: float = 0.09
+    delta: float = 0.3
+
+    def __post_init__(self) -> None:
+        check(NAME, "eps", self.eps, "between 0 and 1", holds=0 <= self.eps <= 1)
+        check(NAME, "delta", self.delta, "between 0 and 1", holds=0 <= self.delta <= 1)
+
+    def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
+        """Judge a tree against `probs` [1 + n, V]."""
+        bar = (self.delta * torch.exp(-torch.special.entr(probs).sum(-1))).clamp_max(self.eps)
+        parents = torch.tensor(tree.parents, dtype=torch.long, device=probs.device) + 1
+        tokens = torch.tensor(tree.tokens, dtype=torch.long, device=probs.device)
+        likely = probs[parents, tokens]
+        path = longest(tree, (likely > bar[parents]).tolist(), likely.log().tolist())
+        last = path[-1] + 1 if path else 0
+        return Verdict(path, int(probs[last].argmax()))

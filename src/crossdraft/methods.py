@@ -1,0 +1,203 @@
+"""Every way of drafting by its name, and how a spec becomes a drafter."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+from crossdraft.drafters.choose import ChooseDrafter
+from crossdraft.drafters.memory.drafter import MemoryDrafter
+from crossdraft.drafters.memory.shelf import CAPACITY, Shelf
+from crossdraft.drafters.ngram import COPIED, LONGEST, NgramDrafter
+from crossdraft.drafters.phased import PhasedDrafter
+from crossdraft.drafters.spec import Spec, parse
+from crossdraft.drafters.union import UnionDrafter
+from crossdraft.drafters.vocabulary import read_lexicon
+from crossdraft.engine.drafter import Drafter
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import load_drafter, load_model_drafter, tokenizer_of, vocabulary_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Place:
+    """For which target a drafter is made, and where it runs."""
+
+    target: str = "reference"
+    device: str | None = None
+    dtype: str | None = None
+    vocab_size: int = 0
+    eos: tuple[int, ...] = ()
+    banned: tuple[int, ...] = ()
+    packed: bool = True
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way of drafting.
+
+    Args:
+        build: makes it from a spec.
+        what: one line for the table of methods.
+        training: whether it needs training.
+        tree: whether it drafts trees.
+        sees: whether it senses the scene.
+        source: where it comes from.
+        joins: how many drafters it joins: 0 for a leaf, else the least number of them.
+    """
+
+    build: "Callable[[Spec, Place], Drafter[Any]]"
+    what: str
+    training: bool
+    tree: bool
+    sees: bool
+    source: str
+    joins: int = 0
+
+
+def build(text: str, place: Place) -> Drafter[Any]:
+    """The drafter that a spec names; a folder is an EventGPT.
+
+    Raises:
+        CrossdraftError: an unknown name or setting, too few parts, or a model that cannot be loaded.
+    """
+    return build_spec(Spec(text) if Path(text).is_dir() else parse(text), place)
+
+
+def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
+    """As `build`."""
+    method = METHODS.get(spec.name)
+    if method is None:
+        if Path(spec.name).is_dir() or "/" in spec.name:
+            return _model(spec, place)
+        near = get_close_matches(spec.name, METHODS, n=1)
+        hint = f" (did you mean '{near[0]}'?)" if near else ""
+        raise CrossdraftError(
+            f"There is no drafter '{spec.name}'{hint}; choose among {', '.join(METHODS)}, or give the folder of one."
+        )
+    if not method.joins and spec.parts:
+        raise CrossdraftError(
+            f"The drafter '{spec.name}' joins no others, but '{spec}' gives it '{spec.parts[0]}'."
+        )
+    if method.joins > len(spec.parts):
+        raise CrossdraftError(
+            f"The drafter '{spec.name}' joins {method.joins} others or more; '{spec}' names fewer."
+        )
+    return method.build(spec, place)
+
+
+def _model(spec: Spec, place: Place) -> Drafter[Any]:
+    _settings(spec, {})
+    return load_drafter(
+        spec.name, place.device, place.dtype, place.banned, vocabulary_of(place.target), packed=place.packed
+    )
+
+
+def _text(spec: Spec, place: Place) -> Drafter[Any]:
+    given = _settings(spec, {"how": str})
+    return _language_model("text", given.get("how"), place)
+
+
+def _any_model(spec: Spec, place: Place) -> Drafter[Any]:
+    given = _settings(spec, {"dir": str, "how": str})
+    if "dir" not in given:
+        raise CrossdraftError("The drafter 'model' needs a folder; write model:dir=FOLDER.")
+    return _language_model(given["dir"], given.get("how"), place)
+
+
+def _language_model(source: str, how: str | None, place: Place) -> Drafter[Any]:
+    target = read_lexicon(tokenizer_of(place.target), place.vocab_size, place.eos, place.banned)
+    return load_model_drafter(source, target, how, place.device, place.dtype, packed=place.packed)
+
+
+def _ngram(spec: Spec, place: Place) -> Drafter[Any]:
+    given = _settings(spec, {"longest": _count, "copied": _count})
+    tokenizer = tokenizer_of(place.target)
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+
+    return NgramDrafter(encode, given.get("longest", LONGEST), given.get("copied", COPIED))
+
+
+def _memory(spec: Spec, place: Place) -> Drafter[Any]:
+    given = _settings(spec, {"folder": Path, "capacity": _count})
+    vocabulary = json.dumps(sorted(vocabulary_of(place.target).items()))
+    fingerprint = hashlib.blake2b(vocabulary.encode(), digest_size=16).hexdigest()
+    return MemoryDrafter(Shelf(given.get("folder"), given.get("capacity", CAPACITY), fingerprint))
+
+
+def _parts(spec: Spec, place: Place) -> list[Drafter[Any]]:
+    _settings(spec, {})
+    return [build_spec(part, place) for part in spec.parts]
+
+
+def _phased(spec: Spec, place: Place) -> Drafter[Any]:
+    if len(spec.parts) != 2:
+        raise CrossdraftError(
+            f"'{spec}' must join two drafters: the one while hidden, and the one afterwards."
+        )
+    return PhasedDrafter(*_parts(spec, place))
+
+
+def _settings(spec: Spec, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+    """The settings of a spec, read.
+
+    Raises:
+        CrossdraftError: an unknown one, or a value that cannot be read.
+    """
+    found: dict[str, Any] = {}
+    for key, text in spec.settings.items():
+        if key not in known:
+            allowed = f"it knows {', '.join(known)}" if known else "it has none"
+            raise CrossdraftError(f"The drafter '{spec.name}' has no setting '{key}'; {allowed}.")
+        try:
+            found[key] = known[key](text)
+        except ValueError as error:
+            raise CrossdraftError(
+                f"The setting {key} of the drafter '{spec.name}' cannot be '{text}'."
+            ) from error
+    return found
+
+
+def _count(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise ValueError(text)
+    return value
+
+
+METHODS: Mapping[str, Method] = {
+    "event": Method(
+        _model, "EventGPT of the reference pair: reads an event camera", True, False, True, "crossdraft"
+    ),
+    "blind": Method(_model, "its twin that sees nothing: the control", True, False, False, "crossdraft"),
+    "text": Method(
+        _text, "a tiny text model of the reference pair, with a vocabulary of its own", True, False, False,
+        "SLEM, TLI: Timor 2025; OmniDraft 2025",
+    ),
+    "model": Method(
+        _any_model, "any language model or video VLM from a folder (model:dir=FOLDER,how=slem)", True, False, True,
+        "SpS: Leviathan, Chen 2023",
+    ),
+    "ngram": Method(
+        _ngram, "copies what stood behind the same tokens in prompt and answer", False, False, False, "PLD 2023"
+    ),
+    "memory": Method(
+        _memory, "a vote among earlier answers of the target", False, True, False, "crossdraft; SAM, REST 2024"
+    ),
+    "union": Method(
+        lambda spec, place: UnionDrafter(_parts(spec, place)),
+        "several drafters' trees as one", False, True, False, "crossdraft", joins=2,
+    ),
+    "choose": Method(
+        lambda spec, place: ChooseDrafter(_parts(spec, place)),
+        "a bandit takes one of several for each answer", False, True, False, "UCB1 2002", joins=2,
+    ),
+    "phased": Method(
+        _phased, "one drafter while the target reads, another afterwards", False, True, False, "crossdraft", joins=2
+    ),
+}  # fmt: skip

@@ -1,0 +1,28 @@
+"""`crossdraft train`."""
+
+import inspect
+import re
+
+from crossdraft.cli import train
+from crossdraft.cli.main import main
+from crossdraft.train.recipe import load_recipe
+
+
+def test_the_override_that_the_help_shows_is_accepted():
+    shown = re.findall(r"e\.g\. ([\w.]+=\w+)\.", inspect.getsource(train))
+    assert len(shown) == 1
+    assert load_recipe(overrides=shown).target.train[0].questions == 6
+
+
+def test_a_wrong_override_is_one_sentence_and_leaves_nothing(tmp_path, capsys):
+    assert main(["train", "reference", "seed=[", "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert "The value of the override 'seed=[' is not YAML" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["train", "reference", "--stage", "tokenizer", "--out", str(tmp_path / "file" / "run")]) == 2
+    assert "Cannot make the folder" in capsys.readouterr().err

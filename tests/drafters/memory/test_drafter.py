@@ -1,0 +1,69 @@
+"""The memory as a drafter: what it learns, from whom, and for whom."""
+
+from crossdraft.drafters.memory.drafter import MemoryDrafter, main_path, scope_of
+from crossdraft.drafters.memory.shelf import Shelf
+from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.request import Request
+
+QUESTION = Request("What is ahead?", video="clip.mp4")
+
+
+def answer(drafter, request, tokens):
+    """Let the target say these tokens; returns the first three drafted at the beginning."""
+    (state,) = drafter.begin([request])
+    drafted = drafter.propose([state], [Budget(8)])[0]
+    drafter.commit([state], [Committed((), tuple(tokens))])
+    drafter.end([state])
+    return drafted.tree.tokens[:3]
+
+
+def test_an_answer_is_remembered_when_it_is_over():
+    drafter = MemoryDrafter()
+    assert answer(drafter, QUESTION, [1, 2, 3]) == ()
+    assert answer(drafter, Request("what  is AHEAD?", video="other.mp4"), [1, 2, 3]) == (1, 2, 3)
+
+
+def test_namespaces_do_not_leak():
+    drafter = MemoryDrafter()
+    answer(drafter, Request("What is ahead?", namespace="one"), [1, 2, 3])
+    assert answer(drafter, Request("What is ahead?", namespace="two"), [4]) == ()
+    assert answer(drafter, QUESTION, [4]) == ()
+
+
+def test_namespaces_do_not_leak_through_files_either(tmp_path):
+    answer(MemoryDrafter(Shelf(tmp_path)), Request("?", namespace="one"), [1, 2, 3])
+    again = MemoryDrafter(Shelf(tmp_path))
+    assert answer(again, Request("?", namespace="two"), [9]) == ()
+    assert answer(again, Request("?", namespace="one"), [9]) == (1, 2, 3)
+
+
+def test_the_least_used_namespace_makes_room():
+    drafter = MemoryDrafter(Shelf(open_at_once=2))
+    for name in "abc":
+        answer(drafter, Request("?", namespace=name), [1, 2, 4])
+    assert answer(drafter, Request("?", namespace="c"), [3]) == (1, 2, 4)
+    assert answer(drafter, Request("?", namespace="a"), [3]) == ()
+
+
+def test_faint_paths_are_not_drafted():
+    drafter = MemoryDrafter()
+    answer(drafter, QUESTION, [1, 2])
+    answer(drafter, QUESTION, [1, 3])
+    (state,) = drafter.begin([QUESTION])
+    whole, sure = (drafter.propose([state], [Budget(8, least)])[0] for least in (0.0, 0.6))
+    assert len(whole.tree) > len(sure.tree) >= 1
+    assert min(sure.reach) >= 0.6
+
+
+def test_the_main_path_is_told():
+    assert main_path((5, 6, 7, 8), (-1, -1, 0, 2)) == [5, 7, 8]
+    drafter, seen = MemoryDrafter(), []
+    answer(drafter, QUESTION, [1, 2, 3])
+    drafter.propose(drafter.begin([QUESTION]), [Budget(8, on_token=seen.append)])
+    assert seen[:3] == [1, 2, 3]
+
+
+def test_where_an_answer_belongs():
+    assert scope_of(QUESTION) == scope_of(Request(" what is  ahead? ", video="./clip.mp4"))
+    assert scope_of(QUESTION).clip != scope_of(Request("What is ahead?", video="b.mp4")).clip
+    assert scope_of(Request("What is ahead?")).clip == 0

@@ -1,0 +1,147 @@
+"""A text model of another vocabulary drafts for video models: the answer stays theirs, in batches too."""
+
+import functools
+
+import pytest
+import torch
+
+from crossdraft.drafters.foreign import WAYS, ForeignDrafter
+from crossdraft.drafters.vocabulary import Lexicon
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.placement import Inline
+from crossdraft.engine.request import Answer, Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from tests.drafters.bigram import as_drafter, bigram_model
+from tests.drafters.tongues import byte_level_from
+from tests.engine.zoo import EOS, ZOO, as_target
+
+QUESTIONS = ("What is that?", "Who goes there, and why?", "Is it?")
+KINDS = ("video_llava", "qwen2_5_vl")
+
+
+def letters(target: Target) -> Lexicon:
+    """The zoo's vocabulary: one letter a token, some of them two bytes long."""
+    spelling = [None if i in target.reserved | {EOS} else chr(48 + i).encode() for i in range(99)]
+    ids = {text: i for i, text in enumerate(spelling) if text is not None}
+
+    def encode(text: str) -> list[int]:
+        return [ids[letter.encode()] for letter in text if letter.encode() in ids]
+
+    return Lexicon(tuple(spelling), encode, ids, frozenset([EOS]), EOS)
+
+
+@functools.cache
+def target_of(kind: str) -> Target:
+    return as_target(*ZOO[kind]())
+
+
+def requests(sampling: Sampling) -> list[Request]:
+    return [Request(question, max_new_tokens=24, sampling=sampling) for question in QUESTIONS]
+
+
+@functools.cache
+def alone(kind: str) -> list[Answer]:
+    return Decoder(target_of(kind)).generate(requests(Sampling()))
+
+
+@functools.cache
+def reader(kind: str) -> tuple[Target, Lexicon]:
+    """Its words are pieces of what the target says; it knows half of what follows what, and is refused at times."""
+    texts = [answer.text[:16] for answer in alone(kind)]
+    tokenizer = byte_level_from(texts * 3, 276)
+    return as_drafter(bigram_model(tokenizer, texts, lead=":"), tokenizer)
+
+
+def drafter(kind: str, how: str) -> ForeignDrafter:
+    model, own = reader(kind)
+    return ForeignDrafter(model, own, letters(target_of(kind)), how)
+
+
+def drafted(kind: str, how: str, sampling: Sampling, batch: int, hidden: str = "before") -> list[Answer]:
+    place = Inline(drafter(kind, how), CostModel(), hidden)
+    decoder = Decoder(target_of(kind), place, max_batch=batch, nodes=5, hidden_nodes=9, adaptive=False)
+    try:
+        return decoder.generate(requests(sampling))
+    finally:
+        place.close()
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_answer_is_the_targets_own(kind, how, batch):
+    own, found = alone(kind), drafted(kind, how, Sampling(), batch)
+    assert [answer.tokens for answer in found] == [answer.tokens for answer in own]
+    assert [answer.text for answer in found] == [answer.text for answer in own]
+    rounds = sum(answer.stats.rounds for answer in found)
+    assert rounds < 0.8 * sum(len(answer.tokens) for answer in found)  # much of it was drafted
+
+
+@pytest.mark.parametrize(("how", "hidden"), [("slem", "beside"), ("tli", "beside"), ("omni", "off")])
+def test_sampling_runs_with_penalties_and_biases(how, hidden):
+    """That its law is right is shown by enumeration; here, that nothing breaks, beside the prefill and behind it."""
+    sampling = Sampling(
+        temperature=0.8, top_k=40, repetition_penalty=1.2, logit_bias=((20, -5.0), (EOS, -9.0)), seed=4
+    )
+    for answer in drafted("video_llava", how, sampling, 2, hidden):
+        assert 0 < len(answer.tokens) <= 24
+        assert not answer.notes
+
+
+def test_what_the_target_says_in_one_token_is_learned():
+    """A letter of two bytes is one token of the target's, and two of the drafter's."""
+    made = drafter("video_llava", "omni")
+    page = made.begin([Request("What is that?")])[0]
+    pairs = [(i, made.way.own.encode(chr(48 + i))) for i in range(80, 96)]
+    letter, halves = next((i, ids) for i, ids in pairs if len(ids) == 2)
+    assert made.way.table.to_drafter[letter] == -1
+    made.commit([page], [Committed((), (20, letter, 21))])
+    assert made.way.grams.find(halves) == letter
+    assert len(made.way.grams) == 1
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("how", WAYS)
+def test_after_a_refusal_the_drafter_has_read_what_was_said(how):
+    """Its cache is that of a drafter which has read the committed text, and nothing else, from the start."""
+    made = drafter("video_llava", how)
+    request = Request("What is that?")
+    page = made.begin([request])[0]
+    first = made.propose([page], [Budget(6)])[0].tree.tokens
+    other = next(i for i in range(10, 40) if i != first[2])
+    made.commit([page], [Committed((0, 1), (*first[:2], other))])
+    made.propose([page], [Budget(6)])
+    fresh = made.begin([request])[0]
+    logits = made.way.pen.behind(fresh, page.fed)
+    length = len(page.prompt) + len(page.fed)
+    assert page.cache.lengths == [length]
+    assert logits.allclose(page.last, atol=1e-12)
+    for mine, theirs in zip(page.cache.layers, fresh.cache.layers, strict=True):
+        assert mine.keys[:, :, :length].allclose(theirs.keys[:, :, :length], atol=1e-12)
+    spoken = made.way.own.spell(page.ids)
+    assert spoken.startswith(b" " + page.said)  # behind "ASSISTANT:" the drafter begins with a space
+
+
+def test_a_question_beyond_the_drafters_context_is_refused():
+    made = drafter("video_llava", "slem")
+    with pytest.raises(CrossdraftError, match="its context has 512; ask a shorter question"):
+        made.begin([Request("what? " * 600)])
+
+
+def test_an_answer_beyond_the_drafters_context_is_left_to_the_target():
+    made = drafter("video_llava", "slem")
+    page = made.begin([Request("w" * 470, max_new_tokens=64)])[0]
+    assert page.cache.capacity <= 512
+    for _ in range(40):
+        made.commit([page], [Committed((), (20, 30, 40))])
+        assert made.propose([page], [Budget(5)])[0].tree is not None
+
+
+def test_an_unknown_way_is_told():
+    target = target_of("video_llava")
+    with pytest.raises(CrossdraftError, match="choose one of slem, tli, omni"):
+        ForeignDrafter(target, letters(target), letters(target), "slam")

@@ -1,0 +1,169 @@
+"""Token-level drafting: laws worked by hand, and the exact law of what is emitted, by enumeration."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from crossdraft.drafters import translation
+from crossdraft.drafters.pen import Page, Pen, Step
+from crossdraft.drafters.translation import Gram, NgramCache, Translating, aligned, token_law
+from crossdraft.drafters.vocabulary import Lexicon, map_vocabularies
+from crossdraft.engine.accept import Chance
+from crossdraft.engine.drafter import Budget
+from crossdraft.engine.sampling import Sampling, warp
+from crossdraft.engine.tree import DraftTree
+from tests.engine.drafting import Grow, Language
+from tests.engine.exact import distribution
+from tests.engine.rules.rounds import error
+
+# -- the cache of n-grams ------------------------------------------------------------------------------------------
+
+
+def test_an_ngram_is_found_whole_and_opens_with_its_beginnings():
+    grams = NgramCache()
+    grams.learn([4, 5, 6], 9)
+    assert grams.find([4, 5, 6]) == 9
+    assert grams.find([4, 5]) is None
+    assert [grams.opens(ids) for ids in ([4], [4, 5], [4, 5, 6], [5])] == [True, True, False, False]
+
+
+def test_the_cache_is_bounded_and_forgets_what_was_not_used():
+    grams = NgramCache(limit=2)
+    grams.learn([1, 2], 7)
+    grams.learn([1, 3], 8)
+    grams.find([1, 2])
+    grams.learn([4, 5], 9)
+    assert len(grams) == 2
+    assert [grams.find(ids) for ids in ([1, 2], [1, 3], [4, 5])] == [7, None, 9]
+    assert grams.opens([1])
+    grams.learn([4, 6], 10)
+    assert (grams.opens([1]), grams.opens([4])) == (False, True)
+    for n in range(50):
+        grams.learn([n, n + 1], n)
+    assert len(grams) == 2
+    assert len(grams._openings) == 2  # nothing of what was forgotten may stay
+
+
+def test_neither_one_token_nor_too_many_are_an_ngram():
+    grams = NgramCache()
+    grams.learn([1], 7)
+    grams.learn(range(translation.LONGEST + 1), 7)
+    assert len(grams) == 0
+
+
+def test_tokens_are_aligned_where_both_edges_agree():
+    theirs, own = [b"The", b" turning", b" left", b"."], [b" T", b"he", b" turn", b"ing", b" left", b"."]
+    # Counted from the end, so that the space in front of the answer does not matter.
+    assert list(aligned(theirs, own)) == [(1, 2, 4), (2, 4, 5), (3, 5, 6)]
+
+
+# -- laws by hand --------------------------------------------------------------------------------------------------
+
+TWINS = torch.tensor([2, -1, 0, -1])  # four drafter tokens; of five target tokens, 2 and 0 are shared
+Q = torch.tensor([0.5, 0.2, 0.2, 0.1])
+
+
+def test_the_law_of_the_intersection():
+    assert token_law(Q, TWINS, 5).tolist() == pytest.approx([2 / 7, 0, 5 / 7, 0, 0])
+
+
+def test_an_ngram_takes_its_share_from_its_first_token():
+    """0.5 · 0.4 of token 2's half go to token 3."""
+    law = token_law(Q, TWINS, 5, Gram((0, 1), 3, 0.4))
+    assert law.tolist() == pytest.approx([0.2 / 0.7, 0, 0.3 / 0.7, 0.2 / 0.7, 0])
+
+
+def test_an_ngram_whose_first_token_has_no_twin():
+    """0.2 · 0.5 are said as token 4; the other half of its first token cannot be said at all."""
+    law = token_law(Q, TWINS, 5, Gram((1, 3), 4, 0.5))
+    assert law.tolist() == pytest.approx([0.2 / 0.8, 0, 0.5 / 0.8, 0, 0.1 / 0.8])
+
+
+# -- exactness, by enumeration -------------------------------------------------------------------------------------
+
+LETTERS = (b"a", b"b", b"c", b"d")
+SAID = (b"c", b"a", b"ab", b"x", b"b")  # the target's: "d" is not among them, "ab" is one token
+OWN = Lexicon(
+    LETTERS, lambda text: ["abcd".index(c) for c in text], {text: i for i, text in enumerate(LETTERS)}
+)
+THEIRS = Lexicon(SAID, lambda text: [], {text: i for i, text in enumerate(SAID)})
+TARGET, DRAFTER = Language(5, 1), Language(4, 3)
+WARM = Sampling(temperature=1.0)
+
+
+class ToyPen(Pen):
+    """A language instead of a network."""
+
+    def behind(self, page: Page, ids: Sequence[int]) -> Tensor:
+        return DRAFTER(tuple(ids)).log()
+
+    def room(self, page: Page, count: int) -> bool:
+        return True
+
+
+def drafter(grams: NgramCache | None, kind: type[Translating] = Translating) -> Grow:
+    """A way of drafting chains of two, with chances that can be enumerated."""
+    model = SimpleNamespace(vocab_size=4, device="cpu")
+    way = kind(ToyPen(model), OWN, THEIRS, map_vocabularies(OWN, THEIRS), grams)
+
+    def grow(chance: Chance) -> DraftTree:
+        page = Page(WARM, chance, None, [], torch.empty(0), torch.empty(0))
+        return way.propose(page, Budget(2)).tree
+
+    return grow
+
+
+def grams() -> NgramCache:
+    """Any two letters are one token: "ab" or "x", the one with a law of its own, the other without."""
+    known = NgramCache()
+    for first in range(4):
+        for second in range(4):
+            known.learn([first, second], 2 + (first + second) % 2)
+    return known
+
+
+@pytest.fixture(autouse=True)
+def _enumerated(monkeypatch):
+    """The drafter's draws are enumerated, too."""
+    monkeypatch.setattr(translation, "sample_one", lambda weights, chance: chance.draw(weights))
+
+
+@pytest.mark.parametrize("rule", ["speculative", "block"])
+@pytest.mark.parametrize("known", [None, grams()], ids=["tli", "omni"])
+def test_what_is_emitted_has_the_targets_law(rule, known):
+    assert error(rule, TARGET, drafter(known), 3) < 1e-12
+
+
+def test_ngrams_are_drafted():
+    """Otherwise the test above would say nothing about them."""
+    drafts = distribution(lambda chance: drafter(grams())(chance).tokens)
+    assert sum(share for tokens, share in drafts.items() if {2, 3} & set(tokens)) > 0.1
+
+
+class CutAfterwards(Translating):
+    """Planted bug: the drafter's distribution is reported as it was before it was cut down to what is shared."""
+
+    def _drawn(self, page: Page, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> Step:
+        step = super()._drawn(page, ids, logits, gram)
+        uncut = torch.zeros(5, dtype=torch.float64)
+        shared = self.twins >= 0
+        uncut[self.twins[shared]] = logits.softmax(-1)[shared]
+        return replace(step, law=uncut)
+
+
+class ForgetsTheGram(Translating):
+    """Planted bug: what the n-gram took from its first token is not reported."""
+
+    def _drawn(self, page: Page, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> Step:
+        step = super()._drawn(page, ids, logits, gram)
+        q = warp(logits + self.shared, page.sampling)
+        return replace(step, law=token_law(q, self.twins, 5))
+
+
+@pytest.mark.parametrize(("kind", "known"), [(CutAfterwards, None), (ForgetsTheGram, grams())])
+def test_a_planted_bug_is_seen(kind, known):
+    assert error("speculative", TARGET, drafter(known, kind), 2) > 1e-3

@@ -1,0 +1,136 @@
+"""Several drafters as one: the tree, the verdicts each is told, and what is learned of their estimates."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossdraft.drafters.memory.drafter import MemoryDrafter
+from crossdraft.drafters.union import Record, UnionDrafter, all_needs, best_of, corrected, walk_down
+from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+
+
+class Scripted:
+    """Proposes the same draft always, and keeps the verdicts it is told."""
+
+    needs = Needs()
+
+    def __init__(self, draft):
+        self.draft, self.told, self.budgets, self.ended = draft, [], [], 0
+
+    def begin(self, requests):
+        return [None for _ in requests]
+
+    def propose(self, states, budgets):
+        self.budgets += budgets
+        return [self.draft for _ in states]
+
+    def commit(self, states, verdicts):
+        self.told += verdicts
+
+    def end(self, states):
+        self.ended += len(states)
+
+
+def chain(*tokens, reach=()):
+    return Draft(DraftTree.chain(tokens), reach)
+
+
+def test_the_best_nodes_of_both_as_one_trie():
+    one, two = chain(1, 2, 3, reach=(0.9, 0.5, 0.1)), chain(1, 4, reach=(0.8, 0.6))
+    union = UnionDrafter([Scripted(one), Scripted(two)])
+    (draft,) = union.propose(union.begin([Request("?")]), [Budget(3)])
+    assert draft.tree.tokens == (1, 4, 2)
+    assert draft.tree.parents == (-1, 0, 0)
+    assert draft.reach == (0.9, 0.6, 0.5)
+
+
+def test_each_is_told_what_became_of_its_own_tree():
+    one, two = (
+        Scripted(chain(1, 2, 3, reach=(0.9, 0.5, 0.1))),
+        Scripted(chain(1, 4, 5, reach=(0.8, 0.6, 0.5))),
+    )
+    union = UnionDrafter([one, two])
+    states = union.begin([Request("?")])
+    (draft,) = union.propose(states, [Budget(8)])
+    path = (draft.tree.tokens.index(1), draft.tree.tokens.index(4))
+    union.commit(states, [Committed(path, (1, 4, 9))])
+    assert one.told[0].path == (0,)
+    assert two.told[0].path == (0, 1)
+    assert one.told[0].tokens == two.told[0].tokens == (1, 4, 9)
+    union.end(states)
+    assert (one.ended, two.ended) == (1, 1)
+
+
+def test_sampled_answers_share_the_budget_before_anything_is_drawn():
+    row = torch.full((2, 4), 0.25)
+    one, two = Scripted(Draft(DraftTree.chain([1, 2], row))), Scripted(chain(3))
+    union = UnionDrafter([one, two])
+    states = union.begin([Request("?", sampling=Sampling(temperature=1.0))])
+    (draft,) = union.propose(states, [Budget(5)])
+    assert (one.budgets[0].nodes, two.budgets[0].nodes) == (3, 2)
+    assert draft.tree.tokens == (1, 2, 3)
+    assert draft.tree.drawn_from == (0, 1, -1)  # what was drawn keeps its law, what was not is a point mass
+    assert draft.reach == ()
+
+
+def test_an_estimate_that_proves_wrong_counts_for_less():
+    boaster, modest = Scripted(chain(1, reach=(0.9,))), Scripted(chain(2, reach=(0.5,)))
+    union = UnionDrafter([boaster, modest])
+    for _ in range(40):
+        states = union.begin([Request("?")])
+        union.propose(states, [Budget(2)])
+        union.commit(states, [Committed((), (2,))])
+    (draft,) = union.propose(union.begin([Request("?")]), [Budget(1)])
+    assert draft.tree.tokens == (2,)
+    assert union.records[0].correction < 0.5 < union.records[1].correction
+
+
+def test_corrections_by_hand():
+    assert corrected(chain(1, 2, reach=(0.8, 0.4)), 0.5) == pytest.approx((0.4, 0.1))
+    assert corrected(chain(1, 2, reach=(0.9, 0.9)), 1.2) == (1.0, 1.0)
+    assert corrected(chain(1, 2), 1.0) == pytest.approx((0.7, 0.49))
+    record = Record(expected=1.0, right=1.0, decay=0.5)
+    record.add(1.0, right=False)
+    assert record.correction == pytest.approx(0.5 / 1.5)
+
+
+paths = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+@given(paths, paths, st.integers(0, 8), st.randoms())
+def test_best_of_is_a_tree_of_the_likeliest(left, right, nodes, random):
+    trees = [DraftTree.from_paths(left), DraftTree.from_paths(right)]
+    chances = []
+    for tree in trees:
+        values: list[float] = []
+        for parent in tree.parents:
+            values.append((1.0 if parent < 0 else values[parent]) * random.random())
+        chances.append(values)
+    draft = best_of(trees, chances, nodes)
+    known: dict[tuple[int, ...], float] = {}
+    for tree, values in zip(trees, chances, strict=True):
+        for node, value in enumerate(values):
+            path = tuple(tree.path_tokens(node))
+            known[path] = max(value, known.get(path, 0.0))
+    assert list(draft.reach) == sorted(known.values(), reverse=True)[:nodes]
+    for node, value in enumerate(draft.reach):
+        assert known[tuple(draft.tree.path_tokens(node))] == value
+
+
+def test_walking_down():
+    tree = DraftTree.from_paths([[1, 2], [1, 3]])
+    assert walk_down(tree, [1, 3, 4]) == [0, 2]
+    assert walk_down(tree, [5]) == []
+
+
+def test_what_cannot_be_joined():
+    with pytest.raises(CrossdraftError, match="two drafters"):
+        UnionDrafter([MemoryDrafter()])
+    with pytest.raises(CrossdraftError, match="hidden layers"):
+        all_needs([Needs(hidden_layers=(1,)), Needs(hidden_layers=(2,))])
+    assert all_needs([Needs(hidden_layers=(1,)), Needs(video=True)]) == Needs(hidden_layers=(1,), video=True)

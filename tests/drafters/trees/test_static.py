@@ -1,0 +1,65 @@
+import pytest
+
+from crossdraft.drafters.trees import Likeliest, Shape, fill
+from crossdraft.engine.drafter import Budget
+from tests.drafters.trees.languages import says, table
+from tests.engine.drafting import Language
+
+#  root ─┬─ 0 ─┬─ 00
+#        └─ 1  └─ 01 ── 010
+SHAPE = Shape.from_paths([[0], [1], [0, 0], [0, 1], [0, 1, 0]])
+ROWS = {(): [0.2, 0.5, 0.3], (1,): [0.1, 0.3, 0.6], (1, 1): [1.0, 0.0, 0.0], (2,): [0.9, 0.1, 0.0]}
+
+
+def grown(shape, budget, rows=ROWS):
+    return fill(shape, table(rows), Likeliest(), budget)
+
+
+def paths(tree):
+    return {tuple(tree.path_tokens(node)) for node in range(len(tree))}
+
+
+def test_by_hand():
+    found = grown(SHAPE, Budget(9))
+    # best first: 1 (.5), 12 (.3) and 2 (.3; elder, hence before), 11 (.15), 110 (.15)
+    assert [tuple(found.tree.path_tokens(node)) for node in range(5)] == [
+        (1,),
+        (2,),
+        (1, 2),
+        (1, 1),
+        (1, 1, 0),
+    ]
+    assert found.reach == pytest.approx((0.5, 0.3, 0.3, 0.15, 0.15))
+    assert found.ranks == (0, 1, 0, 1, 0)
+
+
+def test_of_a_larger_shape_the_first_nodes():
+    assert paths(grown(SHAPE, Budget(3)).tree) == {(1,), (2,), (1, 2)}
+    assert len(grown(SHAPE, Budget(0)).tree) == 0
+
+
+def test_nothing_behind_an_unlikely_node():
+    assert paths(grown(SHAPE, Budget(9, min_confidence=0.2)).tree) == {(1,), (2,), (1, 2), (1, 1)}
+
+
+def test_nothing_behind_the_end_nor_beside_an_only_token():
+    rows = {(): [0.0, 1.0, 0.0]}
+    assert paths(grown(SHAPE, Budget(9), rows).tree) == {(1,)}
+
+
+def test_a_stop_ends_it_between_levels():
+    answers = iter([False, True])
+    assert paths(grown(SHAPE, Budget(9, stop=lambda: next(answers))).tree) == {(1,), (2,)}
+
+
+def test_the_main_chain_is_told_as_it_appears():
+    told = []
+    grown(SHAPE, Budget(9, on_token=told.append), {**ROWS, (1, 2): [0.0, 0.0, 1.0]})
+    assert told == [1, 2]  # the shape goes on below the second guess only
+
+
+def test_ranks_may_leave_gaps_where_tokens_are_chosen():
+    found = fill(Shape.from_paths([[2], [2, 1]]), says(Language(4, seed=3)), Likeliest(), Budget(9))
+    expected = Language(4, seed=3)(()).topk(3).indices[2].item()
+    assert found.tree.tokens[0] == expected
+    assert found.ranks == (2, 1)

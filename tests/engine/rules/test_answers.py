@@ -1,0 +1,75 @@
+"""A rule chosen for the loop: it judges, and the answer names it."""
+
+from dataclasses import replace
+
+import pytest
+
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.placement import Inline
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.errors import CrossdraftError
+from tests.engine.zoo import ZOO, as_target, noisy
+
+COLD = Request("xx", max_new_tokens=24)
+WARM = replace(COLD, sampling=Sampling(temperature=1.0))
+
+
+@pytest.fixture(scope="module")
+def target():
+    return as_target(*ZOO["video_llava"]())
+
+
+@pytest.fixture(scope="module")
+def stranger():
+    model, prompt = ZOO["video_llava"]()
+    return IndependentDrafter(as_target(noisy(model, 0.05), prompt))
+
+
+def answer(target, drafter, rule, request):
+    placed = Inline(drafter, CostModel(), "before")
+    return Decoder(target, placed, rule=rule, adaptive=False).generate([request])[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "request_", "spec"),
+    [
+        (None, COLD, "greedy"),
+        (None, WARM, "speculative"),
+        ("block", WARM, "block"),
+        ("kseq", WARM, "kseq"),
+        ("specinfer", WARM, "specinfer"),
+    ],
+)
+def test_an_answer_names_its_lossless_rule(target, stranger, rule, request_, spec):
+    stats = answer(target, stranger, rule, request_).stats
+    assert (stats.rule, stats.lossless) == (spec, True)
+    assert (stats.to_json()["rule"], stats.to_json()["lossless"]) == (spec, True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "request_", "spec"),
+    [
+        ("relaxed:r=1000000", COLD, "relaxed:r=1000000"),
+        ("typical:eps=0", WARM, "typical:eps=0.0,delta=0.3"),
+        ("fuzzy:threshold=0.69", WARM, "fuzzy:threshold=0.69"),
+        ("ensemble:w=0.01", WARM, "ensemble:w=0.01"),
+    ],
+)
+def test_an_answer_names_its_lossy_rule_which_keeps_what_an_exact_one_would_not(
+    target, stranger, rule, request_, spec
+):
+    lossy, exact = answer(target, stranger, rule, request_), answer(target, stranger, None, request_)
+    assert (lossy.stats.rule, lossy.stats.lossless) == (spec, False)
+    assert lossy.stats.accepted > exact.stats.accepted
+    assert lossy.tokens != exact.tokens
+
+
+def test_a_wrong_rule_is_refused_before_anything_is_read(target, stranger):
+    with pytest.raises(CrossdraftError, match="no acceptance rule 'greddy' \\(did you mean 'greedy'"):
+        answer(target, stranger, "greddy", COLD)
+    with pytest.raises(CrossdraftError, match="'typical' does not fit temperature 0"):
+        answer(target, stranger, "typical", COLD)
+    assert answer(target, stranger, None, COLD).stats.rounds > 0  # the drafter is none the worse

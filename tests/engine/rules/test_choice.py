@@ -1,0 +1,88 @@
+"""Choosing a rule by name and settings."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from crossdraft.engine.rules import RULES, rule_for
+from crossdraft.engine.rules.typical import Typical
+from crossdraft.engine.sampling import Sampling
+from crossdraft.errors import CrossdraftError
+
+COLD, WARM = Sampling(), Sampling(temperature=1.0)
+
+
+def test_the_temperature_chooses_the_exact_rule():
+    assert rule_for(None, COLD).name == "greedy"
+    assert rule_for(None, WARM).name == "speculative"
+    assert rule_for(None, COLD).lossless
+    assert rule_for(None, WARM).lossless
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_is_found_by_its_name_and_by_its_spec(name):
+    rule = rule_for(name, COLD if RULES[name].greedy else WARM)
+    assert rule is RULES[name]
+    assert rule_for(rule.spec, COLD if rule.greedy else WARM) == rule
+
+
+def test_settings():
+    rule = rule_for("typical: delta = 0.5", WARM)
+    assert rule.judge == Typical(eps=0.09, delta=0.5)
+    assert rule.spec == "typical:eps=0.09,delta=0.5"
+    assert not rule.lossless
+    assert rule_for("relaxed:r=3", COLD).spec == "relaxed:r=3"
+    assert RULES["typical"].spec == "typical:eps=0.09,delta=0.3"  # untouched
+    assert rule_for("greedy", COLD).spec == "greedy"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            "typicl",
+            r"no acceptance rule 'typicl' \(did you mean 'typical'\?\); choose one of: greedy, specul",
+        ),
+        ("zzz:eps=1", r"no acceptance rule 'zzz'; choose one of: greedy"),
+        ("", r"no acceptance rule ''; choose one of"),
+        ("speculative:k=2", "'speculative' has no settings; write just 'speculative'"),
+        ("typical:", "'typical' cannot read ''; write its settings as in typical:eps=0.09,delta=0.3"),
+        ("typical:0.1", "'typical' cannot read '0.1'; write its settings as in typical:eps=0.09,delta=0.3"),
+        ("typical:epss=0.1", r"no setting 'epss' \(did you mean 'eps'\?\); its settings are: eps=0.09"),
+        ("typical:eps=0.1,eps=0.2", "is given eps twice"),
+        ("typical:eps=low", "got eps=low; eps must be a number"),
+        ("typical:eps=2", "got eps=2.0; eps must be between 0 and 1"),
+        ("typical:delta=nan", "got delta=nan; delta must be between 0 and 1"),
+        ("fuzzy:threshold=0.7", "got threshold=0.7; threshold must be at least 0 and below ln 2"),
+        ("ensemble:w=1", "got w=1.0; w must be above 0 and below 1"),
+        ("relaxed:r=2.5", "got r=2.5; r must be a whole number"),
+        ("relaxed:r=-1", "got r=-1; r must be 0 or more"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_sentence(spec, message):
+    with pytest.raises(CrossdraftError, match=message):
+        rule_for(spec, WARM)
+
+
+def test_the_page_lists_every_rule_as_it_is():
+    page = (Path(__file__).parents[3] / "docs" / "rules.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z]+)` \| (yes|\*\*no\*\*) \| (\d|above 0) \|.*$", page, re.MULTILINE)
+    assert rows == [
+        (rule.name, "yes" if rule.lossless else "**no**", "0" if rule.greedy else "above 0")
+        for rule in RULES.values()
+    ]
+    settings = {spec for spec in re.findall(r"`([a-z]+:[a-z]+=[^`]+)`", page) if "=" in spec}
+    assert {rule.spec for rule in RULES.values() if ":" in rule.spec} <= settings
+    for spec in settings:
+        rule_for(spec, COLD if spec.startswith("relaxed") else WARM)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_that_does_not_fit_the_temperature_is_refused(name):
+    wrong = WARM if RULES[name].greedy else COLD
+    judged = "greedy" if RULES[name].greedy else "sampled"
+    with pytest.raises(
+        CrossdraftError, match=f"'{name}' does not fit temperature .*: it judges {judged} answers"
+    ):
+        rule_for(name, wrong)

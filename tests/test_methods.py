@@ -1,0 +1,82 @@
+"""Drafters by name: every method answers as the target alone, and what makes no sense is told."""
+
+from dataclasses import replace
+
+import pytest
+
+from crossdraft.api import Engine, Options
+from crossdraft.engine.request import Request
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import METHODS, Place, build
+
+SPECS = ["ngram", "memory", "union:event,memory", "phased:event,memory", "choose:event,memory,ngram",
+         "phased:event,(union:event,memory,ngram)", "text", "text:how=omni", "model:dir=TARGET", "model:dir=TARGET,how=tli",
+         "union:text,memory"]  # fmt: skip
+OPTIONS = Options(device="cpu", dtype="float64", max_batch=3, nodes=6)
+
+
+@pytest.fixture(scope="module")
+def requests(clip):
+    questions = ("What is ahead?", "Describe the road.", "What is ahead?", "Is it raining?", "what is ahead?")
+    return [Request(text, str(clip.video), str(clip.events), 12 + 3 * i) for i, text in enumerate(questions)]
+
+
+@pytest.fixture(scope="module")
+def alone(pair, requests):
+    with Engine.load(str(pair.target), None, OPTIONS) as engine:
+        return [answer.tokens for answer in engine.generate(requests)]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "fixed"])
+def test_every_method_gives_the_targets_own_tokens(pair, requests, alone, spec, adaptive):
+    spec = spec.replace("event", str(pair.event)).replace("TARGET", str(pair.target))
+    with Engine.load(str(pair.target), spec, replace(OPTIONS, adaptive=adaptive)) as engine:
+        first, again = engine.generate(requests), engine.generate(requests)
+    assert [answer.tokens for answer in first] == alone
+    assert [answer.tokens for answer in again] == alone
+    assert not any(answer.notes for answer in (*first, *again))
+
+
+def test_a_memory_gets_better(pair, requests):
+    with Engine.load(str(pair.target), "memory", replace(OPTIONS, adaptive=False, nodes=16)) as engine:
+        first, again = engine.generate(requests[1]), engine.generate(requests[1])
+    assert first.stats.accepted == 0
+    assert again.stats.accepted >= 10
+
+
+def test_a_memory_works_in_a_process_of_its_own(pair, requests, alone, tmp_path):
+    options = replace(OPTIONS, placement="process", adaptive=False)
+    spec = f"memory:folder={tmp_path}"
+    with Engine.load(str(pair.target), spec, options) as engine:
+        assert [answer.tokens for answer in engine.generate(requests)] == alone
+    with Engine.load(str(pair.target), spec, replace(options, placement="inline")) as engine:
+        assert engine.generate(requests[0]).stats.accepted > 5  # what the other process learned
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("memry", "did you mean 'memory'"),
+        ("union:memory", "joins 2 others"),
+        ("memory:event", "joins no others"),
+        ("phased:ngram,ngram,ngram", "two drafters"),
+        ("memory:size=3", "no setting 'size'"),
+        ("memory:capacity=many", "cannot be 'many'"),
+        ("ngram:longest=0", "cannot be '0'"),
+        ("model", "needs a folder"),
+        ("text:how=guess", "guess"),
+        ("union:ngram,(union:ngram)", "joins 2 others"),
+        ("choose:event=3,memory,ngram", "no setting 'event'"),
+    ],
+)
+def test_nonsense_is_one_clear_sentence(spec, said):
+    with pytest.raises(CrossdraftError, match=said):
+        build(spec, Place())
+
+
+def test_every_method_says_what_it_is():
+    for name, method in METHODS.items():
+        assert name.islower()
+        assert method.what
+        assert method.source
