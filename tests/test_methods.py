@@ -9,9 +9,9 @@ from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS, Place, build
 
-SPECS = ["ngram", "memory", "union:event,memory", "phased:event,memory", "choose:event,memory,ngram",
-         "phased:event,(union:event,memory,ngram)", "text", "text:how=omni", "model:dir=TARGET", "model:dir=TARGET,how=tli",
-         "union:text,memory"]  # fmt: skip
+SPECS = ["ngram", "memory", "text", "text:how=omni", "model:dir=TARGET", "model:dir=TARGET,how=tli", "union:text,memory",
+         "union:event,memory", "phased:event,memory", "choose:event,memory,ngram",
+         "phased:event,(union:event,memory,ngram)"]  # fmt: skip
 OPTIONS = Options(device="cpu", dtype="float64", max_batch=3, nodes=6)
 
 

@@ -1,9 +1,12 @@
 """The lean path against the model's own forward: the same bits, wherever both may be asked."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from crossdraft.engine.lean import find_lean
+from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target
 
 LEAN = ("video_llava", "llava_next_video", "llava_onevision", "eventgpt")
@@ -28,3 +31,39 @@ def test_logits_and_hidden_states_are_the_models_own_to_the_bit(name, dtype):
 @pytest.mark.parametrize("name", sorted(set(ZOO) - set(LEAN)))
 def test_other_anatomies_keep_their_own_forward(name):
     assert find_lean(ZOO[name]()[0]) is None
+
+
+def first_piece(name, dtype, *, silent):
+    """Keys and values of a prompt's first piece, read with or without anybody asking for its logits."""
+    model, prompt = ZOO[name]()
+    target = as_target(model.to(dtype), prompt)
+    piece = target.chunks(prompt, target.encode(prompt))[0][0]
+    cache = target.new_cache()
+    cache.add_row(128)
+    out = target.extend(cache, slice(0, 1), [replace(piece, silent=silent)], [DraftTree.empty()])
+    length = cache.lengths[0]
+    return out.logits[0], [
+        part[:, :, :length].clone() for layer in cache._stores for part in (layer.keys, layer.values)
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", LEAN)
+def test_a_piece_that_nobody_asks_about_leaves_the_same_keys_and_values(name, dtype):
+    answer, asked = first_piece(name, dtype, silent=False)
+    nothing, unasked = first_piece(name, dtype, silent=True)
+    assert len(answer) == 1
+    assert len(nothing) == 0  # so it was read the short way
+    assert all(torch.equal(mine, its) for mine, its in zip(unasked, asked, strict=True))
+
+
+def test_features_that_do_not_fill_their_places_are_the_models_own_business():
+    model, prompt = ZOO["video_llava"]()
+    target = as_target(model, prompt)
+    encoded = target.encode(prompt)
+    piece = target.chunks(prompt, encoded)[0][0]
+    cache = target.new_cache()
+    cache.add_row(128)
+    short = replace(piece, tokens=piece.tokens[:-1], encoded=encoded)
+    with pytest.raises(ValueError, match="do not match"):  # as transformers says it
+        target.extend(cache, slice(0, 1), [short], [DraftTree.empty()])

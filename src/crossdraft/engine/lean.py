@@ -1,9 +1,11 @@
 """A text decoder's layers, run one after another without the wrappers around them.
 
 A decode step of a small model, or of a large one on a fast GPU, spends a good part of its time in `transformers`'
-wrappers: output recording, mask construction, kernel dispatch, argument checks. Passes without visual input go through
-these few lines instead, with the model's own modules, in the order of `LlamaDecoderLayer.forward`: operation by
-operation the same arithmetic. Decoders of another anatomy keep their own forward.
+wrappers: output recording, mask construction, kernel dispatch, argument checks. Passes go through these few lines
+instead, with the model's own modules, in the order of `LlamaDecoderLayer.forward`: operation by operation the same
+arithmetic. Decoders of another anatomy keep their own forward.
+
+And of a prefill's first piece nobody reads the logits: there the last layer does no more than its keys and values.
 """
 
 from typing import Any, cast
@@ -60,27 +62,51 @@ class LeanText:
             Logits [B, kept, V], and hidden states as `output_hidden_states` counts them: embeddings, then after each
             layer, the last of them behind the final norm.
         """
-        stream = self.text.embed_tokens(ids)
-        cos, sin = self.text.rotary_emb(stream, positions)
-        cos, sin = cos.unsqueeze(1), _signed(sin.unsqueeze(1))
-        first = mask is None and ids.shape[1] > 1  # only a first pass over several tokens goes without a mask
-        bias = None if mask is None else stream.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
-        states, stores = [stream], cast("list[Any]", cache.layers)
+        states = [self.text.embed_tokens(ids)]
+        turn = self._turn(states[0], positions)
+        stores = cast("list[Any]", cache.layers)
+        bias = None if mask is None else states[0].new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
         for layer, store in zip(self.text.layers, stores, strict=True):
-            attention, mlp = layer.self_attn, layer.mlp
-            normed = _norm(layer.input_layernorm, stream)
-            query = _rotate(_heads(attention.q_proj(normed), attention.head_dim), cos, sin)
-            key = _rotate(_heads(attention.k_proj(normed), attention.head_dim), cos, sin)
-            keys, values = store.update(key, _heads(attention.v_proj(normed), attention.head_dim))
-            mixed = F.scaled_dot_product_attention(
-                query, keys, values, bias, is_causal=first, scale=attention.scaling, enable_gqa=self.grouped
-            )
-            stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
-            normed = _norm(layer.post_attention_layernorm, stream)
-            stream = stream + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed)) * mlp.up_proj(normed))
-            states.append(stream)
-        states[-1] = _norm(self.text.norm, stream)
+            states.append(self._layer(layer, store, states[-1], turn, bias))
+        states[-1] = _norm(self.text.norm, states[-1])
         return self.head(states[-1][:, -kept:]), states
+
+    def fill(self, embeds: Tensor, positions: Tensor, cache: KVCache) -> None:
+        """Write [B, n, h] embeddings into an empty row's window; each sees those before it, and none is answered."""
+        turn = self._turn(embeds, positions)
+        *before, (last, store) = zip(self.text.layers, cast("list[Any]", cache.layers), strict=True)
+        for layer, own in before:
+            embeds = self._layer(layer, own, embeds, turn, None)
+        self._remember(last.self_attn, store, _norm(last.input_layernorm, embeds), turn)
+
+    def _turn(self, stream: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """What queries and keys are rotated by."""
+        cos, sin = self.text.rotary_emb(stream, positions)
+        return cos.unsqueeze(1), _signed(sin.unsqueeze(1))
+
+    def _layer(
+        self, layer: Any, store: Any, stream: Tensor, turn: tuple[Tensor, Tensor], bias: Tensor | None
+    ) -> Tensor:
+        attention, mlp = layer.self_attn, layer.mlp
+        normed = _norm(layer.input_layernorm, stream)
+        query = _rotate(_heads(attention.q_proj(normed), attention.head_dim), *turn)
+        keys, values = self._remember(attention, store, normed, turn)
+        first = (
+            bias is None and stream.shape[1] > 1
+        )  # only a first pass over several tokens goes without a mask
+        mixed = F.scaled_dot_product_attention(
+            query, keys, values, bias, is_causal=first, scale=attention.scaling, enable_gqa=self.grouped
+        )
+        stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
+        normed = _norm(layer.post_attention_layernorm, stream)
+        return stream + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed)) * mlp.up_proj(normed))
+
+    def _remember(
+        self, attention: Any, store: Any, normed: Tensor, turn: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Write keys and values behind those that are there; returns all of them."""
+        key = _rotate(_heads(attention.k_proj(normed), attention.head_dim), *turn)
+        return store.update(key, _heads(attention.v_proj(normed), attention.head_dim))
 
 
 def find_lean(model: PreTrainedModel) -> LeanText | None:

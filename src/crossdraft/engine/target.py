@@ -10,6 +10,7 @@ import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,11 +50,13 @@ class Chunk:
         tokens: [m] ids, m ≥ 1.
         positions: [m] or [3, m] positions; `None` = count on from the row's length.
         encoded: visual features whose placeholders stand in `tokens`.
+        silent: nobody will ask for logits behind it: another chunk follows.
     """
 
     tokens: Tensor
     positions: Tensor | None = None
     encoded: Encoded | None = None
+    silent: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class TargetOut:
     """What one pass returns, row by row.
 
     Args:
-        logits: [1 + n, V] at the root and at every node.
+        logits: [1 + n, V] at the root and at every node; [0, V] behind a silent chunk.
         hidden: for each captured layer [m + n, h], at the chunk's tokens and at every node.
         seconds: time of the model's own forward, without the adapter's work.
     """
@@ -71,16 +74,38 @@ class TargetOut:
     seconds: float
 
 
+# Where configurations name the ids that visual features replace; EventGPT's frames are a video to its adapter.
+PLACEHOLDERS = {
+    "image_token_index": "image",
+    "image_token_id": "image",
+    "event_token_id": "video",
+    "video_token_index": "video",
+    "video_token_id": "video",
+}
+
+
 @dataclass(frozen=True)
 class Traits:
     """What was found out about a model: see `detect_traits`."""
 
-    visual_ids: frozenset[int]
+    placeholders: Mapping[str, int]  # kind of feature -> the id whose places it takes
     mrope: bool
     additive_mask: bool
     takes_encoded: (
         bool  # `mm_encoder_outputs`, since transformers 5.18; before, the first piece encodes for itself
     )
+
+    @property
+    def visual_ids(self) -> frozenset[int]:
+        """Every id that stands for something visual."""
+        return frozenset(self.placeholders.values())
+
+
+def _rows(features: Any) -> Tensor:
+    """[n, h] visual features, in the order of their placeholders."""
+    pooled = features.pooler_output
+    parts = [pooled] if isinstance(pooled, Tensor) else list(pooled)
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
 
 
 def detect_traits(model: PreTrainedModel) -> Traits:
@@ -99,11 +124,14 @@ def detect_traits(model: PreTrainedModel) -> Traits:
         raise CrossdraftError(
             f"Attention '{kind}' cannot express a tree; load {type(model).__name__} with attn_implementation='sdpa'."
         )
-    names = ("image_token_id", "video_token_id", "image_token_index", "video_token_index", "event_token_id")
-    visual_ids = frozenset(i for name in names if isinstance(i := getattr(config, name, None), int))
+    placeholders = {
+        kind: token
+        for name, kind in PLACEHOLDERS.items()
+        if isinstance(token := getattr(config, name, None), int)
+    }
     parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
     return Traits(
-        visual_ids,
+        placeholders,
         mrope=hasattr(model.base_model, "get_rope_index"),
         additive_mask=kind == "eager",
         takes_encoded="mm_encoder_outputs" in parameters,
@@ -179,7 +207,12 @@ class Target:
         cut = min(visual[-1] + 1, len(prompt) - 1) if visual else 0
         spans = [(0, cut), (cut, len(prompt))] if cut else [(0, len(prompt))]
         pieces = [
-            Chunk(ids[a:b], None if positions is None else positions[..., a:b], encoded if a == 0 else None)
+            Chunk(
+                ids[a:b],
+                None if positions is None else positions[..., a:b],
+                encoded if a == 0 else None,
+                silent=b < len(prompt),
+            )
             for a, b in spans
         ]
         return pieces, offset
@@ -206,6 +239,10 @@ class Target:
         mask = self._mask(cache, rows, chunks, trees, width, keys)
         kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 else width
         start = time.perf_counter()
+        if chunks[0].silent and not capture and self._fill(cache, chunks[0], ids, positions):
+            cache.advance(rows.start, pending[0])
+            seconds = time.perf_counter() - start
+            return TargetOut([torch.empty(0, self.vocab_size, device=self.device)], [()], seconds)
         if self._lean is not None and self._lean.usable and not chunks[0].encoded:
             scores, states = self._lean(ids, positions, mask, cache, kept)
         else:
@@ -224,6 +261,20 @@ class Target:
             logits.append(scores[row, first : first + 1 + len(tree)])
             hidden.append(tuple(states[layer][row, : m + len(tree)] for layer in capture))
         return TargetOut(logits, hidden, seconds)
+
+    def _fill(self, cache: KVCache, chunk: Chunk, ids: Tensor, positions: Tensor) -> bool:
+        """Read the first piece of a prompt without answering it, if the lean path can."""
+        if self._lean is None or not self._lean.usable or not self.traits.takes_encoded or len(ids) > 1:
+            return False
+        embeds = self._lean.text.embed_tokens(ids)
+        for kind, features in (chunk.encoded or {}).items():
+            rows = _rows(features).to(embeds)
+            places = ids == self.traits.placeholders.get(kind, -1)
+            if int(places.sum()) != len(rows):
+                return False  # the model puts them together in a way of its own
+            embeds[places] = rows
+        self._lean.fill(embeds, positions, cache)
+        return True
 
     def _inputs(
         self,
