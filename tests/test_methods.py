@@ -1,6 +1,7 @@
 """Drafters by name: every method answers as the target alone, and what makes no sense is told."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,9 +10,19 @@ from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS, Place, build
 
-SPECS = ["ngram", "memory", "text", "text:how=omni", "model:dir=TARGET", "model:dir=TARGET,how=tli", "union:text,memory",
-         "union:event,memory", "phased:event,memory", "choose:event,memory,ngram",
-         "phased:event,(union:event,memory,ngram)"]  # fmt: skip
+SPECS = [
+    "ngram",
+    "memory",
+    "text",
+    "text:how=omni",
+    "model:dir=TARGET",
+    "model:dir=TARGET,how=tli",
+    "union:text,memory",
+    "union:event,memory",
+    "phased:event,memory",
+    "choose:event,memory,ngram",
+    "phased:event,(union:event,memory,ngram)",
+]
 OPTIONS = Options(device="cpu", dtype="float64", max_batch=3, nodes=6)
 
 
@@ -80,3 +91,13 @@ def test_every_method_says_what_it_is():
         assert name.islower()
         assert method.what
         assert method.source
+
+
+def test_the_table_in_the_docs_is_the_table_of_methods():
+    said = (Path(__file__).parents[1] / "docs" / "drafters.md").read_text().splitlines()
+    rows = [line for line in said if line.startswith("| `")]
+    mark = {True: "yes", False: "no"}
+    assert rows == [
+        f"| `{name}` | {m.what} | {mark[m.training]} | {mark[m.tree]} | {mark[m.sees]} | {m.source} |"
+        for name, m in METHODS.items()
+    ]

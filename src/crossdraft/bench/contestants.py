@@ -1,9 +1,11 @@
 """Our side: the engine, with each drafter in each placement; and the line-up of all contestants by name."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from crossdraft.api import Engine, Options
 from crossdraft.bench.blank import blank_window
@@ -14,7 +16,9 @@ from crossdraft.bench.names import check_names
 from crossdraft.bench.peers import Assistant, HFContestant
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.spec import parse, renamed
 from crossdraft.engine.cost import CostModel
+from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.live import READING
 from crossdraft.engine.placement import Inline, Placement
 from crossdraft.engine.process import Process
@@ -22,8 +26,22 @@ from crossdraft.engine.request import Answer
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter, load_target, vocabulary_of
+from crossdraft.methods import Place, build_spec
 
 METHODS = ("target", "hf", "hf-lookup", "hf-assisted", "blind", "event-inline", "event")
+# Our drafters by the name they race under, and what they are; see `crossdraft.methods`.
+SPECS = {
+    "blind": "blind",
+    "event": "event",
+    "ngram": "ngram",
+    "memory": "memory",
+    "text": "text",
+    "union": "union:event,memory",
+    "phased": "phased:event,(union:event,memory)",
+    "choose": "choose:event,memory",
+}
+ALL_METHODS = (*METHODS, *(name for name in SPECS if name not in METHODS))
+WITHOUT_MODEL = ("ngram", "memory")  # so cheap that a process of their own would cost more
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +59,20 @@ class Models:
     def load_target(self, *, packed: bool = True) -> Target:
         """The target that our contestants share; plain, as Hugging Face has it, for theirs."""
         return load_target(self.target, self.device, self.dtype, packed=packed)
+
+    def factory(self, name: str, target: Target) -> "partial[Drafter[Any]]":
+        """A picklable factory of the drafter that races under this name."""
+        place = Place(
+            self.target,
+            self.draft_device or self.device,
+            self.draft_dtype or self.dtype,
+            target.vocab_size,
+            tuple(sorted(target.eos)),
+            tuple(sorted(target.reserved)),
+        )
+        return partial(
+            build_spec, renamed(parse(SPECS[name]), {"event": self.event, "blind": self.blind}), place
+        )
 
     def drafter(self, source: str, target: Target) -> "partial[IndependentDrafter]":
         """A picklable factory of a drafter for that target."""
@@ -61,9 +93,14 @@ class EngineContestant:
         self.engine = engine
         self.blank = blank
         self.blind = blind
+        self._times: Counter[tuple[int, str]] = Counter()
 
     def answer(self, item: Item) -> Run:
         request = replace(item.request, events=self.blank) if self.blind else item.request
+        # What is learned from an answer must not help when the same question comes again.
+        pair = item.seed, item.request.prompt
+        self._times[pair] += 1
+        request = replace(request, namespace=f"repeat {self._times[pair]}")
         start = time.perf_counter()
         answer = self.engine.generate(request)
         return run_of(answer, time.perf_counter() - start)
@@ -116,8 +153,8 @@ def check_methods(names: Sequence[str]) -> None:
         CrossdraftError: no name, an unknown one, or one that stands there twice.
     """
     if not names:
-        raise CrossdraftError(f"No method is named; choose among {', '.join(METHODS)}.")
-    check_names("method", names, METHODS)
+        raise CrossdraftError(f"No method is named; choose among {', '.join(ALL_METHODS)}.")
+    check_names("method", names, ALL_METHODS)
     if len(set(names)) != len(names):
         raise CrossdraftError(f"A method is named twice in {', '.join(names)}; name each once.")
 
@@ -168,9 +205,10 @@ def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Con
     cost = CostModel()
     placement: Placement | None = None
     if name == "event-inline":
-        placement = Inline(models.drafter(models.event, target)(), cost)
+        placement = Inline(models.factory("event", target)(), cost)
+    elif name in WITHOUT_MODEL:
+        placement = Inline(models.factory(name, target)(), cost)
     elif name != "target":
-        source = models.blind if name == "blind" else models.event
-        placement = Process(models.drafter(source, target), None if cores is None else cores.draft)
+        placement = Process(models.factory(name, target), None if cores is None else cores.draft)
     engine = Engine(target, placement, Options(), cost)
     return EngineContestant(engine, blank_window(models.blind), blind=name == "blind")

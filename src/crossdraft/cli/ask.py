@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crossdraft.cli.inputs import Clock, Format, SensorSize, check_files, size_of
+from crossdraft.drafters.spec import parse
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -26,7 +27,12 @@ EventFile = Annotated[
 TargetDir = Annotated[
     str, typer.Option("--target", help="'reference', or the folder of a Hugging Face checkpoint.")
 ]
-Drafter = Annotated[str, typer.Option(help="event, blind, none, or the folder of an EventGPT.")]
+Drafter = Annotated[
+    str,
+    typer.Option(
+        help="event, blind, text, ngram, memory:folder=DIR, union:event,memory …, none, or the folder of an EventGPT."
+    ),
+]
 Placement = Annotated[
     str | None, typer.Option(help="inline or process; by default a process if a core is free for it.")
 ]
@@ -89,7 +95,7 @@ def ask(
         raise CrossdraftError(
             "--compare runs the target alone, and so does --drafter none; leave one of them out."
         )
-    if events is None and drafter not in ("none", "blind"):
+    if events is None and "event" in parse(drafter).names:
         raise CrossdraftError(
             "The event drafter needs an event recording; give one with --events, or --drafter none."
         )

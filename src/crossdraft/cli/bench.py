@@ -51,8 +51,8 @@ def bench(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Contestants, comma-separated: target, hf, hf-lookup, hf-assisted, blind, event-inline, event; all by "
-            "default."
+            help="Contestants, comma-separated: target, hf, hf-lookup, hf-assisted, blind, event-inline, event (these "
+            "by default), ngram, memory, text, union (of event and memory), phased, choose; or 'all'."
         ),
     ] = None,
     pairs: Pairs = 40,
@@ -89,7 +89,7 @@ def bench(
     if ctx.invoked_subcommand is not None:
         _refuse_options(ctx)
         return
-    from crossdraft.bench.contestants import METHODS, Models
+    from crossdraft.bench.contestants import ALL_METHODS, METHODS, Models
     from crossdraft.bench.names import listed
     from crossdraft.bench.plot import check_plot, plot
     from crossdraft.bench.report import tables, to_json
@@ -104,7 +104,7 @@ def bench(
         suite = Suite(
             models=Models(target, event, blind, device, dtype, draft_device),
             work=Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, clips),
-            methods=METHODS if methods is None else listed(methods),
+            methods=ALL_METHODS if methods == "all" else METHODS if methods is None else listed(methods),
             repeats=repeats,
             cores=_cores(device, target_cores, draft_cores),
             warm_ups=warm_ups,

@@ -90,7 +90,9 @@ def opened(setup: Setup, warm_up: Request) -> Iterator[Engine]:
     with engine:
         with _progress("warming up"):
             tokens = min(WARM_UP_TOKENS, warm_up.max_new_tokens)
-            found = engine.generate(replace(warm_up, max_new_tokens=tokens)).notes
+            # In a namespace of its own, so that nothing is learned from it.
+            again = replace(warm_up, max_new_tokens=tokens, namespace="warming up")
+            found = engine.generate(again).notes
             notes = [
                 note for note in found if note != STILL_READING
             ]  # a few tokens may come sooner than it reads

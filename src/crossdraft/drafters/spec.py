@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from crossdraft.errors import CrossdraftError
 
@@ -19,6 +19,11 @@ class Spec:
     name: str
     parts: tuple["Spec", ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> set[str]:
+        """Every drafter that is named in it."""
+        return {self.name}.union(*(part.names for part in self.parts))
 
     def __str__(self) -> str:
         inner = [f"({part})" if part.parts or part.settings else str(part) for part in self.parts]
@@ -53,6 +58,15 @@ def parse(text: str) -> Spec:
         else:
             parts.append(parse(piece))
     return Spec(name.strip(), tuple(parts), settings)
+
+
+def renamed(spec: Spec, names: Mapping[str, str]) -> Spec:
+    """The same with other names for some."""
+    return replace(
+        spec,
+        name=names.get(spec.name, spec.name),
+        parts=tuple(renamed(part, names) for part in spec.parts),
+    )
 
 
 def _bare(text: str) -> str:
