@@ -12,6 +12,8 @@ from crossdraft.methods import METHODS, Place, build
 
 SPECS = [
     "ngram",
+    "lookahead",
+    "lookahead:window=2,level=3,grams=2",
     "memory",
     "text",
     "text:how=omni",
@@ -21,7 +23,16 @@ SPECS = [
     "union:event,memory",
     "phased:event,memory",
     "choose:event,memory,ngram",
+    "union:memory,lookahead",
+    "choose:lookahead,ngram",
+    "phased:event,lookahead",
     "phased:event,(union:event,memory,ngram)",
+    "view",
+    "phased:(view:frames=1),ngram",
+    "cascade:event,ngram",
+    "cascade:view,(cascade:event,memory,leniency=3),ahead=3,early=2",
+    "cascade:event,event,ngram",
+    "pyramid:event,ngram,threshold=0.6",
 ]
 OPTIONS = Options(device="cpu", dtype="float64", max_batch=3, nodes=6)
 
@@ -65,6 +76,16 @@ def test_a_memory_works_in_a_process_of_its_own(pair, requests, alone, tmp_path)
         assert engine.generate(requests[0]).stats.accepted > 5  # what the other process learned
 
 
+def test_probes_are_answered_in_a_process_of_its_own(pair, requests, alone):
+    options = replace(OPTIONS, placement="process", adaptive=False)
+    with Engine.load(str(pair.target), "lookahead:level=3", options) as engine:
+        elsewhere = engine.generate(requests)
+    with Engine.load(str(pair.target), "lookahead:level=3", replace(options, placement="inline")) as engine:
+        here = engine.generate(requests)
+    assert [answer.tokens for answer in elsewhere] == [answer.tokens for answer in here] == alone
+    assert sum(answer.stats.drafted for answer in elsewhere) > 0  # n-grams came back from the window
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -75,6 +96,15 @@ def test_a_memory_works_in_a_process_of_its_own(pair, requests, alone, tmp_path)
         ("memory:size=3", "no setting 'size'"),
         ("memory:capacity=many", "cannot be 'many'"),
         ("ngram:longest=0", "cannot be '0'"),
+        ("lookahead:window=0", "cannot be '0'"),
+        ("view:frames=9", "more than the 8 frames"),
+        ("view:size=3", "no setting 'size'"),
+        ("cascade:ngram", "joins 2 others"),
+        ("cascade:ngram,memory", "first drafter of a cascade"),
+        ("cascade:blind,text", "take words back"),
+        ("cascade:blind,ngram,leniency=0", "leniency is 0"),
+        ("pyramid:blind,ngram,memory", "must join two drafters"),
+        ("pyramid:blind,ngram,threshold=1", "threshold is 1"),
         ("model", "needs a folder"),
         ("text:how=guess", "guess"),
         ("union:ngram,(union:ngram)", "joins 2 others"),

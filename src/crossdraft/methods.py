@@ -3,37 +3,53 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
+from crossdraft.drafters.cascade import CascadeDrafter
 from crossdraft.drafters.choose import ChooseDrafter
+from crossdraft.drafters.lookahead import GRAMS, LEVEL, WINDOW, LookaheadDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.memory.shelf import CAPACITY, Shelf
 from crossdraft.drafters.ngram import COPIED, LONGEST, NgramDrafter
+from crossdraft.drafters.overseen import AHEAD
 from crossdraft.drafters.phased import PhasedDrafter
+from crossdraft.drafters.pyramid import THRESHOLD, PyramidDrafter
 from crossdraft.drafters.spec import Spec, parse
 from crossdraft.drafters.union import UnionDrafter
+from crossdraft.drafters.view import FRAMES, FewerFrames, view_of
 from crossdraft.drafters.vocabulary import read_lexicon
 from crossdraft.engine.drafter import Drafter
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_drafter, load_model_drafter, tokenizer_of, vocabulary_of
-
-T = TypeVar("T")
+from crossdraft.load import (
+    NUM_FRAMES,
+    VideoPrompt,
+    load_drafter,
+    load_model_drafter,
+    load_target,
+    tokenizer_of,
+)
 
 
 @dataclass(frozen=True)
 class Place:
-    """For which target a drafter is made, and where it runs."""
+    """For which target a drafter is made, and where it runs.
 
-    target: str = "reference"
+    Without a target there is no vocabulary: only drafters that need none can be made, and those that are `given`.
+    """
+
+    target: str | None = "reference"
     device: str | None = None
     dtype: str | None = None
     vocab_size: int = 0
     eos: tuple[int, ...] = ()
     banned: tuple[int, ...] = ()
     packed: bool = True
+    given: "Mapping[str, Callable[[], Drafter[Any]]]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,8 @@ def build(text: str, place: Place) -> Drafter[Any]:
 
 def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
     """As `build`."""
+    if spec.name in place.given:
+        return place.given[spec.name]()
     method = METHODS.get(spec.name)
     if method is None:
         if Path(spec.name).is_dir() or "/" in spec.name:
@@ -93,7 +111,7 @@ def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
 def _model(spec: Spec, place: Place) -> Drafter[Any]:
     _settings(spec, {})
     return load_drafter(
-        spec.name, place.device, place.dtype, place.banned, vocabulary_of(place.target), packed=place.packed
+        spec.name, place.device, place.dtype, place.banned, _tokenizer(place).get_vocab(), packed=place.packed
     )
 
 
@@ -110,25 +128,45 @@ def _any_model(spec: Spec, place: Place) -> Drafter[Any]:
 
 
 def _language_model(source: str, how: str | None, place: Place) -> Drafter[Any]:
-    target = read_lexicon(tokenizer_of(place.target), place.vocab_size, place.eos, place.banned)
+    target = read_lexicon(_tokenizer(place), place.vocab_size, place.eos, place.banned)
     return load_model_drafter(source, target, how, place.device, place.dtype, packed=place.packed)
 
 
 def _ngram(spec: Spec, place: Place) -> Drafter[Any]:
     given = _settings(spec, {"longest": _count, "copied": _count})
-    tokenizer = tokenizer_of(place.target)
+    tokenizer = None if place.target is None else _tokenizer(place)
 
     def encode(text: str) -> list[int]:
-        return list(tokenizer.encode(text, add_special_tokens=False))
+        return [] if tokenizer is None else list(tokenizer.encode(text, add_special_tokens=False))
 
     return NgramDrafter(encode, given.get("longest", LONGEST), given.get("copied", COPIED))
 
 
+def _lookahead(spec: Spec, place: Place) -> Drafter[Any]:
+    given = _settings(spec, {"window": _count, "level": _count, "grams": _count})
+    tokenizer = _tokenizer(place)
+    return LookaheadDrafter(
+        lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
+        given.get("window", WINDOW),
+        given.get("level", LEVEL),
+        given.get("grams", GRAMS),
+        place.banned,
+    )
+
+
 def _memory(spec: Spec, place: Place) -> Drafter[Any]:
     given = _settings(spec, {"folder": Path, "capacity": _count})
-    vocabulary = json.dumps(sorted(vocabulary_of(place.target).items()))
+    vocabulary = "" if place.target is None else json.dumps(sorted(_tokenizer(place).get_vocab().items()))
     fingerprint = hashlib.blake2b(vocabulary.encode(), digest_size=16).hexdigest()
     return MemoryDrafter(Shelf(given.get("folder"), given.get("capacity", CAPACITY), fingerprint))
+
+
+def _tokenizer(place: Place) -> PreTrainedTokenizerBase:
+    if place.target is None:
+        raise CrossdraftError(
+            "That drafter needs a target's tokenizer, which recorded answers lack; name memory, ngram or trace."
+        )
+    return tokenizer_of(place.target)
 
 
 def _parts(spec: Spec, place: Place) -> list[Drafter[Any]]:
@@ -142,6 +180,42 @@ def _phased(spec: Spec, place: Place) -> Drafter[Any]:
             f"'{spec}' must join two drafters: the one while hidden, and the one afterwards."
         )
     return PhasedDrafter(*_parts(spec, place))
+
+
+def _view(spec: Spec, place: Place) -> Drafter[Any]:
+    frames = _settings(spec, {"frames": _count}).get("frames", FRAMES)
+    tokenizer = _tokenizer(place)
+    if frames > NUM_FRAMES:
+        raise CrossdraftError(
+            f"'{spec}' asks for more than the {NUM_FRAMES} frames that the target itself sees."
+        )
+    target = load_target(str(place.target), place.device, place.dtype, packed=place.packed)
+    if not isinstance(target.prepare, VideoPrompt):
+        raise CrossdraftError(
+            f"The target {place.target} reads no video frames, of which '{spec}' could leave out some."
+        )
+    prepare = FewerFrames(target.model, tokenizer, target.prepare.spec, frames)
+    return view_of(target, prepare, place.banned)
+
+
+def _cascade(spec: Spec, place: Place) -> Drafter[Any]:
+    given = _settings(spec, {"ahead": _count, "early": _count, "leniency": float})
+    *readers, drafter = [build_spec(part, place) for part in spec.parts]
+    for reader in reversed(readers):
+        drafter = CascadeDrafter(
+            reader, drafter, given.get("ahead", AHEAD), given.get("early"), given.get("leniency", 1.0)
+        )
+    return drafter
+
+
+def _pyramid(spec: Spec, place: Place) -> Drafter[Any]:
+    given = _settings(spec, {"ahead": _count, "threshold": float})
+    if len(spec.parts) != 2:
+        raise CrossdraftError(
+            f"'{spec}' must join two drafters: the qualifier, and the one that it qualifies."
+        )
+    qualifier, drafter = (build_spec(part, place) for part in spec.parts)
+    return PyramidDrafter(qualifier, drafter, given.get("ahead", AHEAD), given.get("threshold", THRESHOLD))
 
 
 def _settings(spec: Spec, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
@@ -186,6 +260,10 @@ METHODS: Mapping[str, Method] = {
     "ngram": Method(
         _ngram, "copies what stood behind the same tokens in prompt and answer", False, False, False, "PLD 2023"
     ),
+    "lookahead": Method(
+        _lookahead, "n-grams that the target writes itself in spare rows of its passes", False, True, False,
+        "Lookahead: Fu 2024",
+    ),
     "memory": Method(
         _memory, "a vote among earlier answers of the target", False, True, False, "crossdraft; SAM, REST 2024"
     ),
@@ -199,5 +277,16 @@ METHODS: Mapping[str, Method] = {
     ),
     "phased": Method(
         _phased, "one drafter while the target reads, another afterwards", False, True, False, "crossdraft", joins=2
+    ),
+    "view": Method(
+        _view, "the target itself, seeing fewer frames (view:frames=2)", False, False, True, "crossdraft"
+    ),
+    "cascade": Method(
+        _cascade, "a drafter that is itself drafted for by a cheaper one", False, False, False,
+        "CS Drafting: Chen 2023", joins=2,
+    ),
+    "pyramid": Method(
+        _pyramid, "a qualifier corrects a cheaper drafter, by a fuzzy bar", False, False, False, "PyramidSD 2025",
+        joins=2,
     ),
 }  # fmt: skip

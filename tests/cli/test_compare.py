@@ -80,3 +80,19 @@ def test_an_answer_that_ends_early_differs_where_it_ends(engine, request_):
     found = find_difference(engine.target, request_, tokens, tokens[:5])
     assert (found.position, found.drafted) == (5, "")
     assert found.alone == engine.target.decode(tokens[5:6])
+
+
+def test_a_lossy_rule_is_named_and_the_target_alone_is_judged_exactly(pair, clip):
+    request = Request("Describe the road.", clip.video, clip.events, max_new_tokens=12)
+    options = Options(device="cpu", rule="relaxed:r=4000", adaptive=False)
+    with (
+        Engine.load(str(pair.target), str(pair.event), options) as engine,
+        Engine.load(str(pair.target), None, Options(device="cpu")) as exact,
+    ):
+        answer, own = engine.generate(request), exact.generate(request)
+        found = compare(engine, request, answer, repeats=1)
+    assert answer.tokens != own.tokens  # whatever is drafted is accepted
+    assert found.identical is False
+    assert found.lossy is not None
+    assert "judged by the lossy rule 'relaxed" in found.sentence()
+    assert "The target alone did not repeat" not in found.sentence()

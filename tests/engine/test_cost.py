@@ -157,3 +157,13 @@ def test_the_worthwhile_nodes_are_a_tree(reach, data):
         model.verify.add(n, 10.0 + 2.0 * (n - 1))
     kept = model.worthwhile(parents, reach)
     assert all(parent < 0 or parent in kept[:place] for place, parent in enumerate(parents[i] for i in kept))
+
+
+def test_probe_rows_make_drafting_dearer():
+    """V(n) = 10 + 2n ms, d = 1 ms, α = 0.8: with forty probes in every pass no draft repays them."""
+    cost = CostModel()
+    for n in (1, 2, 4, 8, 16, 32, 64):
+        cost.verify.add(n, 0.010 + 0.002 * n)
+    cost.step.add(0.001)
+    assert cost.best_depth(8) > 0
+    assert cost.best_depth(8, probes=40) == 0

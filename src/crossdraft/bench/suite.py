@@ -1,13 +1,14 @@
 """`crossdraft bench`: load, measure, sum up."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from crossdraft.bench.contestants import METHODS, Models, check_methods, close_all, drafter_memory, line_up
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment, memory
-from crossdraft.bench.measure import measure
+from crossdraft.bench.measure import Results, Run, measure
 from crossdraft.bench.summary import Method, mean_tokens, summarise
+from crossdraft.bench.traces import Trace
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.engine.pinning import pinned
 from crossdraft.errors import CrossdraftError
@@ -55,6 +56,7 @@ class Report:
     workload: dict[str, object]
     memory: dict[str, object]
     methods: list[Method]
+    traces: tuple[Trace, ...] = ()
 
 
 def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> Report:
@@ -95,7 +97,26 @@ def _run(suite: Suite, tick: Callable[[str], None] | None) -> Report:
         },
         memory=used,
         methods=methods,
+        traces=traces_of(results, pairs),
     )
+
+
+def traces_of(results: Results, pairs: Sequence[Item]) -> tuple[Trace, ...]:
+    """The target's own answers, first run of each pair, for `replay`; none if it did not run, or not greedily."""
+    if "target" not in results.runs or not pairs[0].request.sampling.greedy:
+        return ()
+    return tuple(
+        Trace(str(item.seed), item.request.prompt, runs[0].tokens, (), _stages(runs[0]))
+        for item, runs in zip(pairs, results.runs["target"], strict=True)
+    )
+
+
+def _stages(run: Run) -> tuple[float, ...]:
+    """Milliseconds of loading, preprocessing, encoding, prefill and decoding."""
+    times = {name: 1e3 * seconds for name, seconds in run.stages_s.items()}
+    prefill = times.get("prefill", 0.0) + times.get("ride-along", 0.0)
+    decode = 1e3 * run.total_s - sum(times.get(name, 0.0) for name in ("prepare", "encode")) - prefill
+    return 0.0, times.get("prepare", 0.0), times.get("encode", 0.0), prefill, max(0.0, decode)
 
 
 def _warm_ups(suite: Suite) -> Iterator[Item]:

@@ -76,6 +76,10 @@ def ask(
     repetition_penalty: Annotated[float, typer.Option(help="Above 1: repeat less.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the answer; repeatable.")] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(help="Acceptance rule, such as block or typical:eps=0.1; the exact one by default."),
+    ] = None,
     logprobs: Annotated[
         bool, typer.Option("--logprobs", help="Show the log-probability of each token.")
     ] = False,
@@ -110,7 +114,9 @@ def ask(
 
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, (), seed)
     request = Request(question, video, excerpt, max_new_tokens, sampling, tuple(stop or ()), logprobs)
-    setup = Setup(target, drafter, placement, hidden, device, dtype, draft_device, target_cores, draft_cores)
+    setup = Setup(
+        target, drafter, placement, hidden, device, dtype, draft_device, target_cores, draft_cores, rule
+    )
     colour = coloured(wanted=not no_color and not as_json)
     console = console_for(colour=colour)
     with opened(setup, request) as engine:

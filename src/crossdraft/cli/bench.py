@@ -71,6 +71,10 @@ def bench(
     plot_file: Annotated[
         Path | None, typer.Option("--plot", metavar="PNG", help="Draw the time per stage.")
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option("--record", metavar="FILE", help="Write the target's answers as traces, for replay."),
+    ] = None,
     target: TargetDir = "reference",
     event: EventDir = "event",
     blind: BlindDir = "blind",
@@ -94,9 +98,10 @@ def bench(
     from crossdraft.bench.plot import check_plot, plot
     from crossdraft.bench.report import tables, to_json
     from crossdraft.bench.suite import Suite, run_suite, runs_of
+    from crossdraft.bench.traces import write_recorded
     from crossdraft.bench.workload import Workload
 
-    check_writable(json_file, plot_file)
+    check_writable(json_file, plot_file, record)
     if plot_file is not None:
         check_plot(plot_file)
     with TemporaryDirectory(prefix="crossdraft-") if files else nullcontext() as folder:
@@ -114,6 +119,8 @@ def bench(
             report = run_suite(suite, tick)
     console_for(json_file).print(*tables(report))
     write_json(to_json(report), json_file)
+    if record is not None:
+        write_recorded(report.traces, record)
     if plot_file is not None:
         plot(report, plot_file)
 
@@ -237,6 +244,31 @@ def events(
         *lines(timings, recording), sep="\n", markup=False, highlight=False, soft_wrap=True
     )
     write_json({"environment": found, **to_json(timings, recording)}, json_file)
+
+
+@app.command()
+def memory(
+    tokens: Annotated[int, typer.Option(help="How full the memory is.")] = 1_000_000,
+    nodes: Annotated[int, typer.Option(help="Of a draft tree.")] = 32,
+    json_file: Json = None,
+) -> None:
+    """Time how the drafter 'memory' drafts and learns when it is full."""
+    from crossdraft.bench.environment import environment
+    from crossdraft.bench.recall import answers_in, measure_recall
+
+    check_writable(json_file)
+    found = environment()
+    with progress("filling the memory", answers_in(tokens)) as tick:
+        recall = measure_recall(tokens, nodes, tick=lambda: tick(""))
+    draft, add = recall.draft.ms(), recall.add.ms()
+    console_for(json_file).print(
+        f"{recall.tokens:,} tokens held in {recall.megabytes:.0f} MB, made-up answers",
+        f"a draft of up to {nodes} nodes: {draft['median']:.3f} ms ({draft['q1']:.3f} to {draft['q3']:.3f})",
+        f"an answer added: {add['median']:.3f} ms ({add['q1']:.3f} to {add['q3']:.3f})",
+        sep="\n",
+        highlight=False,
+    )
+    write_json({"environment": found, **recall.to_json()}, json_file)
 
 
 def _refuse_options(ctx: typer.Context) -> None:

@@ -1,7 +1,7 @@
 """The same question to the target alone: is it the same text, and how much faster was it?"""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from statistics import median
 
@@ -53,6 +53,7 @@ class Comparison:
     repeats: int
     cores: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
+    lossy: str | None = None  # the rule that the drafted answers were judged by, if it changes what is said
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -71,7 +72,11 @@ class Comparison:
             f"{self.speedup:.2f}x as fast as the target alone ({times}; median of {self.repeats} runs each)"
         )
         if self.identical is None:
+            if self.lossy is not None:
+                return f"{speed}; sampled by the lossy rule '{self.lossy}', so not even the distribution is the same"
             return f"{speed}; sampled, so the tokens may differ while their distribution is the same"
+        if self.lossy is not None:
+            speed += f"; judged by the lossy rule '{self.lossy}'"
         if self.difference is None:
             return f"{speed}; the tokens are identical"
         at = self.difference
@@ -82,8 +87,12 @@ class Comparison:
 
 
 def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REPEATS) -> Comparison:
-    """Answer again with and without the drafter, in turns; `answer` was given before and is compared as well."""
-    engines = {"drafted": engine, "alone": Engine(engine.target, None, engine.options, CostModel())}
+    """Answer again with and without the drafter, in turns; `answer` was given before and is compared as well.
+
+    The target alone is judged exactly, whatever rule the drafted answers are judged by.
+    """
+    exact = replace(engine.options, rule=None, draft_cores=None)  # which this process, pinned, may not use
+    engines = {"drafted": engine, "alone": Engine(engine.target, None, exact, CostModel())}
     runs: dict[str, list[Answer]] = {name: [] for name in engines}
     for turn in islice(orders(list(engines)), repeats):
         for name in turn:
@@ -109,6 +118,7 @@ def summarise(
         repeats=len(drafted),
         cores=engine.options.target_cores,
         notes=tuple(dict.fromkeys(notes)),
+        lossy=None if watched.stats.lossless else watched.stats.rule,
     )
 
 

@@ -32,6 +32,7 @@ class Setup:
     draft_device: str | None = None
     target_cores: str | None = None
     draft_cores: str | None = None
+    rule: str | None = None
 
 
 def place(setup: Setup) -> Options:
@@ -63,6 +64,7 @@ def place(setup: Setup) -> Options:
         draft_device=setup.draft_device,
         target_cores=target_cores,
         draft_cores=draft_cores,
+        rule=setup.rule,
     )
 
 

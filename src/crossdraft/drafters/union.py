@@ -1,41 +1,20 @@
 """The drafter `union`: the trees of several drafters as one, under one budget.
 
-Greedy answers: every node has a chance to be reached, by its own drafter's estimate, corrected by how such estimates
-have turned out; the best nodes are kept. Sampled answers: what is drawn must not be dropped because of its value, so
-the budget is divided beforehand; each drafter's tokens keep their own law, and acceptance stays exact (see
-`DraftTree.union`).
+Greedy answers: the drafters' opinions are mixed, and the likeliest nodes kept; see `mixture`. Sampled answers: what is
+drawn must not be dropped because of its value, so the budget is divided beforehand; each drafter's tokens keep their
+own law, and acceptance stays exact (see `DraftTree.union`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
+from crossdraft.drafters.mixture import Reputation, conditional, learn, mixed
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
-
-GUESS = 0.7  # of a node whose drafter gives no estimate, given its parent
-
-
-@dataclass
-class Record:
-    """How a drafter's estimates turn out: over nodes whose parent was accepted."""
-
-    expected: float = 4.0
-    right: float = 4.0
-    decay: float = 0.98
-
-    def add(self, chance: float, right: bool) -> None:
-        """A node of this conditional chance was (not) accepted."""
-        self.expected = self.expected * self.decay + chance
-        self.right = self.right * self.decay + right
-
-    @property
-    def correction(self) -> float:
-        """What to multiply the next estimates with."""
-        return min(1.2, max(0.05, self.right / self.expected))
 
 
 @dataclass(eq=False)
@@ -61,7 +40,7 @@ class UnionDrafter:
         if len(drafters) < 2:
             raise CrossdraftError("A union needs two drafters or more, such as union:event,memory.")
         self.drafters = list(drafters)
-        self.records = [Record() for _ in drafters]
+        self.reputations = [Reputation() for _ in drafters]
         self.needs = all_needs([drafter.needs for drafter in drafters])
 
     def begin(self, requests: Sequence[Request]) -> list[Joint]:
@@ -82,6 +61,10 @@ class UnionDrafter:
         return [self._join(state, budget.nodes) for state, budget in zip(states, budgets, strict=True)]
 
     def commit(self, states: Sequence[Joint], verdicts: Sequence[Committed]) -> None:
+        for state, verdict in zip(states, verdicts, strict=True):
+            if state.greedy and state.drafts:
+                trees = [draft.tree for draft in state.drafts]
+                learn(self.reputations, trees, self._chances(state), verdict.tokens)
         for place, drafter in enumerate(self.drafters):
             own = [self._verdict(state, place, v) for state, v in zip(states, verdicts, strict=True)]
             drafter.commit([state.states[place] for state in states], own)
@@ -101,14 +84,16 @@ class UnionDrafter:
     def _join(self, state: Joint, nodes: int) -> Draft:
         refusal = next((draft.refusal for draft in state.drafts if draft.refusal), None)
         if state.greedy:
-            chances = [
-                corrected(draft, record.correction)
-                for draft, record in zip(state.drafts, self.records, strict=True)
-            ]
-            draft = best_of([draft.tree for draft in state.drafts], chances, nodes)
+            weights = [reputation.wins for reputation in self.reputations]
+            draft = mixed([draft.tree for draft in state.drafts], self._chances(state), weights, nodes)
         else:
             draft = Draft(reduce(DraftTree.union, (draft.tree for draft in state.drafts)))
-        return replace(draft, refusal=refusal)
+        probes = next((own.probes.moved(own.tree, draft.tree) for own in state.drafts if own.probes), None)
+        return replace(draft, refusal=refusal, probes=probes)
+
+    def _chances(self, state: Joint) -> list[list[float]]:
+        pairs = zip(state.drafts, self.reputations, strict=True)
+        return [conditional(draft, reputation.correction) for draft, reputation in pairs]
 
     def _verdict(self, state: Joint, place: int, verdict: Committed) -> Committed:
         """The verdict as if the drafter's own tree had been judged."""
@@ -116,19 +101,14 @@ class UnionDrafter:
             return verdict
         draft = state.drafts[place]
         own = walk_down(draft.tree, verdict.tokens[: len(verdict.path)])
-        if state.greedy:
-            self._learn(self.records[place], draft, own, verdict.tokens)
+        if prober_of(state.drafts) != place:
+            verdict = replace(verdict, probe_top=(), probe_logits=None)
         return replace(verdict, path=tuple(own))
 
-    def _learn(self, record: Record, draft: Draft, path: Sequence[int], tokens: Sequence[int]) -> None:
-        """Along the accepted path, each node's children were right or wrong; the text behind it tells."""
-        chances = draft.reach or guesses(draft.tree)
-        for depth, parent in enumerate([ROOT, *path]):
-            above = 1.0 if parent == ROOT else chances[parent]
-            children = draft.tree.children(parent)
-            if children and above > 0:
-                best = max(children, key=lambda child: chances[child])
-                record.add(chances[best] / above, draft.tree.tokens[best] == tokens[depth])
+
+def prober_of(drafts: Sequence[Draft]) -> int | None:
+    """Whose probes are fed: the first one's who has any."""
+    return next((place for place, draft in enumerate(drafts) if draft.probes), None)
 
 
 def all_needs(needs: Sequence[Needs]) -> Needs:
@@ -144,45 +124,8 @@ def all_needs(needs: Sequence[Needs]) -> Needs:
         hidden_layers=next(iter(layers), ()),
         logits=any(need.logits for need in needs),
         video=any(need.video for need in needs),
+        probes=max((need.probes for need in needs), default=0),
     )
-
-
-def guesses(tree: DraftTree) -> tuple[float, ...]:
-    """A chance for every node where the drafter knows none."""
-    return tuple(GUESS**depth for depth in tree.depths)
-
-
-def corrected(draft: Draft, factor: float) -> tuple[float, ...]:
-    """The chances of a draft's nodes, each step's multiplied by `factor` and at most 1."""
-    given = draft.reach or guesses(draft.tree)
-    chances: list[float] = []
-    for node, parent in enumerate(draft.tree.parents):
-        above, before = (1.0, 1.0) if parent == ROOT else (chances[parent], given[parent])
-        step = given[node] / before if before > 0 else 0.0
-        chances.append(above * min(1.0, step * factor))
-    return tuple(chances)
-
-
-def best_of(trees: Sequence[DraftTree], chances: Sequence[Sequence[float]], nodes: int) -> Draft:
-    """The likeliest `nodes` nodes of all trees as one; a node that several propose has the greatest of their chances.
-
-    >>> draft = best_of([DraftTree.chain([1, 2]), DraftTree.chain([1, 3])], [[0.9, 0.3], [0.6, 0.5]], 2)
-    >>> draft.tree.tokens, draft.reach
-    ((1, 3), (0.9, 0.5))
-    """
-    found: dict[tuple[int, ...], float] = {}
-    for tree, values in zip(trees, chances, strict=True):
-        paths: list[tuple[int, ...]] = []
-        for token, parent, value in zip(tree.tokens, tree.parents, values, strict=True):
-            path = (*(() if parent == ROOT else paths[parent]), token)
-            paths.append(path)
-            found[path] = max(found.get(path, 0.0), value)
-    # A parent is never less likely than its child, and of equals the shorter path comes first.
-    best = sorted(found.items(), key=lambda entry: (-entry[1], len(entry[0])))[:nodes]
-    where: Mapping[tuple[int, ...], int] = {path: node for node, (path, _) in enumerate(best)}
-    tokens = tuple(path[-1] for path, _ in best)
-    parents = tuple(where.get(path[:-1], ROOT) for path, _ in best)
-    return Draft(DraftTree(tokens, parents), tuple(chance for _, chance in best))
 
 
 def walk_down(tree: DraftTree, tokens: Sequence[int]) -> list[int]:

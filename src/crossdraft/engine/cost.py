@@ -163,8 +163,11 @@ class CostModel:
         """How many nodes of a finished chain to verify: those whose chance to be reached repays the wider pass."""
         return self.worth([self.alpha_hidden**depth for depth in range(1, drafted + 1)])
 
-    def best_depth(self, limit: int) -> int:
-        """γ that maximises expected tokens per second, E[1 + a] / (γ·d + V(γ+1)); 0 where speculation loses."""
+    def best_depth(self, limit: int, probes: int = 0) -> int:
+        """γ that maximises expected tokens per second, E[1 + a] / (γ·d + V(γ+1)); 0 where speculation loses.
+
+        Probe rows widen every drafting pass, hence V(γ+1+probes).
+        """
         t, d = self.verify(1), self.step.value
         if not t or d is None:
             return limit
@@ -172,7 +175,7 @@ class CostModel:
         for gamma in range(1, limit + 1):
             reach *= self.alpha
             expected += reach
-            rate = expected / (gamma * d + self.verify(gamma + 1))
+            rate = expected / (gamma * d + self.verify(gamma + 1 + probes))
             if rate > best:
                 best, depth = rate, gamma
         return depth

@@ -6,6 +6,7 @@ between rounds. Whatever the drafter does, the tokens are those that the target 
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -15,7 +16,8 @@ from crossdraft.engine.accept import Verdict
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Budget, Committed, Draft
 from crossdraft.engine.live import READING, Live, readable
-from crossdraft.engine.placement import DrafterLost, OnToken, Placement
+from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken, Placement
+from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.sampling import warp_tree
@@ -67,6 +69,7 @@ class Decoder:
         self.hidden_nodes = hidden_nodes
         self.adaptive = adaptive
         self.cost = cost or CostModel()
+        self.probes = 0 if drafter is None else drafter.needs.probes
         self.on_piece = on_piece
         self.cache = target.new_cache(max_batch)
         self._waiting: list[tuple[int, Request]] = []
@@ -154,9 +157,8 @@ class Decoder:
             with live.timeline.span("target", "encode"):
                 encoded = self.target.encode(prompt)
             pieces, offset = self.target.chunks(prompt, encoded)
-            row = self.cache.add_row(
-                len(prompt) + live.request.max_new_tokens + max(self.nodes, self.hidden_nodes) + 1
-            )
+            largest = max(self.nodes, self.hidden_nodes) + self.probes
+            row = self.cache.add_row(len(prompt) + live.request.max_new_tokens + largest + 1)
             self._live.append(live)
             self.cache.offsets[row] = offset
             with live.timeline.span("target", "prefill", len(prompt)):
@@ -165,51 +167,54 @@ class Decoder:
                 ]
         finally:  # whatever happens, the drafter must not be left writing
             draft = self._guard([live], lambda drafter: drafter.collect(live.ticket))
-        tree = DraftTree.empty() if draft is None else self._trim(draft, Origin.HIDDEN)
+        draft = NOTHING if draft is None else self._fit(live, draft.cut(self._trim(draft, Origin.HIDDEN)))
         until = time.perf_counter()
-        with live.timeline.span("target", "ride-along", len(pieces[-1].tokens) + len(tree)):
-            outs.append(self._extend(slice(row, row + 1), pieces[-1:], [tree]))
+        with live.timeline.span("target", "ride-along", len(pieces[-1].tokens) + len(draft.fed)):
+            outs.append(self._extend(slice(row, row + 1), pieces[-1:], [draft.fed]))
         self._observe_reading(live, until, outs[-1].seconds)
         layers = tuple(torch.cat(parts) for parts in zip(*(out.hidden[0] for out in outs), strict=True))
-        self._commit([live], [tree], outs[-1].logits, [layers], [len(prompt)], Origin.HIDDEN)
+        self._commit([live], [draft], outs[-1].logits, [layers], [len(prompt)], Origin.HIDDEN)
 
     def _round(self, lives: list[Live]) -> None:
         """Propose → verify → commit → emit, for all live requests in one target pass."""
         start, drafter_before = time.perf_counter(), self._drafter_seconds
-        trees = self._propose(lives)
+        drafts = self._propose(lives)
+        fed = [draft.fed for draft in drafts]
         drafted = time.perf_counter()
         chunks = [Chunk(torch.tensor([live.root])) for live in lives]
-        out = self._extend(slice(0, len(lives)), chunks, trees)
+        out = self._extend(slice(0, len(lives)), chunks, fed)
         verified = time.perf_counter()
-        self._commit(lives, trees, out.logits, out.hidden, [1] * len(lives), Origin.DRAFTED)
+        self._commit(lives, drafts, out.logits, out.hidden, [1] * len(lives), Origin.DRAFTED)
         end = time.perf_counter()
-        self.cost.verify.add(1 + max(len(tree) for tree in trees), out.seconds)
-        for live, tree in zip(lives, trees, strict=True):
+        self.cost.verify.add(1 + max(len(tree) for tree in fed), out.seconds)
+        for live, tree in zip(lives, fed, strict=True):
             live.timeline.spans.append(Span("target", "verify", drafted, verified, 1 + len(tree)))
             live.stats.add_time("verify", out.seconds)
             live.stats.add_time("draft", self._drafter_seconds - drafter_before)
             live.stats.add_time("rounds", end - start)
 
-    def _propose(self, lives: Sequence[Live]) -> list[DraftTree]:
+    def _propose(self, lives: Sequence[Live]) -> list[Draft]:
         confidence = self.cost.node_gain() if self.adaptive else 0.0
         budgets = {live.ticket: Budget(self._budget(live), confidence) for live in lives if live.speculating}
         asked = [live for live in lives if live.ticket in budgets and budgets[live.ticket].nodes > 0]
         if not asked:
-            return [DraftTree.empty()] * len(lives)
+            return [NOTHING] * len(lives)
         tickets = [live.ticket for live in asked]
         drafts = self._guard(
             asked, lambda drafter: drafter.propose(tickets, [budgets[ticket] for ticket in tickets])
         )
-        trees: dict[int, DraftTree] = {}
+        fitted: dict[int, Draft] = {}
         for live, draft in zip(asked, drafts or (), strict=False):
-            trees[live.ticket] = self._trim(draft).first(budgets[live.ticket].nodes)
+            tree = self._trim(draft)
+            tree = tree if len(tree) <= budgets[live.ticket].nodes else tree.first(budgets[live.ticket].nodes)
+            fitted[live.ticket] = self._fit(live, draft.cut(tree))
             if draft.refusal is not None:
                 self._guard([live], lambda drafter, ticket=live.ticket: drafter.end([ticket]))
                 live.speculating = False
                 live.notes.append(
                     f"The drafter gave up ({draft.refusal.rstrip('.')}); the target went on alone."
                 )
-        return [trees.get(live.ticket, DraftTree.empty()) for live in lives]
+        return [fitted.get(live.ticket, NOTHING) for live in lives]
 
     def _extend(self, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree]) -> TargetOut:
         capture = self.drafter.needs.hidden_layers if self.drafter is not None else ()
@@ -218,7 +223,7 @@ class Decoder:
     def _commit(
         self,
         lives: Sequence[Live],
-        trees: Sequence[DraftTree],
+        drafts: Sequence[Draft],
         logits: Sequence[Tensor],
         hidden: Sequence[tuple[Tensor, ...]],
         roots: Sequence[int],
@@ -229,7 +234,9 @@ class Decoder:
         `roots[i]` counts the tokens in front of row i's tree, so that node j's feature stands at `roots[i] + j`.
         """
         verdicts: dict[int, Committed] = {}
-        for live, tree, rows, layers, root in zip(lives, trees, logits, hidden, roots, strict=True):
+        for live, draft, scores, layers, root in zip(lives, drafts, logits, hidden, roots, strict=True):
+            tree = draft.tree
+            rows, behind = scores[: 1 + len(tree)], scores[1 + len(tree) :]
             verdict = self._judge(live, tree, rows)
             path = verdict.path
             self.cache.keep(self._live.index(live), path)
@@ -240,10 +247,11 @@ class Decoder:
             live.emit(tokens, rows, (-1, *path), origin, self.target, self._tell)
             if live.speculating and live.finish is None:
                 wanted = [*range(root), *(root + node for node in path)]
-                verdicts[live.ticket] = Committed(path, tokens, tuple(layer[wanted] for layer in layers))
+                told = Committed(path, tokens, tuple(layer[wanted] for layer in layers))
+                verdicts[live.ticket] = told if draft.probes is None else answered(told, draft.probes, behind)
         if verdicts:
-            told = [live for live in lives if live.ticket in verdicts]
-            self._guard(told, lambda drafter: drafter.commit(list(verdicts), list(verdicts.values())))
+            informed = [live for live in lives if live.ticket in verdicts]
+            self._guard(informed, lambda drafter: drafter.commit(list(verdicts), list(verdicts.values())))
 
     def _judge(self, live: Live, tree: DraftTree, logits: Tensor) -> Verdict:
         warped = warp_tree(logits, tree, live.context, live.request.sampling)
@@ -276,7 +284,7 @@ class Decoder:
         limit = max(0, min(self.nodes, left))
         if not self.adaptive:
             return limit
-        depth = self.cost.best_depth(limit)
+        depth = self.cost.best_depth(limit, self.drafter.needs.probes if self.drafter is not None else 0)
         if depth == 0:
             # Where speculation loses it is off; a short draft now and then notices when that has changed.
             return min(limit, PROBE_NODES) if live.stats.rounds % PROBE_EVERY == 0 else 0
@@ -294,6 +302,22 @@ class Decoder:
             return tree.keep(self.cost.worthwhile(tree.parents, draft.reach))
         hidden_chain = origin is Origin.HIDDEN and tree.is_chain
         return tree.first(self.cost.verify_depth(len(tree))) if hidden_chain else tree
+
+    def _fit(self, live: Live, draft: Draft) -> Draft:
+        """The draft, without its probes where they would stand beyond the model's context.
+
+        Raises:
+            CrossdraftError: there are more of them than the drafter said.
+        """
+        if draft.probes is None:
+            return draft
+        if len(draft.probes) > self.probes:
+            raise CrossdraftError(
+                f"The drafter sent {len(draft.probes)} probes and announced {self.probes} at most; "
+                "raise its Needs.probes."
+            )
+        fits = len(live.context) + draft.fed.depth <= self.target.context
+        return draft if fits else replace(draft, probes=None)
 
     # -- the drafter may fail; the answer may not ------------------------------------------------------------------
 
@@ -360,3 +384,11 @@ class Decoder:
     def _tell(self, piece: Piece) -> None:
         if self.on_piece is not None:
             self.on_piece(piece)
+
+
+def answered(verdict: Committed, probes: Probes, logits: Tensor) -> Committed:
+    """The verdict with what the target says behind the probes, whose `logits` are [m, V]: ids alone if that will do."""
+    if not probes.top:
+        return replace(verdict, probe_logits=logits)
+    top = logits.topk(min(probes.top, logits.shape[-1])).indices
+    return replace(verdict, probe_top=tuple(map(tuple, top.tolist())))

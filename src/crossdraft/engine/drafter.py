@@ -5,11 +5,13 @@ of the target (`needs` is empty) may `begin` and `propose` while the target's pr
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol, TypeVar
 
 from torch import Tensor
 
+from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 
@@ -22,11 +24,13 @@ class Needs:
         hidden_layers: indexes into `hidden_states` (0 = the embeddings, -1 = after the final norm).
         logits: the target's logits at the accepted positions.
         video: the request's video or prepared inputs, which need not be sent to another process otherwise.
+        probes: most probe rows that one draft brings along: the cache keeps room for them.
     """
 
     hidden_layers: tuple[int, ...] = ()
     logits: bool = False
     video: bool = False
+    probes: int = 0
 
     @property
     def nothing(self) -> bool:
@@ -66,11 +70,25 @@ class Draft:
         reach: for each node the drafter's own probability of the path down to it, parents first; empty where it knows
             none, and where tokens were drawn: a drawn token must not be dropped because of its value.
         refusal: why there will be none for this request, in one sentence; it goes on without a drafter.
+        probes: inputs to feed behind the tree without verifying them; see `Probes`.
     """
 
     tree: DraftTree
     reach: tuple[float, ...] = ()
     refusal: str | None = None
+    probes: Probes | None = None
+
+    @cached_property
+    def fed(self) -> DraftTree:
+        """What the target's pass is given: the tree, and the probes as if they were further nodes."""
+        return self.tree if self.probes is None else self.probes.behind(self.tree)
+
+    def cut(self, tree: DraftTree) -> "Draft":
+        """The draft with `tree`, a part of its own; without its probes if one stood behind a node that is gone."""
+        if tree is self.tree:
+            return self
+        probes = None if self.probes is None else self.probes.moved(self.tree, tree)
+        return replace(self, tree=tree, reach=(), probes=probes)
 
 
 @dataclass(frozen=True)
@@ -83,12 +101,16 @@ class Committed:
         hidden: for each layer asked for, [m + len(path), h]: features of the root, then of the accepted nodes; at
             the first commit the whole prompt's (its last token is the root), then of the accepted nodes.
         logits: [len(path)+1, V] at the same positions, if asked for.
+        probe_top: [m][top] likeliest ids behind each probe, the likeliest first; empty if none was fed.
+        probe_logits: [m, V] behind each probe, where `Probes.top` is 0; `None` if none was fed.
     """
 
     path: tuple[int, ...]
     tokens: tuple[int, ...]
     hidden: tuple[Tensor, ...] = ()
     logits: Tensor | None = None
+    probe_top: tuple[tuple[int, ...], ...] = ()
+    probe_logits: Tensor | None = None
 
 
 State = TypeVar("State")

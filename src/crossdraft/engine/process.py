@@ -122,7 +122,7 @@ class Process:
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
         told = zip(tickets, verdicts, strict=True)
-        self._send(("commit", [(ticket, verdict.path, verdict.tokens) for ticket, verdict in told]))
+        self._send(("commit", [(ticket, v.path, v.tokens, v.probe_top) for ticket, v in told]))
 
     def end(self, tickets: Sequence[int]) -> None:
         known = [ticket for ticket in tickets if ticket in self._tickets]

@@ -4,22 +4,39 @@ import numpy as np
 import torch
 
 from crossdraft.engine.drafter import Draft
+from crossdraft.engine.probes import Probes
 from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
 
 PackedDraft = tuple[
-    tuple[int, ...], tuple[int, ...], "np.ndarray | None", tuple[int, ...], bool, tuple[float, ...]
+    tuple[int, ...],
+    tuple[int, ...],
+    "np.ndarray | None",
+    tuple[int, ...],
+    bool,
+    tuple[float, ...],
+    Probes | None,
 ]
 
 
 def pack_draft(draft: Draft) -> PackedDraft:
-    """A draft as tuples and one numpy array: torch would pass tensors by shared memory that outlives a crash."""
+    """A draft as tuples and one numpy array: torch would pass tensors by shared memory that outlives a crash.
+
+    Raises:
+        CrossdraftError: its probes ask for whole logits, which are too large to be sent every round.
+    """
+    if draft.probes is not None and not draft.probes.top:
+        raise CrossdraftError(
+            "This drafter reads whole logits behind its probes, which are not sent to another process; "
+            "use the inline placement, or have it ask for the top ids alone."
+        )
     tree = draft.tree
     dists = None if tree.dists is None else tree.dists.cpu().numpy()
-    return tree.tokens, tree.parents, dists, tree.drawn_from, tree.independent, draft.reach
+    return tree.tokens, tree.parents, dists, tree.drawn_from, tree.independent, draft.reach, draft.probes
 
 
 def unpack_draft(packed: PackedDraft) -> Draft:
     """The inverse of `pack_draft`."""
-    tokens, parents, dists, drawn_from, independent, reach = packed
+    tokens, parents, dists, drawn_from, independent, reach, probes = packed
     rows = None if dists is None else torch.from_numpy(dists)
-    return Draft(DraftTree(tokens, parents, rows, drawn_from, independent), reach)
+    return Draft(DraftTree(tokens, parents, rows, drawn_from, independent), reach, probes=probes)

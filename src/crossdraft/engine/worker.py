@@ -55,7 +55,8 @@ def serve(connection: Connection, threads: int | None) -> None:
         elif kind == "commit":
             told = [entry for entry in value if entry[0] not in refused]
             inner.commit(
-                [ticket for ticket, *_ in told], [Committed(path, tokens) for _, path, tokens in told]
+                [ticket for ticket, *_ in told],
+                [Committed(path, tokens, probe_top=top) for _, path, tokens, top in told],
             )
         elif kind == "end":
             inner.end(value)

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.drafters.memory.store import START, Scope, Store
-from crossdraft.drafters.memory.vote import OLD, UNHEARD, ballot, grow, weigh
+from crossdraft.drafters.memory.vote import OLD, UNHEARD, ballot, foresee, grow, weigh
 
 HERE, THERE, ELSEWHERE = Scope(1, 10), Scope(2, 10), Scope(3, 30)
 
 
 def tree(store, scope, text, nodes):
-    grown = grow(store, scope, [START, *text], nodes)
+    grown = foresee(store, scope, [START, *text], nodes)
     return list(zip(grown.tokens, grown.parents, strict=True))
 
 
@@ -56,9 +56,29 @@ def test_weights_by_hand():
     """A place that differs in the last token but one: e^-2.5, times the age's part and the scope's."""
     store = Store(256)
     store.add(HERE, [7, 8, 9])
-    voters = weigh(store, np.array([3, 3]), np.array([1.0, 0.5]), [4, 8])
+    weights = weigh(store, np.array([3, 3]), np.array([1.0, 0.5]), [4, 8])
     age = 0.5 ** (1 / 10) + OLD
-    assert voters.weights.tolist() == pytest.approx([math.exp(-2.5) * age, math.exp(-2.5) * age / 2])
+    assert weights.tolist() == pytest.approx([math.exp(-2.5) * age, math.exp(-2.5) * age / 2])
+
+
+def test_a_tree_by_hand():
+    """Two voters of weights 3 and 1 agree on a first token; behind it each goes its own way."""
+    grown = grow(np.array([[5, 6], [5, 7]], np.int32), np.array([3.0, 1.0]), 9, 0.0)
+    total = 4 + UNHEARD
+    assert (grown.tokens, grown.parents) == ((5, 6, 7), (-1, 0, 0))
+    first = 4 / total
+    assert grown.reach == pytest.approx((first, first * 3 / total, first * 1 / total))
+
+
+def test_a_contradicted_voter_keeps_its_place():
+    ahead = np.array([[5, 6], [7, 8]], np.int32)
+    grown = grow(ahead, np.array([3.0, 1.0]), 9, 0.0)
+    below = {
+        (grown.tokens[parent], token)
+        for token, parent in zip(grown.tokens, grown.parents, strict=True)
+        if parent >= 0
+    }
+    assert below == {(5, 6), (5, 8), (7, 8), (7, 6)}
 
 
 def test_a_ballot_by_hand():
@@ -72,7 +92,7 @@ def test_it_is_a_tree_of_distinct_siblings_best_first(answers, nodes):
     store = Store(256)
     for tokens in answers:
         store.add(HERE, tokens)
-    grown = grow(store, HERE, [START, *(answers[0][:3] if answers else ())], nodes)
+    grown = foresee(store, HERE, [START, *(answers[0][:3] if answers else ())], nodes)
     assert len(grown.tokens) <= nodes
     assert len(set(zip(grown.parents, grown.tokens, strict=True))) == len(grown.tokens)
     assert all(parent < node for node, parent in enumerate(grown.parents))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crossdraft.drafters.memory.shelf import Shelf
 from crossdraft.drafters.memory.store import START, Scope
-from crossdraft.drafters.memory.vote import grow
+from crossdraft.drafters.memory.vote import foresee
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
@@ -56,7 +56,7 @@ class MemoryDrafter:
 
     def _propose(self, state: Recollection, budget: Budget) -> Draft:
         store = self.shelf.store(state.namespace)
-        grown = grow(store, state.scope, state.written, budget.nodes, budget.min_confidence)
+        grown = foresee(store, state.scope, state.written, budget.nodes, budget.min_confidence)
         if budget.on_token is not None:
             for token in main_path(grown.tokens, grown.parents):
                 budget.on_token(token)

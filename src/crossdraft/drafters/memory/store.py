@@ -59,6 +59,12 @@ class Store:
         """Tokens held."""
         return min(self.written, self.capacity)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        views = (*self._heads, *self._before)
+        return self.tokens.nbytes + self.answer.nbytes + sum(view.nbytes for view in views)
+
     def add(self, scope: Scope, tokens: Sequence[int]) -> None:
         """Remember an answer; of one longer than the ring, the end."""
         row = [START, *tokens][-(self.capacity - 1) :]

@@ -1,0 +1,145 @@
+"""The stages of a pair, measured on a few answers, for `crossdraft plan --measure`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import fmean, median
+
+from crossdraft.api import Engine, Options
+from crossdraft.bench.cores import Cores
+from crossdraft.bench.plan_stages import LEAST_TOKENS, SHORTEST, Stages
+from crossdraft.bench.scale_passes import measure_passes
+from crossdraft.bench.workload import Item, Workload, items
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.live import READING
+from crossdraft.engine.request import Answer, Request
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+
+NODES = 16  # of every draft, the hidden one included: nothing adapts, so that acceptance depends on the drafter alone
+BUDGET_S = 0.1  # for each width of V(n)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Which models, and where they run. Without a core or a device of its own the drafter drafts before the prefill."""
+
+    target: str = "reference"
+    drafter: str = "event"
+    device: str | None = None
+    dtype: str | None = None
+    draft_device: str | None = None
+    cores: Cores | None = None
+
+    @property
+    def options(self) -> Options:
+        """Drafts as long as any, in the drafter's own process if it has cores of its own."""
+        shared = self.cores is not None and self.cores.shared
+        return Options(
+            placement="inline" if shared else "process",
+            hidden="before",
+            device=self.device,
+            dtype=self.dtype,
+            draft_device=self.draft_device,
+            target_cores=None if self.cores is None else self.cores.target,
+            draft_cores=None if self.cores is None or shared else self.cores.draft,
+            nodes=NODES,
+            hidden_nodes=NODES,
+            adaptive=False,
+        )
+
+
+def measure_stages(pair: Pair, pairs: int, tick: Callable[[str], None]) -> Stages:
+    """Every pair is answered by the target alone and with the drafter, in turn; then V(n) behind the first prompt.
+
+    One pair of another split warms up. `tick` is told after every answer and after V(n): 2·(pairs + 1) + 1 times.
+
+    Raises:
+        CrossdraftError: a model cannot be loaded, the drafter was lost, or the answers are too short to tell.
+    """
+    asked = list(items(Workload(pairs)))
+    options = (
+        pair.options
+    )  # made before the engine pins this process, which then may not use the drafter's cores
+    warm_up = next(items(Workload(1, split="validation")))
+    with Engine.load(pair.target, pair.drafter, options) as drafting:
+        alone = Engine(drafting.target, None, Options(), CostModel())
+        without, beside = [], []
+        for item in (warm_up, *asked):
+            without.append(_answer(alone, item, tick, "alone"))
+            beside.append(_answer(drafting, item, tick, "drafting"))
+        passes = _passes(drafting.target, asked[0].request)
+        tick("V(n)")
+    return stages_of(without[1:], beside[1:], passes, shared=options.placement == "inline")
+
+
+def stages_of(
+    without: Sequence[Answer], beside: Sequence[Answer], passes: Sequence[tuple[int, float]], *, shared: bool
+) -> Stages:
+    """Means and medians over the answers: by the target alone, and with drafts of a fixed length.
+
+    Args:
+        without, beside: of the same pairs.
+        passes: (n, V(n)) in milliseconds, n = 1 first.
+        shared: the drafter has no device of its own, and drafted before the prefill.
+    """
+    drafted = sum(answer.stats.drafted - answer.stats.hidden_drafted for answer in beside)
+    if not drafted:
+        raise CrossdraftError("The answers end before a round of drafting; measure more pairs.")
+    reading = [_reading(answer) for answer in without]
+    hidden = [answer.timeline.total("drafter", "read", "hidden draft") for answer in beside]
+    slowed = sum(_reading(answer) for answer in beside) - sum(reading)
+    overlap = sum(min(pair) for pair in zip(reading, hidden, strict=True))
+    contention = 1.0 if shared else max(0.0, slowed) / overlap if overlap else 0.0
+    whole = [_reading(answer) + answer.stats.stages_s["ride-along"] for answer in without]
+    return Stages(
+        prefill=1e3 * median(whole),
+        step=passes[0][1],
+        draft_step=1e3 * sum(answer.stats.stages_s.get("draft", 0.0) for answer in beside) / drafted,
+        acceptance=(_alpha(beside),),
+        tokens=max(LEAST_TOKENS, round(fmean(len(answer.tokens) for answer in without))),
+        draft_prefill=1e3 * median(answer.timeline.total("drafter", "read") for answer in beside),
+        passes=tuple(passes),
+        contention=contention,
+    )
+
+
+def _answer(engine: Engine, item: Item, tick: Callable[[str], None], name: str) -> Answer:
+    answer = engine.generate(item.request)
+    if answer.notes:
+        raise CrossdraftError(f"Nothing can be planned from this pair: {answer.notes[0]}")
+    tick(name)
+    return answer
+
+
+def _reading(answer: Answer) -> float:
+    """Seconds of the target's prefill up to its last piece, which the ride-along draft waits for."""
+    return sum(answer.stats.stages_s[stage] for stage in READING)
+
+
+def _alpha(answers: Sequence[Answer]) -> float:
+    """Accepted over judged: a node is judged if all above it were accepted."""
+    accepted = judged = 0
+    for answer in answers:
+        offered, kept = answer.stats.drafted_at, answer.stats.accepted_at
+        accepted += sum(kept)
+        judged += sum(min(tried, above) for tried, above in zip(offered, [*offered[:1], *kept], strict=False))
+    return accepted / judged if judged else 0.0
+
+
+def _passes(target: Target, request: Request) -> list[tuple[int, float]]:
+    """V(n) in milliseconds behind a request's own prompt."""
+    prompt = target.prepare(request)
+    fixed = Target(target.model, lambda _: prompt, target.decode, tuple(target.eos))
+    measured = measure_passes(fixed, BUDGET_S)
+    return undisturbed([(each.n, max(SHORTEST, 1e3 * each.extend.median)) for each in measured])
+
+
+def undisturbed(passes: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """No pass longer than a wider one: whatever else runs on a machine only ever adds to a time.
+
+    >>> undisturbed([(1, 13.0), (2, 12.0), (4, 21.0), (8, 20.0)])
+    [(1, 12.0), (2, 12.0), (4, 20.0), (8, 20.0)]
+    """
+    least = list(accumulate((time for _, time in reversed(passes)), min))[::-1]
+    return [(n, time) for (n, _), time in zip(passes, least, strict=True)]

@@ -1,0 +1,236 @@
+"""Drafters on recorded answers: what they would have got accepted, and, simulated, what time that would have saved.
+
+Greedy, online, in the order of the traces: a drafter that learns has seen the answers before this one and no others.
+Tokens per pass are exact, for greedy acceptance depends on nothing but the tokens. Times are simulated from those of
+the stages.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from crossdraft.bench.statistics import Interval, Quartiles, quartiles, ratio
+from crossdraft.bench.traces import Trace
+from crossdraft.drafters.union import walk_down
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
+from crossdraft.engine.request import Request
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Stage times in milliseconds; those of a trace itself come first.
+
+    Args:
+        prefill: the target's, encoding included.
+        step: t = V(1).
+        verify: V(n) / t for n > 1, at one new token more than the root.
+        per_node: what each further node adds to it.
+        draft: time of a drafted tree; `None` = as measured here.
+    """
+
+    prefill: float | None = None
+    step: float | None = None
+    verify: float = 1.05
+    per_node: float = 0.0
+    draft: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("prefill", "step", "verify", "per_node", "draft"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise CrossdraftError(
+                    f"The cost {name} is {value}; it must be a number that is not negative."
+                )
+        if self.step == 0:
+            raise CrossdraftError("The cost step is 0; a pass takes time.")
+
+    def of(self, trace: Trace) -> tuple[float, float] | None:
+        """Milliseconds of prefill and step for a trace, or nothing."""
+        own = trace.measured
+        if own is not None:
+            return own
+        return None if self.prefill is None or self.step is None else (self.prefill, self.step)
+
+    def passed(self, nodes: int) -> float:
+        """V(1 + nodes) / t."""
+        return self.verify + self.per_node * (nodes - 1) if nodes else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How much is drafted.
+
+    Args:
+        nodes: most nodes of a tree.
+        ride_along: draft for the prefill's own pass as well; else its token is the target's alone.
+        adaptive: leave out nodes whose chance to be reached does not repay the wider pass.
+    """
+
+    nodes: int = 32
+    ride_along: bool = True
+    adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= 4096:
+            raise CrossdraftError(f"A tree of {self.nodes} nodes makes no sense; give between 1 and 4096.")
+
+
+@dataclass(slots=True)
+class Played:
+    """One trace: its passes, and what the drafter did for them."""
+
+    trace: Trace
+    tokens: int = 0
+    passes: int = 0
+    nodes: list[int] = field(default_factory=list)  # of each pass
+    seconds: list[float] = field(default_factory=list)  # of each draft, measured
+
+    def times(self, costs: Costs) -> tuple[float, float] | None:
+        """Simulated milliseconds of the target alone and with the drafter."""
+        found = costs.of(self.trace)
+        if found is None:
+            return None
+        prefill, step = found
+        drafting = [1e3 * seconds if costs.draft is None else costs.draft for seconds in self.seconds]
+        # The first pass is the prefill itself; what rides along widens it as it would widen any pass.
+        widths = [costs.passed(nodes) for nodes in self.nodes]
+        first = prefill + (widths[0] - 1) * step
+        alone = prefill + (len(self.trace.target_tokens) - 1) * step
+        return alone, first + step * sum(widths[1:]) + sum(drafting)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What came out."""
+
+    traces: int
+    tokens: int
+    passes: int
+    tau: Interval
+    draft_ms: Quartiles
+    nodes: float  # per pass
+    simulated_speedup: Interval | None
+    simulated_alone_ms: float | None
+    simulated_ms: float | None
+    by_question: dict[str, float]
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        speedup = self.simulated_speedup
+        return {
+            "traces": self.traces,
+            "tokens": self.tokens,
+            "passes": self.passes,
+            **self.tau.to_json("tau"),
+            "draft_ms": {name: round(getattr(self.draft_ms, name), 4) for name in ("median", "q1", "q3")},
+            "nodes_per_pass": round(self.nodes, 2),
+            "simulated_speedup": None if speedup is None else speedup.to_json(),
+            "simulated_alone_ms": self.simulated_alone_ms,
+            "simulated_ms": self.simulated_ms,
+            "tau_by_question": {question: round(tau, 3) for question, tau in self.by_question.items()},
+        }
+
+
+class Recorded:
+    """The drafter `trace`: says what the trace's own drafter said, from the beginning, whatever the target says."""
+
+    needs = Needs()
+
+    def __init__(self, traces: Sequence[Trace]) -> None:
+        self._said = {(trace.question, _clip(trace)): trace.draft_tokens for trace in traces}
+
+    def begin(self, requests: Sequence[Request]) -> list[list[int]]:
+        return [list(self._said.get((request.prompt, str(request.video)), ())) for request in requests]
+
+    def propose(self, states: Sequence[list[int]], budgets: Sequence[Budget]) -> list[Draft]:
+        return [
+            Draft(DraftTree.chain(state[: budget.nodes]))
+            for state, budget in zip(states, budgets, strict=True)
+        ]
+
+    def commit(self, states: Sequence[list[int]], verdicts: Sequence[Committed]) -> None:
+        for state, verdict in zip(states, verdicts, strict=True):
+            del state[: len(verdict.tokens)]
+
+    def end(self, states: Sequence[list[int]]) -> None:
+        """Nothing to free."""
+
+
+def replay(
+    traces: Sequence[Trace],
+    drafter: Drafter[Any],
+    policy: Policy,
+    costs: Costs,
+    tick: Callable[[], None] | None = None,
+) -> Replay:
+    """Let the drafter draft for every trace, in order."""
+    played = []
+    for trace in traces:
+        played.append(play(trace, drafter, policy, costs))
+        if tick is not None:
+            tick()
+    times = [found for entry in played if (found := entry.times(costs)) is not None]
+    complete = len(times) == len(played)
+    by_question: dict[str, list[int]] = {}
+    for entry in played:
+        counts = by_question.setdefault(entry.trace.question, [0, 0])
+        counts[0] += entry.tokens
+        counts[1] += entry.passes
+    return Replay(
+        traces=len(played),
+        tokens=sum(entry.tokens for entry in played),
+        passes=sum(entry.passes for entry in played),
+        tau=ratio([entry.tokens for entry in played], [entry.passes for entry in played]),
+        draft_ms=quartiles([1e3 * seconds for entry in played for seconds in entry.seconds] or [0.0]),
+        nodes=sum(sum(entry.nodes) for entry in played) / sum(len(entry.nodes) for entry in played),
+        simulated_speedup=ratio([alone for alone, _ in times], [ours for _, ours in times])
+        if complete
+        else None,
+        simulated_alone_ms=round(sum(alone for alone, _ in times) / len(times), 2) if complete else None,
+        simulated_ms=round(sum(ours for _, ours in times) / len(times), 2) if complete else None,
+        by_question={question: tokens / max(1, passes) for question, (tokens, passes) in by_question.items()},
+    )
+
+
+def play(trace: Trace, drafter: Drafter[Any], policy: Policy, costs: Costs) -> Played:
+    """One answer, pass by pass."""
+    text, played = trace.target_tokens, Played(trace)
+    (state,) = drafter.begin([Request(trace.question, _clip(trace), max_new_tokens=len(text))])
+    done = 0
+    while done < len(text):
+        reading = done == 0
+        draft = Draft(DraftTree.empty())
+        if not reading or policy.ride_along:
+            start = time.perf_counter()
+            # The last token is the target's own in any case: a node deeper than that can never be accepted.
+            (draft,) = drafter.propose([state], [Budget(policy.nodes)])
+            played.seconds.append(time.perf_counter() - start)
+        tree = worth_it(draft, costs) if policy.adaptive else draft.tree.first(policy.nodes)
+        path = walk_down(tree, text[done : len(text) - 1])
+        emitted = text[done : done + len(path) + 1]
+        drafter.commit([state], [Committed(tuple(path), emitted)])
+        done += len(emitted)
+        played.nodes.append(len(tree))
+        if not reading or policy.ride_along:
+            played.tokens += len(emitted)
+            played.passes += 1
+    drafter.end([state])
+    return played
+
+
+def worth_it(draft: Draft, costs: Costs) -> DraftTree:
+    """The nodes whose chance to be reached repays the wider pass."""
+    if not draft.reach:
+        return draft.tree
+    cost = CostModel()
+    for nodes in (1, 2, 3):
+        cost.verify.add(nodes, costs.verify + costs.per_node * nodes)
+    return draft.tree.keep(cost.worthwhile(draft.tree.parents, draft.reach))
+
+
+def _clip(trace: Trace) -> str:
+    return f"scene {trace.scene}"

@@ -1,0 +1,73 @@
+"""`crossdraft replay`: drafters and policies on recorded answers."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crossdraft.bench.outputs import check_writable, write_json
+from crossdraft.cli.reporting import console_for, progress
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def replay(
+    traces: Annotated[
+        Path, typer.Argument(help="Recorded answers, a JSON object a line.", show_default=False)
+    ],
+    drafter: Annotated[
+        str,
+        typer.Option(
+            help="memory, ngram, trace (the recorded drafter), or a union, choose or phased of these."
+        ),
+    ] = "memory",
+    nodes: Annotated[int, typer.Option(help="Most nodes of a draft tree.")] = 32,
+    adaptive: Annotated[
+        bool, typer.Option("--adaptive", help="Leave out nodes that do not repay their place.")
+    ] = False,
+    ride_along: Annotated[bool, typer.Option(help="Draft for the prefill's own pass too.")] = True,
+    prefill: Annotated[float | None, typer.Option(help="Milliseconds, where the traces hold none.")] = None,
+    step: Annotated[
+        float | None, typer.Option(help="Milliseconds of a pass over one token, likewise.")
+    ] = None,
+    verify: Annotated[float, typer.Option(help="V(2) / V(1).")] = 1.05,
+    per_node: Annotated[float, typer.Option(help="What each further node adds, in V(1).")] = 0.0,
+    draft_ms: Annotated[
+        float | None, typer.Option(help="Of a draft tree; as measured here by default.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON ('-' = stdout).")
+    ] = None,
+) -> None:
+    """Run a drafter on recorded answers: tokens per pass exactly, times simulated.
+
+    Greedy and online, in the order of the traces: nothing is known of an answer before it is over.
+    """
+    check_writable(json_file)
+    from rich.table import Table
+
+    from crossdraft.bench.replay import Costs, Policy, Recorded
+    from crossdraft.bench.replay import replay as run
+    from crossdraft.bench.traces import read_traces
+    from crossdraft.methods import Place, build
+
+    costs, policy = Costs(prefill, step, verify, per_node, draft_ms), Policy(nodes, ride_along, adaptive)
+    recorded = read_traces(traces)
+    place = Place(target=None, given={"trace": lambda: Recorded(recorded)})
+    with progress("replaying", len(recorded)) as tick:
+        found = run(recorded, build(drafter, place), policy, costs, lambda: tick(""))
+    table = Table("figure", "value", title=f"{drafter} on {found.traces} recorded answers")
+    table.add_row("τ, tokens per pass [95 % bootstrap over answers]", str(found.tau))
+    table.add_row("nodes per pass", f"{found.nodes:.1f}")
+    table.add_row("time of a draft, ms, measured here", f"{found.draft_ms.median:.3f}")
+    if found.simulated_speedup is not None:
+        table.add_row("target alone, ms, simulated", f"{found.simulated_alone_ms:.1f}")
+        table.add_row("with the drafter, ms, simulated", f"{found.simulated_ms:.1f}")
+        table.add_row("speedup, simulated", str(found.simulated_speedup))
+    else:
+        table.add_row("speedup, simulated", "needs --prefill and --step: the traces hold no times")
+    console_for(json_file).print(table)
+    settings = {"traces": traces.name, "drafter": drafter, "nodes": nodes, "adaptive": adaptive,
+                "ride_along": ride_along, "verify": verify, "per_node": per_node}  # fmt: skip
+    write_json({"settings": settings, **found.to_json()}, json_file)

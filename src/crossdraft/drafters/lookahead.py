@@ -1,0 +1,162 @@
+"""The drafter `lookahead`: the target drafts for itself, in rows of its own passes that would else be idle.
+
+Lookahead decoding (Fu et al. 2024). Beside the answer the target rewrites a window of guesses, all places at once, as
+a Jacobi iteration does. The window's levels are the last iterations, and read diagonally they are n-grams of the
+target's own making:
+
+    root ─ a1 ─ a2                level 0: `window` columns, the root is the first one's
+     │     │     │
+     b0    b1    b2               level 1 behind it, at the positions one further
+     │     │     │
+     c0    c1    c2               … `level - 1` of them; behind the last one new tokens n0 n1 n2 are read
+
+Every column is a text (root a1 b1 c1, then n1), so the window is a tree of probes. Each pass yields the n-grams
+(b0 c0 n0) behind the root, (b1 c1 n1) behind a1, and so on; then the oldest level goes and the window moves one
+place on: b1 b2 are the next level 0. The newest n-grams known behind the last token are the draft.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.probes import Probes
+from crossdraft.engine.request import Request
+from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft.errors import CrossdraftError
+
+WINDOW, LEVEL, GRAMS = 4, 4, 4  # on a CPU each row of a pass costs; a large GPU has room for 7, 5, 7 and more
+
+Levels = list[list[int]]
+
+
+@dataclass(eq=False)
+class Window:
+    """One answer: the window, and the n-grams seen so far, the newest of each token last."""
+
+    levels: Levels  # the first one without the root
+    pool: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    root: int | None = None  # unknown while the target reads
+    asked: bool = False  # the window is on its way through the target
+
+
+class LookaheadDrafter:
+    """Drafts n-grams that the target itself wrote in its spare rows.
+
+    Args:
+        encode: text to the target's tokens, without special ones; the window begins with those of the question.
+        window: columns, W in the paper.
+        level: length of the n-grams with their first token, N in the paper.
+        grams: how many are kept, and drafted, for each first token; G in the paper.
+        banned: ids that the target must not see as text.
+
+    Raises:
+        CrossdraftError: n-grams of one token.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[[str], Sequence[int]],
+        window: int = WINDOW,
+        level: int = LEVEL,
+        grams: int = GRAMS,
+        banned: Sequence[int] = (),
+    ) -> None:
+        if level < 2 or window < 1 or grams < 1:
+            raise CrossdraftError(
+                f"Lookahead needs a level of 2 or more, a window and grams of 1 or more; got level={level}, "
+                f"window={window}, grams={grams}."
+            )
+        self.encode = encode
+        self.window, self.level, self.grams = window, level, grams
+        self.banned = frozenset(banned)
+        self.filler = next(token for token in range(len(banned) + 1) if token not in self.banned)
+        # While it fills, the window has fewer levels and more columns.
+        widest = (filled * (window + level - 1 - filled) - 1 for filled in range(1, level))
+        self.needs = Needs(probes=max(widest))
+
+    def begin(self, requests: Sequence[Request]) -> list[Window]:
+        first = self.window + self.level - 3
+        return [Window([self._some(self.encode(request.prompt), first)]) for request in requests]
+
+    def propose(self, states: Sequence[Window], budgets: Sequence[Budget]) -> list[Draft]:
+        drafts = []
+        for state, budget in zip(states, budgets, strict=True):
+            known = state.pool.get(state.root, []) if state.root is not None else []
+            tree = DraftTree.from_paths(known[::-1]).first(budget.nodes)
+            if budget.on_token is not None and known:
+                for token in known[-1][: budget.nodes]:
+                    budget.on_token(token)
+            state.asked = True
+            drafts.append(Draft(tree, probes=probes_of(state.levels, len(tree))))
+        return drafts
+
+    def commit(self, states: Sequence[Window], verdicts: Sequence[Committed]) -> None:
+        for state, verdict in zip(states, verdicts, strict=True):
+            if state.asked and len(verdict.probe_top) == sum(map(len, state.levels)):
+                self._learn(state, verdict.tokens[0], [top[0] for top in verdict.probe_top])
+            state.asked = False
+            state.root = verdict.tokens[-1]
+
+    def end(self, states: Sequence[Window]) -> None:
+        """Nothing to free."""
+
+    def _learn(self, state: Window, first: int, read: Sequence[int]) -> None:
+        """The target wrote `first` behind the root, and `read` behind the window's tokens."""
+        found = [first, *read] if len(state.levels) == 1 else list(read[-len(state.levels[-1]) :])
+        if len(state.levels) == self.level - 1:
+            for start, gram in ngrams(state.root, state.levels, found):
+                self._keep(state.pool, start, gram)
+        usable = [self.filler if token in self.banned else token for token in found]
+        state.levels = moved_on([*state.levels, usable], self.level - 1)
+
+    def _keep(self, pool: dict[int, list[tuple[int, ...]]], start: int, gram: tuple[int, ...]) -> None:
+        if self.banned.isdisjoint(gram):
+            known = pool.setdefault(start, [])
+            if gram in known:
+                known.remove(gram)
+            known.append(gram)
+            del known[: -self.grams]
+
+    def _some(self, tokens: Sequence[int], count: int) -> list[int]:
+        """The first guesses: any tokens will do, for the target soon rewrites them."""
+        fit = [token for token in tokens if token not in self.banned] or [self.filler]
+        return [fit[i % len(fit)] for i in range(count)]
+
+
+def probes_of(levels: Levels, nodes: int) -> Probes | None:
+    """The window as probes behind a tree of so many nodes, level by level; `None` if it has no place but the root's.
+
+    >>> probes_of([[1], [5, 6]], 0)
+    Probes(tokens=(1, 5, 6), parents=(-1, -1, 0), top=1)
+    """
+    first, *later = levels
+    row = [ROOT, *range(nodes, nodes + len(first))]  # the probe at each column, level by level
+    parents = row[:-1]
+    for level in later:
+        parents += row[: len(level)]
+        row = list(range(nodes + len(parents) - len(level), nodes + len(parents)))
+    tokens = tuple(token for level in levels for token in level)
+    return Probes(tokens, tuple(parents), top=1) if tokens else None
+
+
+def ngrams(root: int | None, levels: Levels, found: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+    """Each column's first token with what follows it.
+
+    >>> ngrams(7, [[1], [5, 6]], [8, 9])
+    [(7, (5, 8)), (1, (6, 9))]
+    """
+    columns = zip([root, *levels[0]], zip(*levels[1:], found, strict=True), strict=True)
+    return [(start, gram) for start, gram in columns if start is not None]
+
+
+def moved_on(levels: Levels, most: int) -> Levels:
+    """The window behind the next root: at most so many levels, the oldest of too many goes.
+
+    >>> moved_on([[1, 2], [5, 6, 7]], 2)
+    [[2], [6, 7]]
+    >>> moved_on([[1], [5, 6], [8, 9]], 2)
+    [[6], [8, 9]]
+    """
+    if len(levels) <= most:
+        return [level[1:] for level in levels]
+    return [levels[1][1:], *levels[2:]]

@@ -1,0 +1,238 @@
+"""What `cascade` and `pyramid` share: a cheap drafter's words are read by a better one before the target sees them.
+
+The cheap one writes a few tokens; the better one's model reads them in one pass, keeps those that it agrees to, and
+adds one of its own; the cheap one goes on behind that. So the better one writes in fewer passes.
+
+The cheap one is told the better one's text as if it were committed, but on trial: where the target goes another way,
+it is made to forget. That needs its state to be one of those that `take_back` knows.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from crossdraft.drafters.independent import IndependentDrafter, Writing, common_prefix
+from crossdraft.drafters.memory.drafter import MemoryDrafter, Recollection
+from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.union import all_needs
+from crossdraft.engine.accept import as_wide
+from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import sample_one, warp
+from crossdraft.engine.target import Chunk
+from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft.errors import CrossdraftError
+
+AHEAD = 5  # tokens that the cheap one writes between two passes of the better one
+
+Keeps = Callable[[Tensor, int, Tensor], bool]
+"""(p, token, q): whether the better one, of distribution p [V], lets stand a token that was drawn from q [V]."""
+
+
+@dataclass(eq=False)
+class Overseen:
+    """One answer: the better drafter's text, the cheap one's state, and the answer as the cheap one was told it."""
+
+    writing: Writing
+    inner: Any
+    told: list[int] = field(default_factory=list)
+
+
+class OverseenDrafter:
+    """Drafts a chain that `inner` writes and `outer` corrects.
+
+    Args:
+        outer: the better drafter, of the target's own vocabulary.
+        inner: the cheaper one; of a tree, its main path is read.
+        keeps: what `outer` lets stand beside the token it would have taken itself, which in a greedy answer always
+            stands. When sampling it must not look at a token that was drawn: see `pyramid`.
+        ahead: most tokens that `inner` writes between two passes of `outer`.
+
+    Raises:
+        CrossdraftError: `outer` is no model that can read along, or `inner` cannot take back what it was told.
+    """
+
+    def __init__(self, outer: Drafter[Any], inner: Drafter[Any], keeps: Keeps, ahead: int = AHEAD) -> None:
+        if not isinstance(outer, IndependentDrafter):
+            raise CrossdraftError(
+                "The first drafter of a cascade or pyramid must be a model of the target's own vocabulary, such as "
+                "event, blind or view."
+            )
+        if not isinstance(inner, FORGETFUL):
+            raise CrossdraftError(
+                "The second drafter of a cascade or pyramid must be able to take words back: ngram, memory, a model of "
+                "the target's own vocabulary, or another cascade or pyramid."
+            )
+        self.outer = outer
+        self.inner = inner
+        self.keeps = keeps
+        self.ahead = ahead
+        self.needs = all_needs([outer.needs, inner.needs])
+
+    @torch.inference_mode()
+    def begin(self, requests: Sequence[Request]) -> list[Overseen]:
+        pairs = zip(self.outer.begin(requests), self.inner.begin(requests), strict=True)
+        return [Overseen(writing, inner) for writing, inner in pairs]
+
+    @torch.inference_mode()
+    def propose(self, states: Sequence[Overseen], budgets: Sequence[Budget]) -> list[Draft]:
+        return [self.draft(state, budget) for state, budget in zip(states, budgets, strict=True)]
+
+    def commit(self, states: Sequence[Overseen], verdicts: Sequence[Committed]) -> None:
+        # The inner one is told with the next draft: most of what the target says it knows by then.
+        self.outer.commit([state.writing for state in states], verdicts)
+
+    def end(self, states: Sequence[Overseen]) -> None:
+        for state in states:
+            self.tell(state, state.writing.committed)  # what it remembers must be what was said
+        self.inner.end([state.inner for state in states])
+        self.outer.end([state.writing for state in states])
+
+    def draft(self, state: Overseen, budget: Budget) -> Draft:
+        """Continue the outer one's tail until the budget, the end of the answer, or the stop signal."""
+        text, eos = state.writing, self.outer.model.eos
+        reach = math.prod(text.confidences[: budget.nodes])
+        while len(text.tail) < budget.nodes and reach >= budget.min_confidence and not budget.stopped:
+            if (text.tail and text.tail[-1] in eos) or self.room(text) == 0:
+                break
+            before = len(text.tail)
+            self._write(state, budget)
+            reach *= math.prod(text.confidences[before:])
+            show(text.tail[before:], budget)
+        # Written it is; what remains is to wrap it up.
+        return self.outer.propose([text], [Budget(min(budget.nodes, len(text.tail)))])[0]
+
+    def suggest(self, state: Overseen, nodes: int, stop: Callable[[], bool] | None) -> Draft:
+        """What the inner one writes behind the outer one's text: the main path of its draft."""
+        if nodes == 0:
+            return Draft(DraftTree.empty())
+        self.tell(state, [*state.writing.committed, *state.writing.tail])
+        return main_path(self.inner.propose([state.inner], [Budget(nodes, stop=stop)])[0])
+
+    def tell(self, state: Overseen, text: Sequence[int]) -> None:
+        """Make this the answer that the inner one knows."""
+        agreed = common_prefix(state.told, text)
+        if agreed < len(state.told):
+            take_back(state.inner, len(state.told) - agreed)
+        if agreed < len(text):
+            self.inner.commit([state.inner], [Committed((), tuple(text[agreed:]))])
+        state.told = list(text)
+
+    def room(self, text: Writing) -> int:
+        """How many more tokens fit into the outer one's context."""
+        return max(0, self.outer.model.context - text.prompt_length - len(text.committed) - len(text.tail))
+
+    def _write(self, state: Overseen, budget: Budget) -> None:
+        """One pass of the outer one over the inner one's words: append those that stand, and one of its own."""
+        text = state.writing
+        written = [*text.committed, *text.tail]
+        missing = written[len(text.fed) :]
+        words = DraftTree.empty()
+        if missing:  # else only the prompt was read, and its own logits are there already
+            most = min(self.ahead, budget.nodes - len(text.tail) - 1, self.room(text))
+            words = self.suggest(state, most, budget.stop).tree
+            words = readable(words, self.outer.model.vocab_size)
+            row = slice(0, 1)
+            text.rows = self.outer.model.extend(
+                text.cache, row, [Chunk(torch.tensor(missing))], [DraftTree.chain(words.tokens)]
+            ).logits[0]
+            text.fed = written
+        kept = self._correct(text, words)
+        text.cache.keep(0, range(kept))
+        text.fed = [*text.fed, *words.tokens[:kept]]
+        text.rows = text.rows[kept:]
+
+    def _correct(self, text: Writing, words: DraftTree) -> int:
+        """Append to the tail until the outer one says something else; returns how many words stood."""
+        for place, word in enumerate(words.tokens):
+            if self._choose(text, text.rows[place], word, law_of(words, place)) != word:
+                return place
+            if word in self.outer.model.eos:
+                return place  # it stands, but nothing is read behind it, itself neither
+        self._choose(text, text.rows[len(words)])
+        return len(words)
+
+    def _choose(self, text: Writing, logits: Tensor, word: int = -1, law: Tensor | None = None) -> int:
+        """Append one token, `word` if it may stand there, from the outer one's logits [V]."""
+        logits = logits + self.outer.banned
+        scores = warp(logits, text.sampling, [*text.context, *text.committed, *text.tail])
+        q = None
+        if word >= 0:
+            q = point_mass(word, scores) if law is None else law.to(scores)
+        if text.sampling.greedy:
+            token = int(scores.argmax())
+            if q is not None and word != token and self.keeps(scores.softmax(-1), word, q):
+                token = word
+            confidence = math.exp(logits[token] - logits.logsumexp(-1))
+        else:
+            stands = q is not None and self.keeps(scores, word, q)
+            q = q if stands and q is not None else scores
+            token = word if stands else sample_one(q, text.generator)
+            confidence = float(q[token])
+            text.dists.append(q)
+        text.tail.append(token)
+        text.confidences.append(confidence)
+        return token
+
+
+FORGETFUL = (NgramDrafter, MemoryDrafter, IndependentDrafter, OverseenDrafter)
+
+
+def take_back(state: object, count: int) -> None:
+    """Make a drafter forget the last `count` tokens that it was told; other ones follow, or the end.
+
+    Raises:
+        CrossdraftError: it is not known how.
+    """
+    match state:
+        case list():  # ngram: prompt and answer
+            del state[len(state) - count :]
+        case Recollection():
+            del state.written[len(state.written) - count :]
+        case Writing():
+            state.committed = state.committed[: len(state.committed) - count]
+            # Its cache is cut at the next commit, as far as that differs.
+            state.tail, state.stale, state.confidences, state.dists = [], [], [], []
+        case Overseen():
+            take_back(state.writing, count)
+        case _:
+            raise CrossdraftError(f"A drafter of state {type(state).__name__} cannot take words back.")
+
+
+def main_path(draft: Draft) -> Draft:
+    """The chain of first children, with its distributions and chances."""
+    if draft.tree.is_chain:
+        return draft
+    path: list[int] = []
+    while children := draft.tree.children(path[-1] if path else ROOT):
+        path.append(children[0])
+    return Draft(draft.tree.keep(path), tuple(draft.reach[node] for node in path) if draft.reach else ())
+
+
+def show(tokens: Sequence[int], budget: Budget) -> None:
+    """Tell whoever watches."""
+    if budget.on_token is not None:
+        for token in tokens:
+            budget.on_token(token)
+
+
+def readable(words: DraftTree, vocabulary: int) -> DraftTree:
+    """As much of a chain as a model of this many tokens has words for; drawn ones must all be among them."""
+    strange = (place for place, token in enumerate(words.tokens) if token >= vocabulary)
+    return as_wide(words.first(next(strange, len(words))), vocabulary)
+
+
+def law_of(words: DraftTree, place: int) -> Tensor | None:
+    """[V] what a word was drawn from; `None` if it was chosen for certain."""
+    row = words.drawn_from[place]
+    return None if words.dists is None or row < 0 else words.dists[row]
+
+
+def point_mass(token: int, like: Tensor) -> Tensor:
+    """[V] all on one token."""
+    return F.one_hot(torch.tensor(token, device=like.device), like.shape[-1]).to(like)

@@ -1,0 +1,93 @@
+"""The drafter `view`: the target itself, seeing fewer frames of the clip. Hidden drafting without an event camera.
+
+Reading is what costs a video model its time, and most of that is frames. The same weights behind a prompt of one or two
+frames have read, and written a draft, while the target still reads all of them; and nobody knows better than the
+target itself how it would put things. While hidden it pays; in later rounds it writes as slowly as the target, so
+something cheap should take over: `phased:view,ngram`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Prompt, Target
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from crossdraft.video.preprocess import FrameSpec
+
+FRAMES = 2
+
+
+@dataclass(frozen=True)
+class FewerFrames:
+    """Turns a request into the inputs of a video VLM, with `frames` frames of the clip.
+
+    Every family counts its placeholders from the frames it is given (`video.inputs`), so a prompt of fewer frames is
+    simply shorter.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    spec: "FrameSpec | None"
+    frames: int = FRAMES
+
+    def __call__(self, request: Request) -> Prompt:
+        from crossdraft.video.inputs import model_inputs
+
+        if request.inputs is not None:
+            raise CrossdraftError(
+                "The drafter 'view' cannot take frames out of ready-made inputs; give the request a clip."
+            )
+        if request.video is None:
+            raise CrossdraftError("The request has no video; give the path of a clip.")
+        frames, times_s = sampled(request.video, self.frames)
+        inputs = model_inputs(self.model.config, self.tokenizer, self.spec, frames, times_s, request.prompt)
+        ids = inputs.pop("input_ids")[0]
+        return Prompt(ids, inputs)
+
+
+def sampled(video: object, count: int) -> tuple[Tensor, np.ndarray]:
+    """`count` frames [count, H, W, 3] of a clip, evenly spread, and their times [count] in seconds."""
+    from crossdraft.video.read import read_frames
+
+    if isinstance(video, str | Path):
+        frames, times_s = read_frames(video, max(count, 3))
+    else:
+        frames = torch.as_tensor(np.asarray(video))
+        times_s = np.arange(len(frames), dtype=np.float64)
+    chosen = spread(len(frames), count)
+    return frames[chosen], times_s[chosen]
+
+
+def spread(total: int, count: int) -> list[int]:
+    """First and last included, as `read_frames` does it; a single one from the middle.
+
+    >>> spread(8, 2), spread(8, 3), spread(8, 1), spread(2, 3)
+    ([0, 7], [0, 3, 7], [3], [0, 0, 1])
+    """
+    if count == 1:
+        return [(total - 1) // 2]
+    return np.linspace(0, total - 1, count).astype(int).tolist()
+
+
+def view_of(
+    target: Target, prepare: Callable[[Request], Prompt], banned: Sequence[int] = ()
+) -> IndependentDrafter:
+    """A second adapter over a target's network, which it shares, with a prompt of its own.
+
+    Args:
+        target: whose weights draft.
+        prepare: makes the cheaper prompt, such as `FewerFrames`.
+        banned: ids that must never be drafted.
+    """
+    same = Target(target.model, prepare, target.decode, tuple(target.eos), tuple(target.reserved))
+    return IndependentDrafter(same, banned, sees=True)

@@ -1,0 +1,67 @@
+"""Probe rows: further inputs of a target pass that nobody verifies; only what the target says behind them is wanted.
+
+    root ─┬─ 0:"a" ─┬─ 1:"car"        the draft tree
+          │         └─ 3:"?"          a probe behind node 0,
+          └─ 2:"is" ─ 4:"red"         and two in a row behind the root
+
+Probes are numbered on behind the tree, as if they were further nodes of it, and fed that way: a probe stands at the
+position behind its parent and sees the committed text, its ancestors and itself; no node sees a probe, for a node's
+ancestors are nodes. They are never accepted and never stay in the cache. Lookahead's window, PaSS's look-ahead tokens
+and mask tokens are such rows.
+"""
+
+from dataclasses import dataclass, replace
+
+from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft.errors import CrossdraftError
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Tokens to feed behind a draft tree of n nodes.
+
+    Args:
+        tokens: [m] ids of the target. Learned look-ahead embeddings must be rows of its embedding table.
+        parents: [m] what each stands behind: -1 the root, 0 … n-1 a node, n + j probe j, which comes before it.
+        top: how many of the likeliest ids behind each are wanted; 0 = the whole logits, which stay in this process.
+
+    Raises:
+        CrossdraftError: lengths differ, or a parent is none.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    top: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.parents) or min(self.parents, default=ROOT) < ROOT or self.top < 0:
+            raise CrossdraftError(
+                f"Probes need one parent of -1 or more per token, and a top of 0 or more; got {len(self.tokens)} "
+                f"tokens, parents {self.parents}, top {self.top}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def behind(self, tree: DraftTree) -> DraftTree:
+        """What is fed: the nodes of `tree`, then the probes.
+
+        Raises:
+            CrossdraftError: a probe stands behind one that comes later.
+        """
+        return DraftTree(tree.tokens + self.tokens, tree.parents + self.parents)
+
+    def moved(self, old: DraftTree, new: DraftTree) -> "Probes | None":
+        """The probes behind the same texts of another tree; `None` if one of these texts is not in it."""
+        if new is old:
+            return self
+        texts = {tuple(new.path_tokens(node)): node for node in range(ROOT, len(new))}
+        parents: list[int] = []
+        for parent in self.parents:
+            if parent >= len(old):
+                parents.append(parent - len(old) + len(new))
+            elif (text := tuple(old.path_tokens(parent))) in texts:
+                parents.append(texts[text])
+            else:
+                return None
+        return replace(self, parents=tuple(parents))

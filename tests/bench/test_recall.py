@@ -1,0 +1,36 @@
+"""How long a memory takes."""
+
+import json
+from itertools import islice
+
+import pytest
+
+from crossdraft.bench.recall import LENGTH, made_answers, measure_recall
+from crossdraft.cli.main import main
+from crossdraft.errors import CrossdraftError
+
+
+def test_it_is_full_before_it_is_timed():
+    found = measure_recall(tokens=1000, nodes=4, drafts=5)
+    assert found.tokens == 1000
+    assert found.draft.median > 0
+    assert found.megabytes == pytest.approx((1000 * 8 + 6 * 8 * (1000 + 1024)) / 1e6)
+
+
+def test_made_up_answers_share_text_and_are_the_same_every_time():
+    first, again = (list(islice(made_answers(0), 50)) for _ in range(2))
+    assert first == again
+    assert all(len(answer) == LENGTH for _, answer in first)
+    tokens = [token for _, answer in first for token in answer]
+    assert len(set(tokens)) < 0.7 * len(tokens)
+
+
+def test_too_few_tokens_measure_nothing():
+    with pytest.raises(CrossdraftError, match="12 tokens"):
+        measure_recall(12)
+
+
+def test_the_command(tmp_path, capsys):
+    assert main(["bench", "memory", "--tokens", "2000", "--json", str(tmp_path / "a.json")]) == 0
+    assert "2,000 tokens" in capsys.readouterr().out
+    assert json.loads((tmp_path / "a.json").read_text())["tokens"] == 2000

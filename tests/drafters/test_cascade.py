@@ -1,0 +1,224 @@
+"""A cascade drafts what its model would have drafted alone, in fewer passes, whoever drafts for the model."""
+
+import pytest
+import torch
+
+from crossdraft.drafters.cascade import CascadeDrafter
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.memory.drafter import MemoryDrafter
+from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.overseen import main_path, readable, take_back
+from crossdraft.drafters.phased import PhasedDrafter
+from crossdraft.engine.cache import KVCache
+from crossdraft.engine.conformance import full_forward
+from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import load_drafter, tokenizer_of
+
+QUESTIONS = ("Describe the scene.", "What is the vehicle in front doing?")
+LENGTH = 12
+GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=3)
+
+
+@pytest.fixture(scope="module")
+def twin() -> IndependentDrafter:
+    """The reference pair's blind twin: it asks for nothing but a question."""
+    return load_drafter("blind", "cpu", "float64")
+
+
+class Prophet(NgramDrafter):
+    """Knows a text, and says the word before in place of every fourth. Its state is what it was told, nothing else."""
+
+    def __init__(self, text, wrong=4):
+        super().__init__(lambda question: [])
+        self.text, self.wrong = text, wrong
+
+    def propose(self, states, budgets):
+        drafts = []
+        for told, budget in zip(states, budgets, strict=True):
+            places = range(len(told), min(len(told) + budget.nodes, len(self.text)))
+            drafts.append(Draft(DraftTree.chain([self.word(i) for i in places])))
+        return drafts
+
+    def word(self, i):
+        return self.text[i - (i % self.wrong == self.wrong - 1)]
+
+
+def written_alone(twin, question):
+    (state,) = twin.begin([Request(question, max_new_tokens=64)])
+    return twin.propose([state], [Budget(LENGTH)])[0].tree.tokens
+
+
+def inners(twin, question):
+    tokenizer = tokenizer_of("reference")
+    ngram = NgramDrafter(lambda text: tokenizer.encode(text, add_special_tokens=False))
+    prophet = Prophet(written_alone(twin, question))
+    memory = MemoryDrafter()
+    (state,) = memory.begin([Request(question)])
+    memory.commit([state], [Committed((), prophet.text)])
+    memory.end([state])
+    return {
+        "ngram": ngram,
+        "prophet": prophet,
+        "liar": Prophet(prophet.text, wrong=1),
+        "memory": memory,
+        "model": IndependentDrafter(twin.model),
+        "nested": CascadeDrafter(IndependentDrafter(twin.model), prophet, ahead=2),
+    }
+
+
+def rounds(drafter, twin, question, sampling=GREEDY):
+    """What is drafted where, twice over, the target takes five words and puts the next best in place of the sixth."""
+    request = Request(question, max_new_tokens=64, sampling=sampling)
+    prompt, answer, drafts = twin.model.prepare(request), (), []
+    (state,) = drafter.begin([request])
+    for _ in range(3):
+        drafts += drafter.propose([state], [Budget(LENGTH)])
+        first = drafts[-1].tree.tokens
+        if len(first) <= 5:
+            break
+        best = full_forward(twin.model, prompt, (*answer, *first[:5])).topk(2).indices.tolist()
+        tokens = (*first[:5], next(token for token in best if token != first[5]))
+        answer += tokens
+        drafter.commit([state], [Committed((0, 1, 2, 3, 4), tokens)])
+    return drafts, state, answer
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("inner", ["ngram", "prophet", "liar", "memory", "model", "nested"])
+def test_the_draft_is_the_one_the_model_writes_alone(twin, question, inner):
+    alone, _, _ = rounds(twin, twin, question)
+    cascade = CascadeDrafter(twin, inners(twin, question)[inner])
+    together, _, _ = rounds(cascade, twin, question)
+    assert [draft.tree.tokens for draft in together] == [draft.tree.tokens for draft in alone]
+    for ours, its in zip(together, alone, strict=True):
+        assert ours.reach == pytest.approx(its.reach)
+
+
+def test_a_planted_bug_in_the_bookkeeping_is_seen(twin, monkeypatch):
+    """The control: keeping one word too few of what stood must change the draft."""
+    cascade = CascadeDrafter(twin, Prophet(written_alone(twin, QUESTIONS[0])))
+    honest, _, _ = rounds(cascade, twin, QUESTIONS[0])
+    keep = KVCache.keep
+    monkeypatch.setattr(KVCache, "keep", lambda cache, row, path: keep(cache, row, path[:-1]))
+    planted, _, _ = rounds(cascade, twin, QUESTIONS[0])
+    assert planted[0].reach != pytest.approx(honest[0].reach)
+
+
+def test_passes_by_hand(twin, monkeypatch):
+    """The first word comes from the prompt. Of the words 1 2 3' 4 5 the third is wrong: three more in one pass."""
+    text = written_alone(twin, QUESTIONS[0])
+    widths = []
+    extend = twin.model.extend
+
+    def counted(cache, rows, chunks, trees, capture=()):
+        widths.append((len(chunks[0].tokens), len(trees[0])))
+        return extend(cache, rows, chunks, trees, capture)
+
+    cascade = CascadeDrafter(twin, Prophet(text, wrong=4), ahead=5)
+    (state,) = cascade.begin([Request(QUESTIONS[0], max_new_tokens=64)])
+    monkeypatch.setattr(twin.model, "extend", counted)
+    (draft,) = cascade.propose([state], [Budget(9)])
+    assert draft.tree.tokens == text[:9]
+    # words 1 … 5 are read behind word 0, where word 3 is wrong; 4 … 8 behind 3, where 7 is; then word 8 alone
+    assert widths == [(1, 5), (1, 4), (1, 0)]
+    assert state.told == list(text[:4])  # the last pass had room for its own word alone: nobody was asked
+
+
+def test_words_told_on_trial_are_taken_back(twin):
+    prophet = Prophet(written_alone(twin, QUESTIONS[0]))
+    cascade = CascadeDrafter(twin, prophet)
+    _, state, answer = rounds(cascade, twin, QUESTIONS[0])
+    cascade.propose([state], [Budget(8)])
+    assert state.inner == state.told == [*answer, *state.writing.tail[: len(state.told) - len(answer)]]
+    assert len(state.told) > len(answer)
+    cascade.end([state])
+    assert state.inner == list(answer)
+
+
+@pytest.mark.parametrize("inner", ["ngram", "memory", "model", "nested"])
+def test_whoever_took_words_back_drafts_as_if_never_told(twin, inner):
+    drafter = inners(twin, QUESTIONS[0])[inner]
+    text = written_alone(twin, QUESTIONS[0])
+    drafts = []
+    for trial in ((), text[3:9]):
+        (state,) = drafter.begin([Request(QUESTIONS[0], max_new_tokens=64)])
+        drafter.commit([state], [Committed((), text[:3])])
+        if trial:
+            drafter.commit([state], [Committed((), trial)])
+            drafter.propose([state], [Budget(4)])
+            take_back(state, len(trial))
+        drafter.commit([state], [Committed((), (text[3] + 1,))])
+        drafts += drafter.propose([state], [Budget(6)])
+    assert drafts[0].tree.tokens == drafts[1].tree.tokens
+
+
+def test_a_sampled_draft_is_the_models_own(twin):
+    alone, _, _ = rounds(twin, twin, QUESTIONS[0], WARM)
+    cascade = CascadeDrafter(twin, Prophet(written_alone(twin, QUESTIONS[0])), early=2)
+    together, _, _ = rounds(cascade, twin, QUESTIONS[0], WARM)
+    for ours, its in zip(together, alone, strict=True):
+        assert ours.tree.tokens == its.tree.tokens
+        assert torch.equal(ours.tree.dists, its.tree.dists)
+
+
+def test_the_later_words_are_the_cheap_ones(twin):
+    text = written_alone(twin, QUESTIONS[0])
+    cascade = CascadeDrafter(twin, Prophet(text, wrong=1), early=3)
+    (state,) = cascade.begin([Request(QUESTIONS[0], max_new_tokens=64)])
+    shown = []
+    (draft,) = cascade.propose([state], [Budget(6, on_token=shown.append)])
+    assert draft.tree.tokens == (*text[:3], *text[2:5]) == tuple(shown)
+    assert draft.reach[3:] == pytest.approx([draft.reach[2] * 0.7**k for k in (1, 2, 3)])
+    cascade.commit([state], [Committed((0, 1, 2, 3), (*draft.tree.tokens[:4], 7))])
+    cascade.propose([state], [Budget(2)])
+    assert state.inner[:5] == [*draft.tree.tokens[:4], 7]
+
+
+def test_leniency_by_hand(twin):
+    keeps = CascadeDrafter(twin, Prophet(()), leniency=2.0).keeps
+    p = torch.tensor([0.5, 0.25, 0.2, 0.05])
+    assert [keeps(p, token, p) for token in range(4)] == [True, True, False, False]
+    exact = CascadeDrafter(twin, Prophet(())).keeps
+    assert not any(exact(p, token, p) for token in range(4))  # the best one stands without being asked about
+
+
+def test_with_boundless_leniency_the_cheap_words_stand(twin):
+    text = written_alone(twin, QUESTIONS[0])
+    cascade = CascadeDrafter(twin, Prophet(text, wrong=3), leniency=1e300)
+    (state,) = cascade.begin([Request(QUESTIONS[0], max_new_tokens=64)])
+    (draft,) = cascade.propose([state], [Budget(7)])
+    assert draft.tree.tokens[:6] == (*text[:2], text[1], *text[3:5], text[4])
+
+
+def test_of_a_tree_the_main_path_is_read():
+    tree = DraftTree((5, 6, 7, 8), (-1, -1, 0, 2))
+    draft = main_path(Draft(tree, (0.6, 0.3, 0.5, 0.4)))
+    assert (draft.tree.tokens, draft.reach) == ((5, 7, 8), (0.6, 0.5, 0.4))
+    assert draft.tree.is_chain
+
+
+def test_words_that_the_model_lacks_are_not_read():
+    assert readable(DraftTree.chain([3, 9, 4]), 9).tokens == (3,)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda twin: CascadeDrafter(NgramDrafter(list), twin),
+            "must be a model of the target's own vocabulary",
+        ),
+        (lambda twin: CascadeDrafter(twin, PhasedDrafter(twin, twin)), "take words back"),
+        (lambda twin: CascadeDrafter(twin, twin, leniency=0.5), "leniency is 0.5"),
+        (lambda twin: CascadeDrafter(twin, twin, leniency=float("nan")), "leniency is nan"),
+        (lambda twin: CascadeDrafter(twin, twin, early=0), "early is 0"),
+        (lambda twin: take_back(None, 1), "cannot take words back"),
+    ],
+)
+def test_nonsense_is_one_clear_sentence(twin, make, said):
+    with pytest.raises(CrossdraftError, match=said):
+        make(twin)

@@ -1,0 +1,205 @@
+"""Probe rows: the target answers behind them, and nothing else notices that they are there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import pytest
+import torch
+from torch import Tensor
+
+from crossdraft.engine.conformance import full_forward
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.placement import Inline
+from crossdraft.engine.probes import Probes
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.tree import DraftTree
+from crossdraft.engine.wire import pack_draft, unpack_draft
+from crossdraft.errors import CrossdraftError
+from tests.engine.zoo import ZOO, as_target
+
+REQUESTS = [Request("x" * i, max_new_tokens=5 + 3 * i) for i in range(1, 4)]
+BRANCHES = (-1, 0, -1)  # a right token, one behind it, and a wrong one: the accepted path is not in front
+BEHIND = (-1, 3, 0, 5, 2, 1)  # root, a probe, node 0, a probe of a node, nodes 2 and 1
+IDS = tuple(range(60, 66))
+
+
+@dataclass(eq=False)
+class Asked:
+    """One answer so far, and for every round what was committed before, what was fed, what came back."""
+
+    truth: tuple[int, ...]
+    tokens: list[int] = field(default_factory=list)
+    last: Draft | None = None
+    rounds: list[tuple[list[int], Draft, Committed]] = field(default_factory=list)
+
+
+class Asking:
+    """Knows the answer, drafts some of it in a tree of two branches, and probes all over that tree."""
+
+    def __init__(self, truths: Sequence[tuple[int, ...]], top: int = 0, *, probing: bool = True) -> None:
+        self.truths = {len(truth): truth for truth in truths}
+        self.top, self.probing = top, probing
+        self.needs = Needs(probes=len(IDS))
+        self.states: list[Asked] = []
+
+    def begin(self, requests: Sequence[Request]) -> list[Asked]:
+        states = [Asked(self.truths[request.max_new_tokens]) for request in requests]
+        self.states += states
+        return states
+
+    def propose(self, states: Sequence[Asked], budgets: Sequence[Budget]) -> list[Draft]:
+        for state, budget in zip(states, budgets, strict=True):
+            one, two = (*state.truth[len(state.tokens) :], 50, 51)[:2]
+            tree = DraftTree((one + 1, two, one), BRANCHES) if budget.nodes >= 3 else DraftTree.empty()
+            parents = BEHIND if len(tree) else (-1, 0, 1, 2, 3, 4)
+            state.last = Draft(tree, probes=Probes(IDS, parents, self.top) if self.probing else None)
+        return [state.last for state in states]
+
+    def commit(self, states: Sequence[Asked], verdicts: Sequence[Committed]) -> None:
+        for state, verdict in zip(states, verdicts, strict=True):
+            if state.last is not None:
+                state.rounds.append((list(state.tokens), state.last, verdict))
+            state.last = None
+            state.tokens += verdict.tokens
+
+    def end(self, states: Sequence[Asked]) -> None:
+        pass
+
+
+def decoder(target, drafter, **options):
+    cost = CostModel()
+    return Decoder(target, Inline(drafter, cost, "before"), cost=cost, adaptive=False, **options)
+
+
+def answers(target, drafter, requests=REQUESTS, **options):
+    return [answer.tokens for answer in decoder(target, drafter, **options).generate(requests)]
+
+
+@pytest.fixture(scope="module")
+def target():
+    return as_target(*ZOO["video_llava"]())
+
+
+@pytest.fixture(scope="module")
+def alone(target):
+    return [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", ZOO)
+def test_a_probe_is_answered_as_if_its_text_stood_alone(name, batch):
+    target = as_target(*ZOO[name]())
+    alone = [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    drafter = Asking(alone)
+    assert answers(target, drafter, max_batch=batch) == alone
+    assert any(verdict.path == (2,) for _, _, verdict in drafter.states[-1].rounds)
+    for request, state in zip(REQUESTS, drafter.states, strict=True):
+        prompt = target.prepare(request)
+        for before, draft, verdict in (state.rounds[0], state.rounds[-1]):  # riding along, and in a round
+            texts = [draft.fed.path_tokens(len(draft.tree) + probe) for probe in range(len(IDS))]
+            with torch.inference_mode():
+                expected = torch.stack([full_forward(target, prompt, [*before, *text]) for text in texts])
+            assert (verdict.probe_logits - expected).abs().max() < 1e-10
+
+
+def test_a_node_that_sees_a_probe_is_seen(target, alone, monkeypatch):
+    """The control of the test above."""
+
+    class Leaky(DraftTree):
+        @cached_property
+        def visible(self) -> Tensor:
+            mask = DraftTree(self.tokens, self.parents).visible.clone()
+            mask[:, -1] = True
+            return mask
+
+    monkeypatch.setattr(
+        Probes, "behind", lambda self, tree: Leaky(tree.tokens + self.tokens, tree.parents + self.parents)
+    )
+    assert answers(target, Asking(alone)) != alone
+
+
+def test_without_probes_the_same_rows_are_fed(target, alone, monkeypatch):
+    fed, extend = [], target.extend
+    monkeypatch.setattr(target, "extend", lambda *given: fed.append(given[3]) or extend(*given))
+    drafter = Asking(alone, probing=False)
+    assert answers(target, drafter) == alone
+    proposed = {id(draft.tree) for state in drafter.states for _, draft, _ in state.rounds}
+    assert proposed <= {id(tree) for trees in fed for tree in trees}
+    assert all(told.probe_logits is None for state in drafter.states for _, _, told in state.rounds)
+
+
+def test_the_top_ids_come_without_the_logits(target, alone):
+    full, ids = Asking(alone), Asking(alone, top=2)
+    assert answers(target, full, REQUESTS[:1]) == answers(target, ids, REQUESTS[:1]) == alone[:1]
+    for (_, _, whole), (_, _, short) in zip(full.states[0].rounds, ids.states[0].rounds, strict=True):
+        assert short.probe_logits is None
+        assert short.probe_top == tuple(map(tuple, whole.probe_logits.topk(2).indices.tolist()))
+
+
+def test_sampled_answers_do_not_change_with_probes(target, alone):
+    """The same draft and the same seed draw the same tokens, probed or not."""
+    requests = [replace(request, sampling=Sampling(temperature=1.0, seed=3)) for request in REQUESTS]
+    probed, plain = Asking(alone), Asking(alone, probing=False)
+    assert answers(target, probed, requests) == answers(target, plain, requests)
+
+
+def test_the_cache_has_room_for_a_draft_and_its_probes(target, alone):
+    """46 tokens of prompt, 14 of answer, 3 nodes and the root would be 64 positions, the probes left out."""
+    decoding = decoder(target, Asking(alone), nodes=3, hidden_nodes=3)
+    decoding.cache = target.new_cache(1, capacity=1)
+    assert [answer.tokens for answer in decoding.generate(REQUESTS[2:])] == alone[2:]
+
+
+def test_more_probes_than_announced_are_refused(target, alone):
+    drafter = Asking(alone)
+    drafter.needs = Needs(probes=5)
+    with pytest.raises(CrossdraftError, match="6 probes and announced 5"):
+        answers(target, drafter)
+
+
+def test_probes_beyond_the_context_are_not_fed(target, alone, monkeypatch):
+    prompt = len(target.prepare(REQUESTS[2]))
+    monkeypatch.setattr(target, "context", prompt + REQUESTS[2].max_new_tokens)
+    drafter = Asking(alone)
+    assert answers(target, drafter, REQUESTS[2:]) == alone[2:]
+    for before, draft, verdict in drafter.states[0].rounds:
+        inside = prompt + len(before) + draft.fed.depth <= target.context
+        assert (verdict.probe_logits is not None) == inside
+    assert {verdict.probe_logits is None for _, _, verdict in drafter.states[0].rounds} == {True, False}
+
+
+TREE = DraftTree((5, 6, 7), (-1, 0, -1))
+
+
+@pytest.mark.parametrize(
+    ("new", "parents"),
+    [
+        (DraftTree((7, 5, 6), (-1, -1, 1)), (-1, 3, 2, 0)),  # another order
+        (DraftTree((7, 5), (-1, -1)), None),  # 5 6 is gone
+        (DraftTree((5, 6, 7, 8), (-1, 0, -1, 2)), (-1, 4, 1, 2)),  # more nodes
+    ],
+)
+def test_probes_follow_their_text_into_another_tree(new, parents):
+    draft = Draft(TREE, (0.5, 0.4, 0.3), probes=Probes((1, 2, 3, 4), (-1, 3, 1, 2), top=1))
+    moved = draft.cut(new)
+    assert moved.tree is new
+    assert (moved.probes.parents if moved.probes else None) == parents
+    assert draft.cut(TREE) is draft
+
+
+@pytest.mark.parametrize("parents", [(-1,), (-1, -2)])
+def test_probes_without_a_place_are_refused(parents):
+    with pytest.raises(CrossdraftError, match="one parent"):
+        Probes((1, 2), parents)
+
+
+def test_probes_travel_as_plain_data_and_whole_logits_do_not():
+    probes = Probes((1, 2), (-1, 3), top=4)
+    assert unpack_draft(pack_draft(Draft(TREE, probes=probes))).probes == probes
+    assert unpack_draft(pack_draft(Draft(TREE))).probes is None
+    with pytest.raises(CrossdraftError, match="use the inline placement"):
+        pack_draft(Draft(TREE, probes=replace(probes, top=0)))
