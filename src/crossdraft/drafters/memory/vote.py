@@ -24,12 +24,12 @@ MISMATCH = (
     5.0 * 0.5 ** np.arange(CONTEXT)[::-1]
 )  # nats that a differing token costs; the last one is the nearest
 CONTRADICTED = 0.01  # what is left of a voter's weight where the text goes another way
-PRUNE = 1e-3  # of the greatest weight: who has less is no voter any more
+PRUNE = 0.02  # of the greatest weight: who has less is no voter any more
 UNHEARD = 0.05  # the weight of whatever nobody foresees
 TRUST = (1.0, 1.0, 0.3)  # in the same clip, the same question, anywhere
 HALF_LIFE, OLD = 10, 0.1  # answers in which a voter loses half its weight; what it keeps for ever
-GAPS = 3  # as many of the last tokens may be another's in its place
-PER_CHAIN, MOST = 16, 100  # voters taken from one chain, and in all
+GAPS = 2  # as many of the last tokens may be another's in its place
+PER_CHAIN, MOST = 16, 64  # voters taken from one chain, and in all
 NEWEST = 100  # places that vote whatever stands in front of them: what is being talked about
 AHEAD = 48  # the deepest tree
 BRANCHES, FAINT = 10, 1e-6  # most children of a node; less likely paths are not drafted
@@ -103,6 +103,9 @@ def grow(ahead: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, fai
         tuple[float, int, int, int, int, NDArray[np.intp], NDArray[np.float64], NDArray[np.int32]]
     ] = []
     offered = 0
+    best = [
+        faintest
+    ] * nodes  # a heap of the best chances so far: what is below its least is in no tree of `nodes`
 
     def offer(
         parent: int, chance: float, depth: int, who: NDArray[np.intp], heard: NDArray[np.float64]
@@ -110,9 +113,11 @@ def grow(ahead: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, fai
         nonlocal offered
         said = columns[depth][who]
         for token, share in ballot(said, heard):
-            if chance * share >= faintest:
-                offered += 1
-                heapq.heappush(leaves, (-chance * share, offered, token, parent, depth, who, heard, said))
+            if chance * share < best[0]:
+                break  # the others are fainter still
+            heapq.heapreplace(best, chance * share)
+            offered += 1
+            heapq.heappush(leaves, (-chance * share, offered, token, parent, depth, who, heard, said))
 
     if len(weights) and nodes:
         offer(-1, 1.0, 0, np.arange(len(weights)), weights)
@@ -121,7 +126,7 @@ def grow(ahead: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, fai
         tokens.append(token)
         parents.append(parent)
         reach.append(-rank)
-        if depth + 1 < len(columns) and len(tokens) < nodes:
+        if depth + 1 < len(columns) and -rank >= best[0]:
             heard = np.where(said == token, heard, heard * CONTRADICTED)
             kept = heard > heard.max() * PRUNE
             offer(len(tokens) - 1, -rank, depth + 1, who[kept], heard[kept])
