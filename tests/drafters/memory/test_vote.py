@@ -70,7 +70,8 @@ def test_a_tree_by_hand():
     assert grown.reach == pytest.approx((first, first * 3 / total, first * 1 / total))
 
 
-def test_a_contradicted_voter_keeps_its_place():
+def test_a_contradicted_voter_keeps_its_place_among_lighter_ones():
+    """Behind 7, the voter of 5 has 0.03 left beside 1; behind 5, the voter of 7 has 0.01 beside 3 and is dropped."""
     ahead = np.array([[5, 6], [7, 8]], np.int32)
     grown = grow(ahead, np.array([3.0, 1.0]), 9, 0.0)
     below = {
@@ -78,7 +79,7 @@ def test_a_contradicted_voter_keeps_its_place():
         for token, parent in zip(grown.tokens, grown.parents, strict=True)
         if parent >= 0
     }
-    assert below == {(5, 6), (5, 8), (7, 8), (7, 6)}
+    assert below == {(5, 6), (7, 8), (7, 6)}
 
 
 def test_a_ballot_by_hand():
