@@ -2,9 +2,9 @@
 
 Every place (a *voter*) says that the text goes on as it did there. Its weight is its chance to be right: it falls
 with every token in front of it that differs from ours, the more the nearer that token stands, with age, and with the
-distance of its scope. Down the tree, a voter who is contradicted loses most of its weight, but not its place unless others have far more: where
-one word was put for another, the words behind it are the same again. That is Bayes' rule for a mixture of experts,
-each of whom foresees one text.
+distance of its scope. Down the tree, a voter who is contradicted loses most of its weight, but keeps its place unless
+others have far more: where one word was put for another, the words behind it are the same again. That is Bayes' rule
+for a mixture of experts, each of whom foresees one text.
 
 Nodes are taken best first: the tree of n nodes that is expected to be accepted furthest.
 """
