@@ -37,7 +37,7 @@ def check_plot(path: Path) -> None:
 
 
 def plot(report: "Report", path: Path) -> None:
-    """Write a PNG: one bar per method, its stages stacked to the mean time of an answer, TTFT marked."""
+    """Write a PNG: one bar per method, its stages stacked to the mean time of an answer, TTFT marked; speedup and τ."""
     from matplotlib.figure import Figure
 
     methods = report.methods[::-1]  # barh draws upwards
@@ -56,9 +56,10 @@ def plot(report: "Report", path: Path) -> None:
             [ttft, ttft], [row - 0.35, row + 0.35], color="black", lw=1.5, label="TTFT" if row == 0 else None
         )
         speedup = method.speedups.get("target")
-        times = f", {speedup.value:.2f}×{PER[method.per]}" if speedup else ""
-        axes.text(end, row, f" {end:.0f} ms{times}", va="center")
-    axes.set_xlim(0, max(left) * 1.22)
+        times = f", {speedup} ×{PER[method.per]}" if speedup else ""
+        drafted = f", τ {method.tau:.1f}" if method.tau > 1 else ""
+        axes.text(end, row, f" {end:.0f} ms{times}{drafted}", va="center")
+    axes.set_xlim(0, max(left) * 1.45)
     axes.set_xlabel("mean time of an answer on the target's lane, ms")
     work = report.workload
     axes.set_title(
