@@ -92,8 +92,9 @@ def opened(setup: Setup, warm_up: Request) -> Iterator[Engine]:
     with engine:
         with _progress("warming up"):
             tokens = min(WARM_UP_TOKENS, warm_up.max_new_tokens)
-            # In a namespace of its own, so that nothing is learned from it.
-            again = replace(warm_up, max_new_tokens=tokens, namespace="warming up")
+            again = replace(
+                warm_up, max_new_tokens=tokens, namespace=None
+            )  # nothing is to be learned from it
             found = engine.generate(again).notes
             notes = [
                 note for note in found if note != STILL_READING

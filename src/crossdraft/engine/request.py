@@ -25,7 +25,8 @@ class Request:
         sampling: temperature and its companions; the default is greedy.
         stop: strings that end the answer; they are not part of it.
         logprobs: report the target's log-probability of every emitted token (raw, before warping).
-        namespace: whose request it is; what a drafter learns from answers, it keeps apart for each.
+        namespace: whose request it is; what a drafter learns from answers, it keeps apart for each. `None`: it neither
+            knows nor learns anything.
     """
 
     prompt: str
@@ -35,7 +36,7 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     logprobs: bool = False
-    namespace: str = ""
+    namespace: str | None = ""
     inputs: Mapping[str, object] | None = None  # ready-made model inputs; then `video` is not read
 
     def __post_init__(self) -> None:

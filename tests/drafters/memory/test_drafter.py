@@ -30,6 +30,15 @@ def test_namespaces_do_not_leak():
     assert answer(drafter, QUESTION, [4]) == ()
 
 
+def test_without_a_namespace_nothing_is_known_or_learned(tmp_path):
+    drafter = MemoryDrafter(Shelf(tmp_path / "memory"))
+    nobody = Request("What is ahead?", namespace=None)
+    answer(drafter, nobody, [1, 2, 3])
+    assert not (tmp_path / "memory").exists()
+    answer(drafter, QUESTION, [1, 2, 3])
+    assert answer(drafter, nobody, [4]) == ()
+
+
 def test_namespaces_do_not_leak_through_files_either(tmp_path):
     answer(MemoryDrafter(Shelf(tmp_path)), Request("?", namespace="one"), [1, 2, 3])
     again = MemoryDrafter(Shelf(tmp_path))

@@ -22,7 +22,7 @@ from crossdraft.engine.tree import DraftTree
 class Recollection:
     """One answer as the memory sees it: whose it is, where it belongs, and its tokens behind START."""
 
-    namespace: str
+    namespace: str | None
     scope: Scope
     written: list[int]
 
@@ -51,10 +51,12 @@ class MemoryDrafter:
 
     def end(self, states: Sequence[Recollection]) -> None:
         for state in states:
-            if len(state.written) > 1:
+            if state.namespace is not None and len(state.written) > 1:
                 self.shelf.add(state.namespace, state.scope, state.written[1:])
 
     def _propose(self, state: Recollection, budget: Budget) -> Draft:
+        if state.namespace is None:
+            return Draft(DraftTree.empty())
         store = self.shelf.store(state.namespace)
         grown = foresee(store, state.scope, state.written, budget.nodes, budget.min_confidence)
         if budget.on_token is not None:
