@@ -3,16 +3,13 @@
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from crossdraft.bench.outputs import check_writable, write_json
-from crossdraft.cli.reporting import console_for, progress
+from crossdraft.cli.reporting import console_for, core_each, hush, progress
 from crossdraft.errors import CrossdraftError
-
-if TYPE_CHECKING:
-    from crossdraft.bench.cores import Cores
 
 app = typer.Typer(add_completion=False)
 
@@ -111,10 +108,10 @@ def bench(
             work=Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, clips),
             methods=ALL_METHODS if methods == "all" else METHODS if methods is None else listed(methods),
             repeats=repeats,
-            cores=_cores(device, target_cores, draft_cores),
+            cores=core_each(device, target_cores, draft_cores),
             warm_ups=warm_ups,
         )
-        _quiet()
+        hush()
         with progress("measuring", runs_of(suite)) as tick:
             report = run_suite(suite, tick)
     console_for(json_file).print(*tables(report))
@@ -153,8 +150,8 @@ def identity(
 
     check_writable(json_file)
     work = Workload(pairs, "any", listed(kinds), max_new_tokens)
-    models, cores = Models(target, event, blind, device, dtype), _cores(device, target_cores, draft_cores)
-    _quiet()
+    models, cores = Models(target, event, blind, device, dtype), core_each(device, target_cores, draft_cores)
+    hush()
     with pinned(None if cores is None else cores.target):
         found = environment()
         adapter = models.load_target()
@@ -200,7 +197,7 @@ def acceptance(
     check_writable(json_file)
     work = Workload(pairs, answers, listed(kinds), max_new_tokens)
     models = Models(target, event, blind, device, dtype)
-    _quiet()
+    hush()
     where = environment()
     adapter = models.load_target()
     with progress("accepting", 2 * pairs) as tick:
@@ -280,21 +277,3 @@ def _refuse_options(ctx: typer.Context) -> None:
                 f"{option.opts[0]} stands before '{ctx.invoked_subcommand}', which does not read it there; write it "
                 "behind."
             )
-
-
-def _cores(device: str | None, target: str | None, draft: str | None) -> "Cores | None":
-    """One core for each side on a CPU; on a GPU only what was asked for."""
-    import torch
-
-    from crossdraft.bench.cores import choose_cores
-
-    on_cpu = device == "cpu" or (device is None and not torch.cuda.is_available())
-    return choose_cores(target, draft) if on_cpu or target or draft else None
-
-
-def _quiet() -> None:
-    """Hugging Face's advice on its own defaults is no part of the report."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crossdraft.bench.outputs import check_writable, write_json
-from crossdraft.cli.reporting import console_for, progress
+from crossdraft.cli.reporting import console_for, core_each, hush, progress
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from crossdraft.bench.cores import Cores
     from crossdraft.bench.plan import Advice
     from crossdraft.bench.plan_stages import Stages
 
@@ -127,7 +126,8 @@ def plan(
     if measure:
         from crossdraft.bench.plan_measure import Pair, measure_stages
 
-        cores = _cores(device, target_cores, draft_cores)
+        hush()
+        cores = core_each(device, target_cores, draft_cores)
         pair = Pair(target, drafter, device, dtype, draft_device, cores)
         with progress("measuring", 2 * (pairs + 1) + 1) as tick:
             stages = measure_stages(pair, pairs, tick)
@@ -225,19 +225,6 @@ def _points(text: str) -> tuple[tuple[int, float], ...]:
         raise CrossdraftError(
             f"'{text}' is no list of passes; write tokens:milliseconds as 1:15.2,8:16,22:68.9."
         ) from error
-
-
-def _cores(device: str | None, target: str | None, draft: str | None) -> "Cores | None":
-    """One core for each side on a CPU, as in `bench`; on a GPU only what was asked for."""
-    import torch
-    from transformers.utils import logging
-
-    from crossdraft.bench.cores import choose_cores
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    on_cpu = device == "cpu" or (device is None and not torch.cuda.is_available())
-    return choose_cores(target, draft) if on_cpu or target or draft else None
 
 
 def _show(advice: "Advice", json_file: Path | None) -> None:

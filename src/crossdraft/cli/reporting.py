@@ -1,13 +1,17 @@
-"""How the commands of `bench` show themselves: a bar on stderr, tables on stdout."""
+"""What the commands that measure do alike: a bar on stderr, tables on stdout, a core for each side."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from crossdraft.bench.outputs import STDOUT
+
+if TYPE_CHECKING:
+    from crossdraft.bench.cores import Cores
 
 
 @contextmanager
@@ -32,3 +36,21 @@ def console_for(json_file: Path | None) -> Console:
     """Where the tables go: stdout, or stderr if the JSON goes there. Into a file they are as wide as they need."""
     console = Console(stderr=json_file == STDOUT)
     return console if console.is_terminal else Console(stderr=json_file == STDOUT, width=110)
+
+
+def core_each(device: str | None, target: str | None, draft: str | None) -> "Cores | None":
+    """One core for each side on a CPU; on a GPU only what was asked for."""
+    import torch
+
+    from crossdraft.bench.cores import choose_cores
+
+    on_cpu = device == "cpu" or (device is None and not torch.cuda.is_available())
+    return choose_cores(target, draft) if on_cpu or target or draft else None
+
+
+def hush() -> None:
+    """Hugging Face's advice on its own defaults is no part of a report."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

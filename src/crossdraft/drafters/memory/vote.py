@@ -103,9 +103,6 @@ def grow(ahead: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, fai
         tuple[float, int, int, int, int, NDArray[np.intp], NDArray[np.float64], NDArray[np.int32]]
     ] = []
     offered = 0
-    best = [
-        faintest
-    ] * nodes  # a heap of the best chances so far: what is below its least is in no tree of `nodes`
 
     def offer(
         parent: int, chance: float, depth: int, who: NDArray[np.intp], heard: NDArray[np.float64]
@@ -113,9 +110,8 @@ def grow(ahead: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, fai
         nonlocal offered
         said = columns[depth][who]
         for token, share in ballot(said, heard):
-            if chance * share < best[0]:
+            if chance * share < faintest:
                 break  # the others are fainter still
-            heapq.heapreplace(best, chance * share)
             offered += 1
             heapq.heappush(leaves, (-chance * share, offered, token, parent, depth, who, heard, said))
 
@@ -126,7 +122,7 @@ def grow(ahead: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, fai
         tokens.append(token)
         parents.append(parent)
         reach.append(-rank)
-        if depth + 1 < len(columns) and -rank >= best[0]:
+        if depth + 1 < len(columns) and len(tokens) < nodes:
             heard = np.where(said == token, heard, heard * CONTRADICTED)
             kept = heard > heard.max() * PRUNE
             offer(len(tokens) - 1, -rank, depth + 1, who[kept], heard[kept])
