@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, overload
 
+from crossdraft.engine.ahead import POLICIES
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES, Decoder
 from crossdraft.engine.pinning import pin
@@ -34,6 +35,8 @@ class Options:
 
     Args:
         placement: `inline` (this process) or `process` (a process of its own).
+        ahead: for `process`, what the drafter does while the target verifies: `off` (nothing), `pipespec`, `pearl` or
+            `ssd` (see `engine.ahead`); `auto` is `pipespec` where the two share no core and no device, else `off`.
         hidden: for `inline`, when the hidden draft is made: `auto`, `before`, `beside` or `off`.
         device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         draft_device, draft_dtype: of the drafter; default the target's.
@@ -47,6 +50,7 @@ class Options:
     """
 
     placement: str = "inline"
+    ahead: str = "auto"
     hidden: str = "auto"
     device: str | None = None
     dtype: str | None = None
@@ -63,6 +67,7 @@ class Options:
     def __post_init__(self) -> None:
         for name, value, known in (
             ("placement", self.placement, PLACEMENTS),
+            ("ahead", self.ahead, ("auto", *POLICIES)),
             ("hidden", self.hidden, HIDDEN_MODES),
         ):
             if value not in known:
@@ -136,7 +141,8 @@ class Engine:
         placed: Placement
         if options.placement == "process":
             left = tuple(core for core in allowed if core not in (options.target_cores or ())) or allowed
-            placed = Process(factory, options.draft_cores or (None if options.target_cores is None else left))
+            cores = options.draft_cores or (None if options.target_cores is None else left)
+            placed = Process(factory, cores, ahead=_ahead(options, cores))
         else:
             placed = Inline(factory(), cost, options.hidden)
         return cls(loaded, placed, options, cost)
@@ -192,6 +198,16 @@ class Engine:
         """Drop what an interrupted decoder still held; remember if its drafter was lost."""
         decoder.drop()
         self.drafter = decoder.drafter
+
+
+def _ahead(options: Options, draft_cores: tuple[int, ...] | None) -> str:
+    """What the drafter does while the target verifies: on shared cores or a shared device it would only slow it."""
+    if options.ahead != "auto":
+        return options.ahead
+    if options.draft_device not in (None, options.device):
+        return "pipespec"
+    apart = draft_cores is not None and set(draft_cores).isdisjoint(options.target_cores or draft_cores)
+    return "pipespec" if apart else "off"
 
 
 class Stream:

@@ -19,6 +19,7 @@ from crossdraft.drafters.ngram import COPIED, LONGEST, NgramDrafter
 from crossdraft.drafters.overseen import AHEAD
 from crossdraft.drafters.phased import PhasedDrafter
 from crossdraft.drafters.pyramid import THRESHOLD, PyramidDrafter
+from crossdraft.drafters.second import WORDS
 from crossdraft.drafters.spec import Spec, parse
 from crossdraft.drafters.union import UnionDrafter
 from crossdraft.drafters.view import FRAMES, FewerFrames, view_of
@@ -109,10 +110,12 @@ def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
 
 
 def _model(spec: Spec, place: Place) -> Drafter[Any]:
-    _settings(spec, {})
-    return load_drafter(
+    words = _settings(spec, {"words": _count}).get("words", 1)
+    drafter = load_drafter(
         spec.name, place.device, place.dtype, place.banned, _tokenizer(place).get_vocab(), packed=place.packed
     )
+    drafter.words = min(words, WORDS)
+    return drafter
 
 
 def _text(spec: Spec, place: Place) -> Drafter[Any]:

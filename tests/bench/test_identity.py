@@ -4,12 +4,16 @@ import pytest
 import torch
 
 from crossdraft.bench.contestants import Models
-from crossdraft.bench.identity import Check, check_identity
+from crossdraft.bench.identity import Check, answer_alone, check_identity, run_identity
+from crossdraft.bench.specs import spec_of
+from crossdraft.bench.ways import EVENT_WAYS, EVERY, PROCESS, Way, choose_ways, ways_of
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import METHODS
 
 
 @pytest.fixture(scope="module")
@@ -22,18 +26,28 @@ def target(models):
     return models.load_target()
 
 
-def test_single_and_shared_passes_are_identical(models, target):
+@pytest.fixture(scope="module")
+def pairs():
+    return list(items(Workload(pairs=8, answers="any", max_new_tokens=16)))
+
+
+@pytest.fixture(scope="module")
+def known(target, pairs):
+    return list(answer_alone(target, pairs))
+
+
+def test_single_and_shared_passes_are_identical(models, target, known):
     drafter = models.drafter(models.event, target)()
-    checks = [
-        Check(f"batch of {size}", Decoder(target, Inline(drafter, CostModel(), hidden), max_batch=size))
-        for size, hidden in ((1, "before"), (3, "before"), (4, "off"))
-    ]
-    check_identity(target, checks, items(Workload(pairs=8, answers="any", max_new_tokens=16)))
-    assert [(check.equal, check.total) for check in checks] == [(8, 8)] * 3
-    assert checks[1].to_json()["identical"] == {"equal": 8, "total": 8}
+    for size, hidden in ((1, "before"), (3, "before"), (4, "off")):
+        check = Check(f"batch of {size}")
+        decoder = Decoder(target, Inline(drafter, CostModel(), hidden), max_batch=size)
+        check_identity(target, check, [decoder], known)
+        assert (check.equal, check.total) == (8, 8)
+        assert check.to_json()["identical"] == {"equal": 8, "total": 8}
+        assert 0 < check.accepted <= check.drafted
 
 
-def test_another_models_tokens_are_found_out(models, target):
+def test_another_models_tokens_are_found_out(models, target, known):
     model = models.load_target(packed=False).model
     with torch.no_grad():
         head = model.get_output_embeddings().weight
@@ -44,9 +58,66 @@ def test_another_models_tokens_are_found_out(models, target):
             * (head != 0)
         )
     other = Target(model, target.prepare, target.decode, tuple(target.eos), tuple(target.reserved))
-    check = Check("another model", Decoder(other))
-    check_identity(target, [check], items(Workload(pairs=4, answers="any", max_new_tokens=16)))
+    check = Check("another model")
+    check_identity(target, check, [Decoder(other)], known[:4])
     assert check.divergences
     assert not check.to_json()["lossless"]
     assert check.remark.startswith("top-2 logit gaps: ")
     assert all(divergence.gap >= 0 for divergence in check.divergences)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["union:memory,lookahead", "choose:event,ngram", "cascade:event,memory", "pyramid:event,blind", "blind"],
+)
+def test_any_drafter_in_batches_gives_the_targets_tokens(models, target, pairs, spec):
+    way = Way(spec, spec, (("before", 2), ("beside", 3), ("off", 4)), adaptive=False)
+    told = []
+    (check,) = run_identity(target, models, None, [[way]], pairs[:6], told.append)
+    assert (check.name, check.drafter, check.equal, check.total) == (spec, spec, 6, 6)
+    assert check.accepted > 0
+    assert not check.notes
+    assert told == ["target"] * 6 + [spec] * 6
+
+
+def test_few_pairs_still_meet_every_decoder(target, known):
+    decoders = [Decoder(target, max_batch=size) for size in (2, 3, 4)]
+    check_identity(target, check := Check("turns"), decoders, known[:3])
+    assert check.equal == check.total == 3
+    assert all(decoder.submit(known[0].item.request) == 1 for decoder in decoders)  # each has had one
+
+
+def test_every_drafter_and_combinator_is_among_all():
+    named = set().union(*(spec_of(spec).names for spec in EVERY))
+    assert named == set(METHODS) - {"model"}  # a model of yours, drafting as `text` and `view` do
+    assert {spec for spec in EVERY if spec.startswith("text")} == {
+        f"text:how={h}" for h in ("slem", "tli", "omni")
+    }
+    groups = choose_ways(["all"])
+    assert [ways[0].spec for ways in groups] == list(EVERY)
+
+
+def test_a_drafter_is_checked_in_its_process_inline_and_in_batches_of_every_size():
+    places = [place for way in ways_of("view") for place in way.places]
+    assert {where for where, _ in places} == {PROCESS, "before", "beside", "off"}
+    assert {size for _, size in places} == {1, 2, 3, 4}
+    assert [way.adaptive for way in ways_of("view")] == [True, False, False]
+
+
+def test_without_a_name_it_is_the_event_drafter_in_nine_ways():
+    assert choose_ways([]) == [EVENT_WAYS]
+    assert len({way.name for way in EVENT_WAYS}) == 9
+
+
+@pytest.mark.parametrize(
+    ("drafters", "said"),
+    [
+        (["memry"], "did you mean 'memory'"),
+        (["ngram", "ngram"], "named twice"),
+        (["all", "event"], "named twice"),
+        (["union:(ngram"], "brackets"),
+    ],
+)
+def test_a_drafter_that_cannot_be_checked_is_one_clear_sentence(drafters, said):
+    with pytest.raises(CrossdraftError, match=said):
+        choose_ways(drafters)

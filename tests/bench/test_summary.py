@@ -82,7 +82,8 @@ def test_figures_by_hand(target, pairs):
     results = Results({"target": [[alone], [alone]], "event": [[method], [method]]})
     _, found = summarise(results, pairs, target)
     assert found.speedups["target"].value == pytest.approx(2)
-    assert found.tau == pytest.approx(2)
+    assert found.tau.value == pytest.approx(2)
+    assert (method_json(found)["tau"], method_json(found)["tau_ci95"]) == (2.0, [2.0, 2.0])
     assert found.per_position == pytest.approx((0.5, 1.0))
     assert found.hidden_share == pytest.approx(0.9)
     assert found.prefill_slowdown == pytest.approx(0.1)
@@ -102,12 +103,41 @@ def plain(tokens, total_s):
     return Run(tokens, total_s, 0.5, {"other": total_s}, rounds=1, accepted=0)
 
 
-def printed(methods, pairs=1):
+def printed(methods, pairs=1, width=160):
     """The tables as text."""
     work = {"pairs": pairs, "repeats": 1, "mean_tokens": 3}
-    console = Console(width=160, record=True, file=io.StringIO())
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(*tables(Report(pairs, {}, work, {}, methods)))
     return console.export_text()
+
+
+def test_tau_has_an_interval_over_pairs_repeats_added_up(target, pairs):
+    def drafted(accepted, rounds):
+        return replace(plain((1, 2), 2.0), accepted=accepted, rounds=rounds)
+
+    # Pair by pair 6/2 and 3/4, as two repeats each: 1 + 9/6, between 1 + 3/4 and 1 + 6/2.
+    runs = {
+        "target": [[plain((1, 2), 4.0)] * 2] * 2,
+        "event": [[drafted(2, 1), drafted(4, 1)], [drafted(3, 2), drafted(0, 2)]],
+    }
+    own, ours = summarise(Results(runs), pairs, target)
+    assert (ours.tau.low, ours.tau.value, ours.tau.high) == pytest.approx((1.75, 2.5, 4))
+    assert method_json(ours)["tau_ci95"] == [1.75, 4.0]
+    shown = printed([own, ours])
+    assert "2.50 [1.75, 4.00]" in shown
+    assert "1.00 [1.00, 1.00]" not in shown.partition("Σ time")[0]  # of the target there is no more to say
+
+
+def test_a_long_spec_leaves_the_figures_whole(target, pairs):
+    name = "phased:event,(union:event,(cascade:event,blind,ngram,early=4,leniency=2)),[memory]"
+    runs = {"target": [[plain((1, 2), 4.0)], [plain((1, 2), 6.0)]]}
+    runs |= {name: runs["target"], "hf": runs["target"], "hf-lookup": runs["target"]}
+    methods = summarise(Results(runs), pairs, target)
+    shown = printed(methods, width=110)
+    assert "…" not in shown
+    assert "phased:event,(" in shown
+    assert "[memory]" in shown  # and not taken for markup
+    assert shown.count("2/2") == 4
 
 
 def test_sampled_tokens_are_not_compared_and_speedups_are_per_token(target):

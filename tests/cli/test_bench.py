@@ -5,12 +5,13 @@ import json
 import pytest
 
 from crossdraft.bench import events
+from crossdraft.bench.specs import ALL_METHODS
 from crossdraft.cli.main import main
 from crossdraft.events import write_events
 
 METHODS = ["target", "hf", "hf-lookup", "hf-assisted", "blind", "event-inline", "event"]
 FIELDS = (
-    "name lossless identical ttft_ms total_ms tokens_per_s speedup tau accepted_per_position hidden_share "
+    "name lossless identical ttft_ms total_ms tokens_per_s speedup tau tau_ci95 accepted_per_position hidden_share "
     "prefill_slowdown overhead_share stage_ms"
 )
 QUARTILES = {"median", "q1", "q3"}
@@ -43,6 +44,8 @@ def test_the_report_has_every_field(report):
         assert [row["against"] for row in method["speedups"]] == METHODS[:4]
         low, high = method["speedup"]["ci95"]
         assert low <= method["speedup"]["value"] <= high
+        low, high = method["tau_ci95"]
+        assert low <= method["tau"] <= high
 
 
 def test_all_are_identical_to_the_target(report):
@@ -104,6 +107,10 @@ def test_sampled_answers_are_compared_per_token_and_called_neither_identical_nor
         (["--target-cores=4096"], "4096"),
         (["--target=nowhere"], "nowhere"),
         (["--methods=evnt"], "did you mean 'event'?"),
+        (["--drafter=union:ngram,memry"], "did you mean 'memory'?"),
+        (["--drafter=event"], "named twice"),
+        (["identity", "--drafters=memry"], "did you mean 'memory'?"),
+        (["identity", "--drafters=all", "--drafters=view"], "named twice"),
         (["--methods="], "No method is named"),
         (["--repeats=0"], "repeats is 0"),
         (["--warm-ups=-1"], "warm-ups is -1"),
@@ -114,7 +121,9 @@ def test_sampled_answers_are_compared_per_token_and_called_neither_identical_nor
     ],
 )
 def test_bad_input_is_one_sentence_and_nothing_else_is_drawn(arguments, part, models, capsys):
-    assert main(["bench", "--pairs=1", *models, *arguments]) == 2
+    command = ["bench", "identity"] if arguments[0] == "identity" else ["bench"]
+    rest = [argument for argument in arguments if argument != "identity"]
+    assert main([*command, "--pairs=1", *models, *rest]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("crossdraft: ")
@@ -131,6 +140,28 @@ def test_the_help_names_every_method(capsys):
     assert main(["bench", "--help"]) == 0
     shown = capsys.readouterr().out.replace("│", " ").split()
     assert {f"{method}," for method in METHODS[:-1]} < set(shown)
+    words = {word.strip(",;.") for word in shown}
+    assert words >= set(ALL_METHODS)
+
+
+def test_a_drafter_of_ones_own_races_under_its_spec(models, capsys):
+    sizes = ["--pairs=1", "--repeats=1", "--warm-ups=0", "--max-new-tokens=16"]
+    drafters = ["--methods=target", "--drafter=union:ngram,memory", "--drafter=lookahead"]
+    assert main(["bench", *drafters, *sizes, *models, "--json=-"]) == 0
+    found = json.loads(capsys.readouterr().out)["methods"]
+    assert [method["name"] for method in found] == ["target", "union:ngram,memory", "lookahead"]
+    assert all(method["lossless"] for method in found)
+
+
+@pytest.mark.slow
+def test_all_methods_race_and_lose_nothing(models, tmp_path):
+    out = tmp_path / "bench.json"
+    sizes = ["--pairs=1", "--repeats=1", "--warm-ups=0", "--max-new-tokens=16", "--dtype=float32"]
+    assert main(["bench", "--methods=all", *sizes, *models, f"--json={out}"]) == 0
+    found = json.loads(out.read_text())
+    assert [method["name"] for method in found["methods"]] == list(ALL_METHODS)
+    assert all(method["lossless"] for method in found["methods"])
+    assert found["environment"]["drafters"]["cascade"] == "cascade:event,memory"
 
 
 def test_options_in_front_of_a_subcommand_are_not_lost(capsys):
@@ -176,3 +207,15 @@ def test_identity_of_every_placement(models, tmp_path):
     checks = json.loads(out.read_text())["checks"]
     assert len(checks) == 9
     assert all(check["identical"] == {"equal": 5, "total": 5} for check in checks)
+
+
+@pytest.mark.slow
+def test_identity_of_a_drafter_that_is_named(models, tmp_path):
+    out = tmp_path / "identity.json"
+    drafters = ["--drafters=union:ngram,memory", "--drafters=pyramid:event,blind"]
+    sizes = ["--pairs=3", "--max-new-tokens=16"]
+    assert main(["bench", "identity", *drafters, *sizes, f"--json={out}", *models]) == 0
+    checks = json.loads(out.read_text())["checks"]
+    assert [check["drafter"] for check in checks] == ["union:ngram,memory"] * 3 + ["pyramid:event,blind"] * 3
+    assert all(check["identical"] == {"equal": 3, "total": 3} for check in checks)
+    assert all(check["drafted"] > 0 for check in checks)

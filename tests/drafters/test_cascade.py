@@ -7,16 +7,19 @@ from crossdraft.drafters.cascade import CascadeDrafter
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.drafters.overseen import main_path, readable, take_back
-from crossdraft.drafters.phased import PhasedDrafter
+from crossdraft.drafters.overseen import main_path, readable
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter, tokenizer_of
+from tests.drafters.test_fork import DRAFTERS, independent, model
 
 QUESTIONS = ("Describe the scene.", "What is the vehicle in front doing?")
 LENGTH = 12
@@ -125,35 +128,59 @@ def test_passes_by_hand(twin, monkeypatch):
     assert draft.tree.tokens == text[:9]
     # words 1 … 5 are read behind word 0, where word 3 is wrong; 4 … 8 behind 3, where 7 is; then word 8 alone
     assert widths == [(1, 5), (1, 4), (1, 0)]
-    assert state.told == list(text[:4])  # the last pass had room for its own word alone: nobody was asked
+    assert state.trial.text == list(
+        text[:4]
+    )  # the last pass had room for its own word alone: nobody was asked
 
 
-def test_words_told_on_trial_are_taken_back(twin):
+def test_the_cheap_one_is_told_what_is_committed_and_a_fork_the_rest(twin):
     prophet = Prophet(written_alone(twin, QUESTIONS[0]))
     cascade = CascadeDrafter(twin, prophet)
     _, state, answer = rounds(cascade, twin, QUESTIONS[0])
     cascade.propose([state], [Budget(8)])
-    assert state.inner == state.told == [*answer, *state.writing.tail[: len(state.told) - len(answer)]]
-    assert len(state.told) > len(answer)
+    assert state.inner.state == state.inner.text == list(answer)
+    assert (
+        state.trial.state
+        == state.trial.text
+        == [*answer, *state.writing.tail[: len(state.trial.text) - len(answer)]]
+    )
+    assert len(state.trial.text) > len(answer)
+    cascade.commit([state], [Committed((), (7,))])
     cascade.end([state])
-    assert state.inner == list(answer)
+    assert state.inner.state == [*answer, 7]
 
 
-@pytest.mark.parametrize("inner", ["ngram", "memory", "model", "nested"])
-def test_whoever_took_words_back_drafts_as_if_never_told(twin, inner):
-    drafter = inners(twin, QUESTIONS[0])[inner]
+def test_it_is_forked_only_where_the_text_went_another_way(twin):
+    forks = []
+
+    class Counted(Prophet):
+        def fork(self, states):
+            forks.append(len(states[0]))
+            return super().fork(states)
+
     text = written_alone(twin, QUESTIONS[0])
-    drafts = []
-    for trial in ((), text[3:9]):
-        (state,) = drafter.begin([Request(QUESTIONS[0], max_new_tokens=64)])
-        drafter.commit([state], [Committed((), text[:3])])
-        if trial:
-            drafter.commit([state], [Committed((), trial)])
-            drafter.propose([state], [Budget(4)])
-            take_back(state, len(trial))
-        drafter.commit([state], [Committed((), (text[3] + 1,))])
-        drafts += drafter.propose([state], [Budget(6)])
-    assert drafts[0].tree.tokens == drafts[1].tree.tokens
+    cascade = CascadeDrafter(twin, Counted(text, wrong=4), ahead=2)
+    (state,) = cascade.begin([Request(QUESTIONS[0], max_new_tokens=64)])
+    cascade.propose([state], [Budget(LENGTH)])
+    assert len(forks) == 1  # however often it was asked behind what is not committed
+    cascade.commit([state], [Committed(tuple(range(6)), text[:7])])
+    cascade.propose([state], [Budget(LENGTH)])
+    assert len(forks) == 1  # the target said the same
+    cascade.commit([state], [Committed((), (text[7] + 1,))])
+    cascade.propose([state], [Budget(LENGTH)])
+    assert forks == [0, 8]
+
+
+@pytest.mark.parametrize("inner", DRAFTERS)
+def test_any_drafter_may_be_the_cheap_one(inner):
+    requests = [Request(question, max_new_tokens=20) for question in ("kkk", "kk", "k")]
+    alone = Decoder(model()).generate(requests)
+    cascade = CascadeDrafter(independent(1e-3), DRAFTERS[inner](), ahead=3)
+    found = Decoder(model(), Inline(cascade, CostModel(), "before"), max_batch=2, nodes=6, adaptive=False)
+    answers = found.generate(requests)
+    assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
+    assert not any(answer.notes for answer in answers)
+    assert sum(answer.stats.accepted for answer in answers) > 0
 
 
 def test_a_sampled_draft_is_the_models_own(twin):
@@ -175,7 +202,7 @@ def test_the_later_words_are_the_cheap_ones(twin):
     assert draft.reach[3:] == pytest.approx([draft.reach[2] * 0.7**k for k in (1, 2, 3)])
     cascade.commit([state], [Committed((0, 1, 2, 3), (*draft.tree.tokens[:4], 7))])
     cascade.propose([state], [Budget(2)])
-    assert state.inner[:5] == [*draft.tree.tokens[:4], 7]
+    assert state.inner.state == [*draft.tree.tokens[:4], 7]
 
 
 def test_leniency_by_hand(twin):
@@ -212,11 +239,9 @@ def test_words_that_the_model_lacks_are_not_read():
             lambda twin: CascadeDrafter(NgramDrafter(list), twin),
             "must be a model of the target's own vocabulary",
         ),
-        (lambda twin: CascadeDrafter(twin, PhasedDrafter(twin, twin)), "take words back"),
         (lambda twin: CascadeDrafter(twin, twin, leniency=0.5), "leniency is 0.5"),
         (lambda twin: CascadeDrafter(twin, twin, leniency=float("nan")), "leniency is nan"),
         (lambda twin: CascadeDrafter(twin, twin, early=0), "early is 0"),
-        (lambda twin: take_back(None, 1), "cannot take words back"),
     ],
 )
 def test_nonsense_is_one_clear_sentence(twin, make, said):

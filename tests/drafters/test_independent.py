@@ -3,6 +3,7 @@
 import pytest
 
 from crossdraft.drafters.independent import IndependentDrafter, Writing
+from crossdraft.drafters.rereading import OldText
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget, Committed
@@ -57,7 +58,7 @@ def overruled(
         answer += tokens
         twin.commit([state], [Committed((0, 1, 2, 3, 4), tokens)])
         if forget:
-            state.stale = []
+            state.old = OldText()
     return drafted
 
 

@@ -135,6 +135,14 @@ def test_a_sampled_draft_knows_the_law_of_every_word(twin, law):
     assert wrong_laws(PyramidDrafter(twin, near, threshold=0.3), near, 0.3) == 0
 
 
+def test_no_number_is_drawn_twice(twin):
+    """What own state and trial draw may both be judged: they draw from one source."""
+    pyramid = PyramidDrafter(twin, IndependentDrafter(twin.model), ahead=2)
+    (state,) = pyramid.begin([Request(QUESTION, max_new_tokens=64, sampling=WARM)])
+    pyramid.propose([state], [Budget(6)])
+    assert state.trial.state.generator is state.inner.state.generator
+
+
 def test_a_planted_bug_is_seen(twin, law):
     """The control: a bar that everything passes says q where p is due."""
     near = Near(law)

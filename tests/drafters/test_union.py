@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from crossdraft.drafters.memory.drafter import MemoryDrafter
-from crossdraft.drafters.union import UnionDrafter, all_needs, walk_down
+from crossdraft.drafters.union import UnionDrafter, all_needs
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
@@ -29,6 +29,9 @@ class Scripted:
 
     def commit(self, states, verdicts):
         self.told += verdicts
+
+    def fork(self, states):
+        return [*states]
 
     def end(self, states):
         self.ended += len(states)
@@ -88,12 +91,6 @@ def test_whoever_proves_wrong_counts_for_less():
     assert union.propose(states, [Budget(1)])[0].tree.tokens == (2,)
     assert union.reputations[0].correction < 0.5 < union.reputations[1].correction
     assert union.reputations[0].wins < 1 < union.reputations[1].wins
-
-
-def test_walking_down():
-    tree = DraftTree.from_paths([[1, 2], [1, 3]])
-    assert walk_down(tree, [1, 3, 4]) == [0, 2]
-    assert walk_down(tree, [5]) == []
 
 
 def test_what_cannot_be_joined():

@@ -77,6 +77,27 @@ def test_a_fork_shares_the_prompt_and_nothing_later():
     assert content(cache, 1) == [1, 2, 9]
 
 
+def test_a_copy_holds_the_same_and_goes_its_own_way():
+    cache = KVCache(1, max_rows=2)
+    for row, marks in ((0, (1, 2, 3)), (1, (4,))):
+        cache.add_row(32)
+        cache.offsets[row] = row + 5
+        write(cache, slice(row, row + 1), *marks)
+        cache.advance(row, len(marks))
+    write(cache, slice(0, 2), 7, 8)  # not committed yet
+    copy = cache.copy()
+    copy.keep(0, [1])
+    write(copy, slice(0, 1), 9)
+    copy.advance(0, 1)
+    cache.keep(0, [0, 1])
+    assert content(copy, 0) == [1, 2, 3, 8, 9]
+    assert content(cache, 0) == [1, 2, 3, 7, 8]
+    assert content(copy, 1) == content(cache, 1) == [4]
+    assert (copy.lengths, copy.offsets, copy.capacity) == ([5, 1], [5, 6], cache.capacity)
+    assert copy.layers[0].keys[0, 0, 5:].count_nonzero() == 0
+    assert KVCache(2).copy().rows == 0
+
+
 def test_a_joining_row_may_enlarge_every_row():
     cache = KVCache(1, max_rows=2, capacity=64)
     cache.add_row(10)

@@ -1,16 +1,23 @@
+import math
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.engine.cost import (
+    PLAIN_EVERY,
+    PLAIN_FIRST,
+    PROBE_DEPTH,
+    PROBE_FIRST,
+    PROBE_LAST,
     CostModel,
-    LinearFit,
-    Mean,
     expected_accepted,
     hidden_time,
     hiding_bound,
     steady_speedup,
 )
+from crossdraft.engine.estimates import Frailty
 
 
 def test_expected_accepted_counts_only_the_prefix():
@@ -38,101 +45,145 @@ def test_hidden_time_of_the_published_pair():
     assert hiding_bound(326, 326 + 49 * 15.2) == pytest.approx(3.285, abs=1e-3)
 
 
-def test_linear_fit_recovers_a_line_and_never_slopes_down():
-    fit = LinearFit()
-    for n in (1, 4, 9, 16):
-        fit.add(n, 5 + 0.25 * n)
-    assert fit(1) == pytest.approx(5.25)
-    assert fit.slope == pytest.approx(0.25)
-    down = LinearFit()
-    for n in (1, 2, 3):
-        down.add(n, 10 - n)
-    assert down.slope == 0
-    assert down(7) == pytest.approx(8, abs=0.1)
-    assert LinearFit()(3) == 0
+def passes(model, t, slope, rows=1):
+    """V(n) = t + slope·(n − 1)."""
+    for n in (1, 2, 8, 16):
+        model.passes(rows).add(n, t + slope * (n - 1))
 
 
-def test_a_mean_fades():
-    mean = Mean(decay=0.5)
-    assert mean.value is None
-    mean.add(0.0)
-    mean.add(3.0)
-    assert mean.value == pytest.approx(2.0)
+def waits(model, step, overhead=0.0):
+    """W(γ) = overhead + step·γ."""
+    for _ in range(20):
+        for depth in (2, 8, 16):
+            model.wait.add(depth, overhead + step * depth)
 
 
 def trained(alpha, step, slope=0.02):
+    """t = 1, a draft costs `step` a token, and one token in 1/(1 − α) is refused."""
     model = CostModel()
-    for n in (1, 2, 8, 16):
-        model.verify.add(n, 1 + slope * (n - 1))
-    model.step.add(step)
+    passes(model, 1.0, slope)
+    waits(model, step)
+    draw = random.Random(0)
     for _ in range(400):
+        kept = int(math.log(1 - draw.random()) / math.log(alpha))  # geometric
         for hidden in (False, True):
-            model.observe_acceptance(16, round(alpha / (1 - alpha)), hidden=hidden)
+            model.saw_verdict(Frailty(), kept + 1, kept, hidden=hidden)
     return model
 
 
+def depth(model, limit=16, request=None, **options):
+    return model.plan(limit, request or Frailty(), **options).depth
+
+
+# -- how deep ----------------------------------------------------------------------------------------------------------
+
+
 def test_a_cheap_drafter_drafts_deep_and_an_expensive_one_not_at_all():
-    assert trained(0.95, 0.05).best_depth(16) > 8
-    assert trained(0.5, 1.2).best_depth(16) == 0
+    assert depth(trained(0.95, 0.05)) > 8
+    assert depth(trained(0.5, 1.2)) == 0
 
 
-def test_the_best_depth_is_the_argmax_of_the_rate():
+def test_the_plan_is_the_argmax_of_the_rate():
     model = trained(0.8, 0.2)
+    chances = model.rounds.chances(16)
 
-    def rate(gamma):
-        accepted = expected_accepted([model.alpha] * gamma)
-        return (1 + accepted) / (gamma * 0.2 + model.verify(gamma + 1))
+    def token_s(gamma):
+        cost = (model.wait(gamma) if gamma else 0.0) + model.verify(1 + gamma)
+        return cost / (1 + expected_accepted(chances[:gamma]))
 
-    assert model.best_depth(16) == max(range(17), key=rate)
+    plan = model.plan(16, Frailty())
+    assert plan.depth == min(range(17), key=token_s)
+    assert plan.token_s == pytest.approx(token_s(plan.depth))
+
+
+def test_drafts_that_are_waited_for_no_longer_the_deeper_they_are_go_deep():
+    """Drafted while the target verifies: the wait is the message's, whatever the number of tokens."""
+    step_by_step, ahead = trained(0.8, 0.3), trained(0.8, 0.3)
+    for _ in range(200):
+        for levels in (4, 8, 16):
+            ahead.wait.add(levels, 0.2)
+    assert depth(step_by_step) < 4
+    assert depth(ahead) > 8
+
+
+def test_a_levels_price_is_known_though_every_draft_has_been_as_deep():
+    """Nothing costs nothing: eight levels for 1.6 are 0.2 each, not 1.6 whatever the depth."""
+    model = CostModel()
+    for _ in range(50):
+        model.wait.add(8, 1.6)
+    assert model.wait(2) == pytest.approx(0.4, rel=0.01)
 
 
 def test_short_drafts_that_are_always_kept_grow_longer():
     model = trained(0.3, 0.2)
-    short = model.best_depth(16)
-    for _ in range(60):
-        model.observe_acceptance(1, 1)
-    assert model.alpha > 0.75
-    assert model.best_depth(16) > short + 2
+    short = depth(model)
+    for _ in range(300):
+        model.saw_verdict(Frailty(), 1, 1)
+    assert depth(model) > short + 2
+
+
+def test_a_position_that_is_never_reached_is_not_drafted():
+    """Two levels always hold and the third never: a budget of two, though two of three levels are accepted."""
+    model = trained(0.8, 0.1)
+    for _ in range(300):
+        model.saw_verdict(Frailty(), 3, 2)
+    assert depth(model) == 2
+
+
+def test_levels_that_do_not_come_promise_nothing():
+    """A drafter that returns nothing, at the price of a question, is not asked; were it to answer, it would be."""
+    silent = trained(0.9, 0.05)
+    for _ in range(300):
+        silent.saw_draft(16, 0, 0, waited=0.1)
+    assert depth(silent) == 0
+    assert depth(trained(0.9, 0.05)) > 0
 
 
 def test_unknown_times_draft_what_is_allowed():
-    assert CostModel().best_depth(7) == 7
+    assert depth(CostModel(), 7) == 7
     assert CostModel().verify_depth(40) == 40
-    assert CostModel().worth([0.5, 0.01]) == 2
-    assert CostModel().node_gain() == 0
+    assert CostModel().worthwhile((-1, 0), [0.5, 0.01]) == [0, 1]
+    assert CostModel().node_gain(Frailty(), 0.0) == 0
+    assert CostModel().hidden_nodes(40) == 40
 
 
-def test_a_long_hidden_draft_is_verified_only_as_far_as_it_may_be_reached():
-    model = trained(0.5, 0.1, slope=0.2)
-    depth = model.verify_depth(60)
-    assert 0 < depth < 10
+def test_probe_rows_make_drafting_dearer():
+    """V(n) = 10 + 2n ms, d = 1 ms, α = 0.8: with forty probes in every pass no draft repays them."""
+    model = trained(0.8, 0.001)
+    model.verify = type(model.verify)()
+    passes(model, 0.012, 0.002)
+    assert depth(model, 8) > 0
+    assert depth(model, 8, probes=40) == 0
 
 
-def test_hiding_measures_first_and_then_takes_the_cheapest():
+def test_requests_that_share_a_pass_draft_less_where_width_is_what_costs():
+    """Alone V(n) is nearly flat; four rows at a time are bound by arithmetic, and each pays a token's full price."""
+    model = trained(0.8, 0.05)
+    for n in (1, 2, 8, 16):
+        model.passes(4).add(n, (0.4 + 0.3 * 4 * (n - 1)) / 4)
+    assert depth(model) > 2 + depth(model, rows=4)
+    assert model.verify(1) == 1.0  # what rows share is no part of it
+
+
+# -- trees -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_bushy_drafter_is_asked_for_levels_in_nodes():
+    """Three nodes a level: four levels are twelve nodes, and a limit of sixteen nodes is six levels."""
     model = CostModel()
-    assert model.hiding(32) == "before"
-    model = trained(0.95, 0.05)
-    model.read.add(20.0)
-    model.draft_read.add(2.0)
-    assert model.hiding(16) == "beside"  # once, to see what it costs
-    model.beside.add(0.6)  # a free second device: side by side takes as long as the longer one
-    assert model.hiding(16) == "beside"
-    for _ in range(50):
-        model.beside.add(1.3)  # a shared one: worse than one after the other
-    assert model.hiding(16) == "before"
-    costly = trained(0.95, 5.0)
-    costly.read.add(20.0)
-    costly.beside.add(1.3)
-    assert costly.hiding(16) == "off"
+    for _ in range(200):
+        model.saw_draft(5, 4, 12, waited=0.1)
+    assert model.nodes(4, 16) == 12
+    assert model.nodes(8, 16) == 16
+    assert model.levels(16) == 6
+    assert CostModel().nodes(4, 16) == 4  # a chain until a tree has been seen
 
 
-def test_a_node_is_worth_its_place_while_its_chance_repays_the_wider_pass():
-    model = CostModel()
-    for n in (1, 2, 9):
-        model.verify.add(n, 10.0 + 1.0 * (n - 1))  # t = 10, one more token costs 1: worth a chance of 0.1
-    assert model.worth([0.9, 0.5, 0.11, 0.09, 0.08]) == 3
-    assert model.worth([0.05]) == 0
-    assert model.worth([]) == 0
+def test_a_bushy_tree_widens_the_pass_by_its_nodes():
+    chain, bushy = trained(0.8, 0.05, slope=0.1), trained(0.8, 0.05, slope=0.1)
+    for _ in range(200):
+        bushy.width.add(3.0)
+    assert depth(bushy) < depth(chain)
 
 
 def test_of_a_tree_the_worthwhile_nodes_come_best_first_and_with_their_parents():
@@ -147,6 +198,21 @@ def test_of_a_tree_the_worthwhile_nodes_come_best_first_and_with_their_parents()
     assert model.worthwhile((-1, -1, 0, 1), (0.05, 0.3, 0.9, 0.8)) == [1, 3]
     assert model.worthwhile((), ()) == []
     assert CostModel().worthwhile((-1, -1), (0.0, 0.4)) == [1, 0]  # nothing is known yet: all
+    # Where drafting has brought a token down to 2.5, an accepted node saves no more than that: worth a chance of 0.4.
+    model.token_s = 2.5
+    assert model.worthwhile((-1, -1, 0, 0, 3), (0.5, 0.3, 0.09, 0.4, 0.2)) == [0, 3]
+
+
+def test_a_drafter_that_was_too_sure_is_believed_less():
+    """It said 0.9 ten times and was wrong every other time: its 0.3 is then worth less than a place of 0.2."""
+    model = CostModel()
+    passes(model, 10.0, 2.0)
+    request = Frailty()
+    assert model.worthwhile((-1,), (0.3,), request) == [0]
+    for _ in range(10):
+        model.saw_verdict(request, 2, 1, [0.9, 0.9])
+    assert model.trust.value > 1.5
+    assert model.worthwhile((-1,), (0.3,), request) == []
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.data())
@@ -159,11 +225,124 @@ def test_the_worthwhile_nodes_are_a_tree(reach, data):
     assert all(parent < 0 or parent in kept[:place] for place, parent in enumerate(parents[i] for i in kept))
 
 
-def test_probe_rows_make_drafting_dearer():
-    """V(n) = 10 + 2n ms, d = 1 ms, α = 0.8: with forty probes in every pass no draft repays them."""
-    cost = CostModel()
-    for n in (1, 2, 4, 8, 16, 32, 64):
-        cost.verify.add(n, 0.010 + 0.002 * n)
-    cost.step.add(0.001)
-    assert cost.best_depth(8) > 0
-    assert cost.best_depth(8, probes=40) == 0
+# -- one request is not like another -----------------------------------------------------------------------------------
+
+
+def test_a_dark_request_is_noticed_and_the_next_one_starts_afresh():
+    model = trained(0.9, 0.25)
+    dark, light = Frailty(), Frailty()
+    start = depth(model)
+    for _ in range(3):
+        model.saw_verdict(dark, 1, 0)
+        model.saw_verdict(light, 8, 8)
+    assert depth(model, request=dark) < start < depth(model, request=light)
+    assert abs(depth(model) - start) <= 2  # what three rounds of either kind have taught about all others
+
+
+def test_bad_luck_is_forgotten():
+    model, unlucky = trained(0.8, 0.65), Frailty()
+    start = depth(model)
+    assert start > 0
+    for _ in range(8):
+        unlucky.add([0.8], 0)
+    assert depth(model, request=unlucky) == 0
+    for _ in range(60):
+        unlucky.forget()
+    assert depth(model, request=unlucky) == start
+
+
+def test_a_hidden_draft_that_is_refused_at_once_is_a_warning():
+    model, request = trained(0.9, 0.25), Frailty()
+    before = model.plan(16, request)
+    model.saw_verdict(request, 1, 0, hidden=True)
+    after = model.plan(16, request)
+    assert after.depth <= before.depth
+    assert after.token_s > before.token_s
+
+
+# -- off, and on again -------------------------------------------------------------------------------------------------
+
+
+def test_where_drafting_loses_it_is_probed_less_and_less_often():
+    model = CostModel()
+    asked = [turn for turn in range(1, 1200) if model.ask(0, 16)]
+    gaps = [after - before for before, after in zip([0, *asked], asked, strict=False)]
+    assert gaps == [16, 32, 64, 128, 256, 256, 256]
+    assert (gaps[0], gaps[-1]) == (PROBE_FIRST, PROBE_LAST)
+    model = CostModel(idle=PROBE_FIRST - 1)
+    assert model.ask(0, 1) == 1  # a probe is never longer than the answer
+    assert CostModel(idle=PROBE_FIRST - 1).ask(0, 16) == PROBE_DEPTH
+
+
+def test_a_probe_that_pays_switches_drafting_on_again():
+    """The drafter's core was busy, and is free again: one probe at the new price is no proof, a few are."""
+    model = trained(0.8, 2.0)
+    assert depth(model) == 0
+    for _ in range(150):
+        model.saw_draft(PROBE_DEPTH, PROBE_DEPTH, PROBE_DEPTH, waited=0.1 * PROBE_DEPTH)
+    assert depth(model) > 0
+    model.patience, model.idle = PROBE_LAST, 5
+    assert model.ask(4, 16) == 4
+    assert (model.patience, model.idle) == (PROBE_FIRST, 0)
+
+
+def test_where_drafting_always_pays_a_round_goes_without_now_and_then():
+    model = CostModel()
+    assert [model.ask(4, 16) for _ in range(PLAIN_FIRST)] == [4] * (PLAIN_FIRST - 1) + [0]
+    model.verify.add(1, 1.0)
+    assert [model.ask(4, 16) for _ in range(PLAIN_EVERY)] == [4] * (PLAIN_EVERY - 1) + [0]
+
+
+def test_at_the_answers_end_nothing_is_asked_nor_counted():
+    model = CostModel()
+    assert model.ask(4, 0) == 0
+    assert (model.idle, model.drafted) == (0, 0)
+
+
+# -- hidden drafts -----------------------------------------------------------------------------------------------------
+
+
+def test_a_long_hidden_draft_is_verified_only_as_far_as_it_may_be_reached():
+    assert 0 < trained(0.5, 0.1, slope=0.2).verify_depth(60) < 10
+
+
+def test_the_ride_along_pass_has_its_own_price():
+    model = trained(0.8, 0.1, slope=0.01)
+    cheap = model.verify_depth(60)
+    for n in (10, 20, 60):
+        model.ride.add(n, 5 + 0.2 * n)
+    assert model.verify_depth(60) < cheap
+
+
+def test_a_hidden_draft_ends_where_waiting_for_it_no_longer_pays():
+    model = trained(0.8, 0.1)
+    for nodes in (10, 30, 60):
+        model.wait_hidden.add(nodes, 0.0)
+    assert model.hidden_nodes(64) == 64  # beside the prefill: free
+    for _ in range(50):
+        for nodes in (10, 30, 60):
+            model.wait_hidden.add(nodes, 0.3 * nodes)  # before it: 0.3 of a step each
+    assert 3 <= model.hidden_nodes(64) <= 7  # 0.8^5 = 0.33
+    assert model.hidden_nodes(0) == 0
+
+
+def test_hiding_measures_first_and_then_takes_the_cheapest():
+    model = CostModel()
+    assert model.hiding(32) == "before"
+    model = trained(0.95, 0.05)
+    model.step.add(0.05)
+    model.read.add(20.0)
+    model.draft_read.add(2.0)
+    assert model.hiding(16) == "beside"  # once, to see what it costs
+    model.beside.add(0.6)  # a free second device: side by side takes as long as the longer one
+    assert model.hiding(16) == "beside"
+    for _ in range(50):
+        model.beside.add(1.3)  # a shared one: worse than one after the other
+    assert model.hiding(16) == "before"
+    costly = trained(0.95, 5.0)
+    costly.step.add(5.0)
+    costly.read.add(20.0)
+    costly.beside.add(1.3)
+    assert [costly.hiding(16) for _ in range(32)] == ["off"] * 31 + [
+        "before"
+    ]  # tried once more, now and then

@@ -64,6 +64,9 @@ class Scripted:
     def commit(self, states: Sequence[int], verdicts: Sequence[Committed]) -> None:
         self.told += verdicts
 
+    def fork(self, states: Sequence[int]) -> list[int]:
+        return [*states]
+
     def end(self, states: Sequence[int]) -> None:
         pass
 

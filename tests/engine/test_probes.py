@@ -66,6 +66,9 @@ class Asking:
             state.last = None
             state.tokens += verdict.tokens
 
+    def fork(self, states: Sequence[Asked]) -> list[Asked]:
+        return [replace(state, tokens=[*state.tokens], rounds=[*state.rounds]) for state in states]
+
     def end(self, states: Sequence[Asked]) -> None:
         pass
 

@@ -112,3 +112,9 @@ def test_kept_nodes_see_each_other_as_before(tree, data):
         if (parent < 0 or parent in kept) and data.draw(st.booleans()):
             kept.append(node)
     assert torch.equal(tree.keep(kept).visible, tree.visible[kept][:, kept])
+
+
+def test_tokens_are_followed_as_far_as_the_tree_goes():
+    tree = DraftTree.from_paths([[1, 2], [1, 3]])
+    assert tree.follow([1, 3, 4]) == [0, 2]
+    assert tree.follow([5]) == []

@@ -1,4 +1,4 @@
-"""Our side: the engine, with each drafter in each placement; and the line-up of all contestants by name."""
+"""Our side: the engine, with each drafter in each placement, and the line-up of all contestants by name."""
 
 import time
 from collections import Counter
@@ -12,11 +12,19 @@ from crossdraft.bench.blank import blank_window
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import peak_rss_of
 from crossdraft.bench.measure import Contestant, Run
-from crossdraft.bench.names import check_names
 from crossdraft.bench.peers import Assistant, HFContestant
+from crossdraft.bench.specs import (
+    AHEAD,
+    HUGGING_FACE,
+    POLICIES,
+    check_methods,
+    is_blind,
+    needs_no_process,
+    spec_of,
+)
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.spec import parse, renamed
+from crossdraft.drafters.spec import renamed
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.live import READING
@@ -24,24 +32,8 @@ from crossdraft.engine.placement import Inline, Placement
 from crossdraft.engine.process import Process
 from crossdraft.engine.request import Answer
 from crossdraft.engine.target import Target
-from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter, load_target, vocabulary_of
 from crossdraft.methods import Place, build_spec
-
-METHODS = ("target", "hf", "hf-lookup", "hf-assisted", "blind", "event-inline", "event")
-# Our drafters by the name they race under, and what they are; see `crossdraft.methods`.
-SPECS = {
-    "blind": "blind",
-    "event": "event",
-    "ngram": "ngram",
-    "memory": "memory",
-    "text": "text",
-    "union": "union:event,memory",
-    "phased": "phased:event,(union:event,memory)",
-    "choose": "choose:event,memory",
-}
-ALL_METHODS = (*METHODS, *(name for name in SPECS if name not in METHODS))
-WITHOUT_MODEL = ("ngram", "memory")  # so cheap that a process of their own would cost more
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +53,7 @@ class Models:
         return load_target(self.target, self.device, self.dtype, packed=packed)
 
     def factory(self, name: str, target: Target) -> "partial[Drafter[Any]]":
-        """A picklable factory of the drafter that races under this name."""
+        """A picklable factory of the drafter that races under this name, or of the one that a spec names."""
         place = Place(
             self.target,
             self.draft_device or self.device,
@@ -70,9 +62,7 @@ class Models:
             tuple(sorted(target.eos)),
             tuple(sorted(target.reserved)),
         )
-        return partial(
-            build_spec, renamed(parse(SPECS[name]), {"event": self.event, "blind": self.blind}), place
-        )
+        return partial(build_spec, renamed(spec_of(name), {"event": self.event, "blind": self.blind}), place)
 
     def drafter(self, source: str, target: Target) -> "partial[IndependentDrafter]":
         """A picklable factory of a drafter for that target."""
@@ -146,34 +136,25 @@ def run_of(answer: Answer, total_s: float) -> Run:
     )
 
 
-def check_methods(names: Sequence[str]) -> None:
-    """Refuse names that make no race; loads nothing.
-
-    Raises:
-        CrossdraftError: no name, an unknown one, or one that stands there twice.
-    """
-    if not names:
-        raise CrossdraftError(f"No method is named; choose among {', '.join(ALL_METHODS)}.")
-    check_names("method", names, ALL_METHODS)
-    if len(set(names)) != len(names):
-        raise CrossdraftError(f"A method is named twice in {', '.join(names)}; name each once.")
-
-
 def line_up(
-    names: Sequence[str], target: Target, models: Models, cores: Cores | None
+    names: Sequence[str],
+    target: Target,
+    models: Models,
+    cores: Cores | None,
+    specs: Sequence[str] = (),
 ) -> dict[str, Contestant]:
-    """The contestants by name, in the order given. Close them all when done.
+    """The contestants by name, in the order given, then those that are named by their specs. Close them all when done.
 
     Raises:
         CrossdraftError: as `check_methods`, or a model cannot be loaded.
     """
-    check_methods(names)
+    check_methods(names, specs)
     made: dict[str, Contestant] = {}
     try:
-        plain = models.load_target(packed=False) if any(name.startswith("hf") for name in names) else target
-        for name in names:
+        plain = target if HUGGING_FACE.isdisjoint(names) else models.load_target(packed=False)
+        for name in (*names, *specs):
             made[name] = (
-                _hf(name, plain, models) if name.startswith("hf") else _ours(name, target, models, cores)
+                _hf(name, plain, models) if name in HUGGING_FACE else _ours(name, target, models, cores)
             )
     except BaseException:
         close_all(made.values())
@@ -203,12 +184,16 @@ def _hf(name: str, plain: Target, models: Models) -> Contestant:
 
 def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Contestant:
     cost = CostModel()
-    placement: Placement | None = None
-    if name == "event-inline":
-        placement = Inline(models.factory("event", target)(), cost)
-    elif name in WITHOUT_MODEL:
-        placement = Inline(models.factory(name, target)(), cost)
-    elif name != "target":
-        placement = Process(models.factory(name, target), None if cores is None else cores.draft)
+    if name == "target":
+        return EngineContestant(Engine(target, None, Options(), cost))
+    inline = name == "event-inline"
+    drafter = "event" if inline else name
+    spec, factory = spec_of(drafter), models.factory(drafter, target)
+    placement: Placement
+    if inline or needs_no_process(spec):
+        placement = Inline(factory(), cost)
+    else:
+        ahead = "off" if cores is None or cores.shared else POLICIES.get(name, AHEAD)
+        placement = Process(factory, None if cores is None else cores.draft, ahead=ahead)
     engine = Engine(target, placement, Options(), cost)
-    return EngineContestant(engine, blank_window(models.blind), blind=name == "blind")
+    return EngineContestant(engine, blank_window(models.blind), blind=is_blind(spec))

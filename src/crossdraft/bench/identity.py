@@ -1,9 +1,8 @@
 """`crossdraft bench identity`: is it the same text? Every placement, and batches that join and leave; no timing."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from math import ceil
 
 import numpy as np
 
@@ -11,28 +10,37 @@ from crossdraft.bench.blank import blank_window
 from crossdraft.bench.contestants import Models
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.divergence import Divergence, find_divergence
+from crossdraft.bench.specs import is_blind, spec_of
+from crossdraft.bench.ways import Way, open_ways
 from crossdraft.bench.workload import Item
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.placement import Inline, Placement
-from crossdraft.engine.process import Process
 from crossdraft.engine.target import Target
 
-WAVE = 12  # pairs in memory at a time
-BATCHES = (1, 2, 3, 4)
+WAVE = 12  # requests in a queue at a time
 MOST_GAPS = 8  # in a line for people; the JSON has them all
 Tick = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A pair, and what the target alone answers."""
+
+    item: Item
+    tokens: tuple[int, ...]
+
+
 @dataclass
 class Check:
-    """One way of running, and how many of its answers were the target's own."""
+    """One way of running, and how many of its answers were the target's own.
+
+    `drafted` and `accepted` tell whether there was anything that could have gone wrong.
+    """
 
     name: str
-    decoder: Decoder
-    blank: object = None
-    blind: bool = False
+    drafter: str | None = None
     total: int = 0
+    drafted: int = 0
+    accepted: int = 0
     divergences: list[Divergence] = field(default_factory=list)
     notes: set[str] = field(default_factory=set)
 
@@ -52,78 +60,97 @@ class Check:
         """Plain values."""
         return {
             "name": self.name,
+            "drafter": self.drafter,
             "lossless": not self.divergences,
             "identical": {"equal": self.equal, "total": self.total},
+            "drafted": self.drafted,
+            "accepted": self.accepted,
             "divergences": [divergence.to_json() for divergence in self.divergences],
             "notes": sorted(self.notes),
         }
 
 
-@contextmanager
-def open_checks(target: Target, models: Models, cores: Cores | None) -> Iterator[list[Check]]:
-    """Every placement of the event drafter, the blind twin, and shared passes of up to four requests."""
-    draft_cores = None if cores is None else cores.draft
-    with ExitStack() as stack:
-        process = _opened(stack, Process(models.drafter(models.event, target), draft_cores))
-        twin = _opened(stack, Process(models.drafter(models.blind, target), draft_cores))
-        drafter = models.drafter(models.event, target)()
-        checks = [Check("event", Decoder(target, process))]
-        for hidden in ("before", "beside", "off"):
-            inline = _opened(stack, Inline(drafter, CostModel(), hidden))
-            checks.append(Check(f"event-inline, hidden {hidden}", Decoder(target, inline)))
-        checks.append(Check("blind", Decoder(target, twin), blank_window(models.blind), blind=True))
-        inline = _opened(stack, Inline(drafter, CostModel(), "before"))
-        for size in BATCHES:
-            placement = inline if size == BATCHES[-1] else process
-            checks.append(Check(f"batch of up to {size}", Decoder(target, placement, max_batch=size)))
-        yield checks
+def run_identity(
+    target: Target,
+    models: Models,
+    cores: Cores | None,
+    groups: Iterable[Sequence[Way]],
+    items: Iterable[Item],
+    tick: Tick | None = None,
+) -> list[Check]:
+    """Answer every pair in every way and compare; the ways of a group are open together, the groups one by one.
+
+    The target's own answers are computed once. All pairs are held meanwhile: about 3 MB each.
+    """
+    known = list(answer_alone(target, items, tick))
+    blank = blank_window(models.blind)
+    checks: list[Check] = []
+    for ways in groups:
+        with open_ways(target, models, cores, ways) as opened:
+            for way, decoders in zip(ways, opened, strict=True):
+                checks.append(Check(way.name, way.spec))
+                asked = shown(known, blank) if is_blind(spec_of(way.spec)) else known
+                check_identity(target, checks[-1], decoders, asked, tick)
+    return checks
+
+
+def answer_alone(target: Target, items: Iterable[Item], tick: Tick | None = None) -> Iterator[Known]:
+    """What the others must say."""
+    alone = Decoder(target)
+    for item in items:
+        yield Known(item, alone.generate([item.request])[0].tokens)
+        if tick is not None:
+            tick("target")
+
+
+def shown(known: Iterable[Known], events: object) -> list[Known]:
+    """The same pairs with other events, which only a drafter looks at."""
+    return [
+        replace(pair, item=replace(pair.item, request=replace(pair.item.request, events=events)))
+        for pair in known
+    ]
 
 
 def check_identity(
-    target: Target, checks: Sequence[Check], items: Iterable[Item], tick: Tick | None = None
+    target: Target,
+    check: Check,
+    decoders: Sequence[Decoder],
+    known: Sequence[Known],
+    tick: Tick | None = None,
 ) -> None:
-    """Answer every pair with every check and compare with the target alone; results are left in the checks."""
-    alone = Decoder(target)
+    """Answer every pair, a wave with each decoder in turn, and compare; the result is left in the check."""
     rng = np.random.default_rng(0)
-    stream = iter(items)
-    while wave := list(islice(stream, WAVE)):
-        expected = [answer.tokens for answer in alone.generate(item.request for item in wave)]
-        for check in checks:
-            _run_wave(target, check, wave, expected, rng)
-            if tick is not None:
-                for _ in wave:
-                    tick(check.name)
+    size = min(WAVE, ceil(len(known) / len(decoders)))  # few pairs, yet every decoder has its turn
+    waves = [known[start : start + size] for start in range(0, len(known), size)]
+    for turn, wave in enumerate(waves):
+        _run_wave(target, check, decoders[turn % len(decoders)], wave, rng)
+        if tick is not None:
+            for _ in wave:
+                tick(check.name)
 
 
 def _run_wave(
-    target: Target,
-    check: Check,
-    wave: Sequence[Item],
-    expected: Sequence[Sequence[int]],
-    rng: np.random.Generator,
+    target: Target, check: Check, decoder: Decoder, wave: Sequence[Known], rng: np.random.Generator
 ) -> None:
     """Requests join after a random number of rounds and are cut at random lengths, so that rows leave at any time."""
-    decoder, tickets, limits = check.decoder, [], []
-    for item, tokens in zip(wave, expected, strict=True):
-        limit = item.request.max_new_tokens
+    tickets, limits = [], []
+    for pair in wave:
+        request = pair.item.request
+        limit = request.max_new_tokens
         if decoder.cache.max_rows > 1:
-            limit = min(limit, int(rng.integers(1, len(tokens) + 2)))
-        request = replace(item.request, max_new_tokens=limit)
-        tickets.append(decoder.submit(replace(request, events=check.blank) if check.blind else request))
+            limit = min(limit, int(rng.integers(1, len(pair.tokens) + 2)))
+        tickets.append(decoder.submit(replace(request, max_new_tokens=limit)))
         limits.append(limit)
         for _ in range(int(rng.integers(4))):
             decoder.step()
     while decoder.busy:
         decoder.step()
-    for item, ticket, tokens, limit in zip(wave, tickets, expected, limits, strict=True):
+    for pair, ticket, limit in zip(wave, tickets, limits, strict=True):
         answer = decoder.answer(ticket)
         check.total += 1
+        check.drafted += answer.stats.drafted
+        check.accepted += answer.stats.accepted
         check.notes.update(answer.notes)
-        divergence = find_divergence(target, item, tokens[:limit], answer.tokens)
+        divergence = find_divergence(target, pair.item, pair.tokens[:limit], answer.tokens)
         if divergence is not None:
             check.divergences.append(divergence)
-
-
-def _opened(stack: ExitStack, placement: Placement) -> Placement:
-    stack.callback(placement.close)
-    return placement

@@ -72,6 +72,14 @@ class Results:
         """Tokens of each pair, repeats added up."""
         return [sum(len(run.tokens) for run in repeats) for repeats in self.runs[name]]
 
+    def accepted(self, name: str) -> list[int]:
+        """Drafted tokens that were kept of each pair, repeats added up."""
+        return [sum(run.accepted for run in repeats) for repeats in self.runs[name]]
+
+    def rounds(self, name: str) -> list[int]:
+        """Target passes of each pair, repeats added up."""
+        return [sum(run.rounds for run in repeats) for repeats in self.runs[name]]
+
     def seconds(self, name: str) -> list[float]:
         """Total time of each pair, repeats added up."""
         return [sum(run.total_s for run in repeats) for repeats in self.runs[name]]

@@ -1,4 +1,4 @@
-"""The time per stage as stacked bars."""
+"""A report as one picture: the time per stage as stacked bars, and speedup and τ with their intervals."""
 
 from importlib import import_module
 from pathlib import Path
@@ -8,7 +8,12 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from crossdraft.bench.statistics import Interval
     from crossdraft.bench.suite import Report
+    from crossdraft.bench.summary import Method
 
 STAGES = {  # in the order of an answer, with colours that stay apart in greyscale too
     "prepare": "#bbbbbb",
@@ -22,6 +27,8 @@ STAGES = {  # in the order of an answer, with colours that stay apart in greysca
 }
 
 PER = {"answer": "", "token": " per token"}
+SPEEDUP, TAU = "#225588", "#559944"
+ROW = 0.7  # height of a bar; two rows are 1 apart
 
 
 def check_plot(path: Path) -> None:
@@ -37,36 +44,75 @@ def check_plot(path: Path) -> None:
 
 
 def plot(report: "Report", path: Path) -> None:
-    """Write a PNG: one bar per method, its stages stacked to the mean time of an answer, TTFT marked; speedup and τ."""
+    """Write a PNG: a row per method with its time by stage, its speedup and its τ; see `draw`."""
+    with atomic_path(path) as temporary:
+        draw(report).savefig(temporary, dpi=150, format="png")
+
+
+def draw(report: "Report") -> "Figure":
+    """One row per method: its stages stacked to the mean time of an answer, TTFT marked; then speedup, then τ.
+
+    Speedup and τ have their 95 % bootstrap intervals as error bars. Without a baseline there is no speedup.
+    """
     from matplotlib.figure import Figure
 
     methods = report.methods[::-1]  # barh draws upwards
-    figure = Figure(figsize=(9, 1.2 + 0.55 * len(methods)), layout="constrained")
-    axes = figure.add_subplot()
+    against = next(iter(methods[0].speedups), None)
+    figure = Figure(figsize=(12, 1.4 + 0.4 * len(methods)), layout="constrained")
+    widths = [2.4, 1, 1] if against else [2.4, 1]
+    times, *panels = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
+    _stages(times, methods)
+    if against is not None:
+        label = f"speedup over {against}{PER[methods[0].per]} [95 %]"
+        _intervals(panels[0], methods, [method.speedups[against] for method in methods], label, SPEEDUP)
+    _intervals(panels[-1], methods, [method.tau for method in methods], "τ, tokens per pass [95 %]", TAU)
+    work = report.workload
+    figure.suptitle(
+        f"{work['pairs']} held-out pairs × {work['repeats']}, {work['mean_tokens']} tokens on average",
+        fontsize=10,
+    )
+    for axes in (times, *panels):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=9, frameon=False, fontsize=9)
+    return figure
+
+
+def _stages(axes: "Axes", methods: "list[Method]") -> None:
+    """The mean time of an answer by stage, and a mark where its first token is there."""
     left = [0.0] * len(methods)
     names = [method.label for method in methods]
     for stage, colour in STAGES.items():
         widths = [method.stage_means.get(stage, 0.0) * 1e3 for method in methods]
         if any(widths):
-            axes.barh(names, widths, left=left, color=colour, label=stage, height=0.7)
+            axes.barh(names, widths, left=left, color=colour, label=stage, height=ROW)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     for row, (method, end) in enumerate(zip(methods, left, strict=True)):
-        ttft = method.ttft.median * 1e3
-        axes.plot(
-            [ttft, ttft], [row - 0.35, row + 0.35], color="black", lw=1.5, label="TTFT" if row == 0 else None
-        )
-        speedup = method.speedups.get("target")
-        times = f", {speedup} ×{PER[method.per]}" if speedup else ""
-        drafted = f", τ {method.tau:.1f}" if method.tau > 1 else ""
-        axes.text(end, row, f" {end:.0f} ms{times}{drafted}", va="center")
-    axes.set_xlim(0, max(left) * 1.45)
+        ttft, rows = method.ttft.median * 1e3, [row - ROW / 2, row + ROW / 2]
+        axes.plot([ttft, ttft], rows, color="black", lw=1.5, label="TTFT" if row == 0 else None)
+        axes.text(end, row, f" {end:.0f} ms", va="center")
+    axes.set_xlim(0, max(left) * 1.15)
     axes.set_xlabel("mean time of an answer on the target's lane, ms")
-    work = report.workload
-    axes.set_title(
-        f"{work['pairs']} held-out pairs × {work['repeats']}, {work['mean_tokens']} tokens on average",
-        fontsize=10,
+
+
+def _intervals(
+    axes: "Axes", methods: "list[Method]", values: "list[Interval]", label: str, colour: str
+) -> None:
+    """A bar to each value, its interval across the bar's end; 1 is what the target alone has."""
+    rows = range(len(methods))
+    arms = list(zip(*(value.arms for value in values), strict=True))
+    axes.barh(rows, [value.value for value in values], height=ROW, color=colour, alpha=0.45)
+    axes.errorbar(
+        [value.value for value in values],
+        rows,
+        xerr=arms,
+        fmt="none",
+        ecolor="black",
+        elinewidth=1.2,
+        capsize=3,
     )
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150, format="png")
+    widest = max(value.high for value in values)
+    for row, value in zip(rows, values, strict=True):
+        axes.text(value.high, row, f" {value.value:.2f}", va="center")
+    axes.axvline(1, color="black", lw=0.8, ls=":")
+    axes.set_xlim(0, widest * 1.25)
+    axes.set_xlabel(label)

@@ -12,7 +12,6 @@ from typing import Any
 
 from crossdraft.bench.statistics import Interval, Quartiles, quartiles, ratio
 from crossdraft.bench.traces import Trace
-from crossdraft.drafters.union import walk_down
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.request import Request
@@ -156,6 +155,9 @@ class Recorded:
         for state, verdict in zip(states, verdicts, strict=True):
             del state[: len(verdict.tokens)]
 
+    def fork(self, states: Sequence[list[int]]) -> list[list[int]]:
+        return [[*state] for state in states]
+
     def end(self, states: Sequence[list[int]]) -> None:
         """Nothing to free."""
 
@@ -210,7 +212,7 @@ def play(trace: Trace, drafter: Drafter[Any], policy: Policy, costs: Costs) -> P
             (draft,) = drafter.propose([state], [Budget(policy.nodes)])
             played.seconds.append(time.perf_counter() - start)
         tree = worth_it(draft, costs) if policy.adaptive else draft.tree.first(policy.nodes)
-        path = walk_down(tree, text[done : len(text) - 1])
+        path = tree.follow(text[done : len(text) - 1])
         emitted = text[done : done + len(path) + 1]
         drafter.commit([state], [Committed(tuple(path), emitted)])
         done += len(emitted)

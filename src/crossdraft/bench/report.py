@@ -14,6 +14,7 @@ SPEEDUPS = {  # what the table of speedups compares
     "answer": "Σ time of the baseline / Σ time of the method",
     "token": "time per token of the baseline / that of the method",
 }
+INTERVALS = "[95 % bootstrap over pairs]"
 FEW_PAIRS = 10  # fewer give a bootstrap too little to draw from
 
 
@@ -48,7 +49,8 @@ def method_json(method: Method) -> dict[str, object]:
         "tokens_per_s": round(method.tokens_per_s, 2),
         "speedup": speedups[0] if speedups else None,
         "speedups": speedups,
-        "tau": round(method.tau, 3),
+        "tau": round(method.tau.value, 3),
+        "tau_ci95": method.tau.to_json()["ci95"],
         "accepted_per_position": [round(share, 3) for share in method.per_position],
         "hidden_share": rounded(method.hidden_share),
         "prefill_slowdown": rounded(method.prefill_slowdown),
@@ -70,32 +72,46 @@ def tables(report: "Report") -> "list[Table]":
 
     work = report.workload
     title = f"{work['pairs']} held-out pairs × {work['repeats']}, answers of {work['mean_tokens']} tokens on average"
+    compared = f"{SPEEDUPS[report.methods[0].per]} {INTERVALS}"
     times = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=_caption(report))
-    speedups = Table(
-        title=f"{SPEEDUPS[report.methods[0].per]} [95 % bootstrap over pairs]", box=box.SIMPLE_HEAD
-    )
-    for head in ("method", "identical", "TTFT ms", "total ms", "tok/s", "τ", "hidden", "prefill", "engine"):
-        times.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
-    for head in ("method", *(f"× {baseline}" for baseline in report.methods[0].speedups)):
-        speedups.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
+    speedups = Table(title=compared, box=box.SIMPLE_HEAD)
+    baselines = (f"× {baseline}" for baseline in report.methods[0].speedups)
+    heads = ("identical", "TTFT ms", "total ms", "tok/s", "τ", "hidden", "prefill", "engine")
+    for table, columns in ((times, heads), (speedups, baselines)):
+        table.add_column(
+            "method", overflow="fold"
+        )  # a long spec goes on in the next line, the figures stay whole
+        for head in columns:
+            table.add_column(head, justify="right", no_wrap=True)
     for method in report.methods:
         times.add_row(*_cells(method))
-        speedups.add_row(method.label, *map(str, method.speedups.values()))
+        speedups.add_row(_label(method), *map(str, method.speedups.values()))
     return [times, speedups]
+
+
+def _label(method: Method) -> str:
+    from rich.markup import escape
+
+    return escape(method.label)
 
 
 def _cells(method: Method) -> list[str]:
     return [
-        method.label,
+        _label(method),
         _identical(method),
         f"{method.ttft.median * 1e3:.1f}",
         f"{method.latency.median * 1e3:.1f}",
         f"{method.tokens_per_s:.0f}",
-        f"{method.tau:.2f}",
+        _tau(method),
         _percent(method.hidden_share),
         _percent(method.prefill_slowdown, sign=True),
         _percent(method.overhead_share),
     ]
+
+
+def _tau(method: Method) -> str:
+    drafted = method.tau.value > 1  # else every pass gave one token, and there is no more to say
+    return str(method.tau) if drafted else f"{method.tau.value:.2f}"
 
 
 def _identical(method: Method) -> str:
@@ -111,8 +127,9 @@ def _caption(report: "Report") -> str:
     gaps = [f"{d.gap:.2g}" for method in report.methods for d in method.divergences]
     told = [f"top-2 logit gaps at divergences: {', '.join(gaps[:8])}"] if gaps else []
     notes = sorted({note for method in report.methods for note in method.notes})
+    tau = f"τ = tokens per pass of the target {INTERVALS}"
     legend = "prefill = slowdown of the target's reading; engine = its own part of a round"
-    return "\n".join([legend, *_caveats(report), *told, *map(escape, notes)])
+    return "\n".join([tau, legend, *_caveats(report), *told, *map(escape, notes)])
 
 
 def _caveats(report: "Report") -> list[str]:

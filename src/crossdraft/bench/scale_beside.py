@@ -94,6 +94,10 @@ class OnStream(Generic[State]):
         with torch.cuda.stream(self.stream):
             self.drafter.commit(states, verdicts)
 
+    def fork(self, states: Sequence[State]) -> list[State]:
+        with torch.cuda.stream(self.stream):
+            return self.drafter.fork(states)
+
     def end(self, states: Sequence[State]) -> None:
         self.drafter.end(states)
 

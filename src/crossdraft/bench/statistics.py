@@ -35,6 +35,11 @@ class Interval:
         """The value under its name, and `ci95`."""
         return {name: round(self.value, 3), "ci95": [round(self.low, 3), round(self.high, 3)]}
 
+    @property
+    def arms(self) -> tuple[float, float]:
+        """How far it reaches below and above the value: the two arms of an error bar."""
+        return max(0.0, self.value - self.low), max(0.0, self.high - self.value)
+
     def __str__(self) -> str:
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
@@ -99,9 +104,16 @@ def ratio_per_token(
     return bootstrap(over, len(top), seed=seed)
 
 
-def acceptance_length(accepted: float, rounds: float) -> float:
-    """τ, tokens per verify pass, bonus included; 0 without a pass."""
-    return 1 + accepted / rounds if rounds else 0.0
+def acceptance_length(accepted: Sequence[int], rounds: Sequence[int]) -> Interval:
+    """τ, tokens per verify pass, bonus included: 1 + Σ accepted / Σ rounds over pairs, as `ratio`.
+
+    Args:
+        accepted, rounds: of each pair; every answer takes a pass.
+
+    >>> str(acceptance_length([3, 3], [2, 2]))
+    '2.50 [2.50, 2.50]'
+    """
+    return ratio([kept + passes for kept, passes in zip(accepted, rounds, strict=True)], rounds)
 
 
 def per_position(accepted: Sequence[Sequence[int]], offered: Sequence[Sequence[int]]) -> list[float]:

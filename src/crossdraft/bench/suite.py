@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from crossdraft.bench.contestants import METHODS, Models, check_methods, close_all, drafter_memory, line_up
+from crossdraft.bench.contestants import Models, close_all, drafter_memory, line_up
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment, memory
 from crossdraft.bench.measure import Results, Run, measure
+from crossdraft.bench.specs import METHODS, SPECS, check_methods
 from crossdraft.bench.summary import Method, mean_tokens, summarise
 from crossdraft.bench.traces import Trace
 from crossdraft.bench.workload import Item, Workload, items
@@ -21,7 +22,8 @@ class Suite:
     """What to measure, on what, and how often.
 
     Args:
-        methods: names out of `METHODS`.
+        methods: names out of `ALL_METHODS`.
+        drafters: specs of further drafters, which race under their specs.
         models: the checkpoints, devices and dtypes.
         work: the questions.
         repeats: runs of each pair.
@@ -38,9 +40,10 @@ class Suite:
     repeats: int = 3
     cores: Cores | None = None
     warm_ups: int = WARM_UPS
+    drafters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_methods(self.methods)
+        check_methods(self.methods, self.drafters)
         if self.repeats < 1:
             raise CrossdraftError(f"The number of repeats is {self.repeats}; run each pair at least once.")
         if self.warm_ups < 0:
@@ -72,7 +75,7 @@ def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> Report
 def _run(suite: Suite, tick: Callable[[str], None] | None) -> Report:
     found = environment()  # before this process itself is the load
     target = suite.models.load_target()
-    contestants = line_up(suite.methods, target, suite.models, suite.cores)
+    contestants = line_up(suite.methods, target, suite.models, suite.cores, suite.drafters)
     try:
         pairs = list(items(suite.work))
         results = measure(contestants, pairs, suite.repeats, list(_warm_ups(suite)), tick)
@@ -128,7 +131,7 @@ def _warm_ups(suite: Suite) -> Iterator[Item]:
 
 def runs_of(suite: Suite) -> int:
     """How many answers a suite asks for; what a progress bar counts to."""
-    return len(suite.methods) * (suite.warm_ups + suite.work.pairs * suite.repeats)
+    return (len(suite.methods) + len(suite.drafters)) * (suite.warm_ups + suite.work.pairs * suite.repeats)
 
 
 def describe(work: Workload) -> dict[str, object]:
@@ -151,6 +154,7 @@ def placement_of(suite: Suite) -> dict[str, object]:
     models, cores = suite.models, suite.cores
     return {
         "models": {"target": models.target, "event": models.event, "blind": models.blind},
+        "drafters": {name: SPECS[name] for name in suite.methods if name in SPECS},
         "device": models.device,
         "draft_device": models.draft_device,
         "target_cores": None if cores is None else list(cores.target),

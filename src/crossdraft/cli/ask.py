@@ -62,6 +62,12 @@ def ask(
     target: TargetDir = "reference",
     drafter: Drafter = "event",
     placement: Placement = None,
+    ahead: Annotated[
+        str,
+        typer.Option(
+            help="What a drafter in its own process does during a check: off, pipespec, pearl, ssd."
+        ),
+    ] = "auto",
     hidden: Hidden = "auto",
     target_cores: TargetCores = None,
     draft_cores: DraftCores = None,
@@ -115,7 +121,17 @@ def ask(
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, (), seed)
     request = Request(question, video, excerpt, max_new_tokens, sampling, tuple(stop or ()), logprobs)
     setup = Setup(
-        target, drafter, placement, hidden, device, dtype, draft_device, target_cores, draft_cores, rule
+        target,
+        drafter,
+        placement,
+        ahead,
+        hidden,
+        device,
+        dtype,
+        draft_device,
+        target_cores,
+        draft_cores,
+        rule,
     )
     colour = coloured(wanted=not no_color and not as_json)
     console = console_for(colour=colour)

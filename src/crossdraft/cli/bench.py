@@ -33,6 +33,14 @@ BlindDir = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="Of the target; CUDA if there is a GPU, else CPU.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 …; float32 on a CPU, bfloat16 on a GPU.")]
+Drafters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drafter",
+        metavar="SPEC",
+        help="One more contestant: a drafter of yours, such as union:ngram,memory. May be repeated.",
+    ),
+]
 DraftDevice = Annotated[str | None, typer.Option(help="Of the drafter; the target's by default.")]
 TargetCores = Annotated[
     str | None, typer.Option(help="CPU cores of the target, as 0 or 0-3; by default one.")
@@ -49,9 +57,11 @@ def bench(
         str | None,
         typer.Option(
             help="Contestants, comma-separated: target, hf, hf-lookup, hf-assisted, blind, event-inline, event (these "
-            "by default), ngram, memory, text, union (of event and memory), phased, choose; or 'all'."
+            "by default), ngram, memory, text, union (of event and memory), phased, choose, lookahead, view, cascade, "
+            "pyramid; or 'all'."
         ),
     ] = None,
+    drafters: Drafters = None,
     pairs: Pairs = 40,
     repeats: Annotated[int, typer.Option(help="Runs of each pair.")] = 3,
     warm_ups: Annotated[int, typer.Option(help="Pairs answered before the clock starts.")] = 3,
@@ -66,7 +76,7 @@ def bench(
     ] = False,
     json_file: Json = None,
     plot_file: Annotated[
-        Path | None, typer.Option("--plot", metavar="PNG", help="Draw the time per stage.")
+        Path | None, typer.Option("--plot", metavar="PNG", help="Draw time per stage, speedup and τ.")
     ] = None,
     record: Annotated[
         Path | None,
@@ -90,10 +100,11 @@ def bench(
     if ctx.invoked_subcommand is not None:
         _refuse_options(ctx)
         return
-    from crossdraft.bench.contestants import ALL_METHODS, METHODS, Models
+    from crossdraft.bench.contestants import Models
     from crossdraft.bench.names import listed
     from crossdraft.bench.plot import check_plot, plot
     from crossdraft.bench.report import tables, to_json
+    from crossdraft.bench.specs import ALL_METHODS, METHODS
     from crossdraft.bench.suite import Suite, run_suite, runs_of
     from crossdraft.bench.traces import write_recorded
     from crossdraft.bench.workload import Workload
@@ -110,6 +121,7 @@ def bench(
             repeats=repeats,
             cores=core_each(device, target_cores, draft_cores),
             warm_ups=warm_ups,
+            drafters=tuple(drafters or ()),
         )
         hush()
         with progress("measuring", runs_of(suite)) as tick:
@@ -125,6 +137,13 @@ def bench(
 @app.command()
 def identity(
     pairs: Pairs = 300,
+    drafters: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="all|SPEC",
+            help="Check these instead of the event drafter: 'all', or a spec such as union:ngram,memory. Repeatable.",
+        ),
+    ] = None,
     max_new_tokens: MaxTokens = 96,
     kinds: Kinds = None,
     json_file: Json = None,
@@ -136,38 +155,76 @@ def identity(
     target_cores: TargetCores = None,
     draft_cores: DraftCores = None,
 ) -> None:
-    """Check that every placement, and batches that join and leave, give the target's own tokens. Exit 1 if not."""
+    """Check that every placement, and batches that join and leave, give the target's own tokens. Exit 1 if not.
+
+    The event drafter in nine ways; with --drafters, each one named in a process, inline and in batches of 2 to 4.
+    """
     from rich.markup import escape
     from rich.table import Table
 
     from crossdraft.bench.contestants import Models
     from crossdraft.bench.environment import environment
-    from crossdraft.bench.identity import check_identity, open_checks
+    from crossdraft.bench.identity import run_identity
     from crossdraft.bench.names import listed
     from crossdraft.bench.suite import describe
+    from crossdraft.bench.ways import choose_ways
     from crossdraft.bench.workload import Workload, items
     from crossdraft.engine.pinning import pinned
 
     check_writable(json_file)
-    work = Workload(pairs, "any", listed(kinds), max_new_tokens)
+    work, groups = Workload(pairs, "any", listed(kinds), max_new_tokens), choose_ways(drafters or ())
     models, cores = Models(target, event, blind, device, dtype), core_each(device, target_cores, draft_cores)
     hush()
     with pinned(None if cores is None else cores.target):
         found = environment()
         adapter = models.load_target()
-        with (
-            open_checks(adapter, models, cores) as checks,
-            progress("comparing", pairs * len(checks)) as tick,
-        ):
-            check_identity(adapter, checks, items(work), tick)
-    rows = Table("checked against the target alone", "identical", "")
+        with progress("comparing", pairs * (1 + sum(map(len, groups)))) as tick:
+            checks = run_identity(adapter, models, cores, groups, items(work), tick)
+    rows = Table("checked against the target alone", "identical", "drafted", "accepted", "")
     for check in checks:
-        rows.add_row(check.name, f"{check.equal}/{check.total}", escape(check.remark))
+        same = f"{check.equal}/{check.total}"
+        rows.add_row(escape(check.name), same, str(check.drafted), str(check.accepted), escape(check.remark))
     console_for(json_file).print(rows)
     told = [check.to_json() for check in checks]
     write_json({"environment": found, "workload": describe(work), "checks": told}, json_file)
     if any(check.divergences or check.notes for check in checks):
         raise typer.Exit(1)
+
+
+@app.command()
+def policy(
+    pairs: Pairs = 40,
+    repeats: Annotated[int, typer.Option(help="Runs of each pair.")] = 1,
+    loads: Annotated[str | None, typer.Option(help="easy, hard, mixed, hopeless; all by default.")] = None,
+    json_file: Json = None,
+    target: TargetDir = "reference",
+    event: EventDir = "event",
+    device: Device = None,
+    dtype: Dtype = None,
+    draft_device: DraftDevice = None,
+    target_cores: TargetCores = None,
+    draft_cores: DraftCores = None,
+) -> None:
+    """Race the policy that budgets each round against fixed budgets and the target alone, under three loads."""
+    from crossdraft.bench.contestants import Models
+    from crossdraft.bench.environment import environment
+    from crossdraft.bench.names import listed
+    from crossdraft.bench.policy import LOADS, Sweep, run_sweep, table, verdicts
+    from crossdraft.engine.pinning import pinned
+
+    check_writable(json_file)
+    models = Models(target, event, device=device, dtype=dtype, draft_device=draft_device)
+    cores = core_each(device, target_cores, draft_cores)
+    sweep = Sweep(models, pairs, repeats, tuple(LOADS) if loads is None else listed(loads), cores)
+    hush()
+    with pinned(None if cores is None else cores.target):
+        found = environment()
+        adapter = models.load_target()
+        with progress("racing", sweep.runs) as tick:
+            outcomes = run_sweep(sweep, adapter, tick)
+    console_for(json_file).print(table(outcomes), *verdicts(outcomes))
+    told = [outcome.to_json() for outcome in outcomes]
+    write_json({"environment": found, "pairs": pairs, "repeats": repeats, "loads": told}, json_file)
 
 
 @app.command()

@@ -26,6 +26,7 @@ class Setup:
     target: str = "reference"
     drafter: str = "event"
     placement: str | None = None
+    ahead: str = "auto"
     hidden: str = "auto"
     device: str | None = None
     dtype: str | None = None
@@ -52,12 +53,15 @@ def place(setup: Setup) -> Options:
         raise CrossdraftError(
             "--draft-cores needs a drafter in a process of its own; say --placement process."
         )
+    if not apart and setup.ahead not in ("auto", "off"):
+        raise CrossdraftError("--ahead needs a drafter in a process of its own; say --placement process.")
     target_cores = draft_cores = None
     if setup.target_cores or setup.draft_cores or (apart and _on_cpu(setup.device)):
         cores = choose_cores(setup.target_cores, setup.draft_cores, all_target=True)
         target_cores, draft_cores = cores.target, cores.draft if apart else None
     return Options(
         placement=placement,
+        ahead=setup.ahead,
         hidden=setup.hidden,
         device=setup.device,
         dtype=setup.dtype,

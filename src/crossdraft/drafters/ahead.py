@@ -13,6 +13,7 @@ are ids, hence rows of the target's embedding table; embeddings of the drafter's
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from crossdraft.drafters.fork import fork_of
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
@@ -58,6 +59,9 @@ class AheadDrafter:
             said = [top[0] for top in verdict.probe_top[end : end + len(self.ids)]]
             stop = next((i for i, token in enumerate(said) if token in self.banned), len(said))
             state.tokens = tuple(said[:stop])
+
+    def fork(self, states: Sequence[Ahead]) -> list[Ahead]:
+        return [fork_of(state) for state in states]
 
     def end(self, states: Sequence[Ahead]) -> None:
         """Nothing to free."""

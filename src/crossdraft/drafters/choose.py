@@ -7,7 +7,7 @@ rate is taken, a rate being the tokens that one answer got for each second betwe
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crossdraft.drafters.union import all_needs
@@ -81,6 +81,9 @@ class ChooseDrafter:
         for state, verdict in zip(states, verdicts, strict=True):
             state.tokens += len(verdict.tokens)
             self.drafters[state.arm].commit([state.state], [verdict])
+
+    def fork(self, states: Sequence[Chosen]) -> list[Chosen]:
+        return [replace(state, state=self.drafters[state.arm].fork([state.state])[0]) for state in states]
 
     def end(self, states: Sequence[Chosen]) -> None:
         for state in states:

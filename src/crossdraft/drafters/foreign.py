@@ -12,11 +12,13 @@ Each keeps the answer the target's own. A model that shares the target's vocabul
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
 import torch
 
+from crossdraft.drafters.fork import fork_of
 from crossdraft.drafters.pen import Page, Pen
 from crossdraft.drafters.retokenise import Retelling
 from crossdraft.drafters.translation import NgramCache, Translating
@@ -96,6 +98,10 @@ class ForeignDrafter:
     def commit(self, states: Sequence[Page], verdicts: Sequence[Committed]) -> None:
         for state, verdict in zip(states, verdicts, strict=True):
             self.way.commit(state, verdict)
+
+    @torch.inference_mode()
+    def fork(self, states: Sequence[Page]) -> list[Page]:
+        return [replace(fork_of(state), on_trial=True) for state in states]
 
     def end(self, states: Sequence[Page]) -> None:
         """Nothing to free but the states themselves."""

@@ -9,14 +9,15 @@ the same now. What it proposes is what word-by-word drafting proposes; only the 
 """
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from crossdraft.drafters.fork import fork_of
+from crossdraft.drafters.rereading import OldText
+from crossdraft.drafters.second import WORDS, Slot, spread
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
 from crossdraft.engine.request import Request
@@ -24,16 +25,14 @@ from crossdraft.engine.sampling import Sampling, sample_one, warp
 from crossdraft.engine.target import Chunk, Prompt, Target
 from crossdraft.engine.tree import DraftTree
 
-NEARBY = 4  # how far behind an overruled token a single token that recurs is taken for the same place
-
 
 @dataclass(eq=False)
 class Writing:
     """One answer as the drafter sees it.
 
     `tail` is what the drafter wrote behind the committed tokens and nobody has judged yet: when the target agrees
-    with a prefix of it, the rest is the next proposal, for free. `stale` is what stood where the target went another
-    way, and behind it: the best guess at what comes next.
+    with a prefix of it, the rest is the next proposal, for free. `old` is what was overruled: the best guess at what
+    comes next.
     """
 
     sampling: Sampling
@@ -44,24 +43,38 @@ class Writing:
     rows: Tensor  # [1 + n, V] logits behind everything that was fed, and behind each token guessed next
     committed: list[int] = field(default_factory=list)
     fed: list[int] = field(default_factory=list)  # answer tokens in the cache
-    tail: list[int] = field(default_factory=list)
-    stale: list[int] = field(default_factory=list)
-    confidences: list[float] = field(default_factory=list)  # of the tail's tokens
+    slots: list[Slot] = field(default_factory=list)  # the tail's words, and what might stand there instead
+    old: OldText = field(default_factory=OldText)
     dists: list[Tensor] = field(default_factory=list)  # [V] each, the tail's, when sampling
+
+    @property
+    def tail(self) -> list[int]:
+        """See the class's text."""
+        return [slot.words[0] for slot in self.slots]
+
+    @property
+    def reach(self) -> float:
+        """The drafter's own chance of the whole tail."""
+        return math.prod(slot.chances[0] for slot in self.slots)
 
 
 class IndependentDrafter:
-    """Drafts a chain with a model of its own.
+    """Drafts with a model of its own.
 
     Args:
         model: the drafter's network behind the adapter, with its own `prepare`.
         banned: ids that must never be drafted: what the target must not see as text. They are masked before the
             softmax, so that q stays a distribution.
         sees: whether it reads the request's video.
+        words: words of a place that may become nodes: 1 = chains, more = trees with second guesses where it doubts
+            (greedy answers only); see `second`.
     """
 
-    def __init__(self, model: Target, banned: Sequence[int] = (), *, sees: bool = False) -> None:
+    def __init__(
+        self, model: Target, banned: Sequence[int] = (), *, sees: bool = False, words: int = 1
+    ) -> None:
         self.needs = Needs(video=sees)
+        self.words = words
         self.model = model
         self.banned = mute(model, banned)
 
@@ -77,6 +90,10 @@ class IndependentDrafter:
         for state, verdict in zip(states, verdicts, strict=True):
             self._commit(state, verdict)
 
+    @torch.inference_mode()
+    def fork(self, states: Sequence[Writing]) -> list[Writing]:
+        return [fork_of(state) for state in states]
+
     def end(self, states: Sequence[Writing]) -> None:
         """Nothing to free but the states themselves."""
 
@@ -87,39 +104,39 @@ class IndependentDrafter:
 
     def _propose(self, state: Writing, budget: Budget) -> Draft:
         """Continue the tail until the budget, the end of the answer, or the stop signal."""
-        reach = math.prod(state.confidences[: budget.nodes])
-        while len(state.tail) < budget.nodes and reach >= budget.min_confidence and not budget.stopped:
-            if (state.tail and state.tail[-1] in self.model.eos) or self._room(state) == 0:
+        slots, eos = state.slots, self.model.eos
+        while len(slots) < budget.nodes and state.reach >= budget.min_confidence and not budget.stopped:
+            if (slots and slots[-1].words[0] in eos) or self._room(state) == 0:
                 break
-            for token, confidence in self._write(state, budget.nodes - len(state.tail)):
-                reach *= confidence
+            for token in self._write(state, budget.nodes - len(slots)):
                 if budget.on_token is not None:
                     budget.on_token(token)
-        count = min(budget.nodes, len(state.tail))
-        dists = torch.stack(state.dists[:count]) if state.dists and count else None
-        paths = tuple(accumulate(state.confidences[:count], operator.mul)) if state.sampling.greedy else ()
-        return Draft(DraftTree.chain(state.tail[:count], dists), paths)
+        if state.sampling.greedy:
+            return spread(slots, budget.nodes, self.words, eos)
+        count = min(budget.nodes, len(slots))
+        dists = torch.stack(state.dists[:count]) if count else None
+        return Draft(DraftTree.chain(state.tail[:count], dists))
 
     def _room(self, state: Writing) -> int:
         """How many more tokens can be fed before the drafter's own context is full."""
-        return max(0, self.model.context - state.prompt_length - len(state.committed) - len(state.tail))
+        return max(0, self.model.context - state.prompt_length - len(state.committed) - len(state.slots))
 
-    def _write(self, state: Writing, most: int) -> list[tuple[int, float]]:
+    def _write(self, state: Writing, most: int) -> list[int]:
         """One pass: append a token to the tail, and as much of the guess as the drafter still says now.
 
-        Returns the new tokens with their confidences, between 1 and `most` of them.
+        Returns the new tokens, between 1 and `most` of them.
         """
         guess = self._read_on(state, most - 1)
-        new: list[tuple[int, float]] = []
+        new: list[int] = []
         for place in range(len(guess) + 1):
-            token, confidence = self._choose(state, state.rows[place])
-            new.append((token, confidence))
+            token = self._choose(state, state.rows[place])
+            new.append(token)
             if place == len(guess) or token != guess[place] or token in self.model.eos:
                 break
         kept = len(new) - 1  # all but the last came true, hence are in the cache
         state.cache.keep(0, range(kept))
         state.fed += guess[:kept]
-        state.stale = state.stale[kept:]
+        state.old = state.old.told(len(guess), kept)
         state.rows = state.rows[kept:]
         return new
 
@@ -129,44 +146,51 @@ class IndependentDrafter:
         missing = written[len(state.fed) :]
         if not missing:
             return []
-        at = resume_point(state.stale, written)
-        state.stale = state.stale[at:]
-        guess = state.stale[: min(most, self._room(state))]
+        state.old, guess = state.old.guess(written, min(most, self._room(state)))
         chunk, chain = Chunk(torch.tensor(missing)), DraftTree.chain(guess)
         state.rows = self.model.extend(state.cache, slice(0, 1), [chunk], [chain]).logits[0]
         state.fed = written
         return guess
 
-    def _choose(self, state: Writing, logits: Tensor) -> tuple[int, float]:
-        """Draw one token behind everything written from its logits [V], and append it to the tail."""
+    def _choose(self, state: Writing, logits: Tensor) -> int:
+        """Take one token behind everything written from its logits [V], and append it to the tail."""
         logits = logits + self.banned
         q = warp(logits, state.sampling, [*state.context, *state.committed, *state.tail])
         if state.sampling.greedy:
-            token = int(q.argmax())
-            confidence = math.exp(logits[token] - logits.logsumexp(-1))
+            state.slots.append(likely_words(q, logits))
         else:
             token = sample_one(q, state.generator)
-            confidence = float(q[token])
+            state.slots.append(Slot((token,), (float(q[token]),)))
             state.dists.append(q)
-        state.tail.append(token)
-        state.confidences.append(confidence)
-        return token, confidence
+        return state.slots[-1].words[0]
 
     def _commit(self, state: Writing, verdict: Committed) -> None:
         """Resynchronise on the accepted tokens: keep the cache and the tail as far as they agree."""
         state.committed += verdict.tokens
-        agreed = common_prefix(state.tail, verdict.tokens)
-        stays = agreed == len(verdict.tokens)
-        if not stays:
-            state.stale = state.tail[agreed:] + state.stale
-        state.tail = state.tail[agreed:] if stays else []
-        state.confidences = state.confidences[agreed:] if stays else []
-        state.dists = state.dists[agreed:] if stays else []
+        tail, count = state.tail, len(verdict.tokens)
+        agreed = common_prefix(tail, verdict.tokens)
+        if agreed < count:
+            # Where the words accepted stood in their slots, only the last token is news: it overrules what stood there.
+            known = all(
+                token in slot.words for token, slot in zip(verdict.tokens[:-1], state.slots, strict=False)
+            )
+            state.old = state.old.overruled(tail[count - 1 if known else agreed :])
+            agreed = len(tail)
+        del state.slots[:agreed], state.dists[:agreed]
         written = [*state.committed, *state.tail]
         kept = common_prefix(state.fed, written)
         if kept < len(state.fed):
             state.cache.truncate(0, state.prompt_length + kept)
             state.fed = state.fed[:kept]
+
+
+def likely_words(scores: Tensor, logits: Tensor) -> Slot:
+    """The word of the highest score [V], and the next likeliest; their chances by the logits [V]."""
+    first = int(scores.argmax())
+    best = scores.topk(min(WORDS, len(scores))).indices.tolist()
+    words = (first, *[word for word in best if word != first][: WORDS - 1])
+    chances = (logits[list(words)] - logits.logsumexp(-1)).exp().tolist()
+    return Slot(words, tuple(chances))
 
 
 def mute(model: Target, banned: Sequence[int]) -> Tensor:
@@ -191,29 +215,6 @@ def read_prompt(model: Target, request: Request, spare: int) -> tuple[Prompt, KV
 def own_chances(model: Target, request: Request) -> torch.Generator:
     """A stream of the drafter's own: the target's draws must not depend on it."""
     return torch.Generator(model.device).manual_seed(request.sampling.seed + 1)
-
-
-def resume_point(stale: Sequence[int], written: Sequence[int]) -> int:
-    """Where old text goes on behind new text: an index into `stale`, whose first token has been overruled.
-
-    Behind the first place that repeats the last two tokens written, else (nearby only) the last one; failing both, one
-    token was put in another's place, and the old text goes on behind that.
-
-    >>> resume_point([1, 2, 3, 4, 5], [9, 3, 4])
-    4
-    >>> resume_point([1, 2, 3, 4, 5], [9, 2])
-    2
-    >>> resume_point([1, 2, 3, 4, 5], [9, 8])
-    1
-    """
-    last = tuple(written[-2:])
-    for end in range(2, len(stale) + 1):
-        if tuple(stale[end - 2 : end]) == last:
-            return end
-    for end in range(1, min(NEARBY, len(stale)) + 1):
-        if stale[end - 1] == last[-1]:
-            return end
-    return min(1, len(stale))
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

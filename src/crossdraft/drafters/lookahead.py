@@ -18,6 +18,7 @@ place on: b1 b2 are the next level 0. The newest n-grams known behind the last t
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from crossdraft.drafters.fork import fork_of
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
@@ -97,6 +98,9 @@ class LookaheadDrafter:
             state.asked = False
             state.root = verdict.tokens[-1]
 
+    def fork(self, states: Sequence[Window]) -> list[Window]:
+        return [fork_of(state) for state in states]
+
     def end(self, states: Sequence[Window]) -> None:
         """Nothing to free."""
 
@@ -111,11 +115,8 @@ class LookaheadDrafter:
 
     def _keep(self, pool: dict[int, list[tuple[int, ...]]], start: int, gram: tuple[int, ...]) -> None:
         if self.banned.isdisjoint(gram):
-            known = pool.setdefault(start, [])
-            if gram in known:
-                known.remove(gram)
-            known.append(gram)
-            del known[: -self.grams]
+            older = [known for known in pool.get(start, []) if known != gram]
+            pool[start] = [*older, gram][-self.grams :]
 
     def _some(self, tokens: Sequence[int], count: int) -> list[int]:
         """The first guesses: any tokens will do, for the target soon rewrites them."""

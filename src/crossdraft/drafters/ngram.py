@@ -48,6 +48,9 @@ class NgramDrafter:
         for text, verdict in zip(states, verdicts, strict=True):
             text.extend(verdict.tokens)
 
+    def fork(self, states: Sequence[list[int]]) -> list[list[int]]:
+        return [[*text] for text in states]
+
     def end(self, states: Sequence[list[int]]) -> None:
         """Nothing to free."""
 

@@ -3,8 +3,8 @@
 The cheap one writes a few tokens; the better one's model reads them in one pass, keeps those that it agrees to, and
 adds one of its own; the cheap one goes on behind that. So the better one writes in fewer passes.
 
-The cheap one is told the better one's text as if it were committed, but on trial: where the target goes another way,
-it is made to forget. That needs its state to be one of those that `take_back` knows.
+The cheap one's own state is told what is committed. What is not yet, a fork of it is told on trial: where the text goes
+another way, that one is dropped and another forked. So any drafter can be the cheap one.
 """
 
 import math
@@ -16,16 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossdraft.drafters.independent import IndependentDrafter, Writing, common_prefix
-from crossdraft.drafters.memory.drafter import MemoryDrafter, Recollection
-from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.drafters.union import all_needs
+from crossdraft.drafters.independent import IndependentDrafter, Writing
+from crossdraft.drafters.second import Slot
 from crossdraft.engine.accept import as_wide
-from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter
+from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import sample_one, warp
 from crossdraft.engine.target import Chunk
-from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 AHEAD = 5  # tokens that the cheap one writes between two passes of the better one
@@ -35,12 +33,20 @@ Keeps = Callable[[Tensor, int, Tensor], bool]
 
 
 @dataclass(eq=False)
+class Told:
+    """A state of the cheap drafter, and the answer as it was told."""
+
+    state: Any
+    text: list[int] = field(default_factory=list)
+
+
+@dataclass(eq=False)
 class Overseen:
-    """One answer: the better drafter's text, the cheap one's state, and the answer as the cheap one was told it."""
+    """One answer: the better drafter's text, what the cheap one was told of it, and what a fork was told on trial."""
 
     writing: Writing
-    inner: Any
-    told: list[int] = field(default_factory=list)
+    inner: Told
+    trial: Told | None = None
 
 
 class OverseenDrafter:
@@ -54,7 +60,7 @@ class OverseenDrafter:
         ahead: most tokens that `inner` writes between two passes of `outer`.
 
     Raises:
-        CrossdraftError: `outer` is no model that can read along, or `inner` cannot take back what it was told.
+        CrossdraftError: `outer` is no model that can read along.
     """
 
     def __init__(self, outer: Drafter[Any], inner: Drafter[Any], keeps: Keeps, ahead: int = AHEAD) -> None:
@@ -63,21 +69,16 @@ class OverseenDrafter:
                 "The first drafter of a cascade or pyramid must be a model of the target's own vocabulary, such as "
                 "event, blind or view."
             )
-        if not isinstance(inner, FORGETFUL):
-            raise CrossdraftError(
-                "The second drafter of a cascade or pyramid must be able to take words back: ngram, memory, a model of "
-                "the target's own vocabulary, or another cascade or pyramid."
-            )
         self.outer = outer
         self.inner = inner
         self.keeps = keeps
         self.ahead = ahead
-        self.needs = all_needs([outer.needs, inner.needs])
+        self.needs = Needs(video=outer.needs.video or inner.needs.video)  # of the target's outputs, nothing
 
     @torch.inference_mode()
     def begin(self, requests: Sequence[Request]) -> list[Overseen]:
         pairs = zip(self.outer.begin(requests), self.inner.begin(requests), strict=True)
-        return [Overseen(writing, inner) for writing, inner in pairs]
+        return [Overseen(writing, Told(inner)) for writing, inner in pairs]
 
     @torch.inference_mode()
     def propose(self, states: Sequence[Overseen], budgets: Sequence[Budget]) -> list[Draft]:
@@ -87,22 +88,26 @@ class OverseenDrafter:
         # The inner one is told with the next draft: most of what the target says it knows by then.
         self.outer.commit([state.writing for state in states], verdicts)
 
+    @torch.inference_mode()
+    def fork(self, states: Sequence[Overseen]) -> list[Overseen]:
+        writings = self.outer.fork([state.writing for state in states])
+        pairs = zip(writings, states, strict=True)
+        return [Overseen(writing, self._fork(state.inner)) for writing, state in pairs]
+
     def end(self, states: Sequence[Overseen]) -> None:
         for state in states:
-            self.tell(state, state.writing.committed)  # what it remembers must be what was said
-        self.inner.end([state.inner for state in states])
+            self._tell(state.inner, state.writing.committed)  # what it remembers must be what was said
+        self.inner.end([state.inner.state for state in states])
         self.outer.end([state.writing for state in states])
 
     def draft(self, state: Overseen, budget: Budget) -> Draft:
         """Continue the outer one's tail until the budget, the end of the answer, or the stop signal."""
         text, eos = state.writing, self.outer.model.eos
-        reach = math.prod(text.confidences[: budget.nodes])
-        while len(text.tail) < budget.nodes and reach >= budget.min_confidence and not budget.stopped:
-            if (text.tail and text.tail[-1] in eos) or self.room(text) == 0:
+        while len(text.slots) < budget.nodes and text.reach >= budget.min_confidence and not budget.stopped:
+            if (text.slots and text.slots[-1].words[0] in eos) or self.room(text) == 0:
                 break
-            before = len(text.tail)
+            before = len(text.slots)
             self._write(state, budget)
-            reach *= math.prod(text.confidences[before:])
             show(text.tail[before:], budget)
         # Written it is; what remains is to wrap it up.
         return self.outer.propose([text], [Budget(min(budget.nodes, len(text.tail)))])[0]
@@ -111,17 +116,28 @@ class OverseenDrafter:
         """What the inner one writes behind the outer one's text: the main path of its draft."""
         if nodes == 0:
             return Draft(DraftTree.empty())
-        self.tell(state, [*state.writing.committed, *state.writing.tail])
-        return main_path(self.inner.propose([state.inner], [Budget(nodes, stop=stop)])[0])
+        return main_path(self.inner.propose([self._informed(state)], [Budget(nodes, stop=stop)])[0])
 
-    def tell(self, state: Overseen, text: Sequence[int]) -> None:
-        """Make this the answer that the inner one knows."""
-        agreed = common_prefix(state.told, text)
-        if agreed < len(state.told):
-            take_back(state.inner, len(state.told) - agreed)
-        if agreed < len(text):
-            self.inner.commit([state.inner], [Committed((), tuple(text[agreed:]))])
-        state.told = list(text)
+    def _informed(self, state: Overseen) -> Any:
+        """The inner one told the outer one's text: its own state if all of that is committed, else a fork on trial."""
+        text = state.writing
+        if not text.tail:
+            self._tell(state.inner, text.committed)
+            return state.inner.state
+        written = [*text.committed, *text.tail]
+        if state.trial is None or state.trial.text != written[: len(state.trial.text)]:
+            state.trial = self._fork(state.inner)
+        self._tell(state.trial, written)
+        return state.trial.state
+
+    def _fork(self, told: Told) -> Told:
+        return Told(self.inner.fork([told.state])[0], [*told.text])
+
+    def _tell(self, told: Told, text: Sequence[int]) -> None:
+        """Let it know what this text adds to the one that it was told."""
+        if len(text) > len(told.text):
+            self.inner.commit([told.state], [Committed((), tuple(text[len(told.text) :]))])
+            told.text = [*text]
 
     def room(self, text: Writing) -> int:
         """How many more tokens fit into the outer one's context."""
@@ -175,42 +191,15 @@ class OverseenDrafter:
             token = word if stands else sample_one(q, text.generator)
             confidence = float(q[token])
             text.dists.append(q)
-        text.tail.append(token)
-        text.confidences.append(confidence)
+        text.slots.append(Slot((token,), (confidence,)))
         return token
-
-
-FORGETFUL = (NgramDrafter, MemoryDrafter, IndependentDrafter, OverseenDrafter)
-
-
-def take_back(state: object, count: int) -> None:
-    """Make a drafter forget the last `count` tokens that it was told; other ones follow, or the end.
-
-    Raises:
-        CrossdraftError: it is not known how.
-    """
-    match state:
-        case list():  # ngram: prompt and answer
-            del state[len(state) - count :]
-        case Recollection():
-            del state.written[len(state.written) - count :]
-        case Writing():
-            state.committed = state.committed[: len(state.committed) - count]
-            # Its cache is cut at the next commit, as far as that differs.
-            state.tail, state.stale, state.confidences, state.dists = [], [], [], []
-        case Overseen():
-            take_back(state.writing, count)
-        case _:
-            raise CrossdraftError(f"A drafter of state {type(state).__name__} cannot take words back.")
 
 
 def main_path(draft: Draft) -> Draft:
     """The chain of first children, with its distributions and chances."""
     if draft.tree.is_chain:
         return draft
-    path: list[int] = []
-    while children := draft.tree.children(path[-1] if path else ROOT):
-        path.append(children[0])
+    path = draft.tree.spine
     return Draft(draft.tree.keep(path), tuple(draft.reach[node] for node in path) if draft.reach else ())
 
 

@@ -63,6 +63,7 @@ class Page:
     tail: list[Step] = field(default_factory=list)
     lead: bytes = b" "
     target_lead: bytes | None = None
+    on_trial: bool = False  # a fork: what happens to it teaches nothing
 
     @property
     def ids(self) -> list[int]:

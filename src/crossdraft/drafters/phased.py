@@ -47,11 +47,18 @@ class PhasedDrafter:
             if state.answering:
                 self.later.commit([state.later], [verdict])
             else:
-                self.hidden.end([state.hidden])
                 state.answering = True
                 # The tree that was judged was the other's: of its own, which was empty, nothing was accepted.
                 self.later.commit([state.later], [replace(verdict, path=())])
 
+    def fork(self, states: Sequence[Phases]) -> list[Phases]:
+        return [self._fork(state) for state in states]
+
     def end(self, states: Sequence[Phases]) -> None:
-        self.hidden.end([state.hidden for state in states if not state.answering])
+        self.hidden.end([state.hidden for state in states])
         self.later.end([state.later for state in states])
+
+    def _fork(self, state: Phases) -> Phases:
+        # Once the target answers, nothing happens to the hidden one's state any more.
+        hidden = state.hidden if state.answering else self.hidden.fork([state.hidden])[0]
+        return Phases(hidden, self.later.fork([state.later])[0], state.answering)

@@ -128,7 +128,7 @@ class Retelling:
     def commit(self, page: Page, verdict: Committed) -> None:
         """Keep what was written as far as the committed text agrees with it; else say that text anew."""
         written = page.said[: page.base_bytes] + b"".join(self._texts(page))
-        if not page.committed:
+        if not page.committed and not page.on_trial:
             self.target_lead = b" " if self.target.spell(verdict.tokens).startswith(b" ") else b""
         page.committed += verdict.tokens
         page.said += self.target.spell(verdict.tokens)

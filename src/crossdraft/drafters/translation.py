@@ -186,7 +186,8 @@ class Translating:
         page.said += self.target.spell(verdict.tokens)
         if agreed < len(verdict.tokens):
             page.restate(self.own)
-            self._learn(page, len(verdict.tokens))
+            if not page.on_trial:
+                self._learn(page, len(verdict.tokens))
             return
         page.base += [i for step in page.tail[:agreed] for i in step.ids]
         page.base_bytes = len(page.said)

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from crossdraft.drafters.fork import fork_of
 from crossdraft.drafters.independent import common_prefix, mute, own_chances, read_prompt
 from crossdraft.drafters.trees.sapling import Choose, Drawn, Expand, Grown, Likeliest
 from crossdraft.engine.cache import KVCache
@@ -71,6 +72,10 @@ class TreeDrafter:
         for state, verdict in zip(states, verdicts, strict=True):
             state.written += verdict.tokens
             _resynchronise(state)
+
+    @torch.inference_mode()
+    def fork(self, states: Sequence[Growing]) -> list[Growing]:
+        return [fork_of(state) for state in states]
 
     def end(self, states: Sequence[Growing]) -> None:
         """Nothing to free but the states themselves."""

@@ -11,9 +11,10 @@ from functools import reduce
 from typing import Any
 
 from crossdraft.drafters.mixture import Reputation, conditional, learn, mixed
+from crossdraft.drafters.second import slots_of, spread
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.request import Request
-from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 
@@ -24,6 +25,7 @@ class Joint:
     states: list[Any]
     greedy: bool
     drafts: list[Draft] = field(default_factory=list)
+    on_trial: bool = False  # a fork: what happens to it teaches nothing
 
 
 class UnionDrafter:
@@ -56,18 +58,30 @@ class UnionDrafter:
         for place, drafter in enumerate(self.drafters):
             own = [self._share(state, budget, place) for state, budget in zip(states, budgets, strict=True)]
             drafts = drafter.propose([state.states[place] for state in states], own)
-            for state, draft in zip(states, drafts, strict=True):
-                state.drafts.append(draft)
+            for state, budget, draft in zip(states, budgets, drafts, strict=True):
+                state.drafts.append(widened(draft, budget.nodes) if state.greedy else draft)
         return [self._join(state, budget.nodes) for state, budget in zip(states, budgets, strict=True)]
 
     def commit(self, states: Sequence[Joint], verdicts: Sequence[Committed]) -> None:
         for state, verdict in zip(states, verdicts, strict=True):
-            if state.greedy and state.drafts:
+            if state.greedy and state.drafts and not state.on_trial:
                 trees = [draft.tree for draft in state.drafts]
                 learn(self.reputations, trees, self._chances(state), verdict.tokens)
         for place, drafter in enumerate(self.drafters):
             own = [self._verdict(state, place, v) for state, v in zip(states, verdicts, strict=True)]
             drafter.commit([state.states[place] for state in states], own)
+        for state in states:
+            state.drafts = []  # they are judged
+
+    def fork(self, states: Sequence[Joint]) -> list[Joint]:
+        columns = [
+            drafter.fork([state.states[place] for state in states])
+            for place, drafter in enumerate(self.drafters)
+        ]
+        return [
+            replace(state, states=list(own), drafts=[*state.drafts], on_trial=True)
+            for state, *own in zip(states, *columns, strict=True)
+        ]
 
     def end(self, states: Sequence[Joint]) -> None:
         for place, drafter in enumerate(self.drafters):
@@ -100,10 +114,18 @@ class UnionDrafter:
         if not state.drafts:  # the prompt's features, before anything was proposed
             return verdict
         draft = state.drafts[place]
-        own = walk_down(draft.tree, verdict.tokens[: len(verdict.path)])
+        own = draft.tree.follow(verdict.tokens[: len(verdict.path)])
         if prober_of(state.drafts) != place:
             verdict = replace(verdict, probe_top=(), probe_logits=None)
         return replace(verdict, path=tuple(own))
+
+
+def widened(draft: Draft, nodes: int) -> Draft:
+    """A chain with what its drafter might have said instead: second guesses are for the union to weigh up."""
+    if not draft.tree.is_chain or not draft.outcomes or not draft.reach:
+        return draft
+    wide = spread(slots_of(draft), nodes)
+    return replace(draft, tree=wide.tree, reach=wide.reach)
 
 
 def prober_of(drafts: Sequence[Draft]) -> int | None:
@@ -126,15 +148,3 @@ def all_needs(needs: Sequence[Needs]) -> Needs:
         video=any(need.video for need in needs),
         probes=max((need.probes for need in needs), default=0),
     )
-
-
-def walk_down(tree: DraftTree, tokens: Sequence[int]) -> list[int]:
-    """The nodes that these tokens lead through, as far as the tree goes."""
-    path: list[int] = []
-    for token in tokens:
-        above = path[-1] if path else ROOT
-        below = next((child for child in tree.children(above) if tree.tokens[child] == token), None)
-        if below is None:
-            break
-        path.append(below)
-    return path

@@ -34,6 +34,12 @@ class _Layer(CacheLayerMixin):
         super().__init__()
         self.owner = owner
 
+    def take(self, keys: Tensor, values: Tensor, count: int) -> None:
+        """Begin with the first `count` places of other keys and values, in tensors of the owner's size."""
+        self.lazy_initialization(keys, values)
+        self.keys[:, :, :count] = keys[:, :, :count]
+        self.values[:, :, :count] = values[:, :, :count]
+
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         shape = (self.owner.max_rows, key_states.shape[1], self.owner.capacity)
         self.keys = key_states.new_zeros(*shape, key_states.shape[-1])
@@ -97,6 +103,16 @@ class KVCache(Cache):
         self.lengths.append(0)
         self.offsets.append(0)
         return self.rows - 1
+
+    def copy(self) -> "KVCache":
+        """A cache of its own that holds the same; what the last pass wrote and nobody has committed, too."""
+        copy = KVCache(len(self._stores), self.max_rows, self.capacity)
+        copy.lengths, copy.offsets, copy.window = [*self.lengths], [*self.offsets], self.window
+        filled = max(self.window[2], *self.lengths, 0)
+        for own, new in zip(self._stores, copy._stores, strict=True):
+            if own.is_initialized:
+                new.take(own.keys, own.values, filled)
+        return copy
 
     def drop_row(self, row: int) -> int:
         """Close a row; the last row moves into its place. Returns the index that the moved row had."""
@@ -169,7 +185,4 @@ class KVCache(Cache):
         filled = max(self.lengths, default=0)
         for layer in self._stores:
             if layer.is_initialized:
-                old_keys, old_values = layer.keys, layer.values
-                layer.lazy_initialization(old_keys, old_values)
-                layer.keys[:, :, :filled] = old_keys[:, :, :filled]
-                layer.values[:, :, :filled] = old_values[:, :, :filled]
+                layer.take(layer.keys, layer.values, filled)

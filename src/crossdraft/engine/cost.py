@@ -1,11 +1,17 @@
 """When drafting pays: the formulas, and a model of the running system's own timings that feeds them.
 
 Notation: t = V(1) the time of one target pass over one token, V(n) over n; d the time of one drafting step, c = d/t;
-h_j the probability that draft position j is accepted given that the ones before it were.
+W(γ) what the target waits for γ drafted levels, which is γ·d only where nothing is drafted ahead of time; h_j the
+probability that draft position j is accepted given that the ones before it were.
 """
 
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+
+from crossdraft.engine.estimates import Frailty, Hazards, LinearFit, Mean, PassTimes
 
 
 def expected_accepted(hazards: Sequence[float]) -> float:
@@ -42,143 +48,196 @@ def hiding_bound(prefill: float, total: float) -> float:
     return total / prefill
 
 
-@dataclass
-class LinearFit:
-    """Least squares of y = a + b·x over a fading window: `decay` is the weight that an old point keeps per new one."""
-
-    decay: float = 0.98
-    w: float = 0.0
-    x: float = 0.0
-    y: float = 0.0
-    xx: float = 0.0
-    xy: float = 0.0
-
-    def add(self, x: float, y: float) -> None:
-        """Add a point."""
-        for name, value in (("w", 1.0), ("x", x), ("y", y), ("xx", x * x), ("xy", x * y)):
-            setattr(self, name, getattr(self, name) * self.decay + value)
-
-    @property
-    def slope(self) -> float:
-        """b, never negative: a pass over more tokens is not faster."""
-        spread = self.w * self.xx - self.x * self.x
-        return (
-            max(0.0, (self.w * self.xy - self.x * self.y) / spread)
-            if spread > 1e-9 * self.w * self.xx
-            else 0.0
-        )
-
-    def __call__(self, x: float) -> float:
-        """a + b·x; 0 before the first point."""
-        return (self.y + self.slope * (x * self.w - self.x)) / self.w if self.w else 0.0
+PROBE_FIRST, PROBE_LAST = (
+    16,
+    256,
+)  # rounds without a draft before the first probe; at most, when probes stay in vain
+PROBE_DEPTH = 2
+PLAIN_FIRST, PLAIN_EVERY = (
+    16,
+    256,
+)  # rounds with a draft behind which one goes without, to see what that takes
+HIDING_EVERY = 32  # requests without a hidden draft behind which one is tried
 
 
-@dataclass
-class Mean:
-    """A fading mean."""
+@dataclass(frozen=True)
+class Plan:
+    """A round: how many levels to draft, and the seconds that a token then takes (what an accepted node is worth)."""
 
-    decay: float = 0.9
-    weight: float = 0.0
-    total: float = 0.0
-
-    def add(self, value: float) -> None:
-        """Add a value."""
-        self.weight = self.weight * self.decay + 1
-        self.total = self.total * self.decay + value
-
-    @property
-    def value(self) -> float | None:
-        """The mean; None before the first value."""
-        return self.total / self.weight if self.weight else None
-
-
-def _hopeful() -> Mean:
-    """Four imagined tokens at 0.8, until real ones are seen."""
-    return Mean(decay=0.96, weight=4.0, total=4.0 * 0.8)
+    depth: int
+    token_s: float
 
 
 @dataclass
 class CostModel:
-    """Times (seconds) and acceptances of the system as it runs; answers how much to draft and when to hide it."""
+    """Times (seconds) and acceptances of the system as it runs; answers how much to draft and when to hide it.
 
-    verify: LinearFit = field(default_factory=LinearFit)  # n new tokens -> seconds
-    step: Mean = field(default_factory=Mean)
+    What a draft costs is what the target waited for it, wherever and whenever it was made. Depth is counted in levels;
+    a chain's levels are its tokens.
+    """
+
+    verify: PassTimes = field(default_factory=PassTimes)  # of one request: n new tokens -> seconds
+    wait: LinearFit = field(default_factory=lambda: LinearFit(anchor=2.0))  # levels drafted -> seconds waited
+    wait_hidden: LinearFit = field(
+        default_factory=lambda: LinearFit(anchor=2.0)
+    )  # nodes of a hidden draft -> seconds
+    ride: LinearFit = field(default_factory=LinearFit)  # tokens of the ride-along pass -> seconds
+    width: Mean = field(default_factory=lambda: Mean(weight=1.0, total=1.0))  # nodes of a level
+    step: Mean = field(default_factory=Mean)  # a token of a hidden draft, undisturbed
     read: Mean = field(default_factory=Mean)  # the target's encode + prefill, alone
     draft_read: Mean = field(default_factory=Mean)  # the drafter's
     beside: Mean = field(default_factory=Mean)  # wall time of both side by side over the sum of both alone
-    accept: Mean = field(default_factory=_hopeful)  # of a drafted token, given those before it
-    accept_hidden: Mean = field(default_factory=_hopeful)  # the same for hidden drafts
+    rounds: Hazards = field(default_factory=Hazards)  # of drafts in rounds
+    hidden: Hazards = field(default_factory=Hazards)  # of hidden drafts
+    trust: Frailty = field(default_factory=lambda: Frailty(prior=8.0, decay=0.98))  # of drafters' own chances
+    shared: dict[int, PassTimes] = field(default_factory=dict)  # rows -> a pass's time by row
+    token_s: float = 0.0  # what a token was to take by the last plan
+    idle: int = 0  # rounds since the last draft
+    patience: int = PROBE_FIRST
+    drafted: int = 0  # rounds with a draft since the last without
+    unhidden: int = 0  # requests without a hidden draft
 
-    def observe_acceptance(self, depth: int, accepted: int, *, hidden: bool = False) -> None:
-        """A chain of `depth` was offered and its first `accepted` nodes kept.
+    # -- what is observed ----------------------------------------------------------------------------------------
 
-        One rate for all positions: were each position judged by its own past, short drafts would never learn that
-        longer ones have begun to pay.
+    def passes(self, rows: int) -> PassTimes:
+        """V(n) of a pass that `rows` requests share, by request: each pays its part of it."""
+        return self.verify if rows == 1 else self.shared.setdefault(rows, PassTimes())
+
+    def saw_draft(self, asked: int, depth: int, nodes: int, waited: float) -> None:
+        """The target waited so long for a round's draft of at most `asked` levels."""
+        self.wait.add(depth, waited)
+        self.rounds.saw_draft(asked, depth)
+        if depth:
+            self.width.add(nodes / depth)
+
+    def saw_verdict(
+        self, request: Frailty, judged: int, kept: int, reach: Sequence[float] = (), *, hidden: bool = False
+    ) -> None:
+        """The target judged so many levels of a draft and kept the first ones.
+
+        Args:
+            request: whose draft it was.
+            judged, kept: the level behind the last one kept is judged too, if the draft has it.
+            reach: [judged] the drafter's own chance of each of them, given those above it; empty if it knows none.
+            hidden: the draft was made for the ride-along.
         """
-        rate = self.accept_hidden if hidden else self.accept
-        for _ in range(accepted):
-            rate.add(1.0)
-        if accepted < depth:
-            rate.add(0.0)
+        hazards = self.hidden if hidden else self.rounds
+        expected = hazards.chances(judged)
+        if reach:
+            expected = [chance**self.trust.value for chance in reach]
+            self.trust.add(reach, kept)
+        request.add(expected, kept)
+        hazards.saw_verdict(judged, kept)
 
-    @property
-    def alpha(self) -> float:
-        """Conditional acceptance of a token drafted in a round."""
-        return self.accept.total / self.accept.weight
+    # -- how much to draft ---------------------------------------------------------------------------------------
 
-    @property
-    def alpha_hidden(self) -> float:
-        """Conditional acceptance of a token drafted for the ride-along."""
-        return self.accept_hidden.total / self.accept_hidden.weight
+    def plan(self, limit: int, request: Frailty, rows: int = 1, probes: int = 0) -> Plan:
+        """The γ ≤ limit of most expected tokens per second, E[1 + a] / (W(γ) + V(γ + 1)); 0 where drafting loses.
 
-    def node_gain(self) -> float:
-        """Least path probability at which one more node pays: (d + dV/dn) / t.
-
-        An accepted node saves one pass over one token; it costs a drafting step and widens the verify pass.
+        Levels that are asked for and do not come are neither waited for nor verified. Probe rows widen every drafting
+        pass, a bushy tree has several nodes a level: hence V(1 + width·γ + probes).
         """
-        t = self.verify(1)
-        if not t or self.step.value is None:
+        verify, width = self.passes(rows), self.width.value or 1.0
+        t = verify(1)
+        if not t or not self.wait.w:
+            return Plan(limit, t)
+        best, expected, reach, sent = Plan(0, t), 1.0, 1.0, 0.0
+        levels = zip(self.rounds.chances(limit), self.rounds.arrivals(limit), strict=True)
+        for gamma, (chance, arrives) in enumerate(levels, 1):
+            reach *= chance**request.value
+            expected += reach * arrives
+            sent += arrives
+            token_s = (self.wait(sent) + verify(1 + width * sent + probes)) / expected
+            if token_s < best.token_s:
+                best = Plan(gamma, token_s)
+        self.token_s = best.token_s
+        return best
+
+    def ask(self, planned: int, limit: int) -> int:
+        """How many levels to ask for in this round, where so many are planned; counts the round.
+
+        Where drafting loses it is off, but for a short draft now and then that notices when this has changed: less
+        and less often while it does not, since a probe costs most where drafting does. And where drafting always
+        pays, a round without it tells what that saves.
+        """
+        if limit < 1:
+            return 0
+        if planned:
+            self.idle, self.patience = 0, PROBE_FIRST
+            self.drafted += 1
+            if self.drafted < (PLAIN_EVERY if self.verify.one.weight else PLAIN_FIRST):
+                return planned
+            self.drafted = 0
+            return 0
+        self.idle += 1
+        self.drafted = 0
+        if self.idle < self.patience:
+            return 0
+        self.idle, self.patience = 0, min(PROBE_LAST, 2 * self.patience)
+        return min(limit, PROBE_DEPTH)
+
+    def nodes(self, levels: int, limit: int) -> int:
+        """How many nodes a draft of so many levels may have: a budget counts nodes, a cost levels."""
+        return min(limit, math.ceil(levels * (self.width.value or 1.0)))
+
+    def levels(self, nodes: int) -> int:
+        """How many levels so many nodes make."""
+        return min(nodes, math.ceil(nodes / (self.width.value or 1.0)))
+
+    def node_gain(self, request: Frailty, token_s: float, rows: int = 1) -> float:
+        """Least path probability, in the drafter's own words, at which one more node pays: (dW/dn + dV/dn) / token_s.
+
+        An accepted node saves the time that a token takes otherwise; it is waited for and widens the verify pass. At
+        the best plan that quotient is the optimum's own condition (Dinkelbach 1967).
+        """
+        if not token_s or not self.wait.w:
             return 0.0
-        return min(0.9, (self.step.value + self.verify.slope) / t)
+        cost = self.wait.slope / (self.width.value or 1.0) + self.passes(rows).slope
+        return float(min(0.9, cost / token_s) ** (1 / (self.trust.value * request.value)))
 
-    def worth(self, reach: Sequence[float]) -> int:
-        """How many nodes of a finished chain to verify, by the drafter's own chances that each is reached."""
-        return len(self.worthwhile(range(-1, len(reach) - 1), reach))
-
-    def worthwhile(self, parents: Sequence[int], reach: Sequence[float]) -> list[int]:
+    def worthwhile(
+        self,
+        parents: Sequence[int],
+        reach: Sequence[float],
+        request: Frailty | None = None,
+        rows: int = 1,
+        *,
+        hidden: bool = False,
+    ) -> list[int]:
         """Which nodes of a finished tree to verify, best first: those whose chance to be reached repays a wider pass.
 
         Args:
             parents: [n] as in a draft tree.
             reach: [n] the drafter's own chances. A node is never likelier than its parent, so it is kept with it only.
+            request: how they have fared so far; `None` = they are true.
+            rows: requests that share the pass.
+            hidden: it is the ride-along pass.
         """
+        power = 1.0 if request is None else self.trust.value * request.value
         chances: list[float] = []
         for parent, chance in zip(parents, reach, strict=True):
             chances.append(chance if parent < 0 else min(chance, chances[parent]))
-        t, slope = self.verify(1), self.verify.slope
-        paying = [node for node, chance in enumerate(chances) if chance * t >= slope or not t]
+        least = self._least_chance(rows, hidden=hidden)
+        paying = [node for node, chance in enumerate(chances) if chance**power >= least]
         return sorted(paying, key=lambda node: -chances[node])
 
     def verify_depth(self, drafted: int) -> int:
-        """How many nodes of a finished chain to verify: those whose chance to be reached repays the wider pass."""
-        return self.worth([self.alpha_hidden**depth for depth in range(1, drafted + 1)])
+        """How many nodes of a finished hidden chain to verify, where its drafter knows no chances of its own."""
+        reach = accumulate(self.hidden.chances(drafted), operator.mul)
+        least = self._least_chance(hidden=True)
+        return sum(chance >= least for chance in reach)
 
-    def best_depth(self, limit: int, probes: int = 0) -> int:
-        """γ that maximises expected tokens per second, E[1 + a] / (γ·d + V(γ+1)); 0 where speculation loses.
+    def _least_chance(self, rows: int = 1, *, hidden: bool = False) -> float:
+        """Of a node that repays its place in the pass: dV/dn over the time of a token; 0 while nothing is known."""
+        verify = self.passes(rows)
+        token_s = self.token_s or verify(1)
+        slope = self.ride.slope or verify.slope if hidden else verify.slope
+        return slope / token_s if token_s else 0.0
 
-        Probe rows widen every drafting pass, hence V(γ+1+probes).
-        """
-        t, d = self.verify(1), self.step.value
-        if not t or d is None:
-            return limit
-        best, depth, expected, reach = 1 / t, 0, 1.0, 1.0
-        for gamma in range(1, limit + 1):
-            reach *= self.alpha
-            expected += reach
-            rate = expected / (gamma * d + self.verify(gamma + 1 + probes))
-            if rate > best:
-                best, depth = rate, gamma
-        return depth
+    def hidden_nodes(self, limit: int) -> int:
+        """The hidden draft's end: as far as a node repays what the target waits for it. Hidden well, that is far."""
+        t, reach = self.verify(1), accumulate(self.hidden.chances(limit), operator.mul)
+        return max(min(1, limit), sum(chance * t >= self.wait_hidden.slope for chance in reach))
 
     def hiding(self, nodes: int) -> str:
         """On one shared device: draft `before` the prefill, `beside` it, or `off` (not for the prefill at all).
@@ -192,15 +251,18 @@ class CostModel:
         if self.beside.value is None:
             return "beside"  # then measure once what side by side costs
         depth = self.verify_depth(nodes)
-        gained = expected_accepted([self.alpha_hidden] * depth)
-        gamma = max(1, self.best_depth(16))
-        per_token = (gamma * d + self.verify(gamma + 1)) / (1 + expected_accepted([self.alpha] * gamma))
-        widened = self.verify.slope * depth
+        gained = expected_accepted(self.hidden.chances(depth))
+        widened = (self.ride.slope or self.verify.slope) * depth
         drafting = nodes * d
         reading = read + (self.draft_read.value or 0.0)
         cost = {
-            "off": gained * min(t, per_token),
+            "off": gained * self.plan(16, Frailty()).token_s,
             "before": drafting + widened,
             "beside": self.beside.value * (reading + drafting) - reading + widened,
         }
-        return min(cost, key=lambda mode: cost[mode])
+        best = min(cost, key=lambda mode: cost[mode])
+        self.unhidden = self.unhidden + 1 if best == "off" else 0
+        if self.unhidden < HIDING_EVERY:
+            return best
+        self.unhidden = 0
+        return min(("before", "beside"), key=lambda mode: cost[mode])

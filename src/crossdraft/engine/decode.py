@@ -15,6 +15,7 @@ from torch import Tensor
 from crossdraft.engine.accept import Verdict
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.estimates import Frailty
 from crossdraft.engine.live import READING, Live, readable
 from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken, Placement
 from crossdraft.engine.probes import Probes
@@ -28,7 +29,6 @@ from crossdraft.errors import CrossdraftError
 
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 16  # longest draft of a later round
-PROBE_EVERY, PROBE_NODES = 16, 4
 STILL_READING = "The drafter was still reading when the answer was complete; nothing was drafted."
 OnPiece = Callable[[Piece], None]
 Result = TypeVar("Result")
@@ -77,6 +77,9 @@ class Decoder:
         self._done: dict[int, Live] = {}
         self._tickets = 0
         self._drafter_seconds = 0.0
+        self._waited = 0.0  # the part of it that is drafting: reading a request is no cost of a longer draft
+        self._frailty: dict[int, Frailty] = {}  # ticket -> how its drafts have fared
+        self._reach: dict[int, tuple[float, ...]] = {}  # ticket -> chances of the nodes that are being judged
         self._knows_reach = False
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -138,17 +141,20 @@ class Decoder:
         """Take up one request: the drafter writes while the target reads."""
         rule = rule_for(self.rule, request.sampling)
         live = Live(ticket, request, rule, speculating=self.drafter is not None)
+        self._frailty[ticket] = Frailty()
+        waited = self._waited
         try:
             nodes = min(self.hidden_nodes, request.max_new_tokens - 1)
+            nodes = self.cost.hidden_nodes(nodes) if self.adaptive else nodes
             self._guard([live], lambda drafter: drafter.start(ticket, request, nodes, self._watch(live)))
-            self._read(live)
+            self._read(live, waited)
         except BaseException:
             live.finish = Finish.CANCELLED
             if live not in self._live:
                 self._guard([live], lambda drafter: drafter.end([ticket]))
             raise
 
-    def _read(self, live: Live) -> None:
+    def _read(self, live: Live, waited: float) -> None:
         """Prefill a new row; the hidden draft rides along with the last piece, the text behind the visual part."""
         try:
             with live.timeline.span("target", "prepare"):
@@ -167,10 +173,13 @@ class Decoder:
                 ]
         finally:  # whatever happens, the drafter must not be left writing
             draft = self._guard([live], lambda drafter: drafter.collect(live.ticket))
-        draft = NOTHING if draft is None else self._fit(live, draft.cut(self._trim(draft, Origin.HIDDEN)))
+        draft = draft or NOTHING
+        self.cost.wait_hidden.add(len(draft.tree), self._waited - waited)
+        draft = self._fit(live, draft.cut(self._trim(draft, Origin.HIDDEN, live)))
         until = time.perf_counter()
         with live.timeline.span("target", "ride-along", len(pieces[-1].tokens) + len(draft.fed)):
             outs.append(self._extend(slice(row, row + 1), pieces[-1:], [draft.fed]))
+        self.cost.ride.add(len(pieces[-1].tokens) + len(draft.fed), outs[-1].seconds)
         self._observe_reading(live, until, outs[-1].seconds)
         layers = tuple(torch.cat(parts) for parts in zip(*(out.hidden[0] for out in outs), strict=True))
         self._commit([live], [draft], outs[-1].logits, [layers], [len(prompt)], Origin.HIDDEN)
@@ -186,7 +195,7 @@ class Decoder:
         verified = time.perf_counter()
         self._commit(lives, drafts, out.logits, out.hidden, [1] * len(lives), Origin.DRAFTED)
         end = time.perf_counter()
-        self.cost.verify.add(1 + max(len(tree) for tree in fed), out.seconds)
+        self.cost.passes(len(lives)).add(1 + max(len(tree) for tree in fed), out.seconds / len(lives))
         for live, tree in zip(lives, fed, strict=True):
             live.timeline.spans.append(Span("target", "verify", drafted, verified, 1 + len(tree)))
             live.stats.add_time("verify", out.seconds)
@@ -194,19 +203,22 @@ class Decoder:
             live.stats.add_time("rounds", end - start)
 
     def _propose(self, lives: Sequence[Live]) -> list[Draft]:
-        confidence = self.cost.node_gain() if self.adaptive else 0.0
-        budgets = {live.ticket: Budget(self._budget(live), confidence) for live in lives if live.speculating}
+        budgets = {live.ticket: self._budget(live, len(lives)) for live in lives if live.speculating}
         asked = [live for live in lives if live.ticket in budgets and budgets[live.ticket].nodes > 0]
         if not asked:
             return [NOTHING] * len(lives)
         tickets = [live.ticket for live in asked]
+        waited = self._waited
         drafts = self._guard(
             asked, lambda drafter: drafter.propose(tickets, [budgets[ticket] for ticket in tickets])
         )
+        waited = (self._waited - waited) / len(asked)
         fitted: dict[int, Draft] = {}
         for live, draft in zip(asked, drafts or (), strict=False):
-            tree = self._trim(draft)
-            tree = tree if len(tree) <= budgets[live.ticket].nodes else tree.first(budgets[live.ticket].nodes)
+            nodes = budgets[live.ticket].nodes
+            self._observe_draft(draft, nodes, waited)
+            tree = self._trim(draft, Origin.DRAFTED, live, len(lives))
+            tree = tree if len(tree) <= nodes else tree.first(nodes)
             fitted[live.ticket] = self._fit(live, draft.cut(tree))
             if draft.refusal is not None:
                 self._guard([live], lambda drafter, ticket=live.ticket: drafter.end([ticket]))
@@ -241,8 +253,7 @@ class Decoder:
             path = verdict.path
             self.cache.keep(self._live.index(live), path)
             live.stats.count_round(tree.depth, len(tree), len(path), hidden=origin is Origin.HIDDEN)
-            if len(tree):
-                self.cost.observe_acceptance(tree.depth, len(path), hidden=origin is Origin.HIDDEN)
+            self._observe_verdict(live, tree, path, origin)
             tokens = (*(tree.tokens[node] for node in path), verdict.bonus)
             live.emit(tokens, rows, (-1, *path), origin, self.target, self._tell)
             if live.speculating and live.finish is None:
@@ -269,6 +280,8 @@ class Decoder:
             live.close()
             self._guard([live], lambda drafter, ticket=live.ticket: drafter.end([ticket]))
             self._done[live.ticket] = live
+            self._frailty.pop(live.ticket, None)
+            self._reach.pop(live.ticket, None)
 
     def _note_silence(self, live: Live) -> None:
         """Say so if the drafter was too slow a reader to take part at all."""
@@ -278,30 +291,41 @@ class Decoder:
 
     # -- how much to draft ---------------------------------------------------------------------------------------
 
-    def _budget(self, live: Live) -> int:
+    def _budget(self, live: Live, rows: int) -> Budget:
         """Never past the answer's end: the bonus token needs a place too."""
         left = live.request.max_new_tokens - len(live.tokens) - 1
         limit = max(0, min(self.nodes, left))
         if not self.adaptive:
-            return limit
-        depth = self.cost.best_depth(limit, self.drafter.needs.probes if self.drafter is not None else 0)
-        if depth == 0:
-            # Where speculation loses it is off; a short draft now and then notices when that has changed.
-            return min(limit, PROBE_NODES) if live.stats.rounds % PROBE_EVERY == 0 else 0
+            return Budget(limit)
+        cost, frailty = self.cost, self._frailty[live.ticket]
+        plan = cost.plan(cost.levels(limit), frailty, rows, self.probes)
+        depth = cost.ask(plan.depth, cost.levels(limit))
+        if not depth:
+            frailty.forget()
         # A drafter that knows how sure it is stops by itself.
-        return limit if self._knows_reach and live.request.sampling.greedy else depth
+        if plan.depth and depth and self._knows_reach and live.request.sampling.greedy:
+            return Budget(limit, cost.node_gain(frailty, plan.token_s, rows))
+        return Budget(cost.nodes(depth, limit))
 
-    def _trim(self, draft: Draft, origin: Origin = Origin.DRAFTED) -> DraftTree:
-        """What of a tree is worth its place in the pass; of one whose drafter knows no chances, nothing is judged."""
-        tree = draft.tree
+    def _trim(
+        self, draft: Draft, origin: Origin = Origin.DRAFTED, live: Live | None = None, rows: int = 1
+    ) -> DraftTree:
+        """What of a tree is worth its place in the pass; of one whose drafter knows no chances, nothing is judged.
+
+        `live` is whose it is, if known: how its drafts have fared corrects the drafter's chances.
+        """
+        tree, hidden, kept = draft.tree, origin is Origin.HIDDEN, draft.reach
         if len(tree):
             self._knows_reach = bool(draft.reach)
-        if not self.adaptive:
-            return tree
-        if draft.reach:
-            return tree.keep(self.cost.worthwhile(tree.parents, draft.reach))
-        hidden_chain = origin is Origin.HIDDEN and tree.is_chain
-        return tree.first(self.cost.verify_depth(len(tree))) if hidden_chain else tree
+        if self.adaptive and draft.reach:
+            frailty = None if live is None else self._frailty[live.ticket]
+            nodes = self.cost.worthwhile(tree.parents, draft.reach, frailty, rows, hidden=hidden)
+            tree, kept = tree.keep(nodes), tuple(draft.reach[node] for node in nodes)
+        elif self.adaptive and hidden and tree.is_chain:
+            tree = tree.first(self.cost.verify_depth(len(tree)))
+        if live is not None:
+            self._reach[live.ticket] = kept
+        return tree
 
     def _fit(self, live: Live, draft: Draft) -> Draft:
         """The draft, without its probes where they would stand beyond the model's context.
@@ -340,12 +364,30 @@ class Decoder:
         for live in lives:
             # A late span of the request before (its last commit) may come along.
             live.timeline.spans.extend(span for span in spans if span.start >= live.started)
-        for span in spans:
-            if span.name == "draft" and span.tokens:
-                self.cost.step.add(span.seconds / span.tokens)
+        reading = sum(span.seconds for span in spans if span.name == "read")
+        self._waited += max(0.0, time.perf_counter() - start - reading)
         return result
 
     # -- observers -----------------------------------------------------------------------------------------------
+
+    def _observe_draft(self, draft: Draft, nodes: int, waited: float) -> None:
+        if draft.refusal is None:
+            self.cost.saw_draft(self.cost.levels(nodes), draft.tree.depth, len(draft.tree), waited)
+
+    def _observe_verdict(self, live: Live, tree: DraftTree, path: Sequence[int], origin: Origin) -> None:
+        """A level is judged if a node above it was kept, and it has a child there."""
+        judged = [(node, tree.children(node)) for node in (-1, *path)]
+        judged = [(node, children) for node, children in judged if children]
+        if not judged:
+            return
+        reach = self._reach.get(live.ticket, ())
+        chances: list[float] = []
+        if len(reach) >= len(tree):
+            for node, children in judged:
+                above = 1.0 if node < 0 else reach[node]
+                chances.append(sum(reach[child] for child in children) / above if above else 0.0)
+        hidden = origin is Origin.HIDDEN
+        self.cost.saw_verdict(self._frailty[live.ticket], len(judged), len(path), chances, hidden=hidden)
 
     def _observe_reading(self, live: Live, until: float, seconds: float) -> None:
         """The prefill ended at `until`, its ride-along pass took `seconds`; feed the cost model with clean times."""

@@ -62,6 +62,19 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What the target may make of a draft.
+
+    Args:
+        tokens: what it would emit: nodes of the draft along a path from the root, then one token that is no node there.
+        chance: the drafter's own probability of that.
+    """
+
+    tokens: tuple[int, ...]
+    chance: float
+
+
+@dataclass(frozen=True)
 class Draft:
     """A proposal for one request.
 
@@ -71,12 +84,14 @@ class Draft:
             none, and where tokens were drawn: a drawn token must not be dropped because of its value.
         refusal: why there will be none for this request, in one sentence; it goes on without a drafter.
         probes: inputs to feed behind the tree without verifying them; see `Probes`.
+        outcomes: where the target may leave the tree, as far as the drafter can tell; for whoever prepares for that.
     """
 
     tree: DraftTree
     reach: tuple[float, ...] = ()
     refusal: str | None = None
     probes: Probes | None = None
+    outcomes: tuple[Outcome, ...] = ()
 
     @cached_property
     def fed(self) -> DraftTree:
@@ -131,6 +146,13 @@ class Drafter(Protocol[State]):
 
     def commit(self, states: Sequence[State], verdicts: Sequence[Committed]) -> None:
         """Learn what was accepted; the next `propose` continues from there."""
+        ...
+
+    def fork(self, states: Sequence[State]) -> list[State]:
+        """Copies that go their own way: to try what follows if the target says this or that.
+
+        A copy is dropped without `end`, and teaches the drafter nothing.
+        """
         ...
 
     def end(self, states: Sequence[State]) -> None:

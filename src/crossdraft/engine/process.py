@@ -43,6 +43,7 @@ class Process:
         cores: CPU cores the child may use; `None` = those of this process.
         patience_s: how long a reply may take, or a stop signal be unheeded, before the drafter counts as hanging.
         grace_s: how long the ride-along pass waits for a draft that was told to stop: about one drafting step.
+        ahead: what the child does while the target verifies; see `ahead.POLICIES`.
 
     Raises:
         CrossdraftError: the child could not load the drafter.
@@ -54,6 +55,7 @@ class Process:
         cores: Sequence[int] | None = None,
         patience_s: float = 10.0,
         grace_s: float = 0.05,
+        ahead: str = "off",
     ) -> None:
         self.patience_s = patience_s
         self.grace_s = grace_s
@@ -69,7 +71,7 @@ class Process:
         self._listener = threading.Thread(target=self._listen, name="drafter-link", daemon=True)
         self._listener.start()
         try:
-            self._connection.send(("load", pickle.dumps(factory)))
+            self._connection.send(("load", (pickle.dumps(factory), ahead)))
             self.needs: Needs = self._fetch(0, LOAD_TIMEOUT_S)
         except BaseException as error:
             self.close()

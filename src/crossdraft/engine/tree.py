@@ -150,6 +150,25 @@ class DraftTree:
         """Children of a node (`-1` = the root) in the order in which they must be tried."""
         return self._children[node + 1]
 
+    def follow(self, tokens: Sequence[int]) -> list[int]:
+        """The nodes that these tokens lead through from the root, as far as the tree goes."""
+        path: list[int] = []
+        for token in tokens:
+            below = self.children(path[-1] if path else ROOT)
+            child = next((child for child in below if self.tokens[child] == token), None)
+            if child is None:
+                break
+            path.append(child)
+        return path
+
+    @property
+    def spine(self) -> list[int]:
+        """The path of first children: what the drafter would say if it had but one text."""
+        path: list[int] = []
+        while below := self.children(path[-1] if path else ROOT):
+            path.append(below[0])
+        return path
+
     @cached_property
     def _children(self) -> list[list[int]]:
         children: list[list[int]] = [[] for _ in range(len(self) + 1)]

@@ -4,11 +4,12 @@ import os
 import pickle
 import signal
 import sys
+from contextlib import suppress
 from multiprocessing.connection import Client, Connection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crossdraft.engine.placement import Inline
+    from crossdraft.engine.ahead import Ahead
 
 
 def main() -> None:
@@ -26,24 +27,25 @@ def serve(connection: Connection, threads: int | None) -> None:
     """Load the drafter that the first message describes, then answer messages in order."""
     import torch
 
-    from crossdraft.engine.cost import CostModel
+    from crossdraft.engine.ahead import POLICIES, Ahead
     from crossdraft.engine.drafter import Committed
-    from crossdraft.engine.placement import Inline
     from crossdraft.errors import CrossdraftError
 
     if threads is not None:
         torch.set_num_threads(threads)
-    _, factory = connection.recv()
+    _, (factory, policy) = connection.recv()
     try:
         # The parent that started this process sent it over their own authenticated socket.
         drafter = pickle.loads(factory)()  # noqa: S301
-        inner = Inline(drafter, CostModel(), hidden="before")
+        inner = Ahead(drafter, POLICIES[policy])
     except CrossdraftError as error:
         connection.send(("refused", (0, [], str(error))))
         return
     connection.send(("ready", (0, [], drafter.needs)))
     refused: set[int] = set()  # tickets whose request could not be read: nothing more is done about them
     while True:
+        with suppress(CrossdraftError):  # what cannot be prepared is refused when it is asked for
+            inner.work(connection.poll)
         try:
             kind, value = connection.recv()
         except EOFError:
@@ -61,10 +63,10 @@ def serve(connection: Connection, threads: int | None) -> None:
         elif kind == "end":
             inner.end(value)
             refused.difference_update(value)
-        # else "stop": it came after the draft was done, and asks nothing more
+        # else "stop": it came after the draft was done, and asks nothing more: prepare on
 
 
-def _reply(inner: "Inline[Any]", connection: Connection, kind: str, value: Any, refused: set[int]) -> Any:
+def _reply(inner: "Ahead[Any]", connection: Connection, kind: str, value: Any, refused: set[int]) -> Any:
     """Answer a question, or say in one sentence why not."""
     from crossdraft.errors import CrossdraftError
 
@@ -78,7 +80,7 @@ def _reply(inner: "Inline[Any]", connection: Connection, kind: str, value: Any, 
     return reply[0], (serial, inner.drain(), reply[1])
 
 
-def _start(inner: "Inline[Any]", connection: Connection, asked: Any) -> Any:
+def _start(inner: "Ahead[Any]", connection: Connection, asked: Any) -> Any:
     """Read a request and draft until done or until any message comes."""
     from crossdraft.engine.drafter import Budget
     from crossdraft.engine.wire import pack_draft
@@ -90,7 +92,7 @@ def _start(inner: "Inline[Any]", connection: Connection, asked: Any) -> Any:
     return pack_draft(inner.collect(ticket))
 
 
-def _propose(inner: "Inline[Any]", connection: Connection, asked: Any) -> Any:
+def _propose(inner: "Ahead[Any]", connection: Connection, asked: Any) -> Any:
     """One round's drafts."""
     from crossdraft.engine.drafter import Budget
     from crossdraft.engine.wire import pack_draft

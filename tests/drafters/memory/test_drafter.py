@@ -1,5 +1,7 @@
 """The memory as a drafter: what it learns, from whom, and for whom."""
 
+import pytest
+
 from crossdraft.drafters.memory.drafter import MemoryDrafter, main_path, scope_of
 from crossdraft.drafters.memory.shelf import Shelf
 from crossdraft.engine.drafter import Budget, Committed
@@ -76,3 +78,28 @@ def test_where_an_answer_belongs():
     assert scope_of(QUESTION) == scope_of(Request(" what is  ahead? ", video="./clip.mp4"))
     assert scope_of(QUESTION).clip != scope_of(Request("What is ahead?", video="b.mp4")).clip
     assert scope_of(Request("What is ahead?")).clip == 0
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/b", "Ünï ☃", "\udc80", ".", "default", "x" * 5000, "a\0b"])
+def test_a_namespace_may_be_called_anything(tmp_path, name):
+    drafter = MemoryDrafter(Shelf(tmp_path / "memory", capacity=256))
+    answer(drafter, Request("?", namespace=name), [1, 2, 3])
+    again = MemoryDrafter(Shelf(tmp_path / "memory", capacity=256))
+    assert answer(again, Request("?", namespace=""), [9]) == ()
+    assert answer(again, Request("?", namespace=name), [9]) == (1, 2, 3)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["memory"]
+
+
+def test_of_many_namespaces_few_are_held(tmp_path):
+    """Each finds its own again when its turn comes."""
+    shelf = Shelf(tmp_path, capacity=256, open_at_once=4)
+    drafter = MemoryDrafter(shelf)
+    for turn in range(2):
+        for tenant in range(100):
+            known = answer(drafter, Request("?", namespace=f"tenant {tenant}"), [tenant, 1, 2])
+            assert known == ((tenant, 1, 2) if turn else ())
+    assert shelf.held == 4
+
+
+def test_what_is_no_text_has_a_number_too():
+    assert scope_of(Request("\udcff?", video="\udcff.mp4")).clip > 0

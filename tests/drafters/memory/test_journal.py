@@ -1,8 +1,10 @@
 """Files of answers: shared, torn, foreign, full."""
 
+import fcntl
 import json
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -18,23 +20,23 @@ def path(tmp_path):
     return tmp_path / "memory" / "default.answers"
 
 
-def test_what_one_appends_the_other_reads_once(path):
+def test_what_one_appends_the_other_reads_once(path, caplog):
     ours, theirs = Journal(path, 1000, "v"), Journal(path, 1000, "v")
     ours.append(HERE, [1, 2, 3])
     assert list(theirs.news()) == [(HERE, [1, 2, 3])]
     assert list(theirs.news()) == []
     theirs.append(Scope(2, 20), [4])
     assert list(ours.news()) == [(HERE, [1, 2, 3]), (Scope(2, 20), [4])]
-    assert not ours.notes
-    assert not theirs.notes
+    assert not caplog.messages
 
 
-def test_half_a_record_is_dropped_and_told(path):
+def test_half_a_record_is_dropped_and_told(path, caplog):
     Journal(path, 1000, "v").append(HERE, [1, 2, 3])
     with path.open("ab") as file:
         file.write(pack(HERE, [9, 9, 9])[:-5])
     journal = Journal(path, 1000, "v")
-    assert "dropped" in journal.notes[0]
+    (told,) = caplog.messages
+    assert "its last 31 bytes were dropped" in told  # of 36
     journal.append(HERE, [4])
     assert [tokens for _, tokens in journal.news()] == [[1, 2, 3], [4]]
 
@@ -52,13 +54,15 @@ def test_a_flipped_bit_ends_the_file_there(path):
 @pytest.mark.parametrize(
     ("key", "value", "said"), [("vocabulary", "w", "tokenizer"), ("version", 9, "version 9")]
 )
-def test_of_another_tokenizer_or_version_it_is_put_aside(path, key, value, said):
+def test_of_another_tokenizer_or_version_it_is_put_aside(path, caplog, key, value, said):
     Journal(path, 1000, "v").append(HERE, [1])
     line, _, rest = path.read_bytes().partition(b"\n")
     old = json.dumps(json.loads(line) | {key: value}).encode() + b"\n" + rest
     path.write_bytes(old)
     journal = Journal(path, 1000, "v")
-    assert said in journal.notes[0]
+    (told,) = caplog.messages
+    assert said in told
+    assert "begun anew, the old one is default.old" in told
     assert list(journal.news()) == []
     assert path.with_suffix(".old").read_bytes() == old
 
@@ -83,7 +87,34 @@ def test_a_full_file_keeps_the_newest_and_readers_follow(path):
     assert path.stat().st_size < 300 * 4 + 21 * 24 + 200
 
 
-def test_processes_append_side_by_side(path):
+def test_a_reader_begins_again_when_the_file_was_written_anew(path):
+    ours, theirs = Journal(path, 256, "v"), Journal(path, 256, "v")
+    editions, seen = 0, []
+    for answer in range(100):
+        ours.append(HERE, [answer] * 9)
+        found = [tokens[0] for _, tokens in theirs.news()]
+        assert found[-1] == answer
+        editions += len(found) > 1
+        seen += found
+    assert editions >= 1
+    assert set(seen) == set(range(100))
+
+
+def test_whoever_appends_waits_for_the_lock(path):
+    journal = Journal(path, 1000, "v")
+    before = path.read_bytes()
+    with path.with_suffix(".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        writer = threading.Thread(target=journal.append, args=(HERE, [1]))
+        writer.start()
+        writer.join(0.05)
+        assert writer.is_alive()
+        assert path.read_bytes() == before
+    writer.join()
+    assert list(journal.news()) == [(HERE, [1])]
+
+
+def test_processes_append_side_by_side(path, caplog):
     """Three of them, forty answers each: none is lost, none is torn."""
     program = (
         "import sys; from pathlib import Path\n"
@@ -96,6 +127,83 @@ def test_processes_append_side_by_side(path):
     assert [process.wait() for process in running] == [0, 0, 0]
     journal = Journal(path, 10**6, "v")
     found = list(journal.news())
-    assert not journal.notes
+    assert not caplog.messages
     for who in (1, 2, 3):
         assert [tokens for scope, tokens in found if scope.clip == who] == [[n] * (1 + n) for n in range(40)]
+
+
+@pytest.mark.parametrize("left", [0, 5, 60, -1])
+def test_cut_off_in_its_first_line_it_is_begun_anew(path, caplog, left):
+    Journal(path, 1000, "v")
+    path.write_bytes(path.read_bytes()[:left])
+    journal = Journal(path, 1000, "v")
+    assert "was cut off in its first line; it was begun anew" in caplog.messages[0]
+    journal.append(HERE, [1])
+    assert list(journal.news()) == [(HERE, [1])]
+
+
+def test_whoever_is_ousted_by_another_tokenizer_neither_reads_nor_adds(path, caplog):
+    """Its tokens would be other words there, and those of the others may be none at all here."""
+    ours = Journal(path, 1000, "v")
+    ours.append(HERE, [1])
+    theirs = Journal(path, 1000, "w")
+    theirs.append(HERE, [2])
+    assert list(ours.news()) == []
+    ours.append(HERE, [3])
+    assert list(theirs.news()) == [(HERE, [2])]
+    assert len(caplog.messages) == 2  # told once by each
+    assert "nothing more is read from it or added" in caplog.messages[1]
+
+
+def test_what_is_only_added_to_makes_room_too(path):
+    """Nobody reads: the file's bound must not hang on that."""
+    journal = Journal(path, 256, "v")
+    for answer in range(300):
+        journal.append(HERE, [answer] * 9)
+    kept = [tokens[0] for _, tokens in journal.news()]
+    assert kept == list(range(kept[0], 300))
+    assert sum(1 + 9 for _ in kept) <= 2 * 256 + 10
+
+
+def test_damage_is_told_to_whoever_uses_the_command_line(path):
+    """Without any setting up of logs it stands on stderr, a sentence and nothing else, from any process."""
+    Journal(path, 1000, "v").append(HERE, [1])
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from crossdraft.drafters.memory.shelf import Shelf\n"
+        "Shelf(Path(sys.argv[1]), 1000, 'w').store('')\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program, str(path.parent)], capture_output=True, text=True, check=True
+    )
+    assert told.stdout == ""
+    assert told.stderr == (
+        f"The memory {path} was written with another tokenizer; it was begun anew, the old one is default.old.\n"
+    )
+
+
+def test_one_reads_while_others_add_and_evict(path):
+    """Every answer that is read is whole, and after each writer's first one none is missing or out of order."""
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from crossdraft.drafters.memory.journal import Journal\n"
+        "from crossdraft.drafters.memory.store import Scope\n"
+        "journal = Journal(Path(sys.argv[1]), 1000, 'v')\n"
+        "for n in range(300): journal.append(Scope(int(sys.argv[2]), n), [n] * (n % 30 + 1))\n"
+    )
+    reader = Journal(path, 1000, "v")
+    running = [subprocess.Popen([sys.executable, "-c", program, str(path), str(who)]) for who in (1, 2)]
+    seen: dict[int, set[int]] = {1: set(), 2: set()}
+    editions = set()
+    while any(process.poll() is None for process in running):
+        part: dict[int, list[int]] = {1: [], 2: []}
+        for scope, tokens in reader.news():
+            assert tokens == [scope.question] * (scope.question % 30 + 1)
+            part[scope.clip].append(scope.question)
+        editions.add(json.loads(path.read_bytes().partition(b"\n")[0])["edition"])
+        for who, numbers in part.items():
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
+            seen[who] |= set(numbers)
+    assert [process.wait() for process in running] == [0, 0]
+    assert len(editions) > 2
+    assert [scope.question for scope, _ in Journal(path, 1000, "v").news()][-1] == 299

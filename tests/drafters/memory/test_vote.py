@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.drafters.memory.store import START, Scope, Store
-from crossdraft.drafters.memory.vote import OLD, UNHEARD, ballot, foresee, grow, weigh
+from crossdraft.drafters.memory.vote import ECHOES, OLD, RECENT, echoes, foresee, weigh
 
 HERE, THERE, ELSEWHERE = Scope(1, 10), Scope(2, 10), Scope(3, 30)
 
@@ -61,31 +61,26 @@ def test_weights_by_hand():
     assert weights.tolist() == pytest.approx([math.exp(-2.5) * age, math.exp(-2.5) * age / 2])
 
 
-def test_a_tree_by_hand():
-    """Two voters of weights 3 and 1 agree on a first token; behind it each goes its own way."""
-    grown = grow(np.array([[5, 6], [5, 7]], np.int32), np.array([3.0, 1.0]), 9, 0.0)
-    total = 4 + UNHEARD
-    assert (grown.tokens, grown.parents) == ((5, 6, 7), (-1, 0, 0))
-    first = 4 / total
-    assert grown.reach == pytest.approx((first, first * 3 / total, first * 1 / total))
+def test_an_answer_that_repeats_itself_is_foreseen_by_itself():
+    """Nothing is stored: the answer's own words vote, and what leads up to its end begins again there."""
+    assert tree(Store(256), HERE, [5, 6, 7, 5, 6], 4) == [(7, -1), (5, 0), (6, 1), (7, 2)]
+    assert tree(Store(256), HERE, [5, 6, 7], 4) == []
 
 
-def test_a_contradicted_voter_keeps_its_place_among_lighter_ones():
-    """Behind 7, the voter of 5 has 0.03 left beside 1; behind 5, the voter of 7 has 0.01 beside 3 and is dropped."""
-    ahead = np.array([[5, 6], [7, 8]], np.int32)
-    grown = grow(ahead, np.array([3.0, 1.0]), 9, 0.0)
-    below = {
-        (grown.tokens[parent], token)
-        for token, parent in zip(grown.tokens, grown.parents, strict=True)
-        if parent >= 0
-    }
-    assert below == {(5, 6), (7, 8), (7, 6)}
+def test_an_answer_is_trusted_more_than_the_newest_one_about_its_clip():
+    store = Store(256)
+    said = list(range(20, 40))
+    store.add(HERE, [*said, 3])
+    assert tree(store, HERE, [*said, 8, *said], 1) == [(8, -1)]
+    (own,) = echoes([START, 2, 2], 1)[1].tolist()  # behind the first 2: [nothing, START, 2]
+    assert own == pytest.approx(math.exp(-2.5 - 1.25) * (1 + OLD))
 
 
-def test_a_ballot_by_hand():
-    said, weights = np.array([5, 6, 5, START], np.int32), np.array([1.0, 2.0, 3.0, 4.0])
-    total = 10 + UNHEARD
-    assert ballot(said, weights) == [(5, 4 / total), (6, 2 / total)]
+def test_only_the_newest_of_an_answer_is_looked_through():
+    text = [START, 7, 8, *range(100, 100 + RECENT), 7]
+    assert len(echoes(text, 4)[0]) == 0
+    assert echoes([*text[:-5], 7], 4)[0].tolist() == [[8, 100, 101, 102]]
+    assert len(echoes([START, *[7] * 100], 4)[0]) == ECHOES
 
 
 @given(st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=30), max_size=30), st.integers(1, 40))

@@ -7,7 +7,7 @@ needs no model and no training, costs well under a millisecond a round, and grow
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crossdraft.drafters.memory.shelf import Shelf
@@ -49,6 +49,9 @@ class MemoryDrafter:
         for state, verdict in zip(states, verdicts, strict=True):
             state.written += verdict.tokens
 
+    def fork(self, states: Sequence[Recollection]) -> list[Recollection]:
+        return [replace(state, written=[*state.written]) for state in states]
+
     def end(self, states: Sequence[Recollection]) -> None:
         for state in states:
             if state.namespace is not None and len(state.written) > 1:
@@ -83,5 +86,6 @@ def scope_of(request: Request) -> Scope:
 
 
 def number(text: str) -> int:
-    """A number of 63 bits for a text, the same in every process; never 0."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1 or 1
+    """A number of 63 bits for a text, the same in every process; never 0. File names may be no UTF-8."""
+    content = text.encode(errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) >> 1 or 1

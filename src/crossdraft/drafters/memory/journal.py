@@ -10,26 +10,41 @@ written to another file, which then takes its place.
 
 import fcntl
 import json
+import logging
 import os
 import struct
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from crossdraft.drafters.memory.store import Scope
 from crossdraft.errors import CrossdraftError
 
+log = logging.getLogger(__name__)
+
 FORMAT, VERSION = "crossdraft answers", 1
+MAGIC = json.dumps({"format": FORMAT}).encode()[:-1]  # a file of ours begins so
 HEAD = struct.Struct("<IQQ")
 CRC = struct.Struct("<I")
 LONGEST = 1 << 20  # tokens of one answer
 Record = tuple[Scope, list[int]]
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in the file: bytes from the beginning of an edition."""
+
+    edition: str = ""
+    at: int = 0
+
+
 class Journal:
     """One file of answers.
+
+    What is wrong with it, and what was done about that, is told as a warning, one sentence each.
 
     Args:
         path: of the file; made if it is not there.
@@ -44,10 +59,10 @@ class Journal:
         self.path = path
         self.capacity = capacity
         self.vocabulary = vocabulary
-        self.notes: list[str] = []
-        self._edition = ""  # of the file that `_read` counts in
-        self._read = 0  # bytes taken over so far
-        self._held = 0  # tokens in the file, as far as it was read
+        self._read = Mark()  # what `news` told ends here
+        self._whole = Mark()  # what `_repair` looked through ends here
+        self._held = 0  # tokens up to there
+        self._ousted = False  # somebody with another tokenizer has begun the file anew
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._locked():
@@ -64,30 +79,41 @@ class Journal:
         except OSError as error:
             raise CrossdraftError(f"Cannot read the memory {self.path}: {error.strerror}.") from error
         whole, records = parse(content)
-        self._read += whole
-        self._held += sum(len(tokens) + 1 for _, tokens in records)
+        self._read = Mark(self._read.edition, self._read.at + whole)
         yield from records
 
     def append(self, scope: Scope, tokens: Sequence[int]) -> None:
         """Add an answer for everybody; it comes back with the next `news`."""
         try:
             with self._locked():
-                self._repair()
+                if not self._repair():
+                    return
                 with self.path.open("ab") as file:
                     file.write(pack(scope, tokens))
-                if self._held > 2 * self.capacity:
+                if self._held + len(tokens) + 1 > 2 * self.capacity:
                     self._shrink()
         except OSError as error:
             raise CrossdraftError(f"Cannot write the memory {self.path}: {error.strerror}.") from error
 
     def _unread(self) -> bytes:
         with self.path.open("rb") as file:
-            line = file.readline(4096)
-            edition = json.loads(line)["edition"]
-            if edition != self._edition:
-                self._edition, self._read, self._held = edition, len(line), 0
-            file.seek(self._read)
+            begin = self._begin(file.readline(4096))
+            if begin is None:
+                return b""
+            if begin.edition != self._read.edition:
+                self._read = begin
+            file.seek(self._read.at)
             return file.read()
+
+    def _begin(self, line: bytes) -> Mark | None:
+        """Where the records begin behind this first line; nowhere if they are of another tokenizer by now."""
+        fault = self._fault(line)
+        if fault is None:
+            return Mark(json.loads(line)["edition"], len(line))
+        if not self._ousted:
+            log.warning("The memory %s %s by now; nothing more is read from it or added.", self.path, fault)
+        self._ousted = True
+        return None
 
     def _open(self) -> None:
         """Take the file over if it is ours and of today, else begin it."""
@@ -98,8 +124,8 @@ class Journal:
         if reason is not None:
             aside = self.path.with_suffix(".old")
             self.path.replace(aside)
-            self.notes.append(
-                f"The memory {self.path} {reason}; it was begun anew, the old one is {aside.name}."
+            log.warning(
+                "The memory %s %s; it was begun anew, the old one is %s.", self.path, reason, aside.name
             )
         if not self.path.exists():
             self._write([])
@@ -107,10 +133,13 @@ class Journal:
             self._repair()
 
     def _fault(self, line: bytes) -> str | None:
+        """What keeps us from using a file with this first line."""
         try:
             head = json.loads(line)
         except ValueError:
             head = None
+        if (line.startswith(MAGIC) or MAGIC.startswith(line)) and (head is None or not line.endswith(b"\n")):
+            return "was cut off in its first line"
         if not isinstance(head, dict) or head.get("format") != FORMAT:
             raise CrossdraftError(f"{self.path} is no memory of ours; name another folder.")
         if head.get("version") != VERSION or not isinstance(head.get("edition"), str):
@@ -119,18 +148,26 @@ class Journal:
             return "was written with another tokenizer"
         return None
 
-    def _repair(self) -> None:
-        """Cut off what somebody left half written."""
+    def _repair(self) -> bool:
+        """Cut off what somebody left half written; false if the file is not ours any more."""
         with self.path.open("r+b") as file:
-            begin = len(file.readline(4096))
+            begin = self._begin(file.readline(4096))
+            if begin is None:
+                return False
+            if begin.edition != self._whole.edition:
+                self._whole, self._held = begin, 0
+            file.seek(self._whole.at)
             content = file.read()
-            whole, _ = parse(content)
+            whole, records = parse(content)
+            self._whole = Mark(begin.edition, self._whole.at + whole)
+            self._held += sum(len(tokens) + 1 for _, tokens in records)
             if whole < len(content):
-                file.truncate(begin + whole)
+                file.truncate(self._whole.at)
                 lost = len(content) - whole
-                self.notes.append(
-                    f"The memory {self.path} was cut off or damaged; its last {lost} bytes were dropped."
+                log.warning(
+                    "The memory %s was cut off or damaged; its last %d bytes were dropped.", self.path, lost
                 )
+        return True
 
     def _shrink(self) -> None:
         with self.path.open("rb") as file:

@@ -51,22 +51,15 @@ class Shelf:
             journal.append(scope, tokens)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What was wrong with files and what was done about it, one sentence each."""
-        return tuple(
-            note for _, journal in self._stores.values() if journal is not None for note in journal.notes
-        )
+    def held(self) -> int:
+        """How many namespaces are in memory."""
+        return len(self._stores)
 
     def _entry(self, namespace: str) -> tuple[Store, Journal | None]:
         if namespace not in self._stores:
             journal = None
             if self.folder is not None:
-                name = (
-                    hashlib.blake2b(namespace.encode(), digest_size=12).hexdigest()
-                    if namespace
-                    else "default"
-                )
-                journal = Journal(self.folder / f"{name}.answers", self.capacity, self.vocabulary)
+                journal = Journal(self.folder / file_name(namespace), self.capacity, self.vocabulary)
             self._stores[namespace] = (Store(self.capacity), journal)
             while (
                 len(self._stores) > self.open_at_once
@@ -74,3 +67,10 @@ class Shelf:
                 self._stores.popitem(last=False)
         self._stores.move_to_end(namespace)
         return self._stores[namespace]
+
+
+def file_name(namespace: str) -> str:
+    """The file of a namespace, whatever characters that has, even halves of one (surrogates)."""
+    if not namespace:
+        return "default.answers"
+    return hashlib.blake2b(namespace.encode(errors="surrogatepass"), digest_size=12).hexdigest() + ".answers"

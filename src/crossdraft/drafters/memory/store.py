@@ -95,7 +95,8 @@ class Store:
     def around(self, positions: NDArray[np.int64], before: int, ahead: int) -> NDArray[np.int32]:
         """[N, before + ahead] tokens in front of each position, then those from it onwards."""
         offsets = np.arange(-before, ahead)
-        return self.tokens[(positions[:, None] + offsets) % self.capacity]
+        # Into the ring first: to wrap is quick for what is out of it by a few.
+        return self.tokens.take((positions % self.capacity)[:, None] + offsets, mode="wrap")
 
     def _walk(self, chain: int, bucket: int, most: int) -> list[int]:
         position, before = self._heads[chain][bucket], self._before[chain]

@@ -1,0 +1,249 @@
+"""`crossdraft bench policy`: does the cost model draft as well as the best fixed budget that a sweep can find?
+
+Four loads, of questions with long answers:
+
+- easy: the drafter sees, and answers are greedy; deep drafts pay;
+- hard: its camera is dark and answers are sampled at temperature 2, so that a third of its tokens are refused; short
+  drafts pay, deep ones cost more than they save. (At temperature 1 a dark drafter still writes so well that every
+  budget pays, and nothing is decided);
+- mixed: half of the requests are dark, greedy. A fixed budget must compromise; a policy can tell one from the other,
+  but only within an answer;
+- hopeless: dark, at temperature 3, where three of four tokens are refused and any drafting loses: the policy must
+  find that out and keep out of the way.
+
+Sampled answers are cut at a length that nearly all of them reach, so that nobody gains by saying less. The best fixed
+budget is picked by the very runs that it is compared on, which flatters it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from crossdraft.api import Engine, Options
+from crossdraft.bench.blank import white_frames
+from crossdraft.bench.contestants import EngineContestant, Models
+from crossdraft.bench.cores import Cores
+from crossdraft.bench.measure import Results, measure
+from crossdraft.bench.names import check_names
+from crossdraft.bench.statistics import Interval, acceptance_length, ratio, ratio_per_token
+from crossdraft.bench.workload import Item, Workload, items
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.placement import Placement
+from crossdraft.engine.process import Process
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import REFERENCE
+from crossdraft.models.eventgpt import EventGPTConfig
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+ALONE, POLICY = "target", "policy"
+# Nodes of a round, and of the hidden draft.
+BUDGETS = ((1, 64), (2, 64), (4, 64), (8, 64), (16, 64), (32, 64), (2, 8), (8, 8))
+WARM_UPS = 4
+LONG, CUT = 96, 40  # tokens of the longest answer: to its end, and where nearly all are cut
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A kind of traffic: which requests are `dark`, in turn, and how warm they are sampled (0 = greedily)."""
+
+    dark: tuple[bool, ...]
+    temperature: float = 0.0
+
+
+LOADS = {
+    "easy": Load((False,)),
+    "hard": Load((True,), 2.0),
+    "mixed": Load(
+        (False, True, True, False)
+    ),  # not in step with the two kinds of question, which come in turn too
+    "hopeless": Load((True,), 3.0),
+}
+Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What to measure.
+
+    Args:
+        models: the pair; the drafter `event` runs in a process of its own.
+        pairs, repeats: of each load.
+        loads: names out of `LOADS`.
+        cores: of both sides; `None` leaves the affinity as it is (GPUs).
+
+    Raises:
+        CrossdraftError: an unknown load, or a number that is too small; so that nothing is loaded for nothing.
+    """
+
+    models: Models
+    pairs: int = 40
+    repeats: int = 1
+    loads: tuple[str, ...] = tuple(LOADS)
+    cores: Cores | None = None
+    budgets: tuple[tuple[int, int], ...] = BUDGETS
+
+    def __post_init__(self) -> None:
+        check_names("load", self.loads, tuple(LOADS))
+        if not self.loads:
+            raise CrossdraftError(f"No load is named; choose among {', '.join(LOADS)}.")
+        if self.repeats < 1:
+            raise CrossdraftError(f"The number of repeats is {self.repeats}; run each pair at least once.")
+        workload("easy", self.pairs)
+
+    @property
+    def runs(self) -> int:
+        """How many answers it asks for; what a progress bar counts to."""
+        return len(self.loads) * (len(self.budgets) + 2) * (WARM_UPS + self.pairs * self.repeats)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One contestant under one load: its speed against the target alone, and what it drafted for it."""
+
+    name: str
+    speedup: Interval
+    tau: float
+    drafted: float
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "name": self.name,
+            **self.speedup.to_json("speedup"),
+            "tau": round(self.tau, 3),
+            "drafting_share": round(self.drafted, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One load: every contestant, the best fixed budget, and the policy against it and against the target alone."""
+
+    load: str
+    lines: tuple[Line, ...]
+    best: str
+    against_best: Interval
+    against_target: Interval
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "load": self.load,
+            "contestants": [line.to_json() for line in self.lines],
+            "best_fixed": self.best,
+            "policy_over_best_fixed": self.against_best.to_json(),
+            "policy_over_target": self.against_target.to_json(),
+            "notes": list(self.notes),
+        }
+
+
+def run_sweep(sweep: Sweep, target: Target, tick: Tick | None = None) -> list[Outcome]:
+    """Every contestant answers every request of every load, in turn.
+
+    One drafter process serves all of them, one answer at a time: what they differ in is what they ask of it. Each load
+    starts with a fresh cost model and a few warm-ups, so that none profits from what another has taught.
+
+    Raises:
+        CrossdraftError: the drafter cannot be loaded.
+    """
+    blank = _blank(sweep.models.event)
+    factory = sweep.models.factory("event", target)
+    drafter = Process(factory, None if sweep.cores is None else sweep.cores.draft)
+    try:
+        outcomes = []
+        for load in sweep.loads:
+            made = contestants(target, drafter, sweep.budgets)
+            work = workload(load, sweep.pairs)
+            warm_ups = list(requests(load, replace(work, pairs=WARM_UPS, split="validation"), blank))
+            results = measure(made, list(requests(load, work, blank)), sweep.repeats, warm_ups, tick)
+            outcomes.append(outcome(load, results))
+        return outcomes
+    finally:
+        drafter.close()
+
+
+def workload(load: str, pairs: int) -> Workload:
+    """The questions of a load."""
+    heat = LOADS[load].temperature
+    return Workload(pairs, max_new_tokens=CUT if heat else LONG, temperature=heat)
+
+
+def requests(load: str, work: Workload, blank: object) -> Iterator[Item]:
+    """The pairs of a load; `blank` stands for the events where the camera is dark."""
+    turns = LOADS[load].dark
+    for index, item in enumerate(items(work)):
+        dark = turns[index % len(turns)]
+        yield replace(item, request=replace(item.request, events=blank)) if dark else item
+
+
+def contestants(
+    target: Target, drafter: Placement, budgets: Sequence[tuple[int, int]] = BUDGETS
+) -> Mapping[str, EngineContestant]:
+    """The target alone, the fixed budgets, the policy. They share the drafter: never close one of them."""
+    fixed = {
+        f"{nodes}, hidden {hidden}": Options(nodes=nodes, hidden_nodes=hidden, adaptive=False)
+        for nodes, hidden in budgets
+    }
+    made = {ALONE: Engine(target, None, Options(), CostModel())}
+    for name, options in {**fixed, POLICY: Options()}.items():
+        made[name] = Engine(target, drafter, options, CostModel())
+    return {name: EngineContestant(engine) for name, engine in made.items()}
+
+
+def outcome(load: str, results: Results) -> Outcome:
+    """The figures of one load, and what the engine wanted to be known (a drafter that was lost)."""
+    notes = tuple(sorted({note for name in results.runs for run in results.of(name) for note in run.notes}))
+    lines = tuple(_line(name, results) for name in results.runs)
+    fixed = [line for line in lines if line.name not in (ALONE, POLICY)]
+    best = max(fixed, key=lambda line: line.speedup.value).name
+    return Outcome(load, lines, best, speed(results, POLICY, best), speed(results, POLICY, ALONE), notes)
+
+
+def speed(results: Results, name: str, against: str) -> Interval:
+    """How many times as fast: by the time of all answers, or by that of a token where they differ in length."""
+    theirs, ours = results.seconds(against), results.seconds(name)
+    their_tokens, our_tokens = results.tokens(against), results.tokens(name)
+    if their_tokens == our_tokens:
+        return ratio(theirs, ours)
+    return ratio_per_token(theirs, their_tokens, ours, our_tokens)
+
+
+def _line(name: str, results: Results) -> Line:
+    runs = results.of(name)
+    tau = acceptance_length([run.accepted for run in runs], [run.rounds for run in runs]).value
+    waited = sum(run.stages_s.get("draft", 0.0) for run in runs)
+    return Line(name, speed(results, name, ALONE), tau, waited / sum(run.total_s for run in runs))
+
+
+def _blank(event: str) -> object:
+    """White event frames: what a camera sees in the dark."""
+    return white_frames(EventGPTConfig.from_pretrained(REFERENCE / event if event == "event" else event))
+
+
+def table(outcomes: Sequence[Outcome]) -> "Table":
+    """One line per contestant, a pair of columns per load."""
+    from rich import box
+    from rich.table import Table
+
+    rows = Table(title="times as fast as the target alone [95 % bootstrap over pairs]", box=box.SIMPLE_HEAD)
+    rows.add_column("drafted in a round", no_wrap=True)
+    for each in outcomes:
+        rows.add_column(each.load, justify="right", no_wrap=True)
+        rows.add_column("τ", justify="right", no_wrap=True)
+    for lines in zip(*(each.lines for each in outcomes), strict=True):
+        cells = [cell for line in lines for cell in (str(line.speedup), f"{line.tau:.2f}")]
+        rows.add_row(lines[0].name, *cells)
+    return rows
+
+
+def verdicts(outcomes: Sequence[Outcome]) -> list[str]:
+    """A sentence for each load."""
+    return [
+        f"{each.load}: the policy is {each.against_best} times as fast as the best fixed budget ({each.best}), and "
+        f"{each.against_target} times as fast as the target alone. {' '.join(each.notes)}".rstrip()
+        for each in outcomes
+    ]

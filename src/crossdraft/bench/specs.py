@@ -1,0 +1,79 @@
+"""Who races under which name, and what a spec says of the way it has to run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from crossdraft.bench.names import check_names
+from crossdraft.drafters.spec import Spec, parse
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import METHODS as DRAFTERS
+
+HUGGING_FACE = frozenset(("hf", "hf-lookup", "hf-assisted"))
+METHODS = ("target", "hf", "hf-lookup", "hf-assisted", "blind", "event-inline", "event")
+# Our drafters by the name they race under, and what they are; see `crossdraft.methods`.
+SPECS = {
+    "blind": "blind",
+    "event": "event",
+    "ngram": "ngram",
+    "memory": "memory",
+    "text": "text",
+    "union": "union:event,memory",
+    "phased": "phased:event,(union:event,memory)",
+    "choose": "choose:event,memory",
+    "lookahead": "lookahead",
+    "view": "view",
+    "cascade": "cascade:event,memory",
+    "pyramid": "pyramid:event,memory",
+}
+# The event drafter with another policy while the target verifies; see `crossdraft.engine.ahead`.
+POLICIES = {"event-sync": "off", "event-pearl": "pearl", "event-ssd": "ssd"}
+AHEAD = "pipespec"
+ALL_METHODS = (*METHODS, *POLICIES, *(name for name in SPECS if name not in METHODS))
+WITHOUT_MODEL = ("ngram", "memory", "lookahead")  # so cheap that a process of their own would cost more
+
+
+def spec_of(name: str) -> Spec:
+    """What drafts under that name: one of `SPECS`, a folder, or a spec itself.
+
+    >>> str(spec_of("union")), str(spec_of("union:ngram,memory"))
+    ('union:event,memory', 'union:ngram,memory')
+
+    Raises:
+        CrossdraftError: it cannot be read, or names a drafter that does not exist.
+    """
+    if Path(name).is_dir():
+        return Spec(name)
+    name = "event" if name in POLICIES else name
+    spec = parse(SPECS.get(name, name))
+    check_names("drafter", sorted(part for part in spec.names if not Path(part).is_dir()), tuple(DRAFTERS))
+    return spec
+
+
+def needs_no_process(spec: Spec) -> bool:
+    """True if no model drafts anywhere in it.
+
+    >>> needs_no_process(parse("union:ngram,memory")), needs_no_process(parse("union:event,memory"))
+    (True, False)
+    """
+    return all(map(needs_no_process, spec.parts)) if spec.parts else spec.name in WITHOUT_MODEL
+
+
+def is_blind(spec: Spec) -> bool:
+    """True if the blind twin drafts and nobody beside it sees events: a twin that could see is then shown none."""
+    return "blind" in spec.names and "event" not in spec.names
+
+
+def check_methods(names: Sequence[str], specs: Sequence[str] = ()) -> None:
+    """Refuse names, and specs of further drafters, that make no race; loads nothing.
+
+    Raises:
+        CrossdraftError: no name, an unknown one, a spec that cannot be read, or one that stands there twice.
+    """
+    if not names:
+        raise CrossdraftError(f"No method is named; choose among {', '.join(ALL_METHODS)}.")
+    check_names("method", names, ALL_METHODS)
+    for spec in specs:
+        spec_of(spec)
+    everybody = (*names, *specs)
+    if len(set(everybody)) != len(everybody):
+        raise CrossdraftError(f"A method is named twice in {', '.join(everybody)}; name each once.")

@@ -1,0 +1,114 @@
+"""The ways of running a drafter that must all give the target's own tokens: placements, and batches."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from crossdraft.bench.contestants import Models
+from crossdraft.bench.cores import Cores
+from crossdraft.bench.specs import spec_of
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.placement import Inline, Placement
+from crossdraft.engine.process import Process
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+
+PROCESS = "process"  # every other place is an inline one's hidden mode
+ALL = "all"
+# Every drafter and combinator that loses nothing; `model` drafts as `text` and `view` do, with weights of yours.
+EVERY = (
+    "event", "blind", "ngram", "memory", "lookahead", "text:how=slem", "text:how=tli", "text:how=omni", "view",
+    "cascade:event,memory", "cascade:event,blind,ngram,early=4,leniency=2", "pyramid:event,blind",
+    "pyramid:event,memory", "union:event,memory", "union:ngram,lookahead", "choose:event,memory,ngram",
+    "phased:event,(union:event,memory)", "phased:event,lookahead",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way of running a drafter.
+
+    Args:
+        name: of the way, for people.
+        spec: of the drafter.
+        places: where the drafter runs and how many requests share a pass; taken in turn, wave by wave.
+        adaptive: let the cost model trim and silence the drafter, as it does for users. If not, every round verifies
+            as much as the drafter will write, whether that pays or not.
+    """
+
+    name: str
+    spec: str
+    places: tuple[tuple[str, int], ...]
+    adaptive: bool = True
+
+
+EVENT_WAYS = (  # every placement of the event drafter, its blind twin, and shared passes
+    Way("event", "event", ((PROCESS, 1),)),
+    *(
+        Way(f"event-inline, hidden {hidden}", "event", ((hidden, 1),))
+        for hidden in ("before", "beside", "off")
+    ),
+    Way("blind", "blind", ((PROCESS, 1),)),
+    *(Way(f"batch of up to {size}", "event", ((PROCESS, size),)) for size in (1, 2, 3)),
+    Way("batch of up to 4", "event", (("before", 4),)),
+)
+
+
+def ways_of(spec: str) -> tuple[Way, ...]:
+    """For any drafter: as it is used, in this process, and in batches of every size."""
+    return (
+        Way(f"{spec}, process", spec, ((PROCESS, 1),)),
+        Way(f"{spec}, inline", spec, (("beside", 1),), adaptive=False),
+        Way(f"{spec}, batches of 2 to 4", spec, ((PROCESS, 2), ("before", 3), ("off", 4)), adaptive=False),
+    )
+
+
+def choose_ways(drafters: Sequence[str]) -> list[tuple[Way, ...]]:
+    """Groups of ways that are open together: one for each drafter named, or the event drafter's if none is.
+
+    Raises:
+        CrossdraftError: a spec that cannot be read, or that stands there twice.
+    """
+    if not drafters:
+        return [EVENT_WAYS]
+    specs = [spec for name in drafters for spec in (EVERY if name == ALL else (name,))]
+    for spec in specs:
+        spec_of(spec)
+        if specs.count(spec) > 1:
+            raise CrossdraftError(f"The drafter {spec} is named twice; name each once.")
+    return [ways_of(spec) for spec in specs]
+
+
+@contextmanager
+def open_ways(
+    target: Target, models: Models, cores: Cores | None, ways: Sequence[Way]
+) -> Iterator[list[tuple[Decoder, ...]]]:
+    """For each way a decoder for each of its places. Ways of the same drafter share its process, and its inline one."""
+    with ExitStack() as stack:
+
+        def opened(placement: Placement) -> Placement:
+            stack.callback(placement.close)
+            return placement
+
+        @cache
+        def process(spec: str) -> Placement:
+            return opened(Process(models.factory(spec, target), None if cores is None else cores.draft))
+
+        @cache
+        def drafter(spec: str) -> Drafter[Any]:
+            return models.factory(spec, target)()
+
+        def place(spec: str, where: str) -> Placement:
+            return process(spec) if where == PROCESS else opened(Inline(drafter(spec), CostModel(), where))
+
+        yield [
+            tuple(
+                Decoder(target, place(way.spec, where), max_batch=size, adaptive=way.adaptive)
+                for where, size in way.places
+            )
+            for way in ways
+        ]

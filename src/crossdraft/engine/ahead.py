@@ -1,0 +1,190 @@
+"""Drafting on while the target verifies: one scheduler, three policies.
+
+While a draft is judged, its drafter would be idle. Instead it prepares for what the judgement may be: for an *outcome*
+(the tokens that the target then emits) it drafts on a fork of its state as if that had been committed. If the
+outcome comes, the next draft is there already; if another comes, the forks are dropped, and nothing is lost but idle
+time. What is emitted never depends on it: it only decides when a draft is made.
+
+The policies differ in two points, which outcomes are prepared and how long the target waits for a draft:
+
+| policy     | prepares                          | the target waits                                          |
+|------------|-----------------------------------|-----------------------------------------------------------|
+| `pipespec` | that everything is accepted       | until there is a draft at all (PipeSpec 2025)             |
+| `pearl`    | that everything is accepted       | likewise; after a rejection not at all: it judges its own |
+|            |                                   | next token while the drafter writes (PEARL 2025)          |
+| `ssd`      | likely rejections too, by chance  | for a whole draft if the outcome was not prepared (SSD 2026) |
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Outcome
+from crossdraft.engine.placement import NOTHING, Inline
+from crossdraft.engine.request import Request
+from crossdraft.engine.tree import DraftTree
+
+NODES = 16  # longest draft that is prepared for one outcome
+MOST = 12  # outcomes that are prepared for one draft: each holds a copy of the drafter's cache
+FAINT = 0.01  # less likely outcomes are not worth a pass
+ANY = 10**9  # "a whole draft", however long
+
+State = TypeVar("State")
+Stop = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How to draft ahead.
+
+    Args:
+        whole: prepare for everything being accepted.
+        rejections: prepare for those too.
+        hit, miss: tokens that the target waits for where the outcome was prepared, and where it was not.
+    """
+
+    whole: bool = True
+    rejections: bool = False
+    hit: int = 1
+    miss: int = 1
+
+
+POLICIES = {
+    "off": Policy(whole=False, hit=ANY, miss=ANY),
+    "pipespec": Policy(),
+    "pearl": Policy(miss=0),
+    "ssd": Policy(rejections=True, miss=ANY),
+}
+
+
+@dataclass
+class _Prospect(Generic[State]):
+    """What is known of one request between its draft and the next.
+
+    Args:
+        draft: what the target judges now.
+        nodes: how much to draft for an outcome.
+        ready: tokens that are drafted already behind what is committed.
+        foreseen: whether the last outcome was prepared.
+        judged: whether the draft is being judged, and nothing was prepared for that yet.
+        waiting: outcomes to be prepared, likeliest last.
+        prepared: for an outcome's tokens the forked state, and how many tokens it has ready.
+    """
+
+    draft: Draft
+    nodes: int
+    ready: int = 0
+    foreseen: bool = True
+    judged: bool = True
+    waiting: list[Outcome] = field(default_factory=list)
+    prepared: "dict[tuple[int, ...], tuple[State, int]]" = field(default_factory=dict)
+
+
+class Ahead(Inline[State]):
+    """A drafter in this process that is given the time between its drafts, by `work`."""
+
+    def __init__(self, drafter: Drafter[State], policy: Policy) -> None:
+        super().__init__(drafter, CostModel(), hidden="before")
+        # What the target's own outputs will tell a drafter cannot be foreseen.
+        self.policy = policy if drafter.needs.nothing and not drafter.needs.probes else POLICIES["off"]
+        self._prospects: dict[int, _Prospect[State]] = {}
+
+    def start_until(self, ticket: int, request: Request, budget: Budget) -> None:
+        super().start_until(ticket, request, budget)
+        self._prospects[ticket] = _Prospect(self.collect(ticket), min(NODES, budget.nodes))
+
+    def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        patient = [self._patience(ticket, budget) for ticket, budget in zip(tickets, budgets, strict=True)]
+        drafts = super().propose(tickets, patient)
+        for ticket, draft, budget in zip(tickets, drafts, budgets, strict=True):
+            if draft.refusal is None:
+                self._prospects[ticket] = _Prospect(draft, budget.nodes)
+        return drafts
+
+    def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
+        unforeseen = [entry for entry in zip(tickets, verdicts, strict=True) if not self._adopt(*entry)]
+        super().commit([ticket for ticket, _ in unforeseen], [verdict for _, verdict in unforeseen])
+
+    def end(self, tickets: Sequence[int]) -> None:
+        for ticket in tickets:
+            self._prospects.pop(ticket, None)
+        super().end(tickets)
+
+    def work(self, stop: Stop) -> None:
+        """Prepare outcomes, the likeliest of all requests first, until told to stop or nothing is left."""
+        for ticket, prospect in self._prospects.items():
+            if prospect.judged and self.policy.whole and not stop():
+                prospect.judged = False
+                prospect.waiting = self._foresee(ticket, prospect, stop)
+        while not stop():
+            chances = {t: p.waiting[-1].chance for t, p in self._prospects.items() if p.waiting}
+            if not chances:
+                return
+            ticket = max(chances, key=lambda ticket: chances[ticket])
+            self._prepare(ticket, self._prospects[ticket], stop)
+
+    def _foresee(self, ticket: int, prospect: _Prospect[State], stop: Stop) -> list[Outcome]:
+        """Prepare for everything being accepted; return the other outcomes to prepare, likeliest last."""
+        start = time.perf_counter()
+        draft, fork = prospect.draft, self.drafter.fork([self._state(ticket)])[0]
+        said = _spine_tokens(draft.tree)
+        # The verdict will bring one token more than the draft has: it takes the drafter's own next one.
+        more = Budget(len(draft.tree) + 1 + prospect.nodes, stop=stop)
+        longer = self.drafter.propose([fork], [more])[0].tree
+        text = _spine_tokens(longer)
+        if len(text) > len(said) and text[: len(said)] == said:
+            tokens = text[: len(said) + 1]
+            self.drafter.commit([fork], [Committed(tuple(longer.follow(said)), tokens)])
+            prospect.prepared[tokens] = fork, len(text) - len(tokens)
+        self._record("ahead", start, max(0, len(longer) - len(draft.tree)))
+        if not self.policy.rejections:
+            return []
+        likely = [outcome for outcome in draft.outcomes if outcome.chance >= FAINT]
+        return sorted(likely, key=lambda outcome: outcome.chance)[-MOST:]
+
+    def _prepare(self, ticket: int, prospect: _Prospect[State], stop: Stop) -> None:
+        """Draft for the likeliest outcome that waits."""
+        start = time.perf_counter()
+        tokens = prospect.waiting.pop().tokens
+        path = prospect.draft.tree.follow(tokens[:-1])
+        fork = self.drafter.fork([self._state(ticket)])[0]
+        self.drafter.commit([fork], [Committed(tuple(path), tokens)])
+        draft = self.drafter.propose([fork], [Budget(prospect.nodes, stop=stop)])[0]
+        prospect.prepared[tokens] = fork, len(draft.tree)
+        self._record("ahead", start, len(draft.tree))
+
+    def _adopt(self, ticket: int, verdict: Committed) -> bool:
+        """Go on from what was prepared for this verdict; false if nothing was."""
+        prospect = self._prospects.get(ticket)
+        if prospect is None:
+            return False
+        known = prospect.prepared.get(verdict.tokens)
+        said, count = _spine_tokens(prospect.draft.tree), len(verdict.tokens)
+        # Where the target judged a part only of what was drafted, the rest of it may be what follows.
+        kept = len(said) - count if said[:count] == verdict.tokens else 0
+        ready = kept if known is None else known[1]
+        self._prospects[ticket] = _Prospect(
+            NOTHING, prospect.nodes, ready, foreseen=known is not None or kept > 0, judged=False
+        )
+        if known is not None:
+            self._held[ticket].state = known[0]
+        return known is not None
+
+    def _patience(self, ticket: int, budget: Budget) -> Budget:
+        """The budget, with a stop signal for when the target has waited for enough."""
+        prospect = self._prospects.get(ticket)
+        ready, foreseen = (0, False) if prospect is None else (prospect.ready, prospect.foreseen)
+        enough = self.policy.hit if foreseen else self.policy.miss
+        written = 0
+
+        def on_token(token: int) -> None:
+            nonlocal written
+            written += 1
+
+        return replace(budget, stop=lambda: ready + written >= enough, on_token=on_token)
+
+
+def _spine_tokens(tree: DraftTree) -> tuple[int, ...]:
+    return tuple(tree.tokens[node] for node in tree.spine)

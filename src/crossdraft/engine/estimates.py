@@ -1,0 +1,194 @@
+"""What the cost model is made of: fading averages of times, and chances that learn from what was accepted.
+
+All of them forget, since a running system changes; all of them are pure.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+LEAST, MOST = 1e-3, 1 - 1e-3  # chances: no token is hopeless or certain for good
+HOPE = 0.3  # part of a draft that is imagined to have come: what was never asked for is worth asking
+DEEPEST = 64  # positions that are told apart
+
+
+@dataclass
+class LinearFit:
+    """Least squares of y = a + b·x over a fading window.
+
+    Args:
+        decay: the weight that an old point keeps per new one.
+        anchor: weight of a point at (0, 0) that never fades: of nothing costs nothing.
+    """
+
+    decay: float = 0.98
+    anchor: float = 0.0
+    w: float = 0.0
+    x: float = 0.0
+    y: float = 0.0
+    xx: float = 0.0
+    xy: float = 0.0
+
+    def add(self, x: float, y: float) -> None:
+        """Add a point."""
+        for name, value in (("w", 1.0), ("x", x), ("y", y), ("xx", x * x), ("xy", x * y)):
+            setattr(self, name, getattr(self, name) * self.decay + value)
+
+    @property
+    def slope(self) -> float:
+        """b, never negative: more is not faster."""
+        w = self.w + self.anchor
+        spread = w * self.xx - self.x * self.x
+        return max(0.0, (w * self.xy - self.x * self.y) / spread) if spread > 1e-9 * w * self.xx else 0.0
+
+    def __call__(self, x: float) -> float:
+        """a + b·x; 0 before the first point."""
+        w = self.w + self.anchor
+        return (self.y + self.slope * (x * w - self.x)) / w if self.w else 0.0
+
+
+@dataclass
+class Mean:
+    """A fading mean."""
+
+    decay: float = 0.9
+    weight: float = 0.0
+    total: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Add a value."""
+        self.weight = self.weight * self.decay + 1
+        self.total = self.total * self.decay + value
+
+    @property
+    def value(self) -> float | None:
+        """The mean; None before the first value."""
+        return self.total / self.weight if self.weight else None
+
+
+@dataclass
+class PassTimes:
+    """V(n): a step from one token to two (another kernel, a mask), and a line behind it.
+
+    The line is never steeper than from V(1) to the mean of the wider passes: widths that hardly differ tell nothing
+    of it, whatever their noise says.
+    """
+
+    one: Mean = field(default_factory=Mean)
+    wide: LinearFit = field(default_factory=LinearFit)
+
+    def add(self, n: int, seconds: float) -> None:
+        """A pass over n new tokens took so long."""
+        if n == 1:
+            self.one.add(seconds)
+        else:
+            self.wide.add(n, seconds)
+
+    @property
+    def slope(self) -> float:
+        """dV/dn behind the step."""
+        if self.one.value is None or not self.wide.w:
+            return self.wide.slope
+        n, seconds = self.wide.x / self.wide.w, self.wide.y / self.wide.w
+        return min(self.wide.slope, max(0.0, (seconds - self.one.value) / (n - 1)))
+
+    def __call__(self, n: float) -> float:
+        """V(n); 0 before the first pass."""
+        if not self.wide.w or (n <= 1 and self.one.value is not None):
+            return self.one.value or 0.0
+        mean, seconds = self.wide.x / self.wide.w, self.wide.y / self.wide.w
+        return max(self.one.value or 0.0, seconds + self.slope * (n - mean))
+
+
+@dataclass
+class Hazards:
+    """Of a drafted level, by position: is it sent when asked for, and kept when judged?
+
+    A position that few drafts have reached lately is taken to be like all others; so short drafts can learn that
+    longer ones have begun to pay.
+    """
+
+    decay: float = 0.98
+    prior: float = 8.0
+    rate: Mean = field(
+        default_factory=lambda: Mean(decay=0.99, weight=4.0, total=4.0 * 0.8)
+    )  # imagined at first
+    asked: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
+    sent: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
+    judged: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
+    kept: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
+
+    def saw_draft(self, asked: int, sent: int) -> None:
+        """Of the levels asked for so many came."""
+        _count(self.asked, asked, self.decay)
+        _count(self.sent, min(asked, sent), self.decay)
+
+    def saw_verdict(self, judged: int, kept: int) -> None:
+        """The first `kept` levels were accepted; the next one, if there was one, was not."""
+        _count(self.judged, judged, self.decay)
+        _count(self.kept, kept, self.decay)
+        for level in range(judged):
+            self.rate.add(float(level < kept))
+
+    @property
+    def alpha(self) -> float:
+        """Chance that a judged level is accepted, wherever it stands."""
+        return min(MOST, max(LEAST, self.rate.total / self.rate.weight))
+
+    def chances(self, depth: int) -> list[float]:
+        """[depth] chance of each level to be accepted, given that those above it were."""
+        known = min(depth, DEEPEST)
+        found = [
+            (self.kept[level] + self.prior * self.alpha) / (self.judged[level] + self.prior)
+            for level in range(known)
+        ]
+        return [min(MOST, max(LEAST, chance)) for chance in found] + [self.alpha] * (depth - known)
+
+    def arrivals(self, depth: int) -> list[float]:
+        """[depth] chance of each level to be sent when asked for."""
+        known = min(depth, DEEPEST)
+        found = [(self.sent[level] + HOPE) / (self.asked[level] + HOPE) for level in range(known)]
+        return found + [1.0] * (depth - known)
+
+
+@dataclass
+class Frailty:
+    """How much likelier than expected the drafts of one request are to fail.
+
+    A request's chances are the expected ones to the power of its frailty z, which multiplies every hazard −log p: the
+    shared frailty model of survival analysis (Vaupel 1979; Clayton 1978). With z ~ Gamma(k, k) beforehand, the
+    estimate is (k + failures) / (k + Σ −log p), the sum over the levels that were judged.
+
+    Args:
+        prior: k, so many failures as expected are imagined: one piece of bad luck is no verdict on a whole request.
+        decay: the weight that the past keeps at every draft, and at every round without one, so that drafting which
+            was given up for bad luck is taken up again.
+    """
+
+    prior: float = 3.0
+    decay: float = 0.95
+    failures: float = 0.0
+    exposure: float = 0.0
+
+    def add(self, chances: Sequence[float], kept: int) -> None:
+        """Levels with these chances were judged and the first `kept` accepted; one that fails fails half way."""
+        hazards = [-math.log(min(MOST, max(LEAST, chance))) for chance in chances]
+        self.forget()
+        self.failures += kept < len(hazards)
+        self.exposure += sum(hazards[:kept]) + sum(hazards[kept:][:1]) / 2
+
+    def forget(self) -> None:
+        """A round has passed."""
+        self.failures *= self.decay
+        self.exposure *= self.decay
+
+    @property
+    def value(self) -> float:
+        """z; 1 = as expected."""
+        return (self.prior + self.failures) / (self.prior + self.exposure)
+
+
+def _count(counts: list[float], first: int, decay: float) -> None:
+    """All fade, the first ones get one more."""
+    for place in range(len(counts)):
+        counts[place] = counts[place] * decay + (place < first)

@@ -1,0 +1,81 @@
+"""Who races under which name, and where it runs."""
+
+import pytest
+
+from crossdraft.bench.contestants import EngineContestant, Models, close_all, line_up
+from crossdraft.bench.specs import ALL_METHODS, SPECS, check_methods, is_blind, needs_no_process, spec_of
+from crossdraft.bench.suite import Suite, runs_of
+from crossdraft.bench.workload import Workload, items
+from crossdraft.drafters.spec import parse
+from crossdraft.engine.placement import Inline
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import METHODS
+
+
+@pytest.fixture(scope="module")
+def models(pair):
+    return Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
+
+
+def test_every_drafter_races():
+    racing = set().union(*(spec_of(name).names for name in SPECS))
+    assert racing == set(METHODS) - {"model"}  # which is a model of yours: race it with --drafter
+    assert set(SPECS) <= set(ALL_METHODS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "cheap"),
+    [
+        ("lookahead", True),
+        ("memory:capacity=1000", True),
+        ("union:ngram,(phased:memory,lookahead)", True),
+        ("union:ngram,(phased:memory,event)", False),
+        ("view", False),
+    ],
+)
+def test_what_has_no_model_needs_no_process(spec, cheap):
+    assert needs_no_process(parse(spec)) is cheap
+
+
+def test_only_a_drafter_without_the_event_drafter_is_blind():
+    assert is_blind(parse("blind"))
+    assert is_blind(parse("union:blind,memory"))
+    assert not is_blind(parse("pyramid:event,blind"))
+    assert not is_blind(parse("memory"))
+
+
+@pytest.mark.parametrize(
+    ("specs", "said"),
+    [
+        (["union:ngram,memry"], "Unknown drafter 'memry' \\(did you mean 'memory'"),
+        (["union:(ngram"], "brackets"),
+        (["event"], "named twice"),
+        (["ngram", "ngram"], "named twice"),
+        (["path/to/nowhere"], "Unknown drafter"),
+    ],
+)
+def test_a_spec_that_makes_no_race_is_refused_before_anything_is_loaded(specs, said):
+    with pytest.raises(CrossdraftError, match=said):
+        check_methods(["target", "event"], specs)
+
+
+def test_specs_race_under_their_own_names_and_are_counted(models):
+    suite = Suite(models, Workload(pairs=2), ("target",), 3, warm_ups=1, drafters=("union:ngram,memory",))
+    assert runs_of(suite) == 2 * (1 + 2 * 3)
+
+
+def test_cheap_drafters_race_inline_and_give_the_targets_tokens(models):
+    target = models.load_target()
+    lined = line_up(["target", "lookahead"], target, models, None, ["union:ngram,memory"])
+    try:
+        assert list(lined) == ["target", "lookahead", "union:ngram,memory"]
+        engines = [c.engine for c in lined.values() if isinstance(c, EngineContestant)]
+        assert [type(engine.drafter) for engine in engines] == [type(None), Inline, Inline]
+        for item in items(Workload(pairs=2, max_new_tokens=24)):
+            assert len({contestant.answer(item).tokens for contestant in lined.values()}) == 1
+    finally:
+        close_all(lined.values())
+
+
+def test_a_folder_is_a_drafter_too(pair):
+    assert spec_of(str(pair.event)).name == str(pair.event)

@@ -1,0 +1,159 @@
+"""A fork drafts what the original would, disturbs nothing by going another way, and teaches nothing."""
+
+from functools import cache, partial
+
+import pytest
+import torch
+
+from crossdraft.drafters.ahead import AheadDrafter
+from crossdraft.drafters.cascade import CascadeDrafter
+from crossdraft.drafters.choose import ChooseDrafter
+from crossdraft.drafters.foreign import WAYS
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.lookahead import LookaheadDrafter
+from crossdraft.drafters.memory.drafter import MemoryDrafter
+from crossdraft.drafters.memory.shelf import Shelf
+from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.phased import PhasedDrafter
+from crossdraft.drafters.pyramid import PyramidDrafter
+from crossdraft.drafters.tree_model import TreeDrafter
+from crossdraft.drafters.trees import expand_and_rerank
+from crossdraft.drafters.union import UnionDrafter
+from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.target import Target
+from tests.drafters.test_foreign import drafter as foreign
+from tests.engine.zoo import ZOO, as_target, noisy
+
+QUESTION, RING = "kkk", (30, 31, 32, 33)
+GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=3)
+
+
+@cache
+def model(noise: float = 0.0) -> Target:
+    return as_target(noisy(ZOO["video_llava"]()[0], noise), ZOO["video_llava"]()[1])
+
+
+def independent(noise: float = 0.0) -> IndependentDrafter:
+    return IndependentDrafter(model(noise))
+
+
+def ngram() -> NgramDrafter:
+    return NgramDrafter(lambda question: [*RING, *RING])
+
+
+def memory() -> MemoryDrafter:
+    drafter = MemoryDrafter()
+    (state,) = drafter.begin([Request("Another one.")])
+    drafter.commit([state], [Committed((), (*RING, *RING[::-1]))])
+    drafter.end([state])
+    return drafter
+
+
+DRAFTERS = {
+    "independent": independent,
+    "tree": lambda: TreeDrafter(model(), partial(expand_and_rerank, beam=2, width=lambda probs: 2)),
+    "ngram": ngram,
+    "memory": memory,
+    "lookahead": lambda: LookaheadDrafter(lambda question: RING, window=2, level=3),
+    "ahead": lambda: AheadDrafter((8, 9)),
+    **{how: partial(foreign, "video_llava", how) for how in WAYS},
+    "union": lambda: UnionDrafter([independent(), ngram()]),
+    "phased": lambda: PhasedDrafter(independent(), ngram()),
+    "choose": lambda: ChooseDrafter([independent(), ngram()]),
+    "cascade": lambda: CascadeDrafter(independent(), independent(1e-3), ahead=2),
+    "pyramid": lambda: PyramidDrafter(independent(), independent(1e-3), ahead=2),
+}
+
+
+def says(token: int) -> int:
+    """What the target says behind a token."""
+    return RING[(token + 1) % len(RING)]
+
+
+def verdict(draft, bonus: int) -> Committed:
+    """Of the main path two nodes are accepted, and a word is put behind them."""
+    path = draft.tree.path(len(draft.tree) - 1)[:2]
+    tokens = (*(draft.tree.tokens[node] for node in path), bonus)
+    probes = () if draft.probes is None else draft.probes.tokens
+    return Committed(tuple(path), tokens, probe_top=tuple((says(token),) for token in probes))
+
+
+def propose(drafter, state):
+    return drafter.propose([state], [Budget(6)])[0]
+
+
+def drafted(name: str, sampling: Sampling, rounds: int):
+    """A drafter that has written for so many rounds, and its draft that is judged now."""
+    drafter = DRAFTERS[name]()
+    (state,) = drafter.begin([Request(QUESTION, max_new_tokens=64, sampling=sampling)])
+    draft = propose(drafter, state)
+    for bonus in (*RING, *RING)[:rounds]:
+        drafter.commit([state], [verdict(draft, bonus)])
+        draft = propose(drafter, state)
+    return drafter, state, draft
+
+
+def same(one, two) -> bool:
+    laws = [None if draft.tree.dists is None else draft.tree.dists.tolist() for draft in (one, two)]
+    plain = [(draft.tree.tokens, draft.tree.parents, draft.reach, draft.probes) for draft in (one, two)]
+    return plain[0] == plain[1] and laws[0] == laws[1]
+
+
+@pytest.mark.parametrize("rounds", [0, 6])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_fork_goes_its_own_way(name, rounds):
+    twin, untouched, _ = drafted(name, GREEDY, rounds)
+    drafter, state, draft = drafted(name, GREEDY, rounds)
+    alike, astray = drafter.fork([state, state])
+    drafter.commit([astray], [verdict(draft, 40)])
+    drafter.commit([astray], [verdict(propose(drafter, astray), 41)])
+    for bonus in RING:
+        draft = propose(twin, untouched)
+        assert same(propose(drafter, state), draft)
+        assert propose(drafter, alike).tree.tokens == draft.tree.tokens
+        drafter.commit([state, alike], [verdict(draft, bonus)] * 2)
+        twin.commit([untouched], [verdict(draft, bonus)])
+    if rounds:
+        assert len(draft.tree)
+
+
+def test_no_number_is_drawn_twice():
+    """What a fork drew is known: the original must not draw it again where the outcome was another."""
+    drafter, state, _ = drafted("union", WARM, 1)
+    (fork,) = drafter.fork([state])
+    assert fork.states[0].generator is state.states[0].generator
+
+
+def test_a_dropped_fork_is_not_remembered(tmp_path):
+    drafter = MemoryDrafter(Shelf(tmp_path / "memory"))
+    (state,) = drafter.begin([Request(QUESTION)])
+    (fork,) = drafter.fork([state])
+    drafter.commit([fork], [Committed((), RING)])
+    drafter.end([state])
+    assert not (tmp_path / "memory").exists()
+
+
+def test_what_a_fork_was_told_teaches_a_union_nothing():
+    drafter, state, draft = drafted("union", GREEDY, 0)
+    before = [vars(reputation).copy() for reputation in drafter.reputations]
+    (fork,) = drafter.fork([state])
+    drafter.commit([fork], [verdict(draft, 40)])
+    assert [vars(reputation) for reputation in drafter.reputations] == before
+    drafter.commit([state], [verdict(draft, 40)])
+    assert [vars(reputation) for reputation in drafter.reputations] != before
+
+
+@torch.inference_mode()
+def test_nor_one_of_another_vocabulary():
+    drafter = foreign("video_llava", "omni")
+    (page,) = drafter.begin([Request("What is that?")])
+    letter = next(i for i in range(80, 96) if len(drafter.way.own.encode(chr(48 + i))) == 2)
+    (fork,) = drafter.fork([page])
+    drafter.commit([fork], [Committed((), (20, letter, 21))])
+    assert len(drafter.way.grams) == 0
+    by_text = foreign("video_llava", "slem")
+    (page,) = by_text.begin([Request("What is that?")])
+    by_text.commit(by_text.fork([page]), [Committed((), (20,))])
+    assert by_text.way.target_lead is None

@@ -1,0 +1,120 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossdraft.engine.estimates import Frailty, Hazards, LinearFit, Mean, PassTimes
+
+
+def test_linear_fit_recovers_a_line_and_never_slopes_down():
+    fit = LinearFit()
+    for n in (1, 4, 9, 16):
+        fit.add(n, 5 + 0.25 * n)
+    assert fit(1) == pytest.approx(5.25)
+    assert fit.slope == pytest.approx(0.25)
+    down = LinearFit()
+    for n in (1, 2, 3):
+        down.add(n, 10 - n)
+    assert down.slope == 0
+    assert down(7) == pytest.approx(8, abs=0.1)
+    assert LinearFit()(3) == 0
+
+
+def test_an_anchored_fit_goes_through_nothing_until_it_knows_better():
+    fit = LinearFit(anchor=2.0)
+    fit.add(8, 4.0)
+    assert fit(0) == pytest.approx(0)
+    assert fit(2) == pytest.approx(1.0)
+    for _ in range(200):
+        for x in (2, 8):
+            fit.add(x, 3.0)
+    assert fit(2) == pytest.approx(3.0, abs=0.3)
+
+
+def test_a_mean_fades():
+    mean = Mean(decay=0.5)
+    assert mean.value is None
+    mean.add(0.0)
+    mean.add(3.0)
+    assert mean.value == pytest.approx(2.0)
+
+
+def test_a_pass_over_one_token_stands_apart_from_the_line_of_the_others():
+    """6 ms for one token, 8 + 0.1·(n − 2) behind it: one line through all would make a plain step dearer than it is."""
+    times = PassTimes()
+    for n in (1, 2, 6, 12):
+        times.add(n, 6.0 if n == 1 else 8.0 + 0.1 * (n - 2))
+    assert (times(1), times(2), times(12)) == pytest.approx((6.0, 8.0, 9.0))
+    assert times.slope == pytest.approx(0.1)
+
+
+def test_noise_on_widths_that_hardly_differ_is_no_slope():
+    """8 tokens took 9 ms and 9 took 12: three a token, when the whole draft costs 4.5 more than a plain step."""
+    times = PassTimes()
+    for n, ms in ((1, 6.0), (8, 9.0), (9, 12.0)):
+        times.add(n, ms)
+    assert times.slope == pytest.approx(4.5 / 7.5, rel=0.02)
+    assert PassTimes()(4) == 0
+    one = PassTimes()
+    one.add(1, 6.0)
+    assert one(16) == 6.0  # nothing wider is known: worth a try
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 64), st.floats(0.1, 100)), min_size=1, max_size=20), st.integers(1, 63)
+)
+def test_a_wider_pass_is_never_faster(observed, n):
+    times = PassTimes()
+    for width, seconds in observed:
+        times.add(width, seconds)
+    assert times(n) <= times(n + 1) + 1e-9
+
+
+def test_hazards_by_hand():
+    """No prior but the rate over all positions: levels 1 and 2 were kept twice, level 3 judged twice and kept once."""
+    hazards = Hazards(decay=1.0, prior=1.0, rate=Mean(decay=1.0))
+    hazards.saw_verdict(3, 3)
+    hazards.saw_verdict(3, 2)
+    assert hazards.alpha == pytest.approx(5 / 6)
+    assert hazards.chances(4) == pytest.approx([(2 + 5 / 6) / 3] * 2 + [(1 + 5 / 6) / 3, 5 / 6])
+    hazards.saw_draft(asked=3, sent=1)
+    assert hazards.arrivals(4) == pytest.approx([1.0, 0.3 / 1.3, 0.3 / 1.3, 1.0])
+    assert len(hazards.chances(100)) == len(hazards.arrivals(100)) == 100
+
+
+def test_a_position_out_of_sight_becomes_like_all_others():
+    hazards = Hazards()
+    for _ in range(100):
+        hazards.saw_verdict(4, 3)  # the fourth never holds
+    assert hazards.chances(4)[3] < 0.2
+    for _ in range(300):
+        hazards.saw_verdict(1, 1)  # drafts of one: always kept
+    assert hazards.chances(4)[3] > 0.9
+
+
+def test_frailty_by_hand():
+    """k = 1, three levels of chance 1/e: two kept and the third refused, half way. (1 + 1) / (1 + 1 + 1 + 1/2)."""
+    frailty = Frailty(prior=1.0, decay=1.0)
+    assert frailty.value == 1.0
+    frailty.add([math.exp(-1)] * 3, 2)
+    assert frailty.value == pytest.approx(2 / 3.5)
+    frailty.add([math.exp(-1)], 0)
+    assert frailty.value == pytest.approx(3 / 4)
+
+
+@pytest.mark.parametrize("true", [0.5, 1.0, 2.0])
+def test_frailty_finds_the_power_that_makes_chances_true(true):
+    """Levels of chance 0.95 that hold with chance 0.95^z: on average 1/(1 − 0.95^z) of them until one does not."""
+    frailty = Frailty(prior=1.0, decay=1.0)
+    run = round(1 / (1 - 0.95**true)) - 1
+    for _ in range(200):
+        frailty.add([0.95] * (run + 1), run)
+    assert frailty.value == pytest.approx(true, rel=0.1)
+
+
+def test_certain_and_impossible_levels_are_finite():
+    frailty = Frailty()
+    frailty.add([1.0, 0.0], 1)
+    frailty.add([], 0)
+    assert 0 < frailty.value < 2
