@@ -36,7 +36,7 @@ class Options:
     Args:
         placement: `inline` (this process) or `process` (a process of its own).
         ahead: for `process`, what the drafter does while the target verifies: `off` (nothing), `pipespec`, `pearl` or
-            `ssd` (see `engine.ahead`); `auto` is `pipespec` where the two share no core and no device, else `off`.
+            `ssd` (see `engine.ahead`); `auto` is `ssd` where the two share no core and no device, else `off`.
         hidden: for `inline`, when the hidden draft is made: `auto`, `before`, `beside` or `off`.
         device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         draft_device, draft_dtype: of the drafter; default the target's.
@@ -205,9 +205,9 @@ def _ahead(options: Options, draft_cores: tuple[int, ...] | None) -> str:
     if options.ahead != "auto":
         return options.ahead
     if options.draft_device not in (None, options.device):
-        return "pipespec"
+        return "ssd"
     apart = draft_cores is not None and set(draft_cores).isdisjoint(options.target_cores or draft_cores)
-    return "pipespec" if apart else "off"
+    return "ssd" if apart else "off"
 
 
 class Stream:

@@ -25,6 +25,7 @@ from crossdraft.bench.contestants import EngineContestant, Models
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Results, measure
 from crossdraft.bench.names import check_names
+from crossdraft.bench.specs import AHEAD
 from crossdraft.bench.statistics import Interval, acceptance_length, ratio, ratio_per_token
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.engine.cost import CostModel
@@ -152,7 +153,9 @@ def run_sweep(sweep: Sweep, target: Target, tick: Tick | None = None) -> list[Ou
     """
     blank = _blank(sweep.models.event)
     factory = sweep.models.factory("event", target)
-    drafter = Process(factory, None if sweep.cores is None else sweep.cores.draft)
+    cores = sweep.cores
+    ahead = "off" if cores is None or cores.shared else AHEAD
+    drafter = Process(factory, None if cores is None else cores.draft, ahead=ahead)
     try:
         outcomes = []
         for load in sweep.loads:

@@ -26,8 +26,8 @@ SPECS = {
     "pyramid": "pyramid:event,memory",
 }
 # The event drafter with another policy while the target verifies; see `crossdraft.engine.ahead`.
-POLICIES = {"event-sync": "off", "event-pearl": "pearl", "event-ssd": "ssd"}
-AHEAD = "pipespec"
+POLICIES = {"event-sync": "off", "event-pipespec": "pipespec", "event-pearl": "pearl"}
+AHEAD = "ssd"
 ALL_METHODS = (*METHODS, *POLICIES, *(name for name in SPECS if name not in METHODS))
 WITHOUT_MODEL = ("ngram", "memory", "lookahead")  # so cheap that a process of their own would cost more
 

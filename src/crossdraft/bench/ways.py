@@ -8,7 +8,7 @@ from typing import Any
 
 from crossdraft.bench.contestants import Models
 from crossdraft.bench.cores import Cores
-from crossdraft.bench.specs import spec_of
+from crossdraft.bench.specs import AHEAD, spec_of
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
@@ -96,7 +96,8 @@ def open_ways(
 
         @cache
         def process(spec: str) -> Placement:
-            return opened(Process(models.factory(spec, target), None if cores is None else cores.draft))
+            draft_cores = None if cores is None else cores.draft
+            return opened(Process(models.factory(spec, target), draft_cores, ahead=AHEAD))
 
         @cache
         def drafter(spec: str) -> Drafter[Any]:

@@ -57,8 +57,8 @@ def bench(
         str | None,
         typer.Option(
             help="Contestants, comma-separated: target, hf, hf-lookup, hf-assisted, blind, event-inline, event (these "
-            "by default), ngram, memory, text, union (of event and memory), phased, choose, lookahead, view, cascade, "
-            "pyramid; or 'all'."
+            "by default), event-sync, event-pipespec, event-pearl (other policies; see --ahead of ask), ngram, memory, "
+            "text, union (of event and memory), phased, choose, lookahead, view, cascade, pyramid; or 'all'."
         ),
     ] = None,
     drafters: Drafters = None,

@@ -1,9 +1,10 @@
 """Drafting on while the target verifies: one scheduler, three policies.
 
 While a draft is judged, its drafter would be idle. Instead it prepares for what the judgement may be: for an *outcome*
-(the tokens that the target then emits) it drafts on a fork of its state as if that had been committed. If the
-outcome comes, the next draft is there already; if another comes, the forks are dropped, and nothing is lost but idle
-time. What is emitted never depends on it: it only decides when a draft is made.
+(the tokens that the target then emits) it drafts on a fork of its state as if that had been committed. What is
+prepared is pushed at once, so that the target finds it beside its verdict and waits for nobody. If another outcome
+comes, the forks are dropped, and nothing is lost but idle time. What is emitted never depends on it: it only decides
+when a draft is made.
 
 The policies differ in two points, which outcomes are prepared and how long the target waits for a draft:
 
@@ -12,7 +13,7 @@ The policies differ in two points, which outcomes are prepared and how long the 
 | `pipespec` | that everything is accepted       | until there is a draft at all (PipeSpec 2025)             |
 | `pearl`    | that everything is accepted       | likewise; after a rejection not at all: it judges its own |
 |            |                                   | next token while the drafter writes (PEARL 2025)          |
-| `ssd`      | likely rejections too, by chance  | for a whole draft if the outcome was not prepared (SSD 2026) |
+| `ssd`      | likely rejections too, by chance  | for a few words if the outcome was not prepared (SSD 2026) |
 """
 
 import time
@@ -28,11 +29,14 @@ from crossdraft.engine.tree import DraftTree
 
 NODES = 16  # longest draft that is prepared for one outcome
 MOST = 12  # outcomes that are prepared for one draft: each holds a copy of the drafter's cache
+STEP = 4  # tokens behind which a growing draft is sent on
 FAINT = 0.01  # less likely outcomes are not worth a pass
 ANY = 10**9  # "a whole draft", however long
 
 State = TypeVar("State")
 Stop = Callable[[], bool]
+Push = Callable[[int, int, tuple[int, ...], Draft], None]
+"""(ticket, round, tokens, draft): if the verdict of that round emits those tokens, this is the next draft."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ POLICIES = {
     "off": Policy(whole=False, hit=ANY, miss=ANY),
     "pipespec": Policy(),
     "pearl": Policy(miss=0),
-    "ssd": Policy(rejections=True, miss=ANY),
+    "ssd": Policy(rejections=True, miss=8),
 }
 
 
@@ -70,7 +74,9 @@ class _Prospect(Generic[State]):
         foreseen: whether the last outcome was prepared.
         judged: whether the draft is being judged, and nothing was prepared for that yet.
         waiting: outcomes to be prepared, likeliest last.
-        prepared: for an outcome's tokens the forked state, and how many tokens it has ready.
+        prepared: for an outcome's tokens the forked state, and its draft.
+        offered: the draft that was prepared for the last outcome, which the target may have taken.
+        round: verdicts so far.
     """
 
     draft: Draft
@@ -79,16 +85,19 @@ class _Prospect(Generic[State]):
     foreseen: bool = True
     judged: bool = True
     waiting: list[Outcome] = field(default_factory=list)
-    prepared: "dict[tuple[int, ...], tuple[State, int]]" = field(default_factory=dict)
+    prepared: "dict[tuple[int, ...], tuple[State, Draft]]" = field(default_factory=dict)
+    offered: Draft = NOTHING
+    round: int = 0
 
 
 class Ahead(Inline[State]):
     """A drafter in this process that is given the time between its drafts, by `work`."""
 
-    def __init__(self, drafter: Drafter[State], policy: Policy) -> None:
+    def __init__(self, drafter: Drafter[State], policy: Policy, push: Push | None = None) -> None:
         super().__init__(drafter, CostModel(), hidden="before")
         # What the target's own outputs will tell a drafter cannot be foreseen.
         self.policy = policy if drafter.needs.nothing and not drafter.needs.probes else POLICIES["off"]
+        self.push = push or (lambda ticket, turn, tokens, draft: None)
         self._prospects: dict[int, _Prospect[State]] = {}
 
     def start_until(self, ticket: int, request: Request, budget: Budget) -> None:
@@ -100,8 +109,15 @@ class Ahead(Inline[State]):
         drafts = super().propose(tickets, patient)
         for ticket, draft, budget in zip(tickets, drafts, budgets, strict=True):
             if draft.refusal is None:
-                self._prospects[ticket] = _Prospect(draft, budget.nodes)
+                turn = self._prospects[ticket].round if ticket in self._prospects else 0
+                self._prospects[ticket] = _Prospect(draft, budget.nodes, round=turn)
         return drafts
+
+    def took(self, ticket: int, tree: DraftTree) -> None:
+        """The target judges this part of the draft that was pushed for its last verdict."""
+        before = self._prospects[ticket]
+        draft = replace(before.offered, tree=tree, reach=())
+        self._prospects[ticket] = _Prospect(draft, before.nodes, round=before.round)
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
         unforeseen = [entry for entry in zip(tickets, verdicts, strict=True) if not self._adopt(*entry)]
@@ -128,62 +144,83 @@ class Ahead(Inline[State]):
     def _foresee(self, ticket: int, prospect: _Prospect[State], stop: Stop) -> list[Outcome]:
         """Prepare for everything being accepted; return the other outcomes to prepare, likeliest last."""
         start = time.perf_counter()
-        draft, fork = prospect.draft, self.drafter.fork([self._state(ticket)])[0]
-        said = _spine_tokens(draft.tree)
+        fork = self.drafter.fork([self._state(ticket)])[0]
+        said = _spine_tokens(prospect.draft.tree)
         # The verdict will bring one token more than the draft has: it takes the drafter's own next one.
-        more = Budget(len(draft.tree) + 1 + prospect.nodes, stop=stop)
-        longer = self.drafter.propose([fork], [more])[0].tree
+        longer = self.drafter.propose([fork], [Budget(len(prospect.draft.tree) + 1, stop=stop)])[0].tree
         text = _spine_tokens(longer)
         if len(text) > len(said) and text[: len(said)] == said:
             tokens = text[: len(said) + 1]
             self.drafter.commit([fork], [Committed(tuple(longer.follow(said)), tokens)])
-            prospect.prepared[tokens] = fork, len(text) - len(tokens)
-        self._record("ahead", start, max(0, len(longer) - len(draft.tree)))
+            self._grow(ticket, prospect, tokens, fork, stop)
+        self._record("ahead", start)
         if not self.policy.rejections:
             return []
-        likely = [outcome for outcome in draft.outcomes if outcome.chance >= FAINT]
+        likely = [outcome for outcome in prospect.draft.outcomes if outcome.chance >= FAINT]
         return sorted(likely, key=lambda outcome: outcome.chance)[-MOST:]
 
     def _prepare(self, ticket: int, prospect: _Prospect[State], stop: Stop) -> None:
         """Draft for the likeliest outcome that waits."""
         start = time.perf_counter()
         tokens = prospect.waiting.pop().tokens
-        path = prospect.draft.tree.follow(tokens[:-1])
         fork = self.drafter.fork([self._state(ticket)])[0]
-        self.drafter.commit([fork], [Committed(tuple(path), tokens)])
-        draft = self.drafter.propose([fork], [Budget(prospect.nodes, stop=stop)])[0]
-        prospect.prepared[tokens] = fork, len(draft.tree)
-        self._record("ahead", start, len(draft.tree))
+        self.drafter.commit([fork], [Committed(tuple(prospect.draft.tree.follow(tokens[:-1])), tokens)])
+        self._grow(ticket, prospect, tokens, fork, stop)
+        self._record("ahead", start)
+
+    def _grow(
+        self, ticket: int, prospect: _Prospect[State], tokens: tuple[int, ...], fork: State, stop: Stop
+    ) -> None:
+        """Draft on a fork for this outcome, and push the draft each time that it has grown."""
+        known = 0
+        while True:
+            budget = _until(Budget(prospect.nodes, stop=stop), STEP)
+            draft = self.drafter.propose([fork], [budget])[0]
+            prospect.prepared[tokens] = fork, draft
+            if len(draft.tree) == known:
+                return
+            known = len(draft.tree)
+            self.push(ticket, prospect.round, tokens, draft)
 
     def _adopt(self, ticket: int, verdict: Committed) -> bool:
         """Go on from what was prepared for this verdict; false if nothing was."""
-        prospect = self._prospects.get(ticket)
-        if prospect is None:
+        before = self._prospects.get(ticket)
+        if before is None:
             return False
-        known = prospect.prepared.get(verdict.tokens)
-        said, count = _spine_tokens(prospect.draft.tree), len(verdict.tokens)
+        fork, draft = before.prepared.get(verdict.tokens, (None, NOTHING))
+        said, count = _spine_tokens(before.draft.tree), len(verdict.tokens)
         # Where the target judged a part only of what was drafted, the rest of it may be what follows.
         kept = len(said) - count if said[:count] == verdict.tokens else 0
-        ready = kept if known is None else known[1]
+        ready = kept if fork is None else len(draft.tree.spine)
         self._prospects[ticket] = _Prospect(
-            NOTHING, prospect.nodes, ready, foreseen=known is not None or kept > 0, judged=False
+            NOTHING,
+            before.nodes,
+            ready,
+            fork is not None or kept > 0,
+            False,
+            offered=draft,
+            round=before.round + 1,
         )
-        if known is not None:
-            self._held[ticket].state = known[0]
-        return known is not None
+        if fork is not None:
+            self._held[ticket].state = fork
+        return fork is not None
 
     def _patience(self, ticket: int, budget: Budget) -> Budget:
         """The budget, with a stop signal for when the target has waited for enough."""
         prospect = self._prospects.get(ticket)
         ready, foreseen = (0, False) if prospect is None else (prospect.ready, prospect.foreseen)
-        enough = self.policy.hit if foreseen else self.policy.miss
-        written = 0
+        return _until(budget, (self.policy.hit if foreseen else self.policy.miss) - ready)
 
-        def on_token(token: int) -> None:
-            nonlocal written
-            written += 1
 
-        return replace(budget, stop=lambda: ready + written >= enough, on_token=on_token)
+def _until(budget: Budget, enough: int) -> Budget:
+    """The budget, to be stopped when so many tokens more have been written, too."""
+    written = 0
+
+    def on_token(token: int) -> None:
+        nonlocal written
+        written += 1
+
+    return replace(budget, stop=lambda: written >= enough or budget.stopped, on_token=on_token)
 
 
 def _spine_tokens(tree: DraftTree) -> tuple[int, ...]:

@@ -48,10 +48,11 @@ def hiding_bound(prefill: float, total: float) -> float:
     return total / prefill
 
 
+HICCUP = 4  # times the usual wait: longer ones are the machine's doing, not the drafter's
 PROBE_FIRST, PROBE_LAST = (
-    16,
+    4,
     256,
-)  # rounds without a draft before the first probe; at most, when probes stay in vain
+)  # rounds without a draft before the first probe; at most, while probes are in vain
 PROBE_DEPTH = 2
 PLAIN_FIRST, PLAIN_EVERY = (
     16,
@@ -105,7 +106,8 @@ class CostModel:
 
     def saw_draft(self, asked: int, depth: int, nodes: int, waited: float) -> None:
         """The target waited so long for a round's draft of at most `asked` levels."""
-        self.wait.add(depth, waited)
+        usual = max(self.wait(depth), self.verify(1))
+        self.wait.add(depth, min(waited, HICCUP * usual) if self.wait.w and usual else waited)
         self.rounds.saw_draft(asked, depth)
         if depth:
             self.width.add(nodes / depth)

@@ -29,7 +29,8 @@ from crossdraft.engine.wire import unpack_draft
 from crossdraft.errors import CrossdraftError
 
 LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
-Reply = tuple[str, tuple[int, list[Span], Any]]  # kind, (serial, the worker's spans, body)
+Outcome = tuple[int, int, tuple[int, ...]]  # ticket, verdicts before, the tokens that this one would emit
+Reply = tuple[str, tuple[Any, list[Span], Any]]  # kind, (serial or outcome, the worker's spans, body)
 
 
 class Process:
@@ -61,6 +62,10 @@ class Process:
         self.grace_s = grace_s
         self._incoming: SimpleQueue[Reply | None] = SimpleQueue()
         self._replies: dict[int, tuple[str, Any]] = {}  # arrived, not fetched yet; by the question's serial
+        self._prepared: dict[Outcome, Any] = {}  # drafts for what a verdict may be
+        self._verdicts: dict[
+            int, tuple[int, tuple[int, ...]]
+        ] = {}  # ticket -> how many; the last one's tokens
         self._reading: dict[int, tuple[int, float]] = {}  # ticket -> serial and time of its `start`
         self._spans: list[Span] = []
         self._on_token: OnToken | None = None
@@ -110,19 +115,42 @@ class Process:
                     self._started(ticket, 0.0)
                 except CrossdraftError as error:  # the answer has begun: it goes on without the drafter
                     self._refused[ticket] = str(error)
-        ready = [ticket not in self._reading and ticket not in self._refused for ticket in tickets]
+        drafts = {
+            ticket: replace(NOTHING, refusal=self._refused.get(ticket))
+            for ticket in tickets
+            if ticket in self._reading or ticket in self._refused
+        }
+        for ticket, budget in zip(tickets, budgets, strict=True):
+            if ticket not in drafts and (draft := self._take(ticket, budget)) is not None:
+                drafts[ticket] = draft
         asked = [
             (ticket, budget.nodes, budget.min_confidence)
-            for ticket, budget, now in zip(tickets, budgets, ready, strict=True)
-            if now
+            for ticket, budget in zip(tickets, budgets, strict=True)
+            if ticket not in drafts
         ]
-        drafts = iter(self._fetch(self._ask("propose", asked), self.patience_s) if asked else ())
-        return [
-            unpack_draft(next(drafts)) if now else replace(NOTHING, refusal=self._refused.get(ticket))
-            for ticket, now in zip(tickets, ready, strict=True)
-        ]
+        made = self._fetch(self._ask("propose", asked), self.patience_s) if asked else ()
+        for (ticket, *_), draft in zip(asked, made, strict=True):
+            drafts[ticket] = unpack_draft(draft)
+        return [drafts[ticket] for ticket in tickets]
+
+    def _take(self, ticket: int, budget: Budget) -> Draft | None:
+        """What was prepared for the last verdict, if it is here already: then the target waits for nothing."""
+        with suppress(Empty):
+            while True:
+                self._sort(self._incoming.get_nowait())
+        before, tokens = self._verdicts.get(ticket, (0, ()))
+        packed = self._prepared.get((ticket, before - 1, tokens))
+        self._prepared = {key: value for key, value in self._prepared.items() if key[0] != ticket}
+        if packed is None:
+            return None
+        draft = unpack_draft(packed)
+        draft = replace(draft, tree=draft.tree.first(budget.nodes), reach=draft.reach[: budget.nodes])
+        self._send(("took", (ticket, draft.tree.tokens, draft.tree.parents)))
+        return draft
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
+        for ticket, verdict in zip(tickets, verdicts, strict=True):
+            self._verdicts[ticket] = self._verdicts.get(ticket, (0, ()))[0] + 1, verdict.tokens
         told = zip(tickets, verdicts, strict=True)
         self._send(("commit", [(ticket, v.path, v.tokens, v.probe_top) for ticket, v in told]))
 
@@ -132,6 +160,7 @@ class Process:
         for ticket in known:
             self._reading.pop(ticket, None)
             self._refused.pop(ticket, None)
+            self._verdicts.pop(ticket, None)
         self._send(("end", known))
 
     def drain(self) -> list[Span]:
@@ -190,15 +219,23 @@ class Process:
                 if any(serial == reading for reading, _ in self._reading.values()):
                     raise TimeoutError from None
                 raise self._hangs(timeout) from None
-            if message is None:
-                raise DrafterLost("its process ended")
-            kind, (answered, spans, body) = message
-            self._spans.extend(spans)
-            self._replies[answered] = (kind, body)
+            self._sort(message)
         kind, body = self._replies.pop(serial)
         if kind == "refused":
             raise CrossdraftError(body)
         return body
+
+    def _sort(self, message: Reply | None) -> None:
+        """Keep what came in until somebody asks for it."""
+        if message is None:
+            raise DrafterLost("its process ended")
+        kind, (key, spans, body) = message
+        self._spans.extend(spans)
+        if kind == "prepared":
+            if key[0] in self._tickets:
+                self._prepared[key] = body
+        else:
+            self._replies[key] = (kind, body)
 
     def _hangs(self, seconds: float) -> DrafterLost:
         self._child.kill()

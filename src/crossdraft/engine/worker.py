@@ -28,7 +28,8 @@ def serve(connection: Connection, threads: int | None) -> None:
     import torch
 
     from crossdraft.engine.ahead import POLICIES, Ahead
-    from crossdraft.engine.drafter import Committed
+    from crossdraft.engine.drafter import Draft
+    from crossdraft.engine.wire import pack_draft
     from crossdraft.errors import CrossdraftError
 
     if threads is not None:
@@ -37,7 +38,11 @@ def serve(connection: Connection, threads: int | None) -> None:
     try:
         # The parent that started this process sent it over their own authenticated socket.
         drafter = pickle.loads(factory)()  # noqa: S301
-        inner = Ahead(drafter, POLICIES[policy])
+
+        def push(ticket: int, turn: int, tokens: tuple[int, ...], draft: Draft) -> None:
+            connection.send(("prepared", ((ticket, turn, tokens), inner.drain(), pack_draft(draft))))
+
+        inner = Ahead(drafter, POLICIES[policy], push)
     except CrossdraftError as error:
         connection.send(("refused", (0, [], str(error))))
         return
@@ -54,16 +59,28 @@ def serve(connection: Connection, threads: int | None) -> None:
             return
         if kind in QUESTIONS:
             connection.send(_reply(inner, connection, kind, value, refused))
-        elif kind == "commit":
-            told = [entry for entry in value if entry[0] not in refused]
-            inner.commit(
-                [ticket for ticket, *_ in told],
-                [Committed(path, tokens, probe_top=top) for _, path, tokens, top in told],
-            )
-        elif kind == "end":
-            inner.end(value)
-            refused.difference_update(value)
-        # else "stop": it came after the draft was done, and asks nothing more: prepare on
+        else:
+            _tell(inner, kind, value, refused)
+
+
+def _tell(inner: "Ahead[Any]", kind: str, value: Any, refused: set[int]) -> None:
+    """Pass on what asks for no answer."""
+    from crossdraft.engine.drafter import Committed
+    from crossdraft.engine.tree import DraftTree
+
+    if kind == "commit":
+        told = [entry for entry in value if entry[0] not in refused]
+        inner.commit(
+            [ticket for ticket, *_ in told],
+            [Committed(path, tokens, probe_top=top) for _, path, tokens, top in told],
+        )
+    elif kind == "took":
+        ticket, tokens, parents = value
+        inner.took(ticket, DraftTree(tokens, parents))
+    elif kind == "end":
+        inner.end(value)
+        refused.difference_update(value)
+    # else "stop": it came after the draft was done, and asks nothing more: prepare on
 
 
 def _reply(inner: "Ahead[Any]", connection: Connection, kind: str, value: Any, refused: set[int]) -> Any:
