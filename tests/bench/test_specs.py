@@ -2,8 +2,17 @@
 
 import pytest
 
-from crossdraft.bench.contestants import EngineContestant, Models, close_all, line_up
-from crossdraft.bench.specs import ALL_METHODS, SPECS, check_methods, is_blind, needs_no_process, spec_of
+from crossdraft.bench.contestants import EngineContestant, Models, ahead_of, close_all, line_up
+from crossdraft.bench.cores import Cores
+from crossdraft.bench.specs import (
+    ALL_METHODS,
+    POLICIES,
+    SPECS,
+    check_methods,
+    is_blind,
+    needs_no_process,
+    spec_of,
+)
 from crossdraft.bench.suite import Suite, runs_of
 from crossdraft.bench.workload import Workload, items
 from crossdraft.drafters.spec import parse
@@ -79,3 +88,21 @@ def test_cheap_drafters_race_inline_and_give_the_targets_tokens(models):
 
 def test_a_folder_is_a_drafter_too(pair):
     assert spec_of(str(pair.event)).name == str(pair.event)
+
+
+def test_a_folder_of_the_same_name_hides_no_drafter(tmp_path, monkeypatch):
+    (tmp_path / "union").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert str(spec_of("union")) == "union:event,memory"
+
+
+@pytest.mark.parametrize("cores", [None, Cores((0,), (0,)), Cores((0,), (1,))])
+def test_a_policy_that_is_named_is_the_one_that_races(cores):
+    assert {name: ahead_of(name, Models(), cores) for name in POLICIES} == POLICIES
+
+
+def test_without_a_name_it_is_what_users_get():
+    assert ahead_of("event", Models(), Cores((0,), (1,))) == "ssd"
+    assert ahead_of("event", Models(), Cores((0,), (0,))) == "off"
+    assert ahead_of("event", Models(device="cuda"), None) == "off"
+    assert ahead_of("event", Models(device="cuda:0", draft_device="cuda:1"), None) == "ssd"

@@ -3,6 +3,7 @@
 import pytest
 
 from crossdraft.drafters.choose import Arm, ChooseDrafter, best_arm, learn
+from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.phased import PhasedDrafter
 from crossdraft.engine.drafter import Budget, Committed
 from crossdraft.engine.request import Request
@@ -75,3 +76,15 @@ def test_ended_before_it_answered():
     phased = PhasedDrafter(hidden, later)
     phased.end(phased.begin([Request("?")]))
     assert (hidden.ended, later.ended) == (1, 1)
+
+
+def test_the_hidden_one_remembers_the_whole_answer():
+    memory = MemoryDrafter()
+    phased = PhasedDrafter(memory, Scripted(chain(9)))
+    for _ in range(2):
+        (state,) = phased.begin([Request("?")])
+        (draft,) = phased.propose([state], [Budget(4)])
+        phased.commit([state], [Committed((), (1, 2))])
+        phased.commit([state], [Committed((), (3,))])
+        phased.end([state])
+    assert draft.tree.tokens[:3] == (1, 2, 3)

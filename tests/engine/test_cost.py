@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.engine.cost import (
+    HICCUP,
     PLAIN_EVERY,
     PLAIN_FIRST,
     PROBE_DEPTH,
@@ -260,6 +261,16 @@ def test_a_hidden_draft_that_is_refused_at_once_is_a_warning():
     assert after.token_s > before.token_s
 
 
+def test_a_hiccup_of_the_machine_counts_for_no_more_than_a_few_usual_waits():
+    once, long = CostModel(), CostModel()
+    for model in (once, long):
+        model.verify.add(1, 1.0)
+        model.saw_draft(4, 4, 4, waited=1.0)
+    once.saw_draft(4, 4, 4, waited=HICCUP * 1.0)
+    long.saw_draft(4, 4, 4, waited=1000.0)
+    assert long.wait == once.wait
+
+
 # -- off, and on again -------------------------------------------------------------------------------------------------
 
 
@@ -267,7 +278,7 @@ def test_where_drafting_loses_it_is_probed_less_and_less_often():
     model = CostModel()
     asked = [turn for turn in range(1, 1200) if model.ask(0, 16)]
     gaps = [after - before for before, after in zip([0, *asked], asked, strict=False)]
-    assert gaps == [16, 32, 64, 128, 256, 256, 256]
+    assert gaps == [4, 8, 16, 32, 64, 128, 256, 256, 256]
     assert (gaps[0], gaps[-1]) == (PROBE_FIRST, PROBE_LAST)
     model = CostModel(idle=PROBE_FIRST - 1)
     assert model.ask(0, 1) == 1  # a probe is never longer than the answer
@@ -291,6 +302,11 @@ def test_where_drafting_always_pays_a_round_goes_without_now_and_then():
     assert [model.ask(4, 16) for _ in range(PLAIN_FIRST)] == [4] * (PLAIN_FIRST - 1) + [0]
     model.verify.add(1, 1.0)
     assert [model.ask(4, 16) for _ in range(PLAIN_EVERY)] == [4] * (PLAIN_EVERY - 1) + [0]
+
+
+def test_a_shared_pass_is_as_wide_as_its_widest_draft_so_nobody_goes_without():
+    model = CostModel()
+    assert {model.ask(4, 16, rows=3) for _ in range(4 * PLAIN_EVERY)} == {4}
 
 
 def test_at_the_answers_end_nothing_is_asked_nor_counted():

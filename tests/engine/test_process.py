@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from crossdraft.engine.ahead import POLICIES
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Draft
+from crossdraft.engine.drafter import Budget, Committed, Draft
 from crossdraft.engine.placement import DrafterLost
 from crossdraft.engine.process import Process
 from crossdraft.engine.request import Origin, Request
@@ -67,6 +68,36 @@ def test_answers_are_the_targets_own_and_drafted_beside_its_prefill(target, proc
         span.tokens for span in spans
     )  # on a busy machine the target may be the faster one: 0
     assert not any(answer.notes for answer in found)
+
+
+@pytest.mark.parametrize("ahead", [name for name in POLICIES if name != "off"])
+def test_drafting_ahead_changes_no_token(pair, target, requests, alone, ahead):
+    factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
+    placement = Process(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, ahead=ahead)
+    try:
+        for batch in (1, 3):
+            found = Decoder(target, placement, max_batch=batch, adaptive=False, nodes=4).generate(requests)
+            assert [answer.tokens for answer in found] == alone
+            assert not any(answer.notes for answer in found)
+    finally:
+        placement.close()
+    assert any(span.name == "ahead" for answer in found for span in answer.timeline.spans)
+
+
+def test_what_was_prepared_for_another_verdict_is_not_taken(process, requests):
+    """A draft is known by its round and its outcome: one that comes late must not answer a later question."""
+    process.start(0, requests[0], 4, None)
+    process.collect(0)
+    process.commit([0], [Committed((), (9,))])
+    process._prepared = {
+        (0, 5, (9,)): pack_draft(Draft(DraftTree.chain([1]))),
+        (0, 0, (8,)): pack_draft(Draft(DraftTree.chain([2]))),
+        (1, 0, (9,)): pack_draft(Draft(DraftTree.chain([3]))),
+    }
+    assert process._take(0, Budget(4)) is None
+    process._prepared = {(0, 0, (9,)): pack_draft(Draft(DraftTree.chain([4, 5]), (0.5, 0.4)))}
+    taken = process._take(0, Budget(1))
+    assert taken == Draft(DraftTree.chain([4]), (0.5,))
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])

@@ -174,6 +174,18 @@ def drafter_memory(contestants: Mapping[str, Contestant]) -> dict[str, float | N
     return {name: peak_rss_of(pid) for name, pid in pids.items() if pid is not None}
 
 
+def ahead_of(name: str, models: Models, cores: Cores | None) -> str:
+    """What a drafter does in its own process while the target verifies: what its name says, else as for users.
+
+    A name is kept to even where both share a core or a device: what races under it is that policy and no other.
+    """
+    if name in POLICIES:
+        return POLICIES[name]
+    other_device = models.draft_device not in (None, models.device)
+    apart = other_device or (cores is not None and not cores.shared)
+    return AHEAD if apart else "off"
+
+
 def _hf(name: str, plain: Target, models: Models) -> Contestant:
     """Hugging Face's `generate`, with the layers as it loads them."""
     if name == "hf-assisted":
@@ -193,7 +205,7 @@ def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Con
     if inline or needs_no_process(spec):
         placement = Inline(factory(), cost)
     else:
-        ahead = "off" if cores is None or cores.shared else POLICIES.get(name, AHEAD)
-        placement = Process(factory, None if cores is None else cores.draft, ahead=ahead)
+        draft_cores = None if cores is None else cores.draft
+        placement = Process(factory, draft_cores, ahead=ahead_of(name, models, cores))
     engine = Engine(target, placement, Options(), cost)
     return EngineContestant(engine, blank_window(models.blind), blind=is_blind(spec))

@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING
 
 from crossdraft.api import Engine, Options
 from crossdraft.bench.blank import white_frames
-from crossdraft.bench.contestants import EngineContestant, Models
+from crossdraft.bench.contestants import EngineContestant, Models, ahead_of
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Results, measure
 from crossdraft.bench.names import check_names
-from crossdraft.bench.specs import AHEAD
 from crossdraft.bench.statistics import Interval, acceptance_length, ratio, ratio_per_token
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.engine.cost import CostModel
@@ -154,7 +153,7 @@ def run_sweep(sweep: Sweep, target: Target, tick: Tick | None = None) -> list[Ou
     blank = _blank(sweep.models.event)
     factory = sweep.models.factory("event", target)
     cores = sweep.cores
-    ahead = "off" if cores is None or cores.shared else AHEAD
+    ahead = ahead_of("event", sweep.models, cores)
     drafter = Process(factory, None if cores is None else cores.draft, ahead=ahead)
     try:
         outcomes = []

@@ -41,7 +41,7 @@ def spec_of(name: str) -> Spec:
     Raises:
         CrossdraftError: it cannot be read, or names a drafter that does not exist.
     """
-    if Path(name).is_dir():
+    if name not in SPECS and Path(name).is_dir():
         return Spec(name)
     name = "event" if name in POLICIES else name
     spec = parse(SPECS.get(name, name))

@@ -205,7 +205,7 @@ def policy(
     target_cores: TargetCores = None,
     draft_cores: DraftCores = None,
 ) -> None:
-    """Race the policy that budgets each round against fixed budgets and the target alone, under three loads."""
+    """Race the policy that budgets each round against fixed budgets and the target alone, under four loads."""
     from crossdraft.bench.contestants import Models
     from crossdraft.bench.environment import environment
     from crossdraft.bench.names import listed

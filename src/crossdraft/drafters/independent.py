@@ -106,7 +106,7 @@ class IndependentDrafter:
         """Continue the tail until the budget, the end of the answer, or the stop signal."""
         slots, eos = state.slots, self.model.eos
         while len(slots) < budget.nodes and state.reach >= budget.min_confidence and not budget.stopped:
-            if (slots and slots[-1].words[0] in eos) or self._room(state) == 0:
+            if (slots and slots[-1].words[0] in eos) or self.room(state) == 0:
                 break
             for token in self._write(state, budget.nodes - len(slots)):
                 if budget.on_token is not None:
@@ -117,9 +117,10 @@ class IndependentDrafter:
         dists = torch.stack(state.dists[:count]) if count else None
         return Draft(DraftTree.chain(state.tail[:count], dists))
 
-    def _room(self, state: Writing) -> int:
-        """How many more tokens can be fed before the drafter's own context is full."""
-        return max(0, self.model.context - state.prompt_length - len(state.committed) - len(state.slots))
+    def room(self, state: Writing) -> int:
+        """How many more tokens can be fed before the drafter's own context, or its cache, is full."""
+        most = min(self.model.context, state.cache.capacity)
+        return max(0, most - state.prompt_length - len(state.committed) - len(state.slots))
 
     def _write(self, state: Writing, most: int) -> list[int]:
         """One pass: append a token to the tail, and as much of the guess as the drafter still says now.
@@ -146,7 +147,7 @@ class IndependentDrafter:
         missing = written[len(state.fed) :]
         if not missing:
             return []
-        state.old, guess = state.old.guess(written, min(most, self._room(state)))
+        state.old, guess = state.old.guess(written, min(most, self.room(state)))
         chunk, chain = Chunk(torch.tensor(missing)), DraftTree.chain(guess)
         state.rows = self.model.extend(state.cache, slice(0, 1), [chunk], [chain]).logits[0]
         state.fed = written

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from crossdraft.drafters.independent import IndependentDrafter, Writing
 from crossdraft.drafters.second import Slot
+from crossdraft.drafters.streams import apart
 from crossdraft.engine.accept import as_wide
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.request import Request
@@ -77,8 +78,8 @@ class OverseenDrafter:
 
     @torch.inference_mode()
     def begin(self, requests: Sequence[Request]) -> list[Overseen]:
-        pairs = zip(self.outer.begin(requests), self.inner.begin(requests), strict=True)
-        return [Overseen(writing, Told(inner)) for writing, inner in pairs]
+        outer, inner = self.outer.begin(requests), self.inner.begin(apart(requests, 1))
+        return [Overseen(writing, Told(state)) for writing, state in zip(outer, inner, strict=True)]
 
     @torch.inference_mode()
     def propose(self, states: Sequence[Overseen], budgets: Sequence[Budget]) -> list[Draft]:
@@ -104,7 +105,7 @@ class OverseenDrafter:
         """Continue the outer one's tail until the budget, the end of the answer, or the stop signal."""
         text, eos = state.writing, self.outer.model.eos
         while len(text.slots) < budget.nodes and text.reach >= budget.min_confidence and not budget.stopped:
-            if (text.slots and text.slots[-1].words[0] in eos) or self.room(text) == 0:
+            if (text.slots and text.slots[-1].words[0] in eos) or self.outer.room(text) == 0:
                 break
             before = len(text.slots)
             self._write(state, budget)
@@ -139,10 +140,6 @@ class OverseenDrafter:
             self.inner.commit([told.state], [Committed((), tuple(text[len(told.text) :]))])
             told.text = [*text]
 
-    def room(self, text: Writing) -> int:
-        """How many more tokens fit into the outer one's context."""
-        return max(0, self.outer.model.context - text.prompt_length - len(text.committed) - len(text.tail))
-
     def _write(self, state: Overseen, budget: Budget) -> None:
         """One pass of the outer one over the inner one's words: append those that stand, and one of its own."""
         text = state.writing
@@ -150,7 +147,7 @@ class OverseenDrafter:
         missing = written[len(text.fed) :]
         words = DraftTree.empty()
         if missing:  # else only the prompt was read, and its own logits are there already
-            most = min(self.ahead, budget.nodes - len(text.tail) - 1, self.room(text))
+            most = min(self.ahead, budget.nodes - len(text.tail) - 1, self.outer.room(text))
             words = self.suggest(state, most, budget.stop).tree
             words = readable(words, self.outer.model.vocab_size)
             row = slice(0, 1)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from crossdraft.drafters.streams import apart
 from crossdraft.drafters.union import all_needs
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter
 from crossdraft.engine.request import Request
@@ -11,17 +12,23 @@ from crossdraft.engine.request import Request
 
 @dataclass(eq=False)
 class Phases:
-    """One answer: both drafters' states, and whether the target has begun to answer."""
+    """One answer: both drafters' states, and what the target has answered so far, once it has begun."""
 
     hidden: Any
     later: Any
-    answering: bool = False
+    said: tuple[int, ...] = ()
+
+    @property
+    def answering(self) -> bool:
+        """Whether the hidden drafter's turn is over."""
+        return bool(self.said)
 
 
 class PhasedDrafter:
     """Drafts with `hidden` until the first commit, with `later` from then on.
 
-    Both follow the answer from its beginning, so that the second one is ready when its turn comes.
+    The second one follows the answer from its beginning, so that it is ready when its turn comes; the first one is told
+    all of it at its end, for whatever it remembers.
     """
 
     def __init__(self, hidden: Drafter[Any], later: Drafter[Any]) -> None:
@@ -30,8 +37,8 @@ class PhasedDrafter:
         self.needs = all_needs([hidden.needs, later.needs])
 
     def begin(self, requests: Sequence[Request]) -> list[Phases]:
-        pairs = zip(self.hidden.begin(requests), self.later.begin(requests), strict=True)
-        return [Phases(hidden, later) for hidden, later in pairs]
+        hidden, later = self.hidden.begin(apart(requests, 0)), self.later.begin(apart(requests, 1))
+        return [Phases(*states) for states in zip(hidden, later, strict=True)]
 
     def propose(self, states: Sequence[Phases], budgets: Sequence[Budget]) -> list[Draft]:
         drafts: list[Draft] = []
@@ -44,21 +51,22 @@ class PhasedDrafter:
 
     def commit(self, states: Sequence[Phases], verdicts: Sequence[Committed]) -> None:
         for state, verdict in zip(states, verdicts, strict=True):
-            if state.answering:
-                self.later.commit([state.later], [verdict])
-            else:
-                state.answering = True
-                # The tree that was judged was the other's: of its own, which was empty, nothing was accepted.
-                self.later.commit([state.later], [replace(verdict, path=())])
+            # The first tree that was judged was the other's: of its own, which was empty, nothing was accepted.
+            self.later.commit([state.later], [verdict if state.answering else replace(verdict, path=())])
+            state.said += verdict.tokens
 
     def fork(self, states: Sequence[Phases]) -> list[Phases]:
         return [self._fork(state) for state in states]
 
     def end(self, states: Sequence[Phases]) -> None:
+        if self.hidden.needs.nothing:  # else it cannot be told without the target's features
+            for state in states:
+                if state.said:
+                    self.hidden.commit([state.hidden], [Committed((), state.said)])
         self.hidden.end([state.hidden for state in states])
         self.later.end([state.later for state in states])
 
     def _fork(self, state: Phases) -> Phases:
         # Once the target answers, nothing happens to the hidden one's state any more.
         hidden = state.hidden if state.answering else self.hidden.fork([state.hidden])[0]
-        return Phases(hidden, self.later.fork([state.later])[0], state.answering)
+        return Phases(hidden, self.later.fork([state.later])[0], state.said)

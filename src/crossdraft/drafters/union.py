@@ -12,6 +12,7 @@ from typing import Any
 
 from crossdraft.drafters.mixture import Reputation, conditional, learn, mixed
 from crossdraft.drafters.second import slots_of, spread
+from crossdraft.drafters.streams import apart
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
@@ -46,7 +47,7 @@ class UnionDrafter:
         self.needs = all_needs([drafter.needs for drafter in drafters])
 
     def begin(self, requests: Sequence[Request]) -> list[Joint]:
-        columns = [drafter.begin(requests) for drafter in self.drafters]
+        columns = [drafter.begin(apart(requests, place)) for place, drafter in enumerate(self.drafters)]
         return [
             Joint(list(states), request.sampling.greedy)
             for request, *states in zip(requests, *columns, strict=True)

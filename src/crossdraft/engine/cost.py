@@ -49,15 +49,11 @@ def hiding_bound(prefill: float, total: float) -> float:
 
 
 HICCUP = 4  # times the usual wait: longer ones are the machine's doing, not the drafter's
-PROBE_FIRST, PROBE_LAST = (
-    4,
-    256,
-)  # rounds without a draft before the first probe; at most, while probes are in vain
+# Without a draft every so many rounds a probe is made: at first, and at most, while probes are in vain.
+PROBE_FIRST, PROBE_LAST = 4, 256
 PROBE_DEPTH = 2
-PLAIN_FIRST, PLAIN_EVERY = (
-    16,
-    256,
-)  # rounds with a draft behind which one goes without, to see what that takes
+# With a draft every so many rounds one goes without: until it is known what that takes, and to see if that changes.
+PLAIN_FIRST, PLAIN_EVERY = 16, 256
 HIDING_EVERY = 32  # requests without a hidden draft behind which one is tried
 
 
@@ -155,19 +151,20 @@ class CostModel:
         self.token_s = best.token_s
         return best
 
-    def ask(self, planned: int, limit: int) -> int:
+    def ask(self, planned: int, limit: int, rows: int = 1) -> int:
         """How many levels to ask for in this round, where so many are planned; counts the round.
 
         Where drafting loses it is off, but for a short draft now and then that notices when this has changed: less
         and less often while it does not, since a probe costs most where drafting does. And where drafting always
-        pays, a round without it tells what that saves.
+        pays, a round without it tells what that saves; not where several requests (`rows`) share a pass, which is as
+        wide as the widest of their drafts.
         """
         if limit < 1:
             return 0
         if planned:
             self.idle, self.patience = 0, PROBE_FIRST
             self.drafted += 1
-            if self.drafted < (PLAIN_EVERY if self.verify.one.weight else PLAIN_FIRST):
+            if rows > 1 or self.drafted < (PLAIN_EVERY if self.verify.one.weight else PLAIN_FIRST):
                 return planned
             self.drafted = 0
             return 0

@@ -299,7 +299,7 @@ class Decoder:
             return Budget(limit)
         cost, frailty = self.cost, self._frailty[live.ticket]
         plan = cost.plan(cost.levels(limit), frailty, rows, self.probes)
-        depth = cost.ask(plan.depth, cost.levels(limit))
+        depth = cost.ask(plan.depth, cost.levels(limit), rows)
         if not depth:
             frailty.forget()
         # A drafter that knows how sure it is stops by itself.

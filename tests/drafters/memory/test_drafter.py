@@ -1,5 +1,7 @@
 """The memory as a drafter: what it learns, from whom, and for whom."""
 
+import shutil
+
 import pytest
 
 from crossdraft.drafters.memory.drafter import MemoryDrafter, main_path, scope_of
@@ -103,3 +105,29 @@ def test_of_many_namespaces_few_are_held(tmp_path):
 
 def test_what_is_no_text_has_a_number_too():
     assert scope_of(Request("\udcff?", video="\udcff.mp4")).clip > 0
+
+
+def test_a_file_that_is_gone_costs_no_answer(tmp_path, caplog):
+    """It is deleted under a running memory, which goes on without, knowing what it knew."""
+    drafter = MemoryDrafter(Shelf(tmp_path / "answers"))
+    answer(drafter, QUESTION, [1, 2, 3])
+    assert answer(drafter, QUESTION, [1, 2, 3]) == (1, 2, 3)
+    shutil.rmtree(tmp_path / "answers")
+    assert answer(drafter, QUESTION, [1, 2, 3]) == (1, 2, 3)
+    other = Request("What is behind?", video="other.mp4")
+    answer(drafter, other, [4, 5, 6])
+    assert answer(drafter, other, [4]) == (4, 5, 6)
+    (told,) = caplog.messages
+    assert "Cannot read the memory" in told
+
+
+def test_an_answer_that_cannot_be_written_is_kept_here(tmp_path, caplog):
+    drafter = MemoryDrafter(Shelf(tmp_path / "answers"))
+    (state,) = drafter.begin([QUESTION])
+    drafter.propose([state], [Budget(8)])
+    shutil.rmtree(tmp_path / "answers")
+    drafter.commit([state], [Committed((), (1, 2, 3))])
+    drafter.end([state])
+    assert answer(drafter, QUESTION, [4]) == (1, 2, 3)
+    (told,) = caplog.messages
+    assert "Cannot write the memory" in told

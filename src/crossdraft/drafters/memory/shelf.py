@@ -1,12 +1,16 @@
 """Stores of answers by namespace, in memory and, if asked, in files that several processes share."""
 
 import hashlib
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
 from crossdraft.drafters.memory.journal import Journal
 from crossdraft.drafters.memory.store import Scope, Store
+from crossdraft.errors import CrossdraftError
+
+log = logging.getLogger(__name__)
 
 CAPACITY = 1 << 18
 OPEN = 16  # namespaces held at a time
@@ -14,6 +18,8 @@ OPEN = 16  # namespaces held at a time
 
 class Shelf:
     """A store for every namespace; what one holds, no other sees.
+
+    A file that cannot be used from the first is refused; one that fails later is told as a warning, and done without.
 
     Args:
         folder: where they are kept, a file for each namespace; `None` = only in memory.
@@ -38,22 +44,34 @@ class Shelf:
         """Everything known in a namespace, other processes' answers included."""
         store, journal = self._entry(namespace)
         if journal is not None:
-            for scope, tokens in journal.news():
-                store.add(scope, tokens)
+            try:
+                for scope, tokens in journal.news():
+                    store.add(scope, tokens)
+            except CrossdraftError as error:
+                self._forgo_file(namespace, error)
         return store
 
     def add(self, namespace: str, scope: Scope, tokens: Sequence[int]) -> None:
         """Remember an answer."""
         store, journal = self._entry(namespace)
-        if journal is None:
-            store.add(scope, tokens)
-        else:
-            journal.append(scope, tokens)
+        if journal is not None:
+            try:
+                journal.append(scope, tokens)
+            except CrossdraftError as error:
+                self._forgo_file(namespace, error)
+            else:
+                return  # it comes back with the news
+        store.add(scope, tokens)
 
     @property
     def held(self) -> int:
         """How many namespaces are in memory."""
         return len(self._stores)
+
+    def _forgo_file(self, namespace: str, error: CrossdraftError) -> None:
+        """A disk that is full, or a folder that is gone, must not cost an answer that could do without."""
+        log.warning("%s What is learned is kept in this process alone.", error)
+        self._stores[namespace] = (self._stores[namespace][0], None)
 
     def _entry(self, namespace: str) -> tuple[Store, Journal | None]:
         if namespace not in self._stores:

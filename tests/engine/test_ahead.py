@@ -1,0 +1,256 @@
+"""Drafting ahead changes when a draft is made, never what is emitted."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from crossdraft.drafters.fork import fork_of
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.ahead import ANY, FAINT, POLICIES, STEP, Ahead, Policy
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Budget, Committed, Draft, Needs, Outcome
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.tree import DraftTree
+from tests.engine.zoo import ZOO, as_target, noisy
+
+REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 6)]
+
+
+@dataclass
+class Count:
+    """A text that counts on from its last token; `tail` is what was written of it already."""
+
+    last: int = 0
+    tail: list[int] = field(default_factory=list)
+
+
+class Counting:
+    """Writes 1, 2, 3 …, a token at a time, and says what else the first draft might have met."""
+
+    needs = Needs()
+
+    def __init__(self, outcomes: tuple[Outcome, ...] = ()) -> None:
+        self.outcomes = outcomes
+        self.written = 0
+
+    def begin(self, requests):
+        return [Count() for _ in requests]
+
+    def propose(self, states, budgets):
+        return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
+
+    def _propose(self, state, budget):
+        while len(state.tail) < budget.nodes and not budget.stopped:
+            state.tail.append((state.tail or [state.last])[-1] + 1)
+            self.written += 1
+            if budget.on_token is not None:
+                budget.on_token(state.tail[-1])
+        outcomes = self.outcomes if state.last == 0 else ()
+        return Draft(DraftTree.chain(state.tail[: budget.nodes]), outcomes=outcomes)
+
+    def commit(self, states, verdicts):
+        for state, verdict in zip(states, verdicts, strict=True):
+            state.last = verdict.tokens[-1]
+            agrees = tuple(state.tail[: len(verdict.tokens)]) == verdict.tokens
+            state.tail = state.tail[len(verdict.tokens) :] if agrees else []
+
+    def fork(self, states):
+        return [fork_of(state) for state in states]
+
+    def end(self, states):
+        pass
+
+
+def begun(policy: str, drafter: Counting, nodes: int = 2):
+    """A request whose first draft is judged now, and what is pushed for it."""
+    pushed: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = []
+    ahead = Ahead(
+        drafter,
+        POLICIES[policy],
+        lambda ticket, turn, tokens, draft: pushed.append((ticket, turn, tokens, draft.tree.tokens)),
+    )
+    ahead.start_until(7, Request("?"), Budget(nodes))
+    return ahead, pushed
+
+
+def never() -> bool:
+    return False
+
+
+def test_everything_accepted_is_prepared_for_and_pushed_as_it_grows():
+    ahead, pushed = begun("pipespec", Counting(), nodes=2 * STEP)
+    ahead.work(never)
+    draft, then = tuple(range(1, 2 * STEP + 1)), 2 * STEP + 1
+    outcome = (*draft, then)  # the token that the target adds itself is the one that the drafter would say
+    assert pushed == [
+        (7, 0, outcome, tuple(range(then + 1, then + 1 + STEP))),
+        (7, 0, outcome, tuple(range(then + 1, then + 1 + 2 * STEP))),
+    ]
+
+
+def test_what_was_prepared_costs_no_pass_when_it_comes():
+    drafter = Counting()
+    ahead, _ = begun("pipespec", drafter)
+    ahead.work(never)
+    before = drafter.written
+    ahead.commit([7], [Committed((0, 1), (1, 2, 3))])
+    (draft,) = ahead.propose([7], [Budget(2)])
+    assert draft.tree.tokens == (4, 5)
+    assert drafter.written == before
+
+
+@pytest.mark.parametrize(
+    ("policy", "drafted"), [("off", 16), ("pipespec", 1), ("pearl", 0), ("ssd", POLICIES["ssd"].miss)]
+)
+def test_how_long_the_target_waits_where_another_outcome_came(policy, drafted):
+    ahead, _ = begun(policy, Counting())
+    ahead.work(never)
+    ahead.commit([7], [Committed((0,), (1, 40))])
+    (draft,) = ahead.propose([7], [Budget(16)])
+    assert draft.tree.tokens == tuple(range(41, 41 + drafted))
+
+
+def test_a_draft_that_was_judged_in_part_is_still_there():
+    drafter = Counting()
+    ahead, _ = begun("pearl", drafter, nodes=6)
+    before = drafter.written
+    ahead.commit([7], [Committed((0,), (1, 2))])
+    (draft,) = ahead.propose([7], [Budget(16)])
+    assert draft.tree.tokens == (3, 4, 5, 6)
+    assert drafter.written == before
+
+
+def test_rejections_are_prepared_for_the_likeliest_first():
+    outcomes = (Outcome((1, 30), 0.2), Outcome((20,), 0.4), Outcome((1, 50), FAINT / 2))
+    ahead, pushed = begun("ssd", Counting(outcomes))
+    ahead.work(never)
+    told = list(dict.fromkeys(tokens for _, _, tokens, _ in pushed))
+    assert told == [(1, 2, 3), (20,), (1, 30)]
+    assert pushed[-1][3][0] == 31
+    ahead.commit([7], [Committed((0,), (1, 30))])
+    assert ahead.propose([7], [Budget(2)])[0].tree.tokens == (31, 32)
+
+
+def test_the_policy_off_prepares_nothing_and_a_stop_signal_is_heeded():
+    for policy, stop in (("off", never), ("ssd", lambda: True)):
+        drafter = Counting((Outcome((20,), 0.4),))
+        ahead, pushed = begun(policy, drafter)
+        ahead.work(stop)
+        assert (pushed, drafter.written) == ([], 2)
+
+
+def test_a_draft_that_the_target_took_is_the_one_that_is_judged_next():
+    ahead, pushed = begun("pipespec", Counting())
+    ahead.work(never)
+    ahead.commit([7], [Committed((0, 1), (1, 2, 3))])
+    ahead.took(7, DraftTree.chain([4]))
+    pushed.clear()
+    ahead.work(never)
+    assert [(turn, tokens) for _, turn, tokens, _ in pushed] == [(1, (4, 5))]
+
+
+def test_a_drafter_that_reads_the_target_is_left_alone():
+    drafter = Counting()
+    drafter.needs = Needs(hidden_layers=(-1,))
+    assert Ahead(drafter, POLICIES["ssd"]).policy is POLICIES["off"]
+
+
+@dataclass
+class Coin:
+    """A text of coins; `generator` is where they come from."""
+
+    generator: torch.Generator
+    tail: list[int] = field(default_factory=list)
+
+
+class Tossing(Counting):
+    """Draws every token, 0 or 1, with one half each."""
+
+    def begin(self, requests):
+        return [Coin(torch.Generator().manual_seed(request.sampling.seed)) for request in requests]
+
+    def _propose(self, state, budget):
+        while len(state.tail) < budget.nodes and not budget.stopped:
+            state.tail.append(int(torch.rand((), generator=state.generator) < 0.5))
+            if budget.on_token is not None:
+                budget.on_token(state.tail[-1])
+        return Draft(DraftTree.chain(state.tail[: budget.nodes]))
+
+    def commit(self, states, verdicts):
+        for state in states:
+            state.tail = []
+
+
+def next_toss(seed: int, drafter: Tossing) -> int | None:
+    """What is drawn behind a token that was not foreseen; `None` if it was."""
+    ahead = Ahead(drafter, Policy())
+    ahead.start_until(0, Request("?", sampling=Sampling(temperature=1.0, seed=seed)), Budget(1))
+    ahead.work(never)
+    (foreseen,) = ahead._prospects[0].prepared
+    verdict = (foreseen[0], 1)
+    ahead.commit([0], [Committed((0,), verdict)])
+    return None if verdict == foreseen else ahead.propose([0], [Budget(1)])[0].tree.tokens[0]
+
+
+def law_behind_a_miss(drafter: Tossing) -> float:
+    tosses = [toss for seed in range(600) if (toss := next_toss(seed, drafter)) is not None]
+    assert len(tosses) > 200
+    return sum(tosses) / len(tosses)
+
+
+def test_what_is_drawn_follows_its_law_though_something_was_drawn_ahead():
+    assert abs(law_behind_a_miss(Tossing()) - 0.5) < 0.1  # three standard errors are 0.09
+
+
+def test_a_planted_bug_in_the_forks_chance_is_seen():
+    """The control: a fork that draws the numbers which its original will draw again."""
+
+    class Twice(Tossing):
+        def fork(self, states):
+            return [Coin(state.generator.clone_state(), [*state.tail]) for state in states]
+
+    assert abs(law_behind_a_miss(Twice()) - 0.5) > 0.4
+
+
+class Busy(Ahead):
+    """Has so many passes of time between a draft and its verdict; what is pushed is found by its verdict, as a target
+    in another process does."""
+
+    passes = 0
+
+    def propose(self, tickets, budgets):
+        drafts = super().propose(tickets, budgets)
+        left = self.passes * len(tickets)
+
+        def stop() -> bool:
+            nonlocal left
+            left -= 1
+            return left < 0
+
+        self.work(stop)
+        return drafts
+
+
+@pytest.fixture(scope="module")
+def target():
+    return as_target(*ZOO["video_llava"]())
+
+
+@pytest.fixture(scope="module")
+def alone(target):
+    return [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+
+
+@pytest.mark.parametrize("words", [1, 3])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("passes", [0, 3, ANY])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_greedy_answers_are_the_targets_own(target, alone, policy, passes, batch, words):
+    model, prompt = ZOO["video_llava"]()
+    ahead = Busy(IndependentDrafter(as_target(noisy(model, 1e-3), prompt), words=words), POLICIES[policy])
+    ahead.passes = passes
+    found = Decoder(target, ahead, max_batch=batch, adaptive=False, nodes=6).generate(REQUESTS)
+    assert [answer.tokens for answer in found] == alone
+    assert sum(answer.stats.accepted for answer in found) > 0
