@@ -196,7 +196,7 @@ def test_acceptance(models, tmp_path):
     arguments = ["--pairs=2", "--nodes=4", "--max-new-tokens=16", f"--json={out}"]
     assert main(["bench", "acceptance", *arguments, *models]) == 0
     found = json.loads(out.read_text())
-    assert found["event"]["tau"] >= 1
+    assert found["drafters"]["event"]["tau"] >= 1
     assert set(found["ratio"]) == {"value", "ci95"}
 
 

@@ -1,6 +1,9 @@
-"""`crossdraft bench acceptance`: does seeing help? τ of the event drafter over τ of its blind twin, same rounds."""
+"""`crossdraft bench acceptance`: τ of drafters under the same rounds, whatever they cost.
 
-from collections.abc import Callable, Sequence
+Does seeing help: the event drafter against its blind twin. Is the whole more than its parts: a union against them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,52 +13,69 @@ from crossdraft.api import Engine, Options
 from crossdraft.bench.blank import blank_window
 from crossdraft.bench.contestants import EngineContestant, Models, close_all
 from crossdraft.bench.measure import Run, measure
+from crossdraft.bench.specs import is_blind, spec_of
 from crossdraft.bench.statistics import Interval, bootstrap, per_position
 from crossdraft.bench.workload import Item
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
 
 NODES = 8
+DRAFTERS = ("event", "blind")
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What was accepted of one drafter: τ with its interval, and the share kept at each depth."""
+    """What was accepted of one drafter: τ with its interval, by kind of question, and the share kept at each depth."""
 
     tau: Interval
+    by_kind: Mapping[str, float]
     per_position: tuple[float, ...]
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
         return {
             **self.tau.to_json("tau"),
+            "by_kind": {kind: round(tau, 3) for kind, tau in self.by_kind.items()},
             "accepted_per_position": [round(share, 3) for share in self.per_position],
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both drafters, the ratio of their τ, and τ of (event, blind) by kind of question."""
+    """All drafters, and the ratio of the first one's τ to the best of the others', over all and by kind."""
 
     nodes: int
-    event: Acceptance
-    blind: Acceptance
+    drafters: Mapping[str, Acceptance]
+    best: str
     ratio: Interval
-    by_kind: dict[str, tuple[float, float]]
+    ratio_by_kind: Mapping[str, float]
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
         return {
             "nodes": self.nodes,
-            "event": self.event.to_json(),
-            "blind": self.blind.to_json(),
+            "drafters": {name: found.to_json() for name, found in self.drafters.items()},
+            "best_other": self.best,
             "ratio": self.ratio.to_json(),
-            "by_kind": {
-                kind: {"event": round(event, 3), "blind": round(blind, 3)}
-                for kind, (event, blind) in self.by_kind.items()
-            },
+            "ratio_by_kind": {kind: round(ratio, 3) for kind, ratio in self.ratio_by_kind.items()},
         }
+
+
+def check_drafters(specs: Sequence[str]) -> None:
+    """Refuse what makes no comparison; loads nothing.
+
+    Raises:
+        CrossdraftError: fewer than two drafters, one that stands there twice, or a spec that cannot be read.
+    """
+    if len(specs) < 2 or len(set(specs)) != len(specs):
+        raise CrossdraftError(
+            f"A comparison needs two different drafters or more, not {', '.join(specs) or 'none'}; the first one is "
+            "compared with the best of the others."
+        )
+    for spec in specs:
+        spec_of(spec)
 
 
 def compare_acceptance(
@@ -63,45 +83,60 @@ def compare_acceptance(
     models: Models,
     items: Sequence[Item],
     nodes: int = NODES,
+    specs: Sequence[str] = DRAFTERS,
     tick: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Answer every pair with both drafters, each offering a chain of `nodes` in every round, the first included.
+    """Answer every pair with every drafter, each offering a tree of at most `nodes` in every round, the first included.
 
     Nothing adapts, and the ride-along's draft is as long as any other, so that τ depends on the drafter alone.
+
+    Raises:
+        CrossdraftError: as `check_drafters`.
     """
+    check_drafters(specs)
     options = Options(adaptive=False, nodes=nodes, hidden_nodes=nodes)
-    made = {}
-    for name, source in (("event", models.event), ("blind", models.blind)):
-        placement = Inline(models.drafter(source, target)(), CostModel(), "before")
-        engine = Engine(target, placement, options, CostModel())
-        made[name] = EngineContestant(engine, blank_window(models.blind), blind=name == "blind")
+    made: dict[str, EngineContestant] = {}
     try:
+        for spec in specs:
+            placement = Inline(models.factory(spec, target)(), CostModel(), "before")
+            engine = Engine(target, placement, options, CostModel())
+            made[spec] = EngineContestant(engine, blank_window(models.blind), blind=is_blind(spec_of(spec)))
         results = measure(made, items, repeats=1, tick=tick)
     finally:
         close_all(made.values())
-    return compare(results.of("event"), results.of("blind"), [item.kind for item in items], nodes)
+    return compare({spec: results.of(spec) for spec in specs}, [item.kind for item in items], nodes)
 
 
-def compare(event: Sequence[Run], blind: Sequence[Run], kinds: Sequence[str], nodes: int) -> Comparison:
-    """The figures of two drafters' runs over the same pairs."""
-    counts = np.array(
-        [[(run.accepted, run.rounds) for run in runs] for runs in (event, blind)], dtype=np.float64
-    )
+def compare(runs: Mapping[str, Sequence[Run]], kinds: Sequence[str], nodes: int) -> Comparison:
+    """The figures of drafters' runs over the same pairs."""
+    counts = {
+        name: np.array([(run.accepted, run.rounds) for run in own], dtype=np.float64)
+        for name, own in runs.items()
+    }
+    groups = {kind: np.flatnonzero(np.asarray(kinds) == kind) for kind in dict.fromkeys(kinds)}
 
-    def tau(drafter: int, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
-        accepted, rounds = np.moveaxis(counts[drafter][chosen].sum(-2), -1, 0)
+    def tau(name: str, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
+        accepted, rounds = np.moveaxis(counts[name][chosen].sum(-2), -1, 0)
         return 1 + accepted / rounds
 
-    size = len(event)
-    groups = {kind: np.flatnonzero(np.asarray(kinds) == kind) for kind in dict.fromkeys(kinds)}
+    size = len(kinds)
+    drafters = {
+        name: Acceptance(
+            bootstrap(lambda chosen, name=name: tau(name, chosen), size),
+            {kind: float(tau(name, chosen)) for kind, chosen in groups.items()},
+            tuple(per_position([run.accepted_at for run in own], [run.offered_at for run in own])),
+        )
+        for name, own in runs.items()
+    }
+    first, *others = drafters
+    best = max(others, key=lambda name: drafters[name].tau.value)
     return Comparison(
         nodes=nodes,
-        event=Acceptance(bootstrap(lambda chosen: tau(0, chosen), size), _positions(event)),
-        blind=Acceptance(bootstrap(lambda chosen: tau(1, chosen), size), _positions(blind)),
-        ratio=bootstrap(lambda chosen: tau(0, chosen) / tau(1, chosen), size),
-        by_kind={kind: (float(tau(0, chosen)), float(tau(1, chosen))) for kind, chosen in groups.items()},
+        drafters=drafters,
+        best=best,
+        ratio=bootstrap(lambda chosen: tau(first, chosen) / tau(best, chosen), size),
+        ratio_by_kind={
+            kind: drafters[first].by_kind[kind] / max(drafters[name].by_kind[kind] for name in others)
+            for kind in groups
+        },
     )
-
-
-def _positions(runs: Sequence[Run]) -> tuple[float, ...]:
-    return tuple(per_position([run.accepted_at for run in runs], [run.offered_at for run in runs]))

@@ -230,7 +230,15 @@ def policy(
 @app.command()
 def acceptance(
     pairs: Pairs = 100,
-    nodes: Annotated[int, typer.Option(help="Length of the chain offered in every round.")] = 8,
+    drafters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drafter",
+            metavar="SPEC",
+            help="A drafter; repeated. The first is compared with the best of the others. Default: event, blind.",
+        ),
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="Most nodes offered in every round.")] = 8,
     max_new_tokens: MaxTokens = 96,
     answers: Annotated[str, typer.Option(help="long or any.")] = "any",
     kinds: Kinds = None,
@@ -241,10 +249,11 @@ def acceptance(
     device: Device = None,
     dtype: Dtype = None,
 ) -> None:
-    """Compare τ of the event drafter with τ of its blind twin under the same rounds: does seeing help?"""
+    """Compare τ of drafters under the same rounds: does seeing help, is a union more than its parts?"""
+    from rich.markup import escape
     from rich.table import Table
 
-    from crossdraft.bench.acceptance import compare_acceptance
+    from crossdraft.bench.acceptance import DRAFTERS, check_drafters, compare_acceptance
     from crossdraft.bench.contestants import Models
     from crossdraft.bench.environment import environment
     from crossdraft.bench.names import listed
@@ -252,17 +261,19 @@ def acceptance(
     from crossdraft.bench.workload import Workload, items
 
     check_writable(json_file)
+    specs = tuple(drafters or DRAFTERS)
+    check_drafters(specs)
     work = Workload(pairs, answers, listed(kinds), max_new_tokens)
     models = Models(target, event, blind, device, dtype)
     hush()
     where = environment()
     adapter = models.load_target()
-    with progress("accepting", 2 * pairs) as tick:
-        found = compare_acceptance(adapter, models, list(items(work)), nodes, tick)
-    rows = Table("kind", "τ event", "τ blind", "ratio")
-    for kind, (seeing, unseeing) in found.by_kind.items():
-        rows.add_row(kind, f"{seeing:.2f}", f"{unseeing:.2f}", f"{seeing / unseeing:.2f}")
-    rows.add_row("all", f"{found.event.tau.value:.2f}", f"{found.blind.tau.value:.2f}", str(found.ratio))
+    with progress("accepting", len(specs) * pairs) as tick:
+        found = compare_acceptance(adapter, models, list(items(work)), nodes, specs, tick)
+    rows = Table("kind", *(f"τ {escape(spec)}" for spec in specs), "first / best other")
+    for kind, ratio in found.ratio_by_kind.items():
+        rows.add_row(kind, *(f"{found.drafters[spec].by_kind[kind]:.2f}" for spec in specs), f"{ratio:.2f}")
+    rows.add_row("all", *(f"{found.drafters[spec].tau.value:.2f}" for spec in specs), str(found.ratio))
     console_for(json_file).print(rows)
     write_json({"environment": where, "workload": describe(work), **found.to_json()}, json_file)
 

@@ -61,7 +61,9 @@ class CascadeDrafter(OverseenDrafter):
         ended = len(tokens) < self.early or tokens[-1] in eos or budget.stopped
         if ended or draft.reach[-1] < budget.min_confidence:
             return draft
-        later = self.suggest(state, min(budget.nodes - self.early, self.outer.room(state.writing)), budget.stop)
+        later = self.suggest(
+            state, min(budget.nodes - self.early, self.outer.room(state.writing)), budget.stop
+        )
         show(later.tree.tokens, budget)
         return joined(draft, later)
 
