@@ -5,7 +5,7 @@ import torch
 
 from crossdraft.bench.contestants import Models
 from crossdraft.bench.identity import Check, answer_alone, check_identity, run_identity
-from crossdraft.bench.specs import spec_of
+from crossdraft.bench.specs import POLICIES, spec_of
 from crossdraft.bench.ways import EVENT_WAYS, EVERY, PROCESS, Way, choose_ways, ways_of
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost import CostModel
@@ -93,6 +93,7 @@ def test_every_drafter_and_combinator_is_among_all():
     assert {spec for spec in EVERY if spec.startswith("text")} == {
         f"text:how={h}" for h in ("slem", "tli", "omni")
     }
+    assert set(POLICIES) < set(EVERY)
     groups = choose_ways(["all"])
     assert [ways[0].spec for ways in groups] == list(EVERY)
 

@@ -82,4 +82,4 @@ def test_the_command(pair, tmp_path, capsys):
     (load,) = found["loads"]
     assert load["best_fixed"] in {line["name"] for line in load["contestants"]} - {"target", "policy"}
     assert set(load["policy_over_best_fixed"]) == {"value", "ci95"}
-    assert "the best fixed budget" in capsys.readouterr().out
+    assert "\nmixed: the policy is " in capsys.readouterr().out

@@ -13,7 +13,7 @@ from crossdraft.bench.specs import (
     needs_no_process,
     spec_of,
 )
-from crossdraft.bench.suite import Suite, runs_of
+from crossdraft.bench.suite import Suite, placement_of, runs_of
 from crossdraft.bench.workload import Workload, items
 from crossdraft.drafters.spec import parse
 from crossdraft.engine.placement import Inline
@@ -106,3 +106,11 @@ def test_without_a_name_it_is_what_users_get():
     assert ahead_of("event", Models(), Cores((0,), (0,))) == "off"
     assert ahead_of("event", Models(device="cuda"), None) == "off"
     assert ahead_of("event", Models(device="cuda:0", draft_device="cuda:1"), None) == "ssd"
+
+
+def test_the_report_tells_what_every_drafter_did_ahead(models):
+    names = ("target", "event-inline", "event", "event-pearl", "memory")
+    suite = Suite(models, Workload(pairs=1), names, cores=Cores((0,), (1,)), drafters=("union:blind,ngram",))
+    told = placement_of(suite)
+    assert told["ahead"] == {"event": "ssd", "event-pearl": "pearl", "union:blind,ngram": "ssd"}
+    assert told["drafters"] == {"event": "event", "event-pearl": "event", "memory": "memory"}

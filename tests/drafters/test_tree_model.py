@@ -17,8 +17,10 @@ from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.live import Live
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.rules import rule_for
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree
@@ -327,9 +329,10 @@ def test_the_loop_sends_only_the_nodes_that_repay_their_place(target, kin):
     for n in (1, 2, 9):
         decoding.cost.verify.add(n, 10.0 + 1.0 * (n - 1))  # worth a chance of 0.1
     draft = Draft(DraftTree((5, 6, 7, 8), (-1, -1, 0, 1)), (0.6, 0.05, 0.3, 0.04))
-    assert decoding._trim(draft) == DraftTree((5, 7), (-1, 0))
-    decoding.adaptive = False
-    assert decoding._trim(draft) is draft.tree
+    live = Live(0, REQUESTS[0], rule_for(None, REQUESTS[0].sampling), speculating=True)
+    assert decoding.budgets.trim(draft, live) == DraftTree((5, 7), (-1, 0))
+    decoding.budgets.adaptive = False
+    assert decoding.budgets.trim(draft, live) is draft.tree
 
 
 def test_an_accepted_branch_of_a_trimmed_tree_is_found_again(kin):

@@ -58,6 +58,15 @@ def needs_no_process(spec: Spec) -> bool:
     return all(map(needs_no_process, spec.parts)) if spec.parts else spec.name in WITHOUT_MODEL
 
 
+def runs_apart(name: str) -> bool:
+    """True if what races under this name has a drafter in a process of its own.
+
+    >>> [name for name in ("target", "hf", "event-inline", "event", "memory", "union:event,ngram") if runs_apart(name)]
+    ['event', 'union:event,ngram']
+    """
+    return name not in {*HUGGING_FACE, "target", "event-inline"} and not needs_no_process(spec_of(name))
+
+
 def is_blind(spec: Spec) -> bool:
     """True if the blind twin drafts and nobody beside it sees events: a twin that could see is then shown none."""
     return "blind" in spec.names and "event" not in spec.names

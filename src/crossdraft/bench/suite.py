@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from crossdraft.bench.contestants import Models, close_all, drafter_memory, line_up
+from crossdraft.bench.contestants import Models, ahead_of, close_all, drafter_memory, line_up
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment, memory
 from crossdraft.bench.measure import Results, Run, measure
-from crossdraft.bench.specs import METHODS, SPECS, check_methods
+from crossdraft.bench.specs import METHODS, POLICIES, SPECS, check_methods, runs_apart, spec_of
 from crossdraft.bench.summary import Method, mean_tokens, summarise
 from crossdraft.bench.traces import Trace
 from crossdraft.bench.workload import Item, Workload, items
@@ -151,10 +151,11 @@ def describe(work: Workload) -> dict[str, object]:
 
 def placement_of(suite: Suite) -> dict[str, object]:
     """Who ran where."""
-    models, cores = suite.models, suite.cores
+    models, cores, everybody = suite.models, suite.cores, (*suite.methods, *suite.drafters)
     return {
         "models": {"target": models.target, "event": models.event, "blind": models.blind},
-        "drafters": {name: SPECS[name] for name in suite.methods if name in SPECS},
+        "drafters": {name: str(spec_of(name)) for name in suite.methods if name in {*SPECS, *POLICIES}},
+        "ahead": {name: ahead_of(name, models, cores) for name in everybody if runs_apart(name)},
         "device": models.device,
         "draft_device": models.draft_device,
         "target_cores": None if cores is None else list(cores.target),

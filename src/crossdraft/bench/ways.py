@@ -8,7 +8,7 @@ from typing import Any
 
 from crossdraft.bench.contestants import Models
 from crossdraft.bench.cores import Cores
-from crossdraft.bench.specs import AHEAD, spec_of
+from crossdraft.bench.specs import AHEAD, POLICIES, spec_of
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
@@ -19,12 +19,12 @@ from crossdraft.errors import CrossdraftError
 
 PROCESS = "process"  # every other place is an inline one's hidden mode
 ALL = "all"
-# Every drafter and combinator that loses nothing; `model` drafts as `text` and `view` do, with weights of yours.
+# Every drafter, combinator and policy of drafting ahead that loses nothing; `model` drafts as `text` and `view` do, with weights of yours.
 EVERY = (
     "event", "blind", "ngram", "memory", "lookahead", "text:how=slem", "text:how=tli", "text:how=omni", "view",
     "cascade:event,memory", "cascade:event,blind,ngram,early=4,leniency=2", "pyramid:event,blind",
     "pyramid:event,memory", "union:event,memory", "union:ngram,lookahead", "choose:event,memory,ngram",
-    "phased:event,(union:event,memory)", "phased:event,lookahead",
+    "phased:event,(union:event,memory)", "phased:event,lookahead", *POLICIES,
 )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def open_ways(
         @cache
         def process(spec: str) -> Placement:
             draft_cores = None if cores is None else cores.draft
-            return opened(Process(models.factory(spec, target), draft_cores, ahead=AHEAD))
+            return opened(Process(models.factory(spec, target), draft_cores, ahead=POLICIES.get(spec, AHEAD)))
 
         @cache
         def drafter(spec: str) -> Drafter[Any]:

@@ -222,7 +222,7 @@ def policy(
         adapter = models.load_target()
         with progress("racing", sweep.runs) as tick:
             outcomes = run_sweep(sweep, adapter, tick)
-    console_for(json_file).print(table(outcomes), *verdicts(outcomes))
+    console_for(json_file).print(table(outcomes), *verdicts(outcomes), sep="\n")
     told = [outcome.to_json() for outcome in outcomes]
     write_json({"environment": found, "pairs": pairs, "repeats": repeats, "loads": told}, json_file)
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Verdict
+from crossdraft.engine.budgets import Budgets
 from crossdraft.engine.cost import CostModel
-from crossdraft.engine.drafter import Budget, Committed, Draft
-from crossdraft.engine.estimates import Frailty
-from crossdraft.engine.live import READING, Live, readable
+from crossdraft.engine.drafter import Committed, Draft
+from crossdraft.engine.live import Live, readable
 from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken, Placement
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
@@ -65,11 +65,9 @@ class Decoder:
         self.target = target
         self.drafter = drafter
         self.rule = rule
-        self.nodes = nodes
-        self.hidden_nodes = hidden_nodes
-        self.adaptive = adaptive
         self.cost = cost or CostModel()
         self.probes = 0 if drafter is None else drafter.needs.probes
+        self.budgets = Budgets(self.cost, nodes, hidden_nodes, self.probes, adaptive=adaptive)
         self.on_piece = on_piece
         self.cache = target.new_cache(max_batch)
         self._waiting: list[tuple[int, Request]] = []
@@ -78,9 +76,6 @@ class Decoder:
         self._tickets = 0
         self._drafter_seconds = 0.0
         self._waited = 0.0  # the part of it that is drafting: reading a request is no cost of a longer draft
-        self._frailty: dict[int, Frailty] = {}  # ticket -> how its drafts have fared
-        self._reach: dict[int, tuple[float, ...]] = {}  # ticket -> chances of the nodes that are being judged
-        self._knows_reach = False
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -141,11 +136,9 @@ class Decoder:
         """Take up one request: the drafter writes while the target reads."""
         rule = rule_for(self.rule, request.sampling)
         live = Live(ticket, request, rule, speculating=self.drafter is not None)
-        self._frailty[ticket] = Frailty()
         waited = self._waited
         try:
-            nodes = min(self.hidden_nodes, request.max_new_tokens - 1)
-            nodes = self.cost.hidden_nodes(nodes) if self.adaptive else nodes
+            nodes = self.budgets.hidden(request)
             self._guard([live], lambda drafter: drafter.start(ticket, request, nodes, self._watch(live)))
             self._read(live, waited)
         except BaseException:
@@ -163,7 +156,7 @@ class Decoder:
             with live.timeline.span("target", "encode"):
                 encoded = self.target.encode(prompt)
             pieces, offset = self.target.chunks(prompt, encoded)
-            largest = max(self.nodes, self.hidden_nodes) + self.probes
+            largest = max(self.budgets.nodes, self.budgets.hidden_nodes) + self.probes
             row = self.cache.add_row(len(prompt) + live.request.max_new_tokens + largest + 1)
             self._live.append(live)
             self.cache.offsets[row] = offset
@@ -175,12 +168,14 @@ class Decoder:
             draft = self._guard([live], lambda drafter: drafter.collect(live.ticket))
         draft = draft or NOTHING
         self.cost.wait_hidden.add(len(draft.tree), self._waited - waited)
-        draft = self._fit(live, draft.cut(self._trim(draft, Origin.HIDDEN, live)))
+        draft = self._fit(live, draft.cut(self.budgets.trim(draft, live, hidden=True)))
         until = time.perf_counter()
         with live.timeline.span("target", "ride-along", len(pieces[-1].tokens) + len(draft.fed)):
             outs.append(self._extend(slice(row, row + 1), pieces[-1:], [draft.fed]))
         self.cost.ride.add(len(pieces[-1].tokens) + len(draft.fed), outs[-1].seconds)
-        self._observe_reading(live, until, outs[-1].seconds)
+        live.count_reading(until)
+        live.stats.add_time("ride-along", outs[-1].seconds)
+        self.budgets.saw_reading(live, until)
         layers = tuple(torch.cat(parts) for parts in zip(*(out.hidden[0] for out in outs), strict=True))
         self._commit([live], [draft], outs[-1].logits, [layers], [len(prompt)], Origin.HIDDEN)
 
@@ -203,7 +198,7 @@ class Decoder:
             live.stats.add_time("rounds", end - start)
 
     def _propose(self, lives: Sequence[Live]) -> list[Draft]:
-        budgets = {live.ticket: self._budget(live, len(lives)) for live in lives if live.speculating}
+        budgets = {live.ticket: self.budgets.round(live, len(lives)) for live in lives if live.speculating}
         asked = [live for live in lives if live.ticket in budgets and budgets[live.ticket].nodes > 0]
         if not asked:
             return [NOTHING] * len(lives)
@@ -216,8 +211,8 @@ class Decoder:
         fitted: dict[int, Draft] = {}
         for live, draft in zip(asked, drafts or (), strict=False):
             nodes = budgets[live.ticket].nodes
-            self._observe_draft(draft, nodes, waited)
-            tree = self._trim(draft, Origin.DRAFTED, live, len(lives))
+            self.budgets.saw_draft(draft, nodes, waited)
+            tree = self.budgets.trim(draft, live, len(lives))
             tree = tree if len(tree) <= nodes else tree.first(nodes)
             fitted[live.ticket] = self._fit(live, draft.cut(tree))
             if draft.refusal is not None:
@@ -253,7 +248,7 @@ class Decoder:
             path = verdict.path
             self.cache.keep(self._live.index(live), path)
             live.stats.count_round(tree.depth, len(tree), len(path), hidden=origin is Origin.HIDDEN)
-            self._observe_verdict(live, tree, path, origin)
+            self.budgets.saw_verdict(live, tree, path, hidden=origin is Origin.HIDDEN)
             tokens = (*(tree.tokens[node] for node in path), verdict.bonus)
             live.emit(tokens, rows, (-1, *path), origin, self.target, self._tell)
             if live.speculating and live.finish is None:
@@ -280,52 +275,12 @@ class Decoder:
             live.close()
             self._guard([live], lambda drafter, ticket=live.ticket: drafter.end([ticket]))
             self._done[live.ticket] = live
-            self._frailty.pop(live.ticket, None)
-            self._reach.pop(live.ticket, None)
 
     def _note_silence(self, live: Live) -> None:
         """Say so if the drafter was too slow a reader to take part at all."""
         began = any(span.lane == "drafter" for span in live.timeline.spans)
         if live.speculating and live.stats.rounds > 1 and not began:
             live.notes.append(STILL_READING)
-
-    # -- how much to draft ---------------------------------------------------------------------------------------
-
-    def _budget(self, live: Live, rows: int) -> Budget:
-        """Never past the answer's end: the bonus token needs a place too."""
-        left = live.request.max_new_tokens - len(live.tokens) - 1
-        limit = max(0, min(self.nodes, left))
-        if not self.adaptive:
-            return Budget(limit)
-        cost, frailty = self.cost, self._frailty[live.ticket]
-        plan = cost.plan(cost.levels(limit), frailty, rows, self.probes)
-        depth = cost.ask(plan.depth, cost.levels(limit), rows)
-        if not depth:
-            frailty.forget()
-        # A drafter that knows how sure it is stops by itself.
-        if plan.depth and depth and self._knows_reach and live.request.sampling.greedy:
-            return Budget(limit, cost.node_gain(frailty, plan.token_s, rows))
-        return Budget(cost.nodes(depth, limit))
-
-    def _trim(
-        self, draft: Draft, origin: Origin = Origin.DRAFTED, live: Live | None = None, rows: int = 1
-    ) -> DraftTree:
-        """What of a tree is worth its place in the pass; of one whose drafter knows no chances, nothing is judged.
-
-        `live` is whose it is, if known: how its drafts have fared corrects the drafter's chances.
-        """
-        tree, hidden, kept = draft.tree, origin is Origin.HIDDEN, draft.reach
-        if len(tree):
-            self._knows_reach = bool(draft.reach)
-        if self.adaptive and draft.reach:
-            frailty = None if live is None else self._frailty[live.ticket]
-            nodes = self.cost.worthwhile(tree.parents, draft.reach, frailty, rows, hidden=hidden)
-            tree, kept = tree.keep(nodes), tuple(draft.reach[node] for node in nodes)
-        elif self.adaptive and hidden and tree.is_chain:
-            tree = tree.first(self.cost.verify_depth(len(tree)))
-        if live is not None:
-            self._reach[live.ticket] = kept
-        return tree
 
     def _fit(self, live: Live, draft: Draft) -> Draft:
         """The draft, without its probes where they would stand beyond the model's context.
@@ -368,45 +323,7 @@ class Decoder:
         self._waited += max(0.0, time.perf_counter() - start - reading)
         return result
 
-    # -- observers -----------------------------------------------------------------------------------------------
-
-    def _observe_draft(self, draft: Draft, nodes: int, waited: float) -> None:
-        if draft.refusal is None:
-            self.cost.saw_draft(self.cost.levels(nodes), draft.tree.depth, len(draft.tree), waited)
-
-    def _observe_verdict(self, live: Live, tree: DraftTree, path: Sequence[int], origin: Origin) -> None:
-        """A level is judged if a node above it was kept, and it has a child there."""
-        judged = [(node, tree.children(node)) for node in (-1, *path)]
-        judged = [(node, children) for node, children in judged if children]
-        if not judged:
-            return
-        reach = self._reach.get(live.ticket, ())
-        chances: list[float] = []
-        if len(reach) >= len(tree):
-            for node, children in judged:
-                above = 1.0 if node < 0 else reach[node]
-                chances.append(sum(reach[child] for child in children) / above if above else 0.0)
-        hidden = origin is Origin.HIDDEN
-        self.cost.saw_verdict(self._frailty[live.ticket], len(judged), len(path), chances, hidden=hidden)
-
-    def _observe_reading(self, live: Live, until: float, seconds: float) -> None:
-        """The prefill ended at `until`, its ride-along pass took `seconds`; feed the cost model with clean times."""
-        live.count_reading(until)
-        live.stats.add_time("ride-along", seconds)
-        drafting = {span.name: span for span in live.timeline.spans if span.lane == "drafter"}
-        if live.stats.hidden_inside_s == 0:
-            self.cost.read.add(sum(live.stats.stages_s[stage] for stage in READING))
-            if read := drafting.get("read"):
-                self.cost.draft_read.add(read.seconds)
-            if (draft := drafting.get("hidden draft")) and draft.tokens:
-                self.cost.step.add(draft.seconds / draft.tokens)
-        elif self.cost.read.value and self.cost.step.value and (draft := drafting.get("hidden draft")):
-            alone = (
-                self.cost.read.value
-                + (self.cost.draft_read.value or 0.0)
-                + draft.tokens * self.cost.step.value
-            )
-            self.cost.beside.add((until - live.started) / alone)
+    # -- who watches ---------------------------------------------------------------------------------------------
 
     def _watch(self, live: Live) -> OnToken | None:
         """Show the drafter's tokens as provisional text, if anybody looks."""

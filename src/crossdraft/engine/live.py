@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Rule
+from crossdraft.engine.estimates import Frailty
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Prompt, Target
@@ -35,6 +36,8 @@ class Live:
         self.text = ""
         self.finish: Finish | None = None
         self.notes: list[str] = []
+        self.frailty = Frailty()  # how its drafts have fared
+        self.reach: tuple[float, ...] = ()  # the drafter's chances of the nodes that are being judged
 
     @property
     def root(self) -> int:

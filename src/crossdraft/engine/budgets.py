@@ -1,0 +1,102 @@
+"""How much to draft for each request: what the cost model's figures mean for one draft, and what a draft tells it."""
+
+from collections.abc import Sequence
+
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.drafter import Budget, Draft
+from crossdraft.engine.live import READING, Live
+from crossdraft.engine.request import Request
+from crossdraft.engine.tree import ROOT, DraftTree
+
+
+class Budgets:
+    """Budgets of rounds and of hidden drafts.
+
+    Args:
+        cost: what measured times and acceptances favour; it is fed here.
+        nodes: most nodes drafted per round.
+        hidden_nodes: most nodes drafted for the ride-along.
+        probes: most probe rows that a draft brings along.
+        adaptive: draft what pays; else as much as there may be.
+    """
+
+    def __init__(
+        self, cost: CostModel, nodes: int, hidden_nodes: int, probes: int, *, adaptive: bool
+    ) -> None:
+        self.cost = cost
+        self.nodes = nodes
+        self.hidden_nodes = hidden_nodes
+        self.probes = probes
+        self.adaptive = adaptive
+        self._knows_reach = False
+
+    def hidden(self, request: Request) -> int:
+        """Most nodes of a draft for the ride-along."""
+        nodes = min(self.hidden_nodes, request.max_new_tokens - 1)
+        return self.cost.hidden_nodes(nodes) if self.adaptive else nodes
+
+    def round(self, live: Live, rows: int) -> Budget:
+        """For a round that so many rows share. Never past the answer's end: the bonus token needs a place too."""
+        left = live.request.max_new_tokens - len(live.tokens) - 1
+        limit = max(0, min(self.nodes, left))
+        if not self.adaptive:
+            return Budget(limit)
+        cost = self.cost
+        plan = cost.plan(cost.levels(limit), live.frailty, rows, self.probes)
+        depth = cost.ask(plan.depth, cost.levels(limit), rows)
+        if not depth:
+            live.frailty.forget()
+        # A drafter that knows how sure it is stops by itself.
+        if plan.depth and depth and self._knows_reach and live.request.sampling.greedy:
+            return Budget(limit, cost.node_gain(live.frailty, plan.token_s, rows))
+        return Budget(cost.nodes(depth, limit))
+
+    def trim(self, draft: Draft, live: Live, rows: int = 1, *, hidden: bool = False) -> DraftTree:
+        """What of a tree is worth its place in the pass; where the drafter knows no chances, nothing is judged."""
+        tree, kept = draft.tree, draft.reach
+        if len(tree):
+            self._knows_reach = bool(draft.reach)
+        if self.adaptive and draft.reach:
+            nodes = self.cost.worthwhile(tree.parents, draft.reach, live.frailty, rows, hidden=hidden)
+            tree, kept = tree.keep(nodes), tuple(draft.reach[node] for node in nodes)
+        elif self.adaptive and hidden and tree.is_chain:
+            tree = tree.first(self.cost.verify_depth(len(tree)))
+        live.reach = kept
+        return tree
+
+    # -- what drafts tell ----------------------------------------------------------------------------------------
+
+    def saw_draft(self, draft: Draft, nodes: int, waited: float) -> None:
+        """A draft of at most so many nodes came after so many seconds."""
+        if draft.refusal is None:
+            self.cost.saw_draft(self.cost.levels(nodes), draft.tree.depth, len(draft.tree), waited)
+
+    def saw_verdict(self, live: Live, tree: DraftTree, path: Sequence[int], *, hidden: bool) -> None:
+        """Of the tree this path was kept. A level is judged if a node above it was kept, and it has a child there."""
+        judged = [(node, tree.children(node)) for node in (ROOT, *path)]
+        judged = [(node, children) for node, children in judged if children]
+        if not judged:
+            return
+        chances: list[float] = []
+        if len(live.reach) >= len(tree):
+            for node, children in judged:
+                above = 1.0 if node == ROOT else live.reach[node]
+                chances.append(sum(live.reach[child] for child in children) / above if above else 0.0)
+        self.cost.saw_verdict(live.frailty, len(judged), len(path), chances, hidden=hidden)
+
+    def saw_reading(self, live: Live, until: float) -> None:
+        """The prefill ended at `until`: what reading takes, alone or side by side."""
+        cost, drafting = (
+            self.cost,
+            {span.name: span for span in live.timeline.spans if span.lane == "drafter"},
+        )
+        draft = drafting.get("hidden draft")
+        if live.stats.hidden_inside_s == 0:
+            cost.read.add(sum(live.stats.stages_s[stage] for stage in READING))
+            if read := drafting.get("read"):
+                cost.draft_read.add(read.seconds)
+            if draft is not None and draft.tokens:
+                cost.step.add(draft.seconds / draft.tokens)
+        elif cost.read.value and cost.step.value and draft is not None:
+            alone = cost.read.value + (cost.draft_read.value or 0.0) + draft.tokens * cost.step.value
+            cost.beside.add((until - live.started) / alone)
