@@ -35,6 +35,10 @@ SPECS = [
     "cascade:view,(cascade:event,memory,leniency=3),ahead=3,early=2",
     "cascade:event,event,ngram",
     "pyramid:event,ngram,threshold=0.6",
+    "event:words=3",
+    "event:tree=dynamic",
+    "event:tree=cape",
+    "union:(event:words=2),memory",
 ]
 OPTIONS = Options(device="cpu", dtype="float64", max_batch=3, nodes=6)
 
@@ -132,3 +136,11 @@ def test_the_table_in_the_docs_is_the_table_of_methods():
         f"| `{name}` | {m.what} | {mark[m.training]} | {mark[m.tree]} | {mark[m.sees]} | {m.source} |"
         for name, m in METHODS.items()
     ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"), [("event:tree=oak", "tree .* 'oak'"), ("event:words=2,tree=cape", "not both")]
+)
+def test_trees_that_make_no_sense(spec, said):
+    with pytest.raises(CrossdraftError, match=said):
+        build(spec, Place())

@@ -21,6 +21,9 @@ from crossdraft.drafters.phased import PhasedDrafter
 from crossdraft.drafters.pyramid import THRESHOLD, PyramidDrafter
 from crossdraft.drafters.second import WORDS
 from crossdraft.drafters.spec import Spec, parse
+from crossdraft.drafters.tree_model import TreeDrafter
+from crossdraft.drafters.trees import expand_and_rerank
+from crossdraft.drafters.trees.widths import chain_with_siblings
 from crossdraft.drafters.union import UnionDrafter
 from crossdraft.drafters.view import FRAMES, FewerFrames, view_of
 from crossdraft.drafters.vocabulary import read_lexicon
@@ -34,6 +37,9 @@ from crossdraft.load import (
     load_target,
     tokenizer_of,
 )
+
+# How a model grows a tree, a pass for each level; static shapes need measured acceptances, see `drafters.trees`.
+TREES = {"dynamic": expand_and_rerank, "cape": chain_with_siblings}
 
 
 @dataclass(frozen=True)
@@ -110,11 +116,15 @@ def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
 
 
 def _model(spec: Spec, place: Place) -> Drafter[Any]:
-    words = _settings(spec, {"words": _count}).get("words", 1)
+    given = _settings(spec, {"words": _count, "tree": lambda name: TREES[name]})
+    if len(given) > 1:
+        raise CrossdraftError(f"'{spec}' asks for trees in two ways; give words or tree, not both.")
     drafter = load_drafter(
         spec.name, place.device, place.dtype, place.banned, _tokenizer(place).get_vocab(), packed=place.packed
     )
-    drafter.words = min(words, WORDS)
+    if "tree" in given:
+        return TreeDrafter(drafter.model, given["tree"], place.banned)
+    drafter.words = min(given.get("words", 1), WORDS)
     return drafter
 
 
@@ -234,7 +244,7 @@ def _settings(spec: Spec, known: Mapping[str, Callable[[str], Any]]) -> dict[str
             raise CrossdraftError(f"The drafter '{spec.name}' has no setting '{key}'; {allowed}.")
         try:
             found[key] = known[key](text)
-        except ValueError as error:
+        except (ValueError, KeyError) as error:
             raise CrossdraftError(
                 f"The setting {key} of the drafter '{spec.name}' cannot be '{text}'."
             ) from error
