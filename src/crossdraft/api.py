@@ -142,7 +142,7 @@ class Engine:
         if options.placement == "process":
             left = tuple(core for core in allowed if core not in (options.target_cores or ())) or allowed
             cores = options.draft_cores or (None if options.target_cores is None else left)
-            placed = Process(factory, cores, ahead=_ahead(options, cores))
+            placed = Process(factory, cores, ahead=_ahead(options, cores, loaded.device.type))
         else:
             placed = Inline(factory(), cost, options.hidden)
         return cls(loaded, placed, options, cost)
@@ -200,14 +200,14 @@ class Engine:
         self.drafter = decoder.drafter
 
 
-def _ahead(options: Options, draft_cores: tuple[int, ...] | None) -> str:
+def _ahead(options: Options, draft_cores: tuple[int, ...] | None, device: str) -> str:
     """What the drafter does while the target verifies: on shared cores or a shared device it would only slow it."""
     if options.ahead != "auto":
         return options.ahead
     if options.draft_device not in (None, options.device):
         return "ssd"
     apart = draft_cores is not None and set(draft_cores).isdisjoint(options.target_cores or draft_cores)
-    return "ssd" if apart else "off"
+    return "ssd" if apart and device == "cpu" else "off"
 
 
 class Stream:

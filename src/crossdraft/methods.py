@@ -88,7 +88,7 @@ def build(text: str, place: Place) -> Drafter[Any]:
     Raises:
         CrossdraftError: an unknown name or setting, too few parts, or a model that cannot be loaded.
     """
-    return build_spec(Spec(text) if Path(text).is_dir() else parse(text), place)
+    return build_spec(Spec(text) if text.strip() and Path(text).is_dir() else parse(text), place)
 
 
 def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
@@ -135,7 +135,7 @@ def _text(spec: Spec, place: Place) -> Drafter[Any]:
 
 def _any_model(spec: Spec, place: Place) -> Drafter[Any]:
     given = _settings(spec, {"dir": str, "how": str})
-    if "dir" not in given:
+    if not given.get("dir"):
         raise CrossdraftError("The drafter 'model' needs a folder; write model:dir=FOLDER.")
     return _language_model(given["dir"], given.get("how"), place)
 
@@ -245,8 +245,9 @@ def _settings(spec: Spec, known: Mapping[str, Callable[[str], Any]]) -> dict[str
         try:
             found[key] = known[key](text)
         except (ValueError, KeyError) as error:
+            wanted = KINDS.get(known[key], "")
             raise CrossdraftError(
-                f"The setting {key} of the drafter '{spec.name}' cannot be '{text}'."
+                f"The setting {key} of the drafter '{spec.name}' cannot be '{text}'{wanted}."
             ) from error
     return found
 
@@ -255,6 +256,12 @@ def _count(text: str) -> int:
     if (value := int(text)) < 1:
         raise ValueError(text)
     return value
+
+
+KINDS: Mapping[Callable[[str], Any], str] = {
+    _count: "; give a whole number of 1 or more",
+    float: "; give a number",
+}
 
 
 METHODS: Mapping[str, Method] = {
@@ -281,7 +288,7 @@ METHODS: Mapping[str, Method] = {
         _memory, "a vote among earlier answers of the target", False, True, False, "crossdraft; SAM, REST 2024"
     ),
     "union": Method(
-        lambda spec, place: UnionDrafter(_parts(spec, place)),
+        lambda spec, place: UnionDrafter(_parts(spec, place), place.eos),
         "several drafters' trees as one", False, True, False, "crossdraft", joins=2,
     ),
     "choose": Method(

@@ -19,8 +19,8 @@ from crossdraft.errors import CrossdraftError
 
 PROCESS = "process"  # every other place is an inline one's hidden mode
 ALL = "all"
-# Every drafter, combinator and policy of drafting ahead that loses nothing; `model` drafts as `text` and `view` do, with
-# weights of yours.
+# Every drafter, combinator and policy of drafting ahead that loses nothing; `model` drafts as `text` and `view` do,
+# with weights of yours.
 EVERY = (
     "event", "blind", "ngram", "memory", "lookahead", "text:how=slem", "text:how=tli", "text:how=omni", "view",
     "cascade:event,memory", "cascade:event,blind,ngram,early=4,leniency=2", "pyramid:event,blind",

@@ -12,6 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from crossdraft.api import Engine, Options
 from crossdraft.bench.cores import choose_cores
 from crossdraft.cli.view.terminal import View
+from crossdraft.engine.ahead import POLICIES
 from crossdraft.engine.decode import STILL_READING
 from crossdraft.engine.request import Answer, Request
 from crossdraft.errors import CrossdraftError
@@ -53,7 +54,7 @@ def place(setup: Setup) -> Options:
         raise CrossdraftError(
             "--draft-cores needs a drafter in a process of its own; say --placement process."
         )
-    if not apart and setup.ahead not in ("auto", "off"):
+    if not apart and setup.ahead in POLICIES and setup.ahead != "off":
         raise CrossdraftError("--ahead needs a drafter in a process of its own; say --placement process.")
     target_cores = draft_cores = None
     if setup.target_cores or setup.draft_cores or (apart and _on_cpu(setup.device)):

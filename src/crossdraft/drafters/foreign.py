@@ -83,7 +83,7 @@ class ForeignDrafter:
             raise CrossdraftError(
                 f"There is no way '{how}' to draft across vocabularies; choose one of {', '.join(WAYS)}."
             )
-        self.needs = Needs(video=sees)
+        self.needs = Needs(video=sees, remembers=how == "omni")
         self.model = model
         self.way = WAYS[how](Pen(model), own, target)
 

@@ -158,7 +158,7 @@ class IndependentDrafter:
         logits = logits + self.banned
         q = warp(logits, state.sampling, [*state.context, *state.committed, *state.tail])
         if state.sampling.greedy:
-            state.slots.append(likely_words(q, logits))
+            state.slots.append(likely_words(q))
         else:
             token = sample_one(q, state.generator)
             state.slots.append(Slot((token,), (float(q[token]),)))
@@ -185,12 +185,12 @@ class IndependentDrafter:
             state.fed = state.fed[:kept]
 
 
-def likely_words(scores: Tensor, logits: Tensor) -> Slot:
-    """The word of the highest score [V], and the next likeliest; their chances by the logits [V]."""
+def likely_words(scores: Tensor) -> Slot:
+    """The word of the highest score [V], and the next likeliest, with their chances."""
     first = int(scores.argmax())
     best = scores.topk(min(WORDS, len(scores))).indices.tolist()
     words = (first, *[word for word in best if word != first][: WORDS - 1])
-    chances = (logits[list(words)] - logits.logsumexp(-1)).exp().tolist()
+    chances = (scores[list(words)] - scores.logsumexp(-1)).exp().tolist()
     return Slot(words, tuple(chances))
 
 

@@ -74,7 +74,11 @@ class OverseenDrafter:
         self.inner = inner
         self.keeps = keeps
         self.ahead = ahead
-        self.needs = Needs(video=outer.needs.video or inner.needs.video)  # of the target's outputs, nothing
+        # Of the target's outputs, nothing.
+        self.needs = Needs(
+            video=outer.needs.video or inner.needs.video,
+            remembers=outer.needs.remembers or inner.needs.remembers,
+        )
 
     @torch.inference_mode()
     def begin(self, requests: Sequence[Request]) -> list[Overseen]:

@@ -29,7 +29,7 @@ class OldText:
 
     def overruled(self, text: Sequence[int]) -> "OldText":
         """With new text, of whose first token the target put another in the place."""
-        return OldText((*text, *self.tokens[:MOST]))
+        return OldText((*text, *self.tokens[:MOST])) if text else self
 
     def guess(self, written: Sequence[int], most: int) -> tuple["OldText", list[int]]:
         """What may follow `written`, at most `most` tokens; and where that was found.

@@ -41,7 +41,9 @@ def parse(text: str) -> Spec:
         CrossdraftError: brackets that do not match, an empty part, or a setting given twice.
     """
     name, colon, rest = _bare(text).partition(":")
-    if not name.strip() or (colon and not rest.strip()):
+    if name.strip() and colon and not rest.strip():
+        raise CrossdraftError(f"In the drafter '{text}' nothing follows the colon; leave it out, or go on.")
+    if not name.strip():
         raise CrossdraftError(
             f"The drafter '{text}' lacks a name; write one such as event or union:event,memory."
         )
@@ -55,8 +57,12 @@ def parse(text: str) -> Spec:
             if key in settings:
                 raise CrossdraftError(f"The drafter '{text}' sets {key} twice.")
             settings[key] = value
-        else:
+        elif piece:
             parts.append(parse(piece))
+        else:
+            raise CrossdraftError(
+                f"In the drafter '{text}' nothing stands beside a comma; name a drafter there."
+            )
     return Spec(name.strip(), tuple(parts), settings)
 
 

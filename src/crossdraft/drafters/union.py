@@ -5,7 +5,7 @@ drawn must not be dropped because of its value, so the budget is divided beforeh
 own law, and acceptance stays exact (see `DraftTree.union`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -34,15 +34,17 @@ class UnionDrafter:
 
     Args:
         drafters: the first one's main chain is shown as provisional text.
+        ends: ids that end an answer.
 
     Raises:
         CrossdraftError: fewer than two drafters.
     """
 
-    def __init__(self, drafters: Sequence[Drafter[Any]]) -> None:
+    def __init__(self, drafters: Sequence[Drafter[Any]], ends: Collection[int] = ()) -> None:
         if len(drafters) < 2:
             raise CrossdraftError("A union needs two drafters or more, such as union:event,memory.")
         self.drafters = list(drafters)
+        self.ends = ends
         self.reputations = [Reputation() for _ in drafters]
         self.needs = all_needs([drafter.needs for drafter in drafters])
 
@@ -60,7 +62,7 @@ class UnionDrafter:
             own = [self._share(state, budget, place) for state, budget in zip(states, budgets, strict=True)]
             drafts = drafter.propose([state.states[place] for state in states], own)
             for state, budget, draft in zip(states, budgets, drafts, strict=True):
-                state.drafts.append(widened(draft, budget.nodes) if state.greedy else draft)
+                state.drafts.append(widened(draft, budget.nodes, self.ends) if state.greedy else draft)
         return [self._join(state, budget.nodes) for state, budget in zip(states, budgets, strict=True)]
 
     def commit(self, states: Sequence[Joint], verdicts: Sequence[Committed]) -> None:
@@ -121,11 +123,11 @@ class UnionDrafter:
         return replace(verdict, path=tuple(own))
 
 
-def widened(draft: Draft, nodes: int) -> Draft:
+def widened(draft: Draft, nodes: int, ends: Collection[int] = ()) -> Draft:
     """A chain with what its drafter might have said instead: second guesses are for the union to weigh up."""
     if not draft.tree.is_chain or not draft.outcomes or not draft.reach:
         return draft
-    wide = spread(slots_of(draft), nodes)
+    wide = spread(slots_of(draft), nodes, ends=ends)
     return replace(draft, tree=wide.tree, reach=wide.reach)
 
 
@@ -148,4 +150,5 @@ def all_needs(needs: Sequence[Needs]) -> Needs:
         logits=any(need.logits for need in needs),
         video=any(need.video for need in needs),
         probes=max((need.probes for need in needs), default=0),
+        remembers=any(need.remembers for need in needs),
     )

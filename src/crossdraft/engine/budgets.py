@@ -43,6 +43,7 @@ class Budgets:
             return Budget(limit)
         cost = self.cost
         plan = cost.plan(cost.levels(limit), live.frailty, rows, self.probes)
+        cost.token_s = plan.token_s
         depth = cost.ask(plan.depth, cost.levels(limit), rows)
         if not depth:
             live.frailty.forget()

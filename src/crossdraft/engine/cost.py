@@ -148,7 +148,6 @@ class CostModel:
             token_s = (self.wait(sent) + verify(1 + width * sent + probes)) / expected
             if token_s < best.token_s:
                 best = Plan(gamma, token_s)
-        self.token_s = best.token_s
         return best
 
     def ask(self, planned: int, limit: int, rows: int = 1) -> int:

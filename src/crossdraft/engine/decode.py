@@ -135,11 +135,16 @@ class Decoder:
     def _join(self, ticket: int, request: Request) -> None:
         """Take up one request: the drafter writes while the target reads."""
         rule = rule_for(self.rule, request.sampling)
-        live = Live(ticket, request, rule, speculating=self.drafter is not None)
+        fresh = self.drafter is not None and self.drafter.needs.remembers
+        live = Live(ticket, request, rule, speculating=self.drafter is not None, fresh=fresh)
         waited = self._waited
         try:
             nodes = self.budgets.hidden(request)
-            self._guard([live], lambda drafter: drafter.start(ticket, request, nodes, self._watch(live)))
+            self._guard(
+                [live],
+                lambda drafter: drafter.start(ticket, request, nodes, self._watch(live)),
+                answering=False,
+            )
             self._read(live, waited)
         except BaseException:
             live.finish = Finish.CANCELLED
@@ -165,7 +170,7 @@ class Decoder:
                     self._extend(slice(row, row + 1), [piece], [DraftTree.empty()]) for piece in pieces[:-1]
                 ]
         finally:  # whatever happens, the drafter must not be left writing
-            draft = self._guard([live], lambda drafter: drafter.collect(live.ticket))
+            draft = self._guard([live], lambda drafter: drafter.collect(live.ticket), answering=False)
         draft = draft or NOTHING
         self.cost.wait_hidden.add(len(draft.tree), self._waited - waited)
         draft = self._fit(live, draft.cut(self.budgets.trim(draft, live, hidden=True)))
@@ -250,10 +255,13 @@ class Decoder:
             live.stats.count_round(tree.depth, len(tree), len(path), hidden=origin is Origin.HIDDEN)
             self.budgets.saw_verdict(live, tree, path, hidden=origin is Origin.HIDDEN)
             tokens = (*(tree.tokens[node] for node in path), verdict.bonus)
+            before = len(live.tokens)
             live.emit(tokens, rows, (-1, *path), origin, self.target, self._tell)
-            if live.speculating and live.finish is None:
+            if live.speculating:  # of a finished answer too: a drafter may remember it
+                emitted = tuple(live.tokens[before:])
+                path = path[: len(emitted)]
                 wanted = [*range(root), *(root + node for node in path)]
-                told = Committed(path, tokens, tuple(layer[wanted] for layer in layers))
+                told = Committed(path, emitted, tuple(layer[wanted] for layer in layers))
                 verdicts[live.ticket] = told if draft.probes is None else answered(told, draft.probes, behind)
         if verdicts:
             informed = [live for live in lives if live.ticket in verdicts]
@@ -300,17 +308,26 @@ class Decoder:
 
     # -- the drafter may fail; the answer may not ------------------------------------------------------------------
 
-    def _guard(self, lives: Sequence[Live], call: Callable[[Placement], Result]) -> Result | None:
-        """Call the drafter; when it is lost, everybody goes on with the target alone, and says so."""
+    def _guard(
+        self, lives: Sequence[Live], call: Callable[[Placement], Result], *, answering: bool = True
+    ) -> Result | None:
+        """Call the drafter; when it is lost, everybody goes on with the target alone, and says so.
+
+        What it refuses before the answer has begun is the user's to mend; once we are `answering`, it is lost.
+        """
         if self.drafter is None or not any(live.speculating for live in lives):
             return None
         start = time.perf_counter()
         try:
             result = call(self.drafter)
-        except DrafterLost as lost:
+        except (DrafterLost, CrossdraftError) as lost:
+            if isinstance(lost, CrossdraftError) and not answering:
+                raise
             for live in {*self._live, *lives}:
                 live.speculating = False
-                live.notes.append(f"The drafter was lost ({lost}); the target went on alone.")
+                live.notes.append(
+                    f"The drafter was lost ({str(lost).rstrip('.')}); the target went on alone."
+                )
             self.drafter.close()
             self.drafter = None
             return None

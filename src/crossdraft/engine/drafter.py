@@ -25,12 +25,15 @@ class Needs:
         logits: the target's logits at the accepted positions.
         video: the request's video or prepared inputs, which need not be sent to another process otherwise.
         probes: most probe rows that one draft brings along: the cache keeps room for them.
+        remembers: what it learns from one answer it drafts in others. Then none may be judged by the stream of chance
+            that another was drawn from: the draft would know the draws that decide on it, and the law would be lost.
     """
 
     hidden_layers: tuple[int, ...] = ()
     logits: bool = False
     video: bool = False
     probes: int = 0
+    remembers: bool = False
 
     @property
     def nothing(self) -> bool:

@@ -18,9 +18,14 @@ READING = ("prepare", "encode", "prefill")  # the target's lane before the ride-
 
 
 class Live:
-    """The mutable side of a request. `speculating` turns false when its drafter is lost."""
+    """The mutable side of a request. `speculating` turns false when its drafter is lost.
 
-    def __init__(self, ticket: int, request: Request, rule: Rule, *, speculating: bool) -> None:
+    `fresh`: draw by chance that nobody knows, whatever the request's seed; see `Needs.remembers`.
+    """
+
+    def __init__(
+        self, ticket: int, request: Request, rule: Rule, *, speculating: bool, fresh: bool = False
+    ) -> None:
         self.ticket = ticket
         self.request = request
         self.rule = rule
@@ -29,6 +34,8 @@ class Live:
         self.stats = Stats(rule=rule.spec, lossless=rule.lossless)
         self.timeline = Timeline()
         self.generator = torch.Generator().manual_seed(request.sampling.seed)
+        if fresh:
+            self.generator.seed()
         self.context: list[int] = []  # prompt and answer: what repetition penalties look at
         self.tokens: list[int] = []
         self.pieces: list[Piece] = []

@@ -30,7 +30,8 @@ class Sampling:
         repetition_penalty: above 1, tokens of the prompt and of the answer so far become less likely; 1 = off.
         logit_bias: (token id, number added to its logit) pairs; -inf forbids a token.
         seed: without a drafter, two runs of the same request draw the same tokens. With one, how much is drafted
-            follows measured times, and other tokens of the same distribution may be drawn.
+            follows measured times, and other tokens of the same distribution may be drawn; with one that remembers
+            earlier answers the seed is not used at all (see `Needs.remembers`).
 
     Raises:
         CrossdraftError: a number outside its range, or a token that is biased twice.

@@ -34,7 +34,7 @@ class MemoryDrafter:
         shelf: the answers; requests of different namespaces never see each other's.
     """
 
-    needs = Needs()
+    needs = Needs(remembers=True)
 
     def __init__(self, shelf: Shelf | None = None) -> None:
         self.shelf = shelf or Shelf()
