@@ -362,3 +362,12 @@ def test_hiding_measures_first_and_then_takes_the_cheapest():
     assert [costly.hiding(16) for _ in range(32)] == ["off"] * 31 + [
         "before"
     ]  # tried once more, now and then
+
+
+def test_a_cold_first_answer_does_not_cap_hidden_drafts():
+    """One request told of a wait of 50 ms for 3 nodes: that says nothing of what a fourth would take."""
+    model = CostModel()
+    model.verify.add(1, 0.007)
+    model.wait_hidden.add(3, 0.05)
+    assert model.hidden_nodes(40) == 40
+    assert model.verify_depth(8) == 8

@@ -118,3 +118,13 @@ def test_certain_and_impossible_levels_are_finite():
     frailty.add([1.0, 0.0], 1)
     frailty.add([], 0)
     assert 0 < frailty.value < 2
+
+
+def test_a_stiff_line_needs_points_that_differ():
+    """Two points an inch apart, one of them cold: 64 of stiffness make that next to no slope; far apart, hardly any loss."""
+    near, far = LinearFit(stiffness=64.0), LinearFit(stiffness=64.0)
+    for line, points in ((near, ((20, 10.0), (24, 40.0))), (far, ((20, 10.0), (80, 25.0)) * 50)):
+        for x, y in points:
+            line.add(x, y)
+    assert near.slope < 0.5  # 7.5 by least squares
+    assert far.slope == pytest.approx(0.25, rel=0.1)

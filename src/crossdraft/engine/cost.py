@@ -65,6 +65,11 @@ class Plan:
     token_s: float
 
 
+def _stiff() -> LinearFit:
+    """There is but one point a request, and the first ones have short drafts, on a machine that is not warm yet."""
+    return LinearFit(stiffness=64.0)
+
+
 @dataclass
 class CostModel:
     """Times (seconds) and acceptances of the system as it runs; answers how much to draft and when to hide it.
@@ -75,10 +80,8 @@ class CostModel:
 
     verify: PassTimes = field(default_factory=PassTimes)  # of one request: n new tokens -> seconds
     wait: LinearFit = field(default_factory=lambda: LinearFit(anchor=2.0))  # levels drafted -> seconds waited
-    wait_hidden: LinearFit = field(
-        default_factory=lambda: LinearFit(anchor=2.0)
-    )  # nodes of a hidden draft -> seconds
-    ride: LinearFit = field(default_factory=LinearFit)  # tokens of the ride-along pass -> seconds
+    wait_hidden: LinearFit = field(default_factory=_stiff)  # nodes of a hidden draft -> seconds
+    ride: LinearFit = field(default_factory=_stiff)  # tokens of the ride-along pass -> seconds
     width: Mean = field(default_factory=lambda: Mean(weight=1.0, total=1.0))  # nodes of a level
     step: Mean = field(default_factory=Mean)  # a token of a hidden draft, undisturbed
     read: Mean = field(default_factory=Mean)  # the target's encode + prefill, alone

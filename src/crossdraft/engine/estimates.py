@@ -19,10 +19,13 @@ class LinearFit:
     Args:
         decay: the weight that an old point keeps per new one.
         anchor: weight of a point at (0, 0) that never fades: of nothing costs nothing.
+        stiffness: what is added to the variance of x (ridge regression): points that hardly differ in x tell nothing
+            of the slope, however much they differ in y.
     """
 
     decay: float = 0.98
     anchor: float = 0.0
+    stiffness: float = 0.0
     w: float = 0.0
     x: float = 0.0
     y: float = 0.0
@@ -39,7 +42,9 @@ class LinearFit:
         """b, never negative: more is not faster."""
         w = self.w + self.anchor
         spread = w * self.xx - self.x * self.x
-        return max(0.0, (w * self.xy - self.x * self.y) / spread) if spread > 1e-9 * w * self.xx else 0.0
+        if spread <= 1e-9 * w * self.xx:
+            return 0.0
+        return max(0.0, (w * self.xy - self.x * self.y) / (spread + self.stiffness * w * w))
 
     def __call__(self, x: float) -> float:
         """a + b·x; 0 before the first point."""
@@ -87,9 +92,11 @@ class PassTimes:
     @property
     def slope(self) -> float:
         """dV/dn behind the step."""
-        if self.one.value is None or not self.wide.w:
-            return self.wide.slope
+        if not self.wide.w:
+            return 0.0
         n, seconds = self.wide.x / self.wide.w, self.wide.y / self.wide.w
+        if self.one.value is None:
+            return min(self.wide.slope, seconds / n)
         return min(self.wide.slope, max(0.0, (seconds - self.one.value) / (n - 1)))
 
     def __call__(self, n: float) -> float:
