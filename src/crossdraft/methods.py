@@ -100,7 +100,8 @@ def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
         if Path(spec.name).is_dir() or "/" in spec.name:
             return _model(spec, place)
         near = get_close_matches(spec.name, METHODS, n=1)
-        hint = f" (did you mean '{near[0]}'?)" if near else ""
+        meant = f"union:{spec.name}" if "," in spec.name else near[0] if near else ""
+        hint = f" (did you mean '{meant}'?)" if meant else ""
         raise CrossdraftError(
             f"There is no drafter '{spec.name}'{hint}; choose among {', '.join(METHODS)}, or give the folder of one."
         )

@@ -121,7 +121,7 @@ def test_certain_and_impossible_levels_are_finite():
 
 
 def test_a_stiff_line_needs_points_that_differ():
-    """Two points an inch apart, one of them cold: 64 of stiffness make that next to no slope; far apart, hardly any loss."""
+    """Two points near each other, one of them cold: next to no slope. Far apart: hardly any loss."""
     near, far = LinearFit(stiffness=64.0), LinearFit(stiffness=64.0)
     for line, points in ((near, ((20, 10.0), (24, 40.0))), (far, ((20, 10.0), (80, 25.0)) * 50)):
         for x, y in points:

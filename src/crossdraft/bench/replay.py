@@ -135,11 +135,19 @@ class Replay:
 
 
 class Recorded:
-    """The drafter `trace`: says what the trace's own drafter said, from the beginning, whatever the target says."""
+    """The drafter `trace`: says what the trace's own drafter said, from the beginning, whatever the target says.
+
+    Raises:
+        CrossdraftError: none of the traces holds a draft.
+    """
 
     needs = Needs()
 
     def __init__(self, traces: Sequence[Trace]) -> None:
+        if not any(trace.draft_tokens for trace in traces):
+            raise CrossdraftError(
+                "None of the traces holds draft_tokens, so there is no recorded drafter; name memory or ngram."
+            )
         self._said = {(trace.question, _clip(trace)): trace.draft_tokens for trace in traces}
 
     def begin(self, requests: Sequence[Request]) -> list[list[int]]:

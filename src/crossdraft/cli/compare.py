@@ -109,6 +109,8 @@ def summarise(
     notes = [note for run in drafted for note in run.notes]
     if greedy and len({run.tokens for run in alone}) > 1:
         notes.append("The target alone did not repeat its own tokens either.")
+    if engine.drafter is not None and engine.drafter.needs.remembers:
+        notes.append("The drafter remembers: each run knew the answers of the runs before.")
     return Comparison(
         identical=pair is None if greedy else None,
         difference=None if pair is None else find_difference(engine.target, request, *pair),

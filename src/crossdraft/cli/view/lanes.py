@@ -34,6 +34,7 @@ LOOKS = (
     Look("reads", "░", "blue", ("prepare", "encode", "prefill", "read")),
     Look("drafts while the target reads", "▓", "green", ("hidden draft",)),
     Look("drafts", "▒", "cyan", ("draft", "resync")),
+    Look("prepares for the verdict", "·", "cyan", ("ahead",)),
     Look("verifies", "█", "yellow", ("ride-along", "verify")),
 )
 OTHER = Look("does something else", "▚", "magenta", ())
