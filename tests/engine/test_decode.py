@@ -331,3 +331,27 @@ def test_drafts_never_hold_a_banned_id(target):
 )
 def test_text_is_shown_without_leading_space_and_broken_characters(decoded, shown):
     assert readable(decoded) == shown
+
+
+def test_a_drafter_is_told_all_of_an_answer_and_nothing_else(target, alone):
+    """Also what came in the last round: a memory keeps it; and no token behind the end, which a draft may go beyond."""
+    for request, tokens in zip(REQUESTS, alone, strict=True):
+        script = Scripted([DraftTree.chain([*tokens[:2], 1]), DraftTree.chain([*tokens[3:], 5, 6])])
+        (answer,) = decoder(target, script, adaptive=False, nodes=99, hidden_nodes=99).generate([request])
+        assert answer.tokens == tokens
+        assert sum((verdict.tokens for verdict in script.told), ()) == tokens
+        assert all(len(verdict.path) <= len(verdict.tokens) for verdict in script.told)
+
+
+@pytest.mark.parametrize("method", ["propose", "commit", "end"])
+def test_what_a_drafter_refuses_midway_costs_no_answer(target, alone, method):
+    class Refusing(Scripted):
+        pass
+
+    def refuse(*given):
+        raise CrossdraftError("The shelf is on fire.")
+
+    setattr(Refusing, method, refuse)
+    found = decoder(target, Refusing([]), "off", adaptive=False).generate(REQUESTS[:2])
+    assert [answer.tokens for answer in found] == alone[:2]
+    assert found[0].notes == ("The drafter was lost (The shelf is on fire); the target went on alone.",)
