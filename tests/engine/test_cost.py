@@ -371,3 +371,14 @@ def test_a_cold_first_answer_does_not_cap_hidden_drafts():
     model.wait_hidden.add(3, 0.05)
     assert model.hidden_nodes(40) == 40
     assert model.verify_depth(8) == 8
+
+
+def test_an_empty_hand_that_was_not_waited_for_is_no_reason_to_stop_asking():
+    model = CostModel()
+    model.verify.add(1, 0.007)
+    for _ in range(50):
+        model.saw_draft(8, 0, 0, waited=0.0001)
+    assert model.rounds.arrivals(8) == CostModel().rounds.arrivals(8)
+    for _ in range(50):
+        model.saw_draft(8, 0, 0, waited=0.004)
+    assert model.rounds.arrivals(8)[0] < 0.1

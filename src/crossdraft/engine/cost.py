@@ -48,6 +48,7 @@ def hiding_bound(prefill: float, total: float) -> float:
     return total / prefill
 
 
+FREE = 0.1  # part of V(1) that is no wait worth the name
 HICCUP = 4  # times the usual wait: longer ones are the machine's doing, not the drafter's
 # Without a draft every so many rounds a probe is made: at first, and at most, while probes are in vain.
 PROBE_FIRST, PROBE_LAST = 4, 256
@@ -105,6 +106,8 @@ class CostModel:
 
     def saw_draft(self, asked: int, depth: int, nodes: int, waited: float) -> None:
         """The target waited so long for a round's draft of at most `asked` levels."""
+        if not depth and waited < FREE * self.verify(1):
+            return  # an empty hand that was not waited for, as between PEARL's steps, says nothing of drafts
         usual = max(self.wait(depth), self.verify(1))
         self.wait.add(depth, min(waited, HICCUP * usual) if self.wait.w and usual else waited)
         self.rounds.saw_draft(asked, depth)
