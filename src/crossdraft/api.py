@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, overload
 
-from crossdraft.engine.ahead import POLICIES
+from crossdraft.engine.ahead import POLICIES, policy_for
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES, Decoder
 from crossdraft.engine.pinning import pin
@@ -201,13 +201,11 @@ class Engine:
 
 
 def _ahead(options: Options, draft_cores: tuple[int, ...] | None, device: str) -> str:
-    """What the drafter does while the target verifies: on shared cores or a shared device it would only slow it."""
+    """What the drafter does while the target, which is on a device of that type, verifies."""
     if options.ahead != "auto":
         return options.ahead
-    if options.draft_device not in (None, options.device):
-        return "ssd"
     apart = draft_cores is not None and set(draft_cores).isdisjoint(options.target_cores or draft_cores)
-    return "ssd" if apart and device == "cpu" else "off"
+    return policy_for(options.device, options.draft_device, own_cores=apart and device == "cpu")
 
 
 class Stream:

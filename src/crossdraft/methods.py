@@ -19,7 +19,6 @@ from crossdraft.drafters.ngram import COPIED, LONGEST, NgramDrafter
 from crossdraft.drafters.overseen import AHEAD
 from crossdraft.drafters.phased import PhasedDrafter
 from crossdraft.drafters.pyramid import THRESHOLD, PyramidDrafter
-from crossdraft.drafters.second import WORDS
 from crossdraft.drafters.spec import Spec, parse
 from crossdraft.drafters.tree_model import TreeDrafter
 from crossdraft.drafters.trees import expand_and_rerank
@@ -125,7 +124,7 @@ def _model(spec: Spec, place: Place) -> Drafter[Any]:
     )
     if "tree" in given:
         return TreeDrafter(drafter.model, given["tree"], place.banned)
-    drafter.words = min(given.get("words", 1), WORDS)
+    drafter.words = given.get("words", 1)  # a place holds at most `second.WORDS` words
     return drafter
 
 

@@ -89,13 +89,13 @@ def test_what_was_prepared_for_another_verdict_is_not_taken(process, requests):
     process.start(0, requests[0], 4, None)
     process.collect(0)
     process.commit([0], [Committed((), (9,))])
+    other_round, other_word = pack_draft(Draft(DraftTree.chain([1]))), pack_draft(Draft(DraftTree.chain([2])))
     process._prepared = {
-        (0, 5, (9,)): pack_draft(Draft(DraftTree.chain([1]))),
-        (0, 0, (8,)): pack_draft(Draft(DraftTree.chain([2]))),
-        (1, 0, (9,)): pack_draft(Draft(DraftTree.chain([3]))),
+        0: {(5, (9,)): other_round, (0, (8,)): other_word},
+        1: {(0, (9,)): pack_draft(Draft(DraftTree.chain([3])))},
     }
     assert process._take(0, Budget(4)) is None
-    process._prepared = {(0, 0, (9,)): pack_draft(Draft(DraftTree.chain([4, 5]), (0.5, 0.4)))}
+    process._prepared = {0: {(0, (9,)): pack_draft(Draft(DraftTree.chain([4, 5]), (0.5, 0.4)))}}
     taken = process._take(0, Budget(1))
     assert taken == Draft(DraftTree.chain([4]), (0.5,))
 

@@ -14,7 +14,6 @@ from crossdraft.bench.environment import peak_rss_of
 from crossdraft.bench.measure import Contestant, Run
 from crossdraft.bench.peers import Assistant, HFContestant
 from crossdraft.bench.specs import (
-    AHEAD,
     HUGGING_FACE,
     POLICIES,
     check_methods,
@@ -25,6 +24,7 @@ from crossdraft.bench.specs import (
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.spec import renamed
+from crossdraft.engine.ahead import policy_for
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.live import READING
@@ -181,9 +181,8 @@ def ahead_of(name: str, models: Models, cores: Cores | None) -> str:
     """
     if name in POLICIES:
         return POLICIES[name]
-    other_device = models.draft_device not in (None, models.device)
-    apart = other_device or (cores is not None and not cores.shared)
-    return AHEAD if apart else "off"
+    own_cores = cores is not None and not cores.shared
+    return policy_for(models.device, models.draft_device, own_cores=own_cores)
 
 
 def _hf(name: str, plain: Target, models: Models) -> Contestant:

@@ -8,7 +8,8 @@ from typing import Any
 
 from crossdraft.bench.contestants import Models
 from crossdraft.bench.cores import Cores
-from crossdraft.bench.specs import AHEAD, POLICIES, spec_of
+from crossdraft.bench.specs import POLICIES, spec_of
+from crossdraft.engine.ahead import BEST
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
@@ -98,7 +99,7 @@ def open_ways(
         @cache
         def process(spec: str) -> Placement:
             draft_cores = None if cores is None else cores.draft
-            return opened(Process(models.factory(spec, target), draft_cores, ahead=POLICIES.get(spec, AHEAD)))
+            return opened(Process(models.factory(spec, target), draft_cores, ahead=POLICIES.get(spec, BEST)))
 
         @cache
         def drafter(spec: str) -> Drafter[Any]:

@@ -7,6 +7,7 @@ that fails costs rows, so after a failure guesses are short until they come true
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 LONGEST, SHORTEST = 16, 2  # tokens of a guess
 MOST = 256  # tokens of older texts that are kept
@@ -53,5 +54,6 @@ class OldText:
         here = min(self.at + 1, len(text))
         if len(last) < GRAM:
             return here
-        places = [end for end in range(GRAM, len(text) + 1) if text[end - GRAM : end] == last]
-        return next((end for end in places if end >= here), places[-1] if places else here)
+        further = range(max(GRAM, here), len(text) + 1)
+        nearer = range(min(here, len(text) + 1) - 1, GRAM - 1, -1)
+        return next((end for end in chain(further, nearer) if text[end - GRAM : end] == last), here)

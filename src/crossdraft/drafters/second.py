@@ -54,9 +54,9 @@ def spread(slots: Sequence[Slot], nodes: int, words: int = WORDS, ends: Collecti
     >>> draft.tree.tokens, draft.tree.parents, draft.reach
     ((1, 2, 7), (-1, 0, -1), (0.6, 0.54, 0.4))
     """
-    tokens: list[int] = []
     parents: list[int] = []
     reach: list[float] = []
+    texts: list[tuple[int, ...]] = []  # down to each node, itself included
     passed: list[_Leaf] = []
     leaves: list[_Leaf] = []  # what may be added next, best first
 
@@ -67,20 +67,22 @@ def spread(slots: Sequence[Slot], nodes: int, words: int = WORDS, ends: Collecti
                 heapq.heappush(leaves, (-worth * share, place, rank, parent, word, written and rank == 0))
 
     offer(ROOT, 1.0, 0, True)
-    while leaves and len(tokens) < nodes:
+    while leaves and len(texts) < nodes:
         leaf = heapq.heappop(leaves)
         chance, place, rank, parent, word, written = leaf
         if rank >= words:
             passed.append(leaf)
             continue
-        tokens.append(word)
+        texts.append((*(() if parent == ROOT else texts[parent]), word))
         parents.append(parent)
         reach.append(-chance)
         if word not in ends:
-            offer(len(tokens) - 1, -chance, place + 1, written)
-    tree = DraftTree(tuple(tokens), tuple(parents))
-    likely = heapq.nsmallest(FORESEEN, [*passed, *leaves])
-    outcomes = (Outcome((*tree.path_tokens(leaf[3]), leaf[4]), -leaf[0]) for leaf in likely)
+            offer(len(texts) - 1, -chance, place + 1, written)
+    tree = DraftTree(tuple(text[-1] for text in texts), tuple(parents))
+    outcomes = (
+        Outcome((*(() if parent == ROOT else texts[parent]), word), -chance)
+        for chance, _, _, parent, word, _ in heapq.nsmallest(FORESEEN, [*passed, *leaves])
+    )
     return Draft(tree, tuple(reach), outcomes=tuple(outcomes))
 
 

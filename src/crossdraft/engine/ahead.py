@@ -61,6 +61,17 @@ POLICIES = {
     "pearl": Policy(miss=0),
     "ssd": Policy(rejections=True, miss=8),
 }
+BEST = "ssd"  # where the drafter has a place of its own
+
+
+def policy_for(device: str | None, draft_device: str | None, *, own_cores: bool) -> str:
+    """The policy of a drafter on these devices: where it shares the target's device or cores, it would only slow it.
+
+    Args:
+        device, draft_device: of the target and of the drafter; `None` = the same.
+        own_cores: on a CPU, whether they share no core.
+    """
+    return BEST if own_cores or draft_device not in (None, device) else "off"
 
 
 @dataclass
@@ -145,10 +156,10 @@ class Ahead(Inline[State]):
         """Prepare for everything being accepted; return the other outcomes to prepare, likeliest last."""
         start = time.perf_counter()
         fork = self.drafter.fork([self._state(ticket)])[0]
-        said = _spine_tokens(prospect.draft.tree)
+        said = prospect.draft.tree.spine_tokens
         # The verdict will bring one token more than the draft has: it takes the drafter's own next one.
         longer = self.drafter.propose([fork], [Budget(len(prospect.draft.tree) + 1, stop=stop)])[0].tree
-        text = _spine_tokens(longer)
+        text = longer.spine_tokens
         if len(text) > len(said) and text[: len(said)] == said:
             tokens = text[: len(said) + 1]
             self.drafter.commit([fork], [Committed(tuple(longer.follow(said)), tokens)])
@@ -188,16 +199,16 @@ class Ahead(Inline[State]):
         if before is None:
             return False
         fork, draft = before.prepared.get(verdict.tokens, (None, NOTHING))
-        said, count = _spine_tokens(before.draft.tree), len(verdict.tokens)
+        said, count = before.draft.tree.spine_tokens, len(verdict.tokens)
         # Where the target judged a part only of what was drafted, the rest of it may be what follows.
         kept = len(said) - count if said[:count] == verdict.tokens else 0
         ready = kept if fork is None else len(draft.tree.spine)
         self._prospects[ticket] = _Prospect(
             NOTHING,
             before.nodes,
-            ready,
-            fork is not None or kept > 0,
-            False,
+            ready=ready,
+            foreseen=fork is not None or kept > 0,
+            judged=False,
             offered=draft,
             round=before.round + 1,
         )
@@ -221,7 +232,3 @@ def _until(budget: Budget, enough: int) -> Budget:
         written += 1
 
     return replace(budget, stop=lambda: written >= enough or budget.stopped, on_token=on_token)
-
-
-def _spine_tokens(tree: DraftTree) -> tuple[int, ...]:
-    return tuple(tree.tokens[node] for node in tree.spine)

@@ -29,8 +29,10 @@ from crossdraft.engine.wire import unpack_draft
 from crossdraft.errors import CrossdraftError
 
 LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
-Outcome = tuple[int, int, tuple[int, ...]]  # ticket, verdicts before, the tokens that this one would emit
-Reply = tuple[str, tuple[Any, list[Span], Any]]  # kind, (serial or outcome, the worker's spans, body)
+Turn = tuple[int, tuple[int, ...]]  # a verdict: how many came before it, the tokens that it emits
+Reply = tuple[
+    str, tuple[Any, list[Span], Any]
+]  # kind, (serial, or ticket and turn; the worker's spans; body)
 
 
 class Process:
@@ -62,10 +64,8 @@ class Process:
         self.grace_s = grace_s
         self._incoming: SimpleQueue[Reply | None] = SimpleQueue()
         self._replies: dict[int, tuple[str, Any]] = {}  # arrived, not fetched yet; by the question's serial
-        self._prepared: dict[Outcome, Any] = {}  # drafts for what a verdict may be
-        self._verdicts: dict[
-            int, tuple[int, tuple[int, ...]]
-        ] = {}  # ticket -> how many; the last one's tokens
+        self._prepared: dict[int, dict[Turn, Any]] = {}  # ticket -> drafts for what a verdict may be
+        self._verdicts: dict[int, Turn] = {}  # ticket -> the last one
         self._reading: dict[int, tuple[int, float]] = {}  # ticket -> serial and time of its `start`
         self._spans: list[Span] = []
         self._on_token: OnToken | None = None
@@ -138,9 +138,8 @@ class Process:
         with suppress(Empty):
             while True:
                 self._sort(self._incoming.get_nowait())
-        before, tokens = self._verdicts.get(ticket, (0, ()))
-        packed = self._prepared.get((ticket, before - 1, tokens))
-        self._prepared = {key: value for key, value in self._prepared.items() if key[0] != ticket}
+        prepared = self._prepared.pop(ticket, {})
+        packed = prepared.get(self._verdicts[ticket]) if ticket in self._verdicts else None
         if packed is None:
             return None
         draft = unpack_draft(packed)
@@ -150,7 +149,8 @@ class Process:
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
         for ticket, verdict in zip(tickets, verdicts, strict=True):
-            self._verdicts[ticket] = self._verdicts.get(ticket, (0, ()))[0] + 1, verdict.tokens
+            before, _ = self._verdicts.get(ticket, (-1, ()))
+            self._verdicts[ticket] = before + 1, verdict.tokens
         told = zip(tickets, verdicts, strict=True)
         self._send(("commit", [(ticket, v.path, v.tokens, v.probe_top) for ticket, v in told]))
 
@@ -161,6 +161,7 @@ class Process:
             self._reading.pop(ticket, None)
             self._refused.pop(ticket, None)
             self._verdicts.pop(ticket, None)
+            self._prepared.pop(ticket, None)
         self._send(("end", known))
 
     def drain(self) -> list[Span]:
@@ -189,6 +190,7 @@ class Process:
             del self._reading[ticket]
             raise
         del self._reading[ticket]
+        self._prepared.pop(ticket, None)  # whatever came before was for another request of that number
         return draft
 
     def _ask(self, kind: str, value: object) -> int:
@@ -232,8 +234,9 @@ class Process:
         kind, (key, spans, body) = message
         self._spans.extend(spans)
         if kind == "prepared":
-            if key[0] in self._tickets:
-                self._prepared[key] = body
+            ticket, turn = key
+            if ticket in self._tickets:
+                self._prepared.setdefault(ticket, {})[turn] = body
         else:
             self._replies[key] = (kind, body)
 

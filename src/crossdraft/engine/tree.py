@@ -169,6 +169,11 @@ class DraftTree:
             path.append(below[0])
         return path
 
+    @property
+    def spine_tokens(self) -> tuple[int, ...]:
+        """Tokens along `spine`."""
+        return tuple(self.tokens[node] for node in self.spine)
+
     @cached_property
     def _children(self) -> list[list[int]]:
         children: list[list[int]] = [[] for _ in range(len(self) + 1)]

@@ -40,7 +40,7 @@ def serve(connection: Connection, threads: int | None) -> None:
         drafter = pickle.loads(factory)()  # noqa: S301
 
         def push(ticket: int, turn: int, tokens: tuple[int, ...], draft: Draft) -> None:
-            connection.send(("prepared", ((ticket, turn, tokens), inner.drain(), pack_draft(draft))))
+            connection.send(("prepared", ((ticket, (turn, tokens)), inner.drain(), pack_draft(draft))))
 
         inner = Ahead(drafter, POLICIES[policy], push)
     except CrossdraftError as error:

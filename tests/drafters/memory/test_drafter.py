@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from crossdraft.drafters.memory.drafter import MemoryDrafter, main_path, scope_of
+from crossdraft.drafters.memory.drafter import MemoryDrafter, scope_of
 from crossdraft.drafters.memory.shelf import Shelf
 from crossdraft.engine.drafter import Budget, Committed
 from crossdraft.engine.request import Request
@@ -69,7 +69,6 @@ def test_faint_paths_are_not_drafted():
 
 
 def test_the_main_path_is_told():
-    assert main_path((5, 6, 7, 8), (-1, -1, 0, 2)) == [5, 7, 8]
     drafter, seen = MemoryDrafter(), []
     answer(drafter, QUESTION, [1, 2, 3])
     drafter.propose(drafter.begin([QUESTION]), [Budget(8, on_token=seen.append)])

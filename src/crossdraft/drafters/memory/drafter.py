@@ -7,9 +7,10 @@ needs no model and no training, costs well under a millisecond a round, and grow
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from crossdraft.drafters.fork import fork_of
 from crossdraft.drafters.memory.shelf import Shelf
 from crossdraft.drafters.memory.store import START, Scope
 from crossdraft.drafters.memory.vote import foresee
@@ -50,7 +51,7 @@ class MemoryDrafter:
             state.written += verdict.tokens
 
     def fork(self, states: Sequence[Recollection]) -> list[Recollection]:
-        return [replace(state, written=[*state.written]) for state in states]
+        return [fork_of(state) for state in states]
 
     def end(self, states: Sequence[Recollection]) -> None:
         for state in states:
@@ -62,20 +63,11 @@ class MemoryDrafter:
             return Draft(DraftTree.empty())
         store = self.shelf.store(state.namespace)
         grown = foresee(store, state.scope, state.written, budget.nodes, budget.min_confidence)
+        tree = DraftTree(grown.tokens, grown.parents)
         if budget.on_token is not None:
-            for token in main_path(grown.tokens, grown.parents):
+            for token in tree.spine_tokens:
                 budget.on_token(token)
-        return Draft(DraftTree(grown.tokens, grown.parents), grown.reach)
-
-
-def main_path(tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
-    """The path of first children: with nodes best first, the likeliest text."""
-    path, at = [], -1
-    for node, parent in enumerate(parents):
-        if parent == at:
-            path.append(tokens[node])
-            at = node
-    return path
+        return Draft(tree, grown.reach)
 
 
 def scope_of(request: Request) -> Scope:
