@@ -96,6 +96,12 @@ def test_whoever_proves_wrong_counts_for_less():
 def test_what_cannot_be_joined():
     with pytest.raises(CrossdraftError, match="two drafters"):
         UnionDrafter([MemoryDrafter()])
-    with pytest.raises(CrossdraftError, match="hidden layers"):
-        all_needs([Needs(hidden_layers=(1,)), Needs(hidden_layers=(2,))])
-    assert all_needs([Needs(hidden_layers=(1,)), Needs(video=True)]) == Needs(hidden_layers=(1,), video=True)
+
+
+def test_a_union_needs_what_any_part_needs():
+    parts = [
+        Needs(hidden_layers=(3, 1), logits=True),
+        Needs(hidden_layers=(2, 3), visual_layers=(0,)),
+        Needs(video=True),
+    ]
+    assert all_needs(parts) == Needs((1, 2, 3), visual_layers=(0,), logits=True, video=True)

@@ -145,15 +145,36 @@ def test_trees_are_verified_node_by_node(target, alone):
     assert answer.pieces[0].tokens == (first, second)
 
 
-def test_a_coupled_drafter_gets_the_prompts_features_first(target, alone):
-    drafter = Scripted([], needs=Needs(hidden_layers=(-1,)))
+@pytest.mark.parametrize("nodes", [0, 4])
+@torch.inference_mode()
+def test_a_coupled_drafter_is_told_what_the_target_saw_and_said(target, alone, nodes):
+    """The prompt's last piece, then the root and the accepted nodes of a tree whose right path is not in front."""
+    needs = Needs(hidden_layers=(1, -1), visual_layers=(0, 3), logits=True)
+    one, two, three = alone[0][:3]
+    trees = [DraftTree((one + 1, one, two, three), (-1, -1, 1, 2))] if nodes else []
+    drafter = Scripted(trees, needs=needs)
     decoder(target, drafter, adaptive=False).generate([REQUESTS[0]])
-    prompt = target.prepare(REQUESTS[0])
-    assert drafter.told[0].hidden[0].shape == (len(prompt), 64)
-    assert all(told.hidden[0].shape == (1, 64) for told in drafter.told[1:])
-    with torch.inference_mode():
-        logits = target.model.lm_head(drafter.told[1].hidden[0][-1])
-    assert int(logits.argmax()) == alone[0][1]
+    prompt, told = target.prepare(REQUESTS[0]), drafter.told
+    text = prompt.input_ids.tolist() + list(alone[0])
+    states = full_states(target, prompt, text)
+    ids = (*told[0].prompt.visual_tokens, *told[0].prompt.tokens)
+    assert ids == tuple(prompt.input_ids.tolist())
+    first = len(told[0].prompt.visual_tokens)
+    assert told[0].prompt.visual_tokens[-1] in target.traits.visual_ids
+    for layer in (0, 3):
+        assert torch.allclose(told[0].prompt.visual[layer], states[layer][:first], atol=1e-9)
+    for layer in (1, -1):
+        fed = torch.cat([verdict.hidden[layer] for verdict in told])
+        assert torch.allclose(fed, states[layer][first : first + len(fed)], atol=1e-9)
+    said = torch.cat([verdict.logits for verdict in told]).argmax(-1)
+    assert said.tolist() == list(alone[0])
+    assert all(verdict.prompt is None for verdict in told[1:])
+
+
+def full_states(target, prompt, text):
+    """Hidden states of one plain pass over prompt and answer."""
+    out = target.model(input_ids=torch.tensor([text]), **prompt.features, output_hidden_states=True)
+    return [states[0] for states in out.hidden_states]
 
 
 def test_requests_join_and_leave_between_rounds(target, kin, alone):

@@ -7,7 +7,7 @@ Ids that stand for "some token, not known yet" are probed behind the root and be
 
 Wherever the draft turns out to end, the ids behind that node have read the next draft, so that every pass verifies one
 draft and makes another. An untrained target says little behind such ids: they are worth it once they are trained. They
-are ids, hence rows of the target's embedding table; embeddings of the drafter's own cannot be probed.
+are ids, hence rows of the target's embedding table; `pass_` has embeddings of its own.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class AheadDrafter:
             if budget.on_token is not None:
                 for token in tree.tokens:
                     budget.on_token(token)
-            drafts.append(Draft(tree, probes=ids_behind_all(self.ids, len(tree))))
+            drafts.append(Draft(tree, probes=self.probes(len(tree))))
         return drafts
 
     def commit(self, states: Sequence[Ahead], verdicts: Sequence[Committed]) -> None:
@@ -59,6 +59,10 @@ class AheadDrafter:
             said = [top[0] for top in verdict.probe_top[end : end + len(self.ids)]]
             stop = next((i for i, token in enumerate(said) if token in self.banned), len(said))
             state.tokens = tuple(said[:stop])
+
+    def probes(self, nodes: int) -> Probes:
+        """What is asked about behind a chain of so many nodes."""
+        return ids_behind_all(self.ids, nodes)
 
     def fork(self, states: Sequence[Ahead]) -> list[Ahead]:
         return [fork_of(state) for state in states]

@@ -5,7 +5,8 @@ target does, with its own prompt, encoder, cache and positions; the only thing t
 
 Where the target overrules a word, most of what was written behind it usually still holds. So the drafter does not
 write it again word by word: it reads the old text behind the new word in one pass, and keeps it as far as it would say
-the same now. What it proposes is what word-by-word drafting proposes; only the passes are fewer.
+the same now. What it proposes is what word-by-word drafting proposes; only the passes are fewer. Subclasses may guess
+from elsewhere (`_guess`): the text stays the same.
 """
 
 import math
@@ -22,7 +23,7 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp
-from crossdraft.engine.target import Chunk, Prompt, Target
+from crossdraft.engine.target import Chunk, Prompt, Target, TargetOut
 from crossdraft.engine.tree import DraftTree
 
 
@@ -32,7 +33,7 @@ class Writing:
 
     `tail` is what the drafter wrote behind the committed tokens and nobody has judged yet: when the target agrees
     with a prefix of it, the rest is the next proposal, for free. `old` is what was overruled: the best guess at what
-    comes next.
+    comes next, and `quoted` counts the tokens of the last guess that stood in it.
     """
 
     sampling: Sampling
@@ -45,6 +46,9 @@ class Writing:
     fed: list[int] = field(default_factory=list)  # answer tokens in the cache
     slots: list[Slot] = field(default_factory=list)  # the tail's words, and what might stand there instead
     old: OldText = field(default_factory=OldText)
+    quoted: int = 0
+    # Where subclasses guess from them, [h] each: of the prompt's last token, of each of `fed`; what is behind is void.
+    features: list[Tensor] = field(default_factory=list)
     dists: list[Tensor] = field(default_factory=list)  # [V] each, the tail's, when sampling
 
     @property
@@ -69,6 +73,8 @@ class IndependentDrafter:
         words: words of a place that may become nodes: 1 = chains, more = trees with second guesses where it doubts
             (greedy answers only); see `second`.
     """
+
+    capture: tuple[int, ...] = ()  # the layer whose features a subclass guesses from
 
     def __init__(
         self, model: Target, banned: Sequence[int] = (), *, sees: bool = False, words: int = 1
@@ -98,9 +104,10 @@ class IndependentDrafter:
         """Nothing to free but the states themselves."""
 
     def _begin(self, request: Request) -> Writing:
-        prompt, cache, rows = read_prompt(self.model, request, request.max_new_tokens)
-        generator = own_chances(self.model, request)
-        return Writing(request.sampling, cache, len(prompt), prompt.input_ids.tolist(), generator, rows)
+        prompt, cache, out = read_whole(self.model, request, request.max_new_tokens, self.capture)
+        generator, ids = own_chances(self.model, request), prompt.input_ids.tolist()
+        features = [layer[-1] for layer in out.hidden[0]]
+        return Writing(request.sampling, cache, len(prompt), ids, generator, out.logits[0], features=features)
 
     def _propose(self, state: Writing, budget: Budget) -> Draft:
         """Continue the tail until the budget, the end of the answer, or the stop signal."""
@@ -137,7 +144,8 @@ class IndependentDrafter:
         kept = len(new) - 1  # all but the last came true, hence are in the cache
         state.cache.keep(0, range(kept))
         state.fed += guess[:kept]
-        state.old = state.old.told(len(guess), kept)
+        quoted = min(len(guess), state.quoted)
+        state.old = state.old.told(quoted, min(kept, quoted))
         state.rows = state.rows[kept:]
         return new
 
@@ -147,10 +155,19 @@ class IndependentDrafter:
         missing = written[len(state.fed) :]
         if not missing:
             return []
-        state.old, guess = state.old.guess(written, min(most, self.room(state)))
+        guess = self._guess(state, written, min(most, self.room(state)))
         chunk, chain = Chunk(torch.tensor(missing)), DraftTree.chain(guess)
-        state.rows = self.model.extend(state.cache, slice(0, 1), [chunk], [chain]).logits[0]
+        out = self.model.extend(state.cache, slice(0, 1), [chunk], [chain], self.capture)
+        for layer in out.hidden[0]:
+            state.features[1 + len(state.fed) :] = layer
+        state.rows = out.logits[0]
         state.fed = written
+        return guess
+
+    def _guess(self, state: Writing, written: Sequence[int], most: int) -> list[int]:
+        """What may follow everything `written`, at most `most` tokens; of these `state.fed` have been read."""
+        state.old, guess = state.old.guess(written, most)
+        state.quoted = len(guess)
         return guess
 
     def _choose(self, state: Writing, logits: Tensor) -> int:
@@ -204,13 +221,22 @@ def mute(model: Target, banned: Sequence[int]) -> Tensor:
 
 def read_prompt(model: Target, request: Request, spare: int) -> tuple[Prompt, KVCache, Tensor]:
     """The drafter's own prefill: the prompt, a cache with room for `spare` more tokens, and [1, V] logits behind it."""
+    prompt, cache, out = read_whole(model, request, spare)
+    return prompt, cache, out.logits[0]
+
+
+def read_whole(
+    model: Target, request: Request, spare: int, capture: Sequence[int] = ()
+) -> tuple[Prompt, KVCache, TargetOut]:
+    """As `read_prompt`, with all that came of the prompt's last piece."""
     prompt = model.prepare(request)
     pieces, offset = model.chunks(prompt, model.encode(prompt))
     cache = model.new_cache(capacity=len(prompt) + spare)
     row = cache.add_row(cache.capacity)
     cache.offsets[row] = offset
-    outs = [model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()]) for piece in pieces]
-    return prompt, cache, outs[-1].logits[0]
+    for piece in pieces[:-1]:
+        model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()])
+    return prompt, cache, model.extend(cache, slice(0, 1), pieces[-1:], [DraftTree.empty()], capture)
 
 
 def own_chances(model: Target, request: Request) -> torch.Generator:

@@ -18,11 +18,11 @@ from torch.nn import functional as F
 
 from crossdraft.drafters.independent import IndependentDrafter, Writing
 from crossdraft.drafters.second import Slot
-from crossdraft.drafters.streams import apart
 from crossdraft.engine.accept import as_wide
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import sample_one, warp
+from crossdraft.engine.streams import apart
 from crossdraft.engine.target import Chunk
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError

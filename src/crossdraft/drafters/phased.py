@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crossdraft.drafters.streams import apart
 from crossdraft.drafters.union import all_needs
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter
 from crossdraft.engine.request import Request
+from crossdraft.engine.streams import apart
 
 
 @dataclass(eq=False)

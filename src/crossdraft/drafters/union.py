@@ -5,16 +5,16 @@ drawn must not be dropped because of its value, so the budget is divided beforeh
 own law, and acceptance stays exact (see `DraftTree.union`).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
 from crossdraft.drafters.mixture import Reputation, conditional, learn, mixed
 from crossdraft.drafters.second import slots_of, spread
-from crossdraft.drafters.streams import apart
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.request import Request
+from crossdraft.engine.streams import apart
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -137,18 +137,16 @@ def prober_of(drafts: Sequence[Draft]) -> int | None:
 
 
 def all_needs(needs: Sequence[Needs]) -> Needs:
-    """Whatever any of them needs.
-
-    Raises:
-        CrossdraftError: they ask for hidden layers, of which each would have to be given its own.
-    """
-    layers = {need.hidden_layers for need in needs if need.hidden_layers}
-    if len(layers) > 1:
-        raise CrossdraftError("Drafters that read different hidden layers cannot be joined.")
+    """Whatever any of them needs."""
     return Needs(
-        hidden_layers=next(iter(layers), ()),
+        hidden_layers=_all_layers(need.hidden_layers for need in needs),
+        visual_layers=_all_layers(need.visual_layers for need in needs),
         logits=any(need.logits for need in needs),
         video=any(need.video for need in needs),
         probes=max((need.probes for need in needs), default=0),
         remembers=any(need.remembers for need in needs),
     )
+
+
+def _all_layers(layers: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(sorted({layer for some in layers for layer in some}))

@@ -99,10 +99,20 @@ class KVCache(Cache):
             raise CrossdraftError(
                 f"All {self.max_rows} cache rows are in use; finish a request before adding one."
             )
-        self._reserve(capacity)
+        self.reserve(capacity)
         self.lengths.append(0)
         self.offsets.append(0)
         return self.rows - 1
+
+    def reserve(self, capacity: int) -> None:
+        """Grow every row to `capacity`, keeping what is committed."""
+        if capacity <= self.capacity:
+            return
+        self.capacity = -(-capacity // GROW) * GROW
+        filled = max(self.lengths, default=0)
+        for layer in self._stores:
+            if layer.is_initialized:
+                layer.take(layer.keys, layer.values, filled)
 
     def copy(self) -> "KVCache":
         """A cache of its own that holds the same; what the last pass wrote and nobody has committed, too."""
@@ -168,6 +178,11 @@ class KVCache(Cache):
                     store[row, :, start : start + count] = store[row].index_select(1, source)
         self.lengths[row] += count
 
+    def first(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        """The first `count` keys and values of a layer in the window's rows, for passes that add none to it."""
+        rows, store = self.window[0], self._stores[layer]
+        return store.keys[rows, :, :count], store.values[rows, :, :count]
+
     def _device(self) -> torch.device | None:
         return self._stores[0].keys.device if self._stores[0].is_initialized else None
 
@@ -176,13 +191,3 @@ class KVCache(Cache):
             if layer.is_initialized:
                 layer.keys[target, :, :length] = layer.keys[source, :, :length]
                 layer.values[target, :, :length] = layer.values[source, :, :length]
-
-    def _reserve(self, capacity: int) -> None:
-        """Grow every row to `capacity`, keeping what is committed."""
-        if capacity <= self.capacity:
-            return
-        self.capacity = -(-capacity // GROW) * GROW
-        filled = max(self.lengths, default=0)
-        for layer in self._stores:
-            if layer.is_initialized:
-                layer.take(layer.keys, layer.values, filled)

@@ -15,7 +15,7 @@ from torch import Tensor
 from crossdraft.engine.accept import Verdict
 from crossdraft.engine.budgets import Budgets
 from crossdraft.engine.cost import CostModel
-from crossdraft.engine.drafter import Committed, Draft
+from crossdraft.engine.drafter import Committed, Draft, Needs, PromptFeatures
 from crossdraft.engine.live import Live, readable
 from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken, Placement
 from crossdraft.engine.probes import Probes
@@ -30,6 +30,7 @@ from crossdraft.errors import CrossdraftError
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 16  # longest draft of a later round
 STILL_READING = "The drafter was still reading when the answer was complete; nothing was drafted."
+NO_NEEDS = Needs()
 OnPiece = Callable[[Piece], None]
 Result = TypeVar("Result")
 
@@ -167,7 +168,8 @@ class Decoder:
             self.cache.offsets[row] = offset
             with live.timeline.span("target", "prefill", len(prompt)):
                 outs = [
-                    self._extend(slice(row, row + 1), [piece], [DraftTree.empty()]) for piece in pieces[:-1]
+                    self._extend(slice(row, row + 1), [piece], [DraftTree.empty()], self.needs.visual_layers)
+                    for piece in pieces[:-1]
                 ]
         finally:  # whatever happens, the drafter must not be left writing
             draft = self._guard([live], lambda drafter: drafter.collect(live.ticket), answering=False)
@@ -176,13 +178,16 @@ class Decoder:
         draft = self._fit(live, draft.cut(self.budgets.trim(draft, live, hidden=True)))
         until = time.perf_counter()
         with live.timeline.span("target", "ride-along", len(pieces[-1].tokens) + len(draft.fed)):
-            outs.append(self._extend(slice(row, row + 1), pieces[-1:], [draft.fed]))
-        self.cost.ride.add(len(pieces[-1].tokens) + len(draft.fed), outs[-1].seconds)
+            out = self._extend(
+                slice(row, row + 1), pieces[-1:], [draft.fed], self.needs.hidden_layers, [draft.tail]
+            )
+        self.cost.ride.add(len(pieces[-1].tokens) + len(draft.fed), out.seconds)
         live.count_reading(until)
-        live.stats.add_time("ride-along", outs[-1].seconds)
+        live.stats.add_time("ride-along", out.seconds)
         self.budgets.saw_reading(live, until)
-        layers = tuple(torch.cat(parts) for parts in zip(*(out.hidden[0] for out in outs), strict=True))
-        self._commit([live], [draft], outs[-1].logits, [layers], [len(prompt)], Origin.HIDDEN)
+        if not self.needs.nothing:
+            live.prompt = _features(pieces, outs, self.needs.visual_layers)
+        self._commit([live], [draft], out, [len(pieces[-1].tokens)], Origin.HIDDEN)
 
     def _round(self, lives: list[Live]) -> None:
         """Propose → verify → commit → emit, for all live requests in one target pass."""
@@ -191,9 +196,10 @@ class Decoder:
         fed = [draft.fed for draft in drafts]
         drafted = time.perf_counter()
         chunks = [Chunk(torch.tensor([live.root])) for live in lives]
-        out = self._extend(slice(0, len(lives)), chunks, fed)
+        tails = [draft.tail for draft in drafts]
+        out = self._extend(slice(0, len(lives)), chunks, fed, self.needs.hidden_layers, tails)
         verified = time.perf_counter()
-        self._commit(lives, drafts, out.logits, out.hidden, [1] * len(lives), Origin.DRAFTED)
+        self._commit(lives, drafts, out, [1] * len(lives), Origin.DRAFTED)
         end = time.perf_counter()
         self.cost.passes(len(lives)).add(1 + max(len(tree) for tree in fed), out.seconds / len(lives))
         for live, tree in zip(lives, fed, strict=True):
@@ -228,16 +234,26 @@ class Decoder:
                 )
         return [fitted.get(live.ticket, NOTHING) for live in lives]
 
-    def _extend(self, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree]) -> TargetOut:
-        capture = self.drafter.needs.hidden_layers if self.drafter is not None else ()
-        return self.target.extend(self.cache, rows, chunks, trees, capture)
+    @property
+    def needs(self) -> Needs:
+        """What the drafter consumes; nothing once it is lost."""
+        return self.drafter.needs if self.drafter is not None else NO_NEEDS
+
+    def _extend(
+        self,
+        rows: slice,
+        chunks: Sequence[Chunk],
+        trees: Sequence[DraftTree],
+        capture: Sequence[int],
+        tails: Sequence[Tensor | None] = (),
+    ) -> TargetOut:
+        return self.target.extend(self.cache, rows, chunks, trees, capture, tails)
 
     def _commit(
         self,
         lives: Sequence[Live],
         drafts: Sequence[Draft],
-        logits: Sequence[Tensor],
-        hidden: Sequence[tuple[Tensor, ...]],
+        out: TargetOut,
         roots: Sequence[int],
         origin: Origin,
     ) -> None:
@@ -246,7 +262,9 @@ class Decoder:
         `roots[i]` counts the tokens in front of row i's tree, so that node j's feature stands at `roots[i] + j`.
         """
         verdicts: dict[int, Committed] = {}
-        for live, draft, scores, layers, root in zip(lives, drafts, logits, hidden, roots, strict=True):
+        for live, draft, scores, layers, root in zip(
+            lives, drafts, out.logits, out.hidden, roots, strict=True
+        ):
             tree = draft.tree
             rows, behind = scores[: 1 + len(tree)], scores[1 + len(tree) :]
             verdict = self._judge(live, tree, rows)
@@ -259,13 +277,30 @@ class Decoder:
             live.emit(tokens, rows, (-1, *path), origin, self.target, self._tell)
             if live.speculating:  # of a finished answer too: a drafter may remember it
                 emitted = tuple(live.tokens[before:])
-                path = path[: len(emitted)]
-                wanted = [*range(root), *(root + node for node in path)]
-                told = Committed(path, emitted, tuple(layer[wanted] for layer in layers))
+                told = self._told(path[: len(emitted)], emitted, rows, layers, root, live)
                 verdicts[live.ticket] = told if draft.probes is None else answered(told, draft.probes, behind)
         if verdicts:
             informed = [live for live in lives if live.ticket in verdicts]
             self._guard(informed, lambda drafter: drafter.commit(list(verdicts), list(verdicts.values())))
+
+    def _told(
+        self,
+        path: tuple[int, ...],
+        emitted: tuple[int, ...],
+        rows: Tensor,
+        layers: Sequence[Tensor],
+        root: int,
+        live: Live,
+    ) -> Committed:
+        """What a drafter hears of a verdict: `rows` [1 + n, V] and `layers` [root + n, h] are of the whole tree."""
+        needs, nodes = self.needs, torch.tensor(path, dtype=torch.long, device=rows.device)
+        hidden = {
+            layer: torch.cat((states[:root], states[root + nodes]))
+            for layer, states in zip(needs.hidden_layers, layers, strict=True)
+        }
+        logits = torch.cat((rows[:1], rows[1 + nodes])) if needs.logits else None
+        prompt, live.prompt = live.prompt, None
+        return Committed(path, emitted, hidden, prompt, logits)
 
     def _judge(self, live: Live, tree: DraftTree, logits: Tensor) -> Verdict:
         warped = warp_tree(logits, tree, live.context, live.request.sampling)
@@ -360,6 +395,14 @@ class Decoder:
     def _tell(self, piece: Piece) -> None:
         if self.on_piece is not None:
             self.on_piece(piece)
+
+
+def _features(pieces: Sequence[Chunk], outs: Sequence[TargetOut], layers: Sequence[int]) -> PromptFeatures:
+    """The prompt for drafters that look into it: its last piece, and what the target made of those in front."""
+    in_front = [token for piece in pieces[:-1] for token in piece.tokens.tolist()]
+    states = zip(*(out.hidden[0] for out in outs), strict=True) if layers else ()
+    visual = {layer: torch.cat(parts) for layer, parts in zip(layers, states, strict=False)}
+    return PromptFeatures(tuple(pieces[-1].tokens.tolist()), tuple(in_front), visual)
 
 
 def answered(verdict: Committed, probes: Probes, logits: Tensor) -> Committed:

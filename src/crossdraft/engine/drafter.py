@@ -4,8 +4,8 @@ Every call takes lists, one entry per request, so that a drafter may batch and n
 of the target (`needs` is empty) may `begin` and `propose` while the target's prefill runs: hidden drafting.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, TypeVar
 
@@ -22,7 +22,9 @@ class Needs:
 
     Args:
         hidden_layers: indexes into `hidden_states` (0 = the embeddings, -1 = after the final norm).
-        logits: the target's logits at the accepted positions.
+        visual_layers: of these, what the prompt's first piece, which ends with its last visual token, is wanted of too:
+            without any, the target reads that piece faster.
+        logits: the target's logits at the root and the accepted nodes.
         video: the request's video or prepared inputs, which need not be sent to another process otherwise.
         probes: most probe rows that one draft brings along: the cache keeps room for them.
         remembers: what it learns from one answer it drafts in others. Then none may be judged by the stream of chance
@@ -30,6 +32,7 @@ class Needs:
     """
 
     hidden_layers: tuple[int, ...] = ()
+    visual_layers: tuple[int, ...] = ()
     logits: bool = False
     video: bool = False
     probes: int = 0
@@ -38,7 +41,7 @@ class Needs:
     @property
     def nothing(self) -> bool:
         """True if the drafter is independent of the target, hence may start before it."""
-        return not self.hidden_layers and not self.logits
+        return not (self.hidden_layers or self.visual_layers or self.logits)
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,11 @@ class Draft:
         """What the target's pass is given: the tree, and the probes as if they were further nodes."""
         return self.tree if self.probes is None else self.probes.behind(self.tree)
 
+    @property
+    def tail(self) -> Tensor | None:
+        """[m, h] embeddings that the last m of these are fed as, if they are to be read as anything but their ids."""
+        return None if self.probes is None else self.probes.embeddings
+
     def cut(self, tree: DraftTree) -> "Draft":
         """The draft with `tree`, a part of its own; without its probes if one stood behind a node that is gone."""
         if tree is self.tree:
@@ -110,22 +118,40 @@ class Draft:
 
 
 @dataclass(frozen=True)
+class PromptFeatures:
+    """The prompt as the target read it, for drafters that look into it.
+
+    Args:
+        tokens: [m] ids of the last piece, the text behind the last visual token; the first draft's root is its last.
+        visual_tokens: [N] ids of the piece in front, placeholders where something visual stands.
+        visual: for each visual layer asked for, [N, h] features of that piece.
+    """
+
+    tokens: tuple[int, ...]
+    visual_tokens: tuple[int, ...] = ()
+    visual: Mapping[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Committed:
     """What the target made of a draft.
 
     Args:
         path: accepted nodes of the draft's tree, from the root downwards.
         tokens: tokens that were added to the answer this round: the accepted ones, then the target's own.
-        hidden: for each layer asked for, [m + len(path), h]: features of the root, then of the accepted nodes; at
-            the first commit the whole prompt's (its last token is the root), then of the accepted nodes.
-        logits: [len(path)+1, V] at the same positions, if asked for.
+        hidden: for each layer asked for, features of the root and of the accepted tokens, [len(tokens), h] (one more
+            where the answer was cut short); at the first commit those of the prompt's last piece, [m, h], stand in the
+            root's place.
+        prompt: that prompt, at the first commit of a drafter that asked for features.
+        logits: the target's, [len(tokens), V] at the root and the accepted tokens, if asked for.
         probe_top: [m][top] likeliest ids behind each probe, the likeliest first; empty if none was fed.
         probe_logits: [m, V] behind each probe, where `Probes.top` is 0; `None` if none was fed.
     """
 
     path: tuple[int, ...]
     tokens: tuple[int, ...]
-    hidden: tuple[Tensor, ...] = ()
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)
+    prompt: PromptFeatures | None = None
     logits: Tensor | None = None
     probe_top: tuple[tuple[int, ...], ...] = ()
     probe_logits: Tensor | None = None

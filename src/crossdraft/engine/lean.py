@@ -48,7 +48,13 @@ class LeanText:
         return not any(m._forward_hooks or m._forward_pre_hooks for m in self.skipped)  # noqa: SLF001
 
     def __call__(
-        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache, kept: int
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        cache: KVCache,
+        kept: int,
+        embeds: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         """One pass over [B, n] ids, written behind the cache's window.
 
@@ -57,12 +63,13 @@ class LeanText:
             mask: [B, 1, n, keys], true = may attend; `None` = everything up to itself.
             cache: its window is open.
             kept: how many of the last places need logits.
+            embeds: [B, n, h] what is read in place of the ids.
 
         Returns:
             Logits [B, kept, V], and hidden states as `output_hidden_states` counts them: embeddings, then after each
             layer, the last of them behind the final norm.
         """
-        states = [self.text.embed_tokens(ids)]
+        states = [self.text.embed_tokens(ids) if embeds is None else embeds]
         turn = self._turn(states[0], positions)
         stores = cast("list[Any]", cache.layers)
         bias = None if mask is None else states[0].new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
@@ -71,13 +78,20 @@ class LeanText:
         states[-1] = _norm(self.text.norm, states[-1])
         return self.head(states[-1][:, -kept:]), states
 
-    def fill(self, embeds: Tensor, positions: Tensor, cache: KVCache) -> None:
-        """Write [B, n, h] embeddings into an empty row's window; each sees those before it, and none is answered."""
+    def fill(self, embeds: Tensor, positions: Tensor, cache: KVCache, *, whole: bool = False) -> list[Tensor]:
+        """Write [B, n, h] embeddings into an empty row's window; each sees those before it, and none is answered.
+
+        Returns the hidden states, those of the last layer only if they are wanted: `whole`.
+        """
         turn = self._turn(embeds, positions)
+        states = [embeds]
         *before, (last, store) = zip(self.text.layers, cast("list[Any]", cache.layers), strict=True)
         for layer, own in before:
-            embeds = self._layer(layer, own, embeds, turn, None)
-        self._remember(last.self_attn, store, _norm(last.input_layernorm, embeds), turn)
+            states.append(self._layer(layer, own, states[-1], turn, None))
+        if whole:
+            return [*states, _norm(self.text.norm, self._layer(last, store, states[-1], turn, None))]
+        self._remember(last.self_attn, store, _norm(last.input_layernorm, states[-1]), turn)
+        return states
 
     def _turn(self, stream: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """What queries and keys are rotated by."""

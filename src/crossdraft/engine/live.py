@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Rule
+from crossdraft.engine.drafter import PromptFeatures
 from crossdraft.engine.estimates import Frailty
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
 from crossdraft.engine.stats import Stats
@@ -45,6 +46,7 @@ class Live:
         self.notes: list[str] = []
         self.frailty = Frailty()  # how its drafts have fared
         self.reach: tuple[float, ...] = ()  # the drafter's chances of the nodes that are being judged
+        self.prompt: PromptFeatures | None = None  # for its drafter, until it has been told
 
     @property
     def root(self) -> int:

@@ -10,7 +10,9 @@ ancestors are nodes. They are never accepted and never stay in the cache. Lookah
 and mask tokens are such rows.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
 
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
@@ -21,9 +23,11 @@ class Probes:
     """Tokens to feed behind a draft tree of n nodes.
 
     Args:
-        tokens: [m] ids of the target. Learned look-ahead embeddings must be rows of its embedding table.
+        tokens: [m] ids of the target.
         parents: [m] what each stands behind: -1 the root, 0 … n-1 a node, n + j probe j, which comes before it.
         top: how many of the likeliest ids behind each are wanted; 0 = the whole logits, which stay in this process.
+        embeddings: [m, h] what is fed in place of the ids' own embeddings, which then only keep the places; learned
+            ones are no row of the target's table. They stay in this process.
 
     Raises:
         CrossdraftError: lengths differ, or a parent is none.
@@ -32,12 +36,17 @@ class Probes:
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     top: int = 0
+    embeddings: Tensor | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.parents) or min(self.parents, default=ROOT) < ROOT or self.top < 0:
             raise CrossdraftError(
                 f"Probes need one parent of -1 or more per token, and a top of 0 or more; got {len(self.tokens)} "
                 f"tokens, parents {self.parents}, top {self.top}."
+            )
+        if self.embeddings is not None and len(self.embeddings) != len(self.tokens):
+            raise CrossdraftError(
+                f"{len(self.tokens)} probes need as many embeddings, or none; got {len(self.embeddings)}."
             )
 
     def __len__(self) -> int:

@@ -225,28 +225,31 @@ class Target:
         chunks: Sequence[Chunk],
         trees: Sequence[DraftTree],
         capture: Sequence[int] = (),
+        tails: Sequence[Tensor | None] = (),
     ) -> TargetOut:
         """One pass over each row's chunk and, behind it, its draft tree.
 
         The chunks are committed; of the trees nothing is, until `cache.keep` says which path. Rows may differ in
-        every length. Feature `capture` indexes `hidden_states` (0 = embeddings, last = after the final norm).
+        every length. Feature `capture` indexes `hidden_states` (0 = embeddings, last = after the final norm). `tails`
+        are, row by row, [k, h] embeddings that a tree's last k nodes are read as, whatever their ids say.
         """
         pending = [len(chunk.tokens) for chunk in chunks]
         sizes = [m + len(tree) for m, tree in zip(pending, trees, strict=True)]
         width = max(sizes)
         keys = cache.open_window(rows, width)
         ids, positions = self._inputs(cache, rows, chunks, trees, width)
+        embeds = self._embeds(ids, sizes, tails) if any(tail is not None for tail in tails) else None
         mask = self._mask(cache, rows, chunks, trees, width, keys)
         kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 else width
         start = time.perf_counter()
-        if chunks[0].silent and not capture and self._fill(cache, chunks[0], ids, positions):
+        if chunks[0].silent and (filled := self._fill(cache, chunks[0], ids, positions, capture)) is not None:
             cache.advance(rows.start, pending[0])
             seconds = time.perf_counter() - start
-            return TargetOut([torch.empty(0, self.vocab_size, device=self.device)], [()], seconds)
+            return TargetOut([torch.empty(0, self.vocab_size, device=self.device)], [filled], seconds)
         if self._lean is not None and self._lean.usable and not chunks[0].encoded:
-            scores, states = self._lean(ids, positions, mask, cache, kept)
+            scores, states = self._lean(ids, positions, mask, cache, kept, embeds)
         else:
-            arguments = self._arguments(ids, positions, mask, chunks[0].encoded)
+            arguments = self._arguments(ids, positions, mask, chunks[0].encoded, embeds)
             if capture:
                 arguments["output_hidden_states"] = True
             out = self.model(**arguments, past_key_values=cache, use_cache=True, logits_to_keep=kept)
@@ -262,19 +265,22 @@ class Target:
             hidden.append(tuple(states[layer][row, : m + len(tree)] for layer in capture))
         return TargetOut(logits, hidden, seconds)
 
-    def _fill(self, cache: KVCache, chunk: Chunk, ids: Tensor, positions: Tensor) -> bool:
-        """Read the first piece of a prompt without answering it, if the lean path can."""
+    def _fill(
+        self, cache: KVCache, chunk: Chunk, ids: Tensor, positions: Tensor, capture: Sequence[int]
+    ) -> tuple[Tensor, ...] | None:
+        """Read the first piece of a prompt without answering it; its features, or `None` if the lean path cannot."""
         if self._lean is None or not self._lean.usable or not self.traits.takes_encoded or len(ids) > 1:
-            return False
+            return None
         embeds = self._lean.text.embed_tokens(ids)
         for kind, features in (chunk.encoded or {}).items():
             rows = _rows(features).to(embeds)
             places = ids == self.traits.placeholders.get(kind, -1)
             if int(places.sum()) != len(rows):
-                return False  # the model puts them together in a way of its own
+                return None  # the model puts them together in a way of its own
             embeds[places] = rows
-        self._lean.fill(embeds, positions, cache)
-        return True
+        last = self.text_config.num_hidden_layers
+        states = self._lean.fill(embeds, positions, cache, whole=not {-1, last}.isdisjoint(capture))
+        return tuple(states[layer][0] for layer in capture)
 
     def _inputs(
         self,
@@ -294,14 +300,29 @@ class Target:
             positions.append([*range(start, start + m), *nodes, *padding])
         return torch.tensor(ids, device=self.device), self._position_ids(torch.tensor(positions), chunks)
 
+    def _embeds(self, ids: Tensor, sizes: Sequence[int], tails: Sequence[Tensor | None]) -> Tensor:
+        """[B, width, h] what ids [B, width] are read as; those that end each row's `sizes` may be given."""
+        embeds = self.model.get_input_embeddings()(ids).clone()
+        for row, (size, tail) in enumerate(zip(sizes, tails, strict=True)):
+            if tail is not None:
+                embeds[row, size - len(tail) : size] = tail.to(embeds)
+        return embeds
+
     def _arguments(
-        self, ids: Tensor, positions: Tensor, mask: Tensor | None, encoded: Encoded | None
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        encoded: Encoded | None,
+        embeds: Tensor | None,
     ) -> dict[str, object]:
         """What the model's own forward takes."""
         if mask is not None and self.traits.additive_mask:  # eager attention adds its mask to the scores
             lowest = torch.finfo(self.model.dtype).min
             mask = torch.zeros_like(mask, dtype=self.model.dtype).masked_fill_(~mask, lowest)
         arguments: dict[str, object] = {"input_ids": ids, "position_ids": positions, "attention_mask": mask}
+        if embeds is not None:  # behind text alone: features that replace placeholders need their ids
+            arguments["input_ids"], arguments["inputs_embeds"] = None, embeds
         if encoded and self.traits.takes_encoded:
             arguments["mm_encoder_outputs"] = dict(encoded)
         elif encoded:

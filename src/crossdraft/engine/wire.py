@@ -23,12 +23,17 @@ def pack_draft(draft: Draft) -> PackedDraft:
     """A draft as tuples and one numpy array: torch would pass tensors by shared memory that outlives a crash.
 
     Raises:
-        CrossdraftError: its probes ask for whole logits, which are too large to be sent every round.
+        CrossdraftError: its probes ask for whole logits, which are too large to be sent every round, or are embeddings.
     """
     if draft.probes is not None and not draft.probes.top:
         raise CrossdraftError(
             "This drafter reads whole logits behind its probes, which are not sent to another process; "
             "use the inline placement, or have it ask for the top ids alone."
+        )
+    if draft.tail is not None:
+        raise CrossdraftError(
+            "This drafter has the target read embeddings of its own, which are not sent to another process; use the "
+            "inline placement."
         )
     tree = draft.tree
     dists = None if tree.dists is None else tree.dists.cpu().numpy()

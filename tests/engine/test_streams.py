@@ -5,11 +5,11 @@ import torch
 
 from crossdraft.drafters.phased import PhasedDrafter
 from crossdraft.drafters.pyramid import PyramidDrafter
-from crossdraft.drafters.streams import apart, stirred
 from crossdraft.drafters.union import UnionDrafter
 from crossdraft.engine.drafter import Budget, Committed, Draft
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one
+from crossdraft.engine.streams import apart, stirred
 from crossdraft.engine.tree import DraftTree
 from tests.drafters.test_fork import independent
 from tests.drafters.test_union import Scripted

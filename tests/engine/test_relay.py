@@ -1,0 +1,98 @@
+"""Two placements for one answer: who drafts when, who is told what, and that the answer is the target's own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.memory.drafter import MemoryDrafter
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.placement import Inline
+from crossdraft.engine.relay import Relay
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.tree import DraftTree
+from tests.engine.zoo import ZOO, as_target, noisy
+
+REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 5)]
+
+
+@dataclass
+class Listening:
+    """Proposes one token, and remembers what it was asked and told."""
+
+    token: int
+    needs: Needs = field(default_factory=Needs)
+    begun: list[Request] = field(default_factory=list)
+    asked: int = 0
+    told: list[Committed] = field(default_factory=list)
+    ended: int = 0
+
+    def begin(self, requests: Sequence[Request]) -> list[int]:
+        self.begun += requests
+        return [0] * len(requests)
+
+    def propose(self, states: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        self.asked += len(states)
+        return [Draft(DraftTree.chain([self.token])) for _ in states]
+
+    def commit(self, states: Sequence[int], verdicts: Sequence[Committed]) -> None:
+        self.told += verdicts
+
+    def fork(self, states: Sequence[int]) -> list[int]:
+        return [*states]
+
+    def end(self, states: Sequence[int]) -> None:
+        self.ended += len(states)
+
+
+def relayed(hidden, later) -> Relay:
+    cost = CostModel()
+    return Relay(Inline(hidden, cost, "before"), Inline(later, cost, "before"))
+
+
+@pytest.fixture(scope="module")
+def target():
+    return as_target(*ZOO["video_llava"]())
+
+
+def test_the_first_draft_is_the_hidden_ones_and_all_others_are_the_later_ones(target):
+    alone = Decoder(target).generate([REQUESTS[0]])[0].tokens
+    first, second = Listening(alone[0]), Listening(0)
+    answer = Decoder(target, relayed(first, second), adaptive=False).generate([REQUESTS[0]])[0]
+    assert answer.tokens == alone
+    assert answer.stats.hidden_accepted == 1
+    assert first.asked == 1
+    assert second.asked >= answer.stats.rounds - 2  # the last round may have no room for a draft
+    assert [token for verdict in second.told for token in verdict.tokens] == list(alone)
+    assert second.told[0].path == ()  # the accepted node was the other's
+    assert not first.told  # it has nothing to remember
+    assert (first.ended, second.ended) == (1, 1)
+
+
+def test_a_hidden_one_that_remembers_is_told_the_answer_at_its_end(target):
+    first, second = Listening(0, Needs(remembers=True)), Listening(0)
+    answer = Decoder(target, relayed(first, second), adaptive=False).generate([REQUESTS[0]])[0]
+    assert [verdict.tokens for verdict in first.told] == [answer.tokens]
+
+
+def test_they_draw_from_streams_of_their_own(target):
+    first, second = Listening(0), Listening(0)
+    request = Request("xx", max_new_tokens=6, sampling=Sampling(temperature=1.0, seed=5))
+    Decoder(target, relayed(first, second), adaptive=False).generate([request])
+    assert len({first.begun[0].sampling.seed, second.begun[0].sampling.seed, 5}) == 3
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_answers_are_the_targets_own(target, rows):
+    alone = [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    model, prompt = ZOO["video_llava"]()
+    hidden = IndependentDrafter(as_target(noisy(model, 1e-3), prompt))
+    decoder = Decoder(target, relayed(hidden, MemoryDrafter()), max_batch=rows, adaptive=False)
+    answers = decoder.generate([*REQUESTS, *REQUESTS])
+    assert [answer.tokens for answer in answers] == alone * 2
+    assert sum(answer.stats.hidden_accepted for answer in answers) > 0
+    assert sum(answer.stats.accepted - answer.stats.hidden_accepted for answer in answers) > 0
