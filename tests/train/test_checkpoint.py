@@ -7,7 +7,17 @@ import torch
 from torch import nn
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.checkpoint import read_checkpoint, take_optimiser, take_weights, write_checkpoint
+from crossdraft.train.average import Average
+from crossdraft.train.checkpoint import (
+    read_checkpoint,
+    read_weights,
+    take_average,
+    take_optimiser,
+    take_weights,
+    write_checkpoint,
+    write_weights,
+)
+from crossdraft.train.ranks import Ranks
 
 
 @pytest.fixture
@@ -48,3 +58,28 @@ def test_moments_of_other_parameters_are_told(written: Path) -> None:
     frozen = torch.optim.AdamW([nn.Linear(3, 2).weight])
     with pytest.raises(CrossdraftError, match="of another network"):
         take_optimiser(frozen, read_checkpoint(written)["optimiser"], written)
+
+
+def test_averages_of_other_parameters_are_told(written: Path) -> None:
+    values = read_checkpoint(written)["modules"]
+    for other in (nn.Linear(3, 4), nn.Sequential(nn.Linear(3, 2))):
+        with pytest.raises(CrossdraftError, match="of another network"):
+            take_average(Average(other, 0.9), values, written)
+
+
+def test_weights_alone_are_no_checkpoint_but_a_checkpoint_has_weights(written: Path, tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    write_weights(tmp_path / "best.ckpt", model, 4)
+    assert torch.equal(read_weights(tmp_path / "best.ckpt")["weight"], model.weight)
+    with pytest.raises(CrossdraftError, match="is none of a training stage"):
+        read_checkpoint(tmp_path / "best.ckpt")
+    assert read_weights(written).keys() == {"weight", "bias"}
+
+
+def test_ranks_behind_the_first_write_nothing(tmp_path: Path) -> None:
+    second, model = Ranks(rank=1), nn.Linear(3, 2)
+    write_weights(tmp_path / "best.ckpt", model, 4, second)
+    write_checkpoint(
+        tmp_path / "fit.ckpt", model, torch.optim.AdamW(model.parameters()), 7, 1.5, ranks=second
+    )
+    assert list(tmp_path.iterdir()) == []

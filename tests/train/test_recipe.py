@@ -25,6 +25,8 @@ def test_the_shipped_recipe_is_valid_and_overrides_reach_it() -> None:
         ("tresads=1", "unknown key 'tresads'; did you mean 'threads'?"),
         ("target.train.0.optim.steps=many", "'target.train.0.optim.steps'"),
         ("target.train.0.optim.steps=0", "greater than 0"),
+        ("target.sight.optim.schedule=cosin", "'wsd', 'cosine', 'linear' or 'constant'"),
+        ("target.sight.optim.patience=2", "patience needs a figure to watch; set watch"),
         ("target.train.9.questions=1", "by its number, 0 to"),
         ("target.train.questions=1", "for example target.train.0.questions=…"),
         ("target.train.0=1", "for example target.train.0.questions=…"),
@@ -45,6 +47,13 @@ def test_the_override_that_the_schema_shows_is_accepted() -> None:
     shown = re.findall(r"`([\w.]+=\d+)`", recipe_module.__doc__ or "")
     assert len(shown) == 1
     assert load_recipe(overrides=shown).target.train[0].optim.steps == 100
+
+
+def test_what_the_reference_pair_does_not_ask_for_is_off() -> None:
+    """Its losses are those of a plain loop."""
+    optim = load_recipe().target.sight.optim
+    off = (optim.accumulate, optim.bf16, optim.ema, optim.watch, optim.patience, optim.final, optim.beta1)
+    assert (optim.schedule, *off) == ("wsd", 1, False, 0.0, None, 0, 0.0, 0.9)
 
 
 def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from torch.nn import functional as F
 from crossdraft import scenes
 from crossdraft.train.attributes import PrefixHead, SightHead, attribute_accuracy, attribute_loss
 from crossdraft.train.batches import Look, Spoken, draw_questions, labels, question_rows, question_words, wear
-from crossdraft.train.loop import LossOf
 from crossdraft.train.packed import Prefix, read_prefix, run_branches
 from crossdraft.train.packing import IGNORE, Branches
 from crossdraft.train.prompt import PromptCodec
 from crossdraft.train.recipe import Train
 from crossdraft.train.seers import Seer, prefix_embeds
+from crossdraft.train.share import LossOf, whole
 
 TextsOf = Callable[[int, Sequence[int]], list[Spoken]]
 """(step, clips) -> what was asked and said, clip-major."""
@@ -33,7 +33,7 @@ def sight_loss(seer: Seer, head: SightHead, look: Look, clips: int) -> LossOf:
             loss = attribute_loss(logits, truth)
         return loss, {"right": float(np.mean(attribute_accuracy(logits, truth)))}
 
-    return loss_of
+    return whole(loss_of)
 
 
 def answer_loss(
@@ -63,7 +63,7 @@ def answer_loss(
                 figures["attributes"] = float(np.mean(attribute_accuracy(logits, truth)))
         return loss, figures
 
-    return loss_of
+    return whole(loss_of)
 
 
 def token_loss(seer: Seer, prefix: Prefix, rows: Branches) -> tuple[Tensor, float]:

@@ -10,23 +10,28 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from crossdraft.files import atomic_path
-from crossdraft.train.recipe import Recipe
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
-def write_provenance(path: Path, recipe: Recipe, figures: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-    """Write argv, recipe, versions, data seeds and hashes, and figures as JSON."""
-    record = {
+def origin() -> dict[str, Any]:
+    """When, by which command, on what: the part of a provenance that needs nothing but this process."""
+    return {
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "machine": {"processor": platform.processor() or platform.machine(), "system": platform.system()},
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
-        "recipe": recipe.model_dump(),
-        "data": dict(data),
-        "figures": dict(figures),
     }
+
+
+def write_provenance(
+    path: Path, recipe: BaseModel, figures: Mapping[str, Any], data: Mapping[str, Any]
+) -> None:
+    """Write argv, recipe, versions, data seeds and hashes, and figures as JSON."""
+    record = {**origin(), "recipe": recipe.model_dump(), "data": dict(data), "figures": dict(figures)}
     write_json(path, record)
 
 

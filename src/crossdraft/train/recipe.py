@@ -8,14 +8,16 @@ typing error never trains the wrong thing for an hour. `key=value` overrides use
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from crossdraft.errors import CrossdraftError
 
-REFERENCE_RECIPE = Path(__file__).parent / "recipes" / "reference.yaml"
+RECIPES = Path(__file__).parent / "recipes"
+REFERENCE_RECIPE = RECIPES / "reference.yaml"
+Read = TypeVar("Read", bound="Section")
 
 
 class Section(BaseModel):
@@ -25,17 +27,41 @@ class Section(BaseModel):
 
 
 class Optim(Section):
-    """AdamW under a warm-up / stable / decay schedule (constant, then linear to zero)."""
+    """AdamW under a schedule; by default warm-up / stable / decay (constant, then linear to zero)."""
 
     steps: int = Field(gt=0)
-    decay_steps: int = Field(ge=0)
+    schedule: Literal["wsd", "cosine", "linear", "constant"] = "wsd"
+    decay_steps: int = Field(default=0, ge=0, description="last steps of 'wsd', in which the rate falls")
     warmup_steps: int = Field(default=50, ge=0)
     learning_rate: float = Field(gt=0)
+    final: float = Field(default=0.0, ge=0, le=1, description="share of the rate that a decay ends at")
     weight_decay: float = Field(default=0.01, ge=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.98, gt=0, lt=1)
     clip_norm: float = Field(default=1.0, gt=0)
-    clips: int = Field(gt=0, description="clips a step")
-    checkpoint_every: int = Field(default=200, gt=0)
+    clips: int = Field(gt=0, description="clips a step; for heads, answers")
+    accumulate: int = Field(default=1, gt=0, description="passes that a step's clips are cut into")
+    bf16: bool = Field(default=False, description="products in bf16 over float32 weights")
+    ema: float = Field(
+        default=0.0, ge=0, lt=1, description="decay of the averaged weights, which are kept; 0: no average"
+    )
+    checkpoint_every: int = Field(default=200, gt=0, description="steps between checkpoints and checks")
+    watch: str | None = Field(
+        default=None,
+        description="figure of the checks whose best weights are kept: 'tau'; '-loss' where less is more",
+    )
+    patience: int = Field(
+        default=0, ge=0, description="checks without a better figure that end it; 0: none do"
+    )
+    parallel: Literal["ddp", "fsdp"] = Field(
+        default="ddp", description="what ranks share: steps, or weights too"
+    )
+
+    @model_validator(mode="after")
+    def _patience_watches(self) -> "Optim":
+        if self.patience and self.watch is None:
+            raise ValueError("patience needs a figure to watch; set watch, for example to 'tau'")
+        return self
 
 
 class Tokenizer(Section):
@@ -172,6 +198,11 @@ class Recipe(Section):
 
 
 def load_recipe(path: str | Path = REFERENCE_RECIPE, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of the reference pair; see `read_section`."""
+    return read_section(Recipe, path, overrides)
+
+
+def read_section(kind: type[Read], path: str | Path, overrides: Sequence[str] = ()) -> Read:
     """Read a YAML recipe and apply `dotted.key=value` overrides.
 
     Raises:
@@ -180,15 +211,13 @@ def load_recipe(path: str | Path = REFERENCE_RECIPE, overrides: Sequence[str] = 
     path = Path(path)
     tree = _parse(_read(path), f"The recipe {path}")
     if not isinstance(tree, dict):
-        raise CrossdraftError(
-            f"The recipe {path} must be a mapping of sections, as recipes/reference.yaml is."
-        )
+        raise CrossdraftError(f"The recipe {path} must be a mapping of sections, as those in {RECIPES} are.")
     for override in overrides:
         _override(tree, override)
     try:
-        return Recipe.model_validate(tree)
+        return kind.model_validate(tree)
     except ValidationError as error:
-        raise CrossdraftError(f"The recipe {path}: {_explain(error)}") from error
+        raise CrossdraftError(f"The recipe {path}: {_explain(kind, error)}") from error
 
 
 def _read(path: Path) -> str:
@@ -239,20 +268,19 @@ def _override(tree: dict[str, Any], override: str) -> None:
     node[last] = _parse(text, f"The value of the override '{override}'")
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(kind: type[Section], error: ValidationError) -> str:
     """The first complaint as one sentence; for an unknown key, with the nearest known one."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] != "extra_forbidden":
         return f"'{where}': {first['msg'].lower()}."
-    known = _section_at(first["loc"][:-1]).model_fields
+    known = _section_at(kind, first["loc"][:-1]).model_fields
     near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1, cutoff=0.4)
     hint = f"did you mean '{near[0]}'?" if near else f"known keys are {', '.join(known)}."
     return f"unknown key '{where}'; {hint}"
 
 
-def _section_at(loc: Sequence[int | str]) -> type[Section]:
-    section: type[Section] = Recipe
+def _section_at(section: type[Section], loc: Sequence[int | str]) -> type[Section]:
     for name in loc:
         if isinstance(name, int):  # a phase: its section was reached through the list's element type
             continue

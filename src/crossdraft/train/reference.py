@@ -14,6 +14,7 @@ from transformers.utils import logging as hf_logging
 
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
+from crossdraft.folders import atomic_folder
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft.train.answers import Answered, Asked, Respondent, keep_answers, read_answers
 from crossdraft.train.batches import Look, Spoken, draw_questions
@@ -30,7 +31,6 @@ from crossdraft.train.fit import (
     sight_loss,
     together,
 )
-from crossdraft.train.folders import atomic_folder
 from crossdraft.train.loop import Stage, load_weights, optimise
 from crossdraft.train.prompt import PromptCodec
 from crossdraft.train.provenance import sha256, write_provenance

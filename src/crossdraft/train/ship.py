@@ -11,13 +11,13 @@ from transformers import CLIPImageProcessorPil
 
 from crossdraft.drafters.short_head import FILE
 from crossdraft.errors import CrossdraftError
+from crossdraft.folders import put_in_place, temporary_folder
 from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
 from crossdraft.train.answers import Answered, keep_answers, read_answers
 from crossdraft.train.cards import card
 from crossdraft.train.clips import clip_seed
 from crossdraft.train.console import say
 from crossdraft.train.evaluate import agreement, drawn_questions, facts_right, fed_rows
-from crossdraft.train.folders import put_in_place, temporary_folder
 from crossdraft.train.pixels import frame_spec
 from crossdraft.train.prompt import PromptCodec
 from crossdraft.train.provenance import sha256, write_json, write_provenance

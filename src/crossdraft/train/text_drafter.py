@@ -19,17 +19,18 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
+from crossdraft.folders import atomic_folder
 from crossdraft.train.batches import Spoken, draw_questions, question_words, wear
 from crossdraft.train.clips import clip_seed
 from crossdraft.train.console import say
 from crossdraft.train.evaluate import mean_accepted
 from crossdraft.train.fit import drawn_texts
-from crossdraft.train.folders import atomic_folder
-from crossdraft.train.loop import LossOf, Stage, optimise
+from crossdraft.train.loop import Stage, optimise
 from crossdraft.train.packing import IGNORE
 from crossdraft.train.provenance import sha256, write_provenance
 from crossdraft.train.reference import Reference
 from crossdraft.train.shapes import text_config
+from crossdraft.train.share import LossOf, whole
 from crossdraft.train.text_tokenizer import train_text_tokenizer
 from crossdraft.train.tokenizer import load_tokenizer
 
@@ -93,7 +94,7 @@ def text_loss(run: Reference, model: LlamaForCausalLM, tokenizer: PreTrainedToke
         loss = F.cross_entropy(logits, targets)
         return loss, {"right": float((logits.argmax(-1) == targets).float().mean())}
 
-    return loss_of
+    return whole(loss_of)
 
 
 @torch.inference_mode()

@@ -18,13 +18,7 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.eventgpt.checkpoint import (
-    OnShard,
-    atomic_folder,
-    read_json,
-    read_weights,
-    write_weights,
-)
+from crossdraft.models.eventgpt.checkpoint import atomic_folder, write_weights
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.models.eventgpt.faults import told_as
 from crossdraft.models.eventgpt.layout import (
@@ -37,6 +31,7 @@ from crossdraft.models.eventgpt.layout import (
 from crossdraft.models.eventgpt.processing import EventGPTProcessor
 from crossdraft.models.eventgpt.report import ConversionReport
 from crossdraft.models.eventgpt.vocabulary import EVENT, Vocabulary, extend_vocabulary
+from crossdraft.models.shards import OnShard, read_json, read_weights
 
 FLAGS = (("mm_use_im_patch_token", True), ("mm_use_im_start_end", False))  # the official defaults
 

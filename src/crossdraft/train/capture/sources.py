@@ -1,0 +1,106 @@
+"""Where clips and prompts come from: something that knows how many there are, and gives each by its number."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from crossdraft.engine.request import Request
+from crossdraft.errors import CrossdraftError
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A clip, and what is asked about it.
+
+    Args:
+        name: for people, and for drafters that keep clips apart.
+        video: a path, or frames uint8 [F, h, w, 3]; as `Request.video`.
+    """
+
+    name: str
+    video: object
+    prompts: tuple[str, ...]
+    events: str | None = None
+
+    def requests(self, max_new_tokens: int) -> list[Request]:
+        """What the target is asked."""
+        return [
+            Request(prompt, self.video, self.events, max_new_tokens=max_new_tokens) for prompt in self.prompts
+        ]
+
+
+class Source(Protocol):
+    """Clips with their prompts; the same for the same arguments, on every machine."""
+
+    @property
+    def asked(self) -> Mapping[str, object]:
+        """Plain values that tell one source from another; how many clips are taken of it is none of them."""
+        ...
+
+    @property
+    def heavy(self) -> bool:
+        """True if `read` takes so long that it is worth a process of its own."""
+        ...
+
+    def __len__(self) -> int:
+        """Clips."""
+        ...
+
+    @property
+    def answers(self) -> int:
+        """Prompts about all clips."""
+        ...
+
+    def locate(self, answer: int) -> tuple[int, int]:
+        """(clip, prompt) of the answer of that number."""
+        ...
+
+    def read(self, index: int) -> Clip:
+        """A clip by its number."""
+        ...
+
+
+def source_of(asked: Mapping[str, object], clips: int) -> Source:
+    """The source that described itself so: for who comes back to a capture.
+
+    Raises:
+        CrossdraftError: the description is none of ours, or the list has changed since.
+    """
+    from crossdraft.train.capture.listed import ListSource
+    from crossdraft.train.capture.scenery import SceneSource
+
+    settings = dict(asked)
+    kind = settings.pop("kind", None)
+    try:
+        if kind == "scenes":
+            return SceneSource(clips=clips, **settings)  # pyright: ignore[reportArgumentType]
+        if kind == "list":
+            source = ListSource(Path(str(settings["path"])), clips)
+            if source.asked["sha256"] != settings["sha256"]:
+                raise CrossdraftError(
+                    f"The list {source.path} has changed since it was captured; capture anew."
+                )
+            return source
+    except (KeyError, TypeError) as error:
+        raise CrossdraftError(f"The capture does not say what was asked ({error}); capture anew.") from error
+    raise CrossdraftError(f"The capture asks of '{kind}', which is neither scenes nor a list; capture anew.")
+
+
+def waves(clips: Iterable[Clip], batch: int) -> Iterator[list[tuple[int, Clip]]]:
+    """Clips that are asked about together, at most `batch` prompts at a time, each with its number among them.
+
+    A clip with more prompts than that is asked about several times.
+    """
+    wave: list[tuple[int, Clip]] = []
+    room = batch
+    for number, clip in enumerate(clips):
+        for first in range(0, len(clip.prompts), batch):
+            part = replace(clip, prompts=clip.prompts[first : first + batch])
+            if len(part.prompts) > room:
+                yield wave
+                wave, room = [], batch
+            wave.append((number, part))
+            room -= len(part.prompts)
+    if wave:
+        yield wave

@@ -1,0 +1,145 @@
+"""A capture on disk, for whoever learns from it: `index.json` and shards of whole clips; see `shard`."""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+
+from torch import Tensor
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.models.heads.lesson import Lesson
+from crossdraft.train.capture.index import Index, read_index
+from crossdraft.train.capture.layers import canonical
+from crossdraft.train.capture.lessons import Excerpt, Top, lesson_of, top_of
+from crossdraft.train.capture.shard import MEND, Shard
+from crossdraft.train.provenance import sha256
+
+OPEN = 16  # shards held open at a time
+
+
+class Store:
+    """A capture that is read lazily; answers are numbered in the order of the clips.
+
+    Open one with `Store.open`.
+    """
+
+    def __init__(self, folder: Path, index: Index) -> None:
+        self.folder = folder
+        self.index = index
+        self._ends = list(accumulate(entry.answers for entry in index.shards))
+        self._opened: OrderedDict[int, Shard] = OrderedDict()
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Store":
+        """The capture in a folder; what can be seen of its shards from outside is checked.
+
+        Raises:
+            CrossdraftError: no capture, a damaged index, or a shard that is missing or cut off.
+        """
+        store = cls(Path(folder), read_index(Path(folder)))
+        for entry in store.index.shards:
+            path = store.folder / entry.file
+            if not path.is_file():
+                raise CrossdraftError(f"The shard {path} is missing; {MEND}.")
+            size = path.stat().st_size
+            if size != entry.bytes:
+                raise CrossdraftError(f"The shard {path} has {size} bytes instead of {entry.bytes}; {MEND}.")
+        return store
+
+    def __len__(self) -> int:
+        """Answers."""
+        return self._ends[-1] if self._ends else 0
+
+    def require(self, target: str) -> None:
+        """Refuse to teach the answers of one target to a head of another; see `load.target_fingerprint`.
+
+        Raises:
+            CrossdraftError: the capture is another target's.
+        """
+        owner = self.index.owner
+        if owner.sha256 != target:
+            raise CrossdraftError(
+                f"The capture {self.folder} belongs to another target: '{owner.source}' with weights "
+                f"{owner.sha256[:12]}…, not {target[:12]}…; capture anew with this target."
+            )
+
+    def check(self) -> None:
+        """Read every byte.
+
+        Raises:
+            CrossdraftError: a shard is not what was written.
+        """
+        for entry in self.index.shards:
+            if sha256(self.folder / entry.file) != entry.sha256:
+                raise CrossdraftError(
+                    f"The shard {self.folder / entry.file} is damaged: its hash is not the one in the index; "
+                    f"remove it, and {MEND}."
+                )
+
+    def lesson(
+        self, indices: Sequence[int], layers: Sequence[int], visual_layers: Sequence[int] = ()
+    ) -> Lesson:
+        """Answers side by side, padded on the right, float32.
+
+        Args:
+            indices: which answers, 0 … len - 1.
+            layers, visual_layers: which features; negative ones count from the end, and the lesson has them under their
+                own, positive number.
+
+        Raises:
+            CrossdraftError: a layer or an answer that has not been captured, or first pieces of different lengths.
+        """
+        depth, wanted = self.index.owner.depth, self.index.wanted
+        layers, visual_layers = canonical(layers, depth), canonical(visual_layers, depth)
+        self._refuse_missing("layers", layers, wanted.layers)
+        self._refuse_missing("visual-layers", visual_layers, wanted.visual_layers)
+        return lesson_of([_excerpt(*self._at(index)) for index in indices], layers, visual_layers)
+
+    def top(self, indices: Sequence[int]) -> Top:
+        """The target's likeliest next tokens, at the places of `lesson(indices, …)`."""
+        found = (self._at(index) for index in indices)
+        return top_of([(shard.start(answer), *shard.top(answer)) for shard, answer in found])
+
+    def tokens(self) -> Iterator[Tensor]:
+        """[A] ids of each answer, without its prompt: nothing else is read."""
+        for index in range(len(self)):
+            shard, answer = self._at(index)
+            yield shard.tokens(answer)[shard.start(answer) :]
+
+    def _at(self, index: int) -> tuple[Shard, int]:
+        """The shard of an answer, and its number there."""
+        if not 0 <= index < len(self):
+            raise CrossdraftError(
+                f"The capture {self.folder} has answers 0 to {len(self) - 1}; there is no {index}."
+            )
+        number = bisect_right(self._ends, index)
+        return self._shard(number), index - self._ends[number] + self.index.shards[number].answers
+
+    def _shard(self, number: int) -> Shard:
+        if number not in self._opened:
+            self._opened[number] = Shard.open(self.folder / self.index.shards[number].file)
+            if len(self._opened) > OPEN:
+                self._opened.popitem(last=False)
+        self._opened.move_to_end(number)
+        return self._opened[number]
+
+    def _refuse_missing(self, option: str, asked: tuple[int, ...], held: tuple[int, ...]) -> None:
+        missing = sorted(set(asked) - set(held))
+        if missing:
+            raise CrossdraftError(
+                f"The capture {self.folder} has not layer {missing[0]} (--{option} {','.join(map(str, held))}); "
+                f"capture anew with --{option} {','.join(map(str, sorted({*asked, *held})))}."
+            )
+
+
+def _excerpt(shard: Shard, answer: int) -> Excerpt:
+    return Excerpt(
+        shard.tokens(answer),
+        shard.start(answer),
+        partial(shard.hidden, answer),
+        partial(shard.piece, answer),
+        partial(shard.piece, answer),
+    )

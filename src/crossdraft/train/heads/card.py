@@ -1,0 +1,43 @@
+"""A head's model card: every number in it was measured when it was saved."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from crossdraft.train.heads.recipe import HeadRecipe
+
+CARD = """\
+---
+license: apache-2.0
+---
+# {network}: a head for crossdraft's reference target
+
+{parameters} parameters, bf16. Trained by `crossdraft train {network}` on the target's own answers (recipe, versions,
+data: `provenance.json`) in {minutes:.0f} minutes.
+
+{table}
+"""
+
+
+def card(recipe: HeadRecipe, figures: Mapping[str, Any]) -> str:
+    """The card's text."""
+    return CARD.format(
+        network=recipe.network,
+        parameters=f"{figures['parameters']:,}",
+        minutes=figures["wall_s"] / 60,
+        table=_table(recipe, figures.get("engine", {})),
+    )
+
+
+def _table(recipe: HeadRecipe, engine: Mapping[str, Any]) -> str:
+    if not engine:
+        return "Its drafts were not measured."
+    about = (
+        f"Tokens a verify pass under the engine, bonus included, on {recipe.measure.pairs} questions about validation "
+        f"scenes; trees of {recipe.measure.nodes} nodes, chains of {recipe.measure.chain}."
+    )
+    lines = [about, "", "| drafts | τ | kept at each position |", "|---|---|---|"]
+    lines += [
+        f"| {name} | {found['tau']:.2f} | {' '.join(f'{share:.2f}' for share in found['per_position'])} |"
+        for name, found in engine.items()
+    ]
+    return "\n".join(lines)

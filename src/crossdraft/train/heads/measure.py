@@ -1,0 +1,127 @@
+"""What a head is worth under the real engine: τ of trees and of chains, and how often a guess of each rank is right."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow
+from crossdraft.drafters.trees import RankCounts, Shape, fill
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.placement import Inline
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.target import Target
+from crossdraft.train.heads.recipe import Measure
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What the target took of one kind of draft.
+
+    Args:
+        tau: tokens a verify pass behind the first, bonus included; the prompt's own pass, with which nothing could be
+            drafted, is not counted.
+        per_position: share of drafts at least so deep whose path was kept to that depth.
+    """
+
+    tau: float
+    per_position: tuple[float, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {"tau": round(self.tau, 3), "per_position": [round(share, 3) for share in self.per_position]}
+
+
+class _Counted:
+    """A head's drafter whose verdicts are counted by depth and rank.
+
+    `counts` sees the first tree of every propose–commit pair as the builder made it.
+    """
+
+    def __init__(self, drafter: CoupledDrafter[Any], shape: Shape) -> None:
+        self.drafter, self.shape = drafter, shape
+        self.needs = drafter.needs
+        self.counts = RankCounts()
+        self._last: dict[int, Draft] = {}
+
+    def begin(self, requests: Sequence[Request]) -> list[Any]:
+        return self.drafter.begin(requests)
+
+    def propose(self, states: Sequence[Any], budgets: Sequence[Budget]) -> list[Draft]:
+        drafts = self.drafter.propose(states, budgets)
+        self._last |= {id(state): draft for state, draft in zip(states, drafts, strict=True)}
+        return drafts
+
+    def commit(self, states: Sequence[Any], verdicts: Sequence[Committed]) -> None:
+        for state, verdict in zip(states, verdicts, strict=True):
+            draft = self._last.pop(id(state), None)
+            if draft is not None:
+                self.counts.observe(draft.tree, verdict.path)
+        self.drafter.commit(states, verdicts)
+
+    def fork(self, states: Sequence[Any]) -> list[Any]:
+        return self.drafter.fork(states)
+
+    def end(self, states: Sequence[Any]) -> None:
+        for state in states:
+            self._last.pop(id(state), None)
+        self.drafter.end(states)
+
+
+def count_ranks(
+    target: Target, drafter: CoupledDrafter[Any], requests: Sequence[Request], settings: Measure
+) -> RankCounts:
+    """How often a guess of each rank is right at each depth, offered along the head's own best chain."""
+    shape = Shape.comb(settings.depth, settings.ranks)
+    counted = _Counted(with_grow(drafter, partial(fill, shape)), shape)
+    _answer(target, counted, requests, len(shape))
+    return counted.counts
+
+
+def measure(
+    target: Target,
+    drafter: CoupledDrafter[Any],
+    requests: Sequence[Request],
+    nodes: int,
+    temperature: float = 0.0,
+) -> Accepted:
+    """Answer the requests with that drafter, its tree of at most so many nodes offered in every round."""
+    sampled = [
+        replace(request, sampling=Sampling(temperature=temperature, seed=seed))
+        for seed, request in enumerate(requests)
+    ]
+    answers = _answer(target, drafter, sampled, nodes)
+    rounds = sum(answer.stats.rounds - 1 for answer in answers)
+    emitted = sum(answer.stats.new_tokens - 1 for answer in answers)  # the prompt's pass gave one
+    offered, kept = (
+        [sum(level) for level in _columns([getattr(answer.stats, name) for answer in answers])]
+        for name in ("drafted_at", "accepted_at")
+    )
+    shares = tuple(k / o for k, o in zip(kept, offered, strict=False) if o)
+    return Accepted(emitted / rounds if rounds else 1.0, shares)
+
+
+def with_grow(drafter: CoupledDrafter[Any], grow: Grow) -> CoupledDrafter[Any]:
+    """The same head growing other trees."""
+    return type(drafter)(drafter.head, grow, sorted(drafter.ends))
+
+
+def _answer(target: Target, drafter: Any, requests: Sequence[Request], nodes: int) -> list[Any]:
+    decoder = Decoder(
+        target, Inline(drafter, CostModel(), "off"), adaptive=False, nodes=nodes, hidden_nodes=1, max_batch=4
+    )
+    return decoder.generate(requests)
+
+
+def _columns(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Rows of different lengths, column by column."""
+    widest = max(map(len, rows), default=0)
+    return [[row[place] for row in rows if place < len(row)] for place in range(widest)]
+
+
+def figures_of(found: dict[str, Accepted]) -> dict[str, object]:
+    """Plain values of several measurements."""
+    return {name: accepted.to_json() for name, accepted in found.items()}

@@ -1,0 +1,183 @@
+"""The loss of PaSS's look-ahead embeddings (`models.heads.pass_`): through the frozen target, to its input rows.
+
+The engine itself reads prompt and answer, as it will when it drafts; of that only keys and values are kept. Behind a
+few places of the answer the embeddings then stand as the probes of `drafters.pass_` will,
+
+    place p of the answer      A     red   car   …
+    read behind it             e1 e2 …  e1 e2 …        e(j) sees the text up to p, and e1 … e(j) of its own place
+    says                       the word at p + 1 + j
+
+and in that pass alone gradients flow: L·H numbers learn, all else stays as it is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from crossdraft.models.heads.pass_ import LookaheadRows
+from crossdraft.train.losses import LOSSES
+from crossdraft.train.objective import Objective
+from crossdraft.train.share import PLACES, LossOf, Share
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A prompt, and the target's greedy answer to it."""
+
+    prompt: Prompt
+    answer: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ReadPassage:
+    """What the target made of a passage.
+
+    Args:
+        keys, values: [1, heads, P + n - 1, d] of each layer: the prompt's, then all but the answer's last token's.
+        logits: [n, V] what it says at each place of the answer.
+        length: P, tokens of the prompt.
+        offset: added to positions of text; see `KVCache`.
+    """
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    logits: Tensor
+    length: int
+    offset: int
+
+
+PassagesOf = Callable[[int], Sequence[Passage]]
+"""step -> the answers it learns from."""
+
+
+def pass_loss(
+    target: Target,
+    head: LookaheadRows,
+    passages_of: PassagesOf,
+    objective: Objective,
+    places: int = 12,
+    seed: int = 0,
+) -> LossOf:
+    """The loss of a step's share, for `loop.optimise`.
+
+    Args:
+        target: with plain layers, not packed ones (`load_target(…, packed=False)`), and sdpa attention.
+        head: the embeddings; the objective's step weight falls from the first of them to the last.
+        passages_of: answers.
+        objective: losses of labels or logits, over the whole vocabulary.
+        places: of each answer, drawn from (seed, step).
+
+    Raises:
+        CrossdraftError: the objective weighs a loss of features.
+    """
+    for name in objective.weights:
+        if LOSSES[name].compares == "features":
+            raise CrossdraftError(
+                f"PaSS guesses no features, so '{name}' teaches it nothing; weigh a loss of words."
+            )
+    target.model.requires_grad_(False)
+
+    def loss_of(step: int, share: Share) -> tuple[Tensor, dict[str, float]]:
+        passages = passages_of(step)
+        rng = np.random.default_rng([seed, step])
+        drawn = [_drawn(len(passage.answer), places, rng) for passage in passages]
+        parts = [
+            _part(target, head, passage, some, objective)
+            for passage, some in share.take(list(zip(passages, drawn, strict=True)))
+            if len(some)
+        ]
+        count = sum(part[1] for part in parts)
+        if not count:
+            return head.ahead.sum() * 0, {PLACES: 0.0}
+        loss = torch.stack([part[0] for part in parts]).sum() / count
+        right = torch.cat([part[2] for part in parts])
+        return loss, {PLACES: float(count)} | _figures(right)
+
+    return loss_of
+
+
+@torch.inference_mode()
+def read_passage(target: Target, passage: Passage) -> ReadPassage:
+    """Read prompt and answer in the engine's own passes."""
+    told = DraftTree.chain(passage.answer[:-1])
+    cache = target.new_cache(capacity=len(passage.prompt) + len(told))
+    row = cache.add_row(cache.capacity)
+    pieces, offset = target.chunks(passage.prompt, target.encode(passage.prompt))
+    cache.offsets[row] = offset
+    for piece in pieces[:-1]:
+        target.extend(cache, slice(0, 1), [piece], [DraftTree.empty()])
+    logits = target.extend(cache, slice(0, 1), pieces[-1:], [told]).logits[0]
+    cache.keep(0, range(len(told)))
+    end = cache.lengths[0]
+    stores = [(layer.keys, layer.values) for layer in cache.layers]
+    keys, values = (tuple(store[i][:, :, :end] for store in stores) for i in (0, 1))  # pyright: ignore[reportOptionalSubscript]
+    return ReadPassage(keys, values, logits, len(passage.prompt), offset)
+
+
+def look_ahead(target: Target, head: LookaheadRows, read: ReadPassage, places: Sequence[int]) -> Tensor:
+    """[places, L, V] what the target says behind the embeddings, `places[i]` tokens of the answer having been said."""
+    model, steps, past = target.model, head.config.steps, read.keys[0].shape[2]
+    embeds = head.ahead.to(model.dtype).repeat(len(places), 1)[None]
+    said = torch.tensor(places, device=target.device).repeat_interleave(steps)
+    ahead = torch.arange(1, steps + 1, device=target.device).repeat(len(places))
+    positions = (read.length + read.offset - 1 + said + ahead)[None]
+    if target.traits.mrope:
+        positions = positions.expand(3, 1, -1)
+    text = torch.arange(past, device=target.device) < read.length + said[:, None]
+    own = torch.block_diag(*[torch.ones(steps, steps).tril()] * len(places)).bool().to(target.device)
+    cache = DynamicCache()
+    for layer, (key, value) in enumerate(zip(read.keys, read.values, strict=True)):
+        cache.update(key.clone(), value.clone(), layer)  # plain tensors again: gradients pass through them
+    out = model(
+        inputs_embeds=embeds,
+        position_ids=positions,
+        attention_mask=torch.cat((text, own), 1)[None, None],
+        past_key_values=cache,
+        use_cache=True,
+    )
+    return out.logits[0].unflatten(0, (len(places), steps))
+
+
+def _drawn(length: int, places: int, rng: np.random.Generator) -> list[int]:
+    """Some of the places behind which at least one word can be foreseen."""
+    able = max(0, length - 1)
+    return sorted(rng.permutation(able)[:places].tolist())
+
+
+def _part(
+    target: Target, head: LookaheadRows, passage: Passage, places: Sequence[int], objective: Objective
+) -> tuple[Tensor, int, Tensor]:
+    """One answer: its summed loss, its places, and [places, L] what was right: 1, wrong: 0, not there: -1."""
+    read = read_passage(target, passage)
+    said, end = look_ahead(target, head, read, places), len(passage.answer)
+    labels, teacher = torch.tensor(passage.answer, device=said.device), read.logits.clone()
+    loss = said.new_zeros((), dtype=torch.float32)
+    right = torch.full(said.shape[:2], -1)
+    for step in range(said.shape[1]):
+        there = [i for i, place in enumerate(places) if place + 1 + step < end]
+        if not there:
+            break
+        wanted = torch.tensor([places[i] + 1 + step for i in there], device=said.device)
+        rows = said[there, step]
+        right[there, step] = (rows.argmax(-1) == labels[wanted]).long().cpu()
+        for name, weight in objective.weights.items():
+            about = labels[wanted] if LOSSES[name].compares == "labels" else teacher[wanted]
+            loss = loss + weight * objective.step_weight**step * LOSSES[name].measure(rows, about).sum()
+    return loss, len(places), right
+
+
+def _figures(right: Tensor) -> dict[str, float]:
+    """`right_j` of each embedding where there was a word to foresee, and `tau` of their chains."""
+    figures = {
+        f"right_{step + 1}": float((column == 1).sum() / (column >= 0).sum())
+        for step, column in enumerate(right.T)
+        if (column >= 0).any()
+    }
+    return figures | {"tau": 1 + float((right == 1).long().cumprod(1).sum(1).float().mean())}

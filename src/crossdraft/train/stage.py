@@ -1,0 +1,28 @@
+"""A training stage: its place on disk and its settings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossdraft.train.recipe import Optim
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One training stage: where it keeps its checkpoints and log, and what it optimises."""
+
+    folder: Path
+    name: str
+    optim: Optim
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / f"{self.name}.ckpt"
+
+    @property
+    def best(self) -> Path:
+        """The weights of the best check, where one is watched."""
+        return self.folder / f"{self.name}.best.ckpt"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.log.jsonl"

@@ -1,0 +1,75 @@
+"""A capture is compared with the model alone, and what does not belong is found."""
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.train.capture.check import check_sample
+from crossdraft.train.capture.compare import Alone
+from crossdraft.train.capture.plan import begun
+from crossdraft.train.capture.run import capture
+from crossdraft.train.capture.scribe import Scribe
+from crossdraft.train.capture.store import Store
+from tests.train.capture.given import Given, some_clips, zoo_plan, zoo_target
+
+SOURCE = Given(some_clips(3))
+
+
+@pytest.fixture(params=["video_llava", "qwen2_5_vl"])
+def captured(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
+    plan = zoo_plan(SOURCE, zoo_target(request.param), shard_clips=3)
+    capture(tmp_path, plan, begun(tmp_path, plan), Alone(Scribe(plan.target, plan.wanted)), lambda _: None)
+    return tmp_path, request.param
+
+
+def change(folder: Path, name: str, row: int, column: int | None, value: float) -> None:
+    """Change one number of the shard, and nothing of its size."""
+    path = folder / "shard-00000.safetensors"
+    tensors = load_file(path)
+    if column is None:
+        tensors[name][row] = int(value)
+    else:
+        tensors[name][row, column] += value
+    save_file(tensors, path)
+
+
+def test_a_capture_passes_its_own_check(captured: tuple[Path, str]) -> None:
+    folder, name = captured
+    found = check_sample(Store.open(folder), zoo_target(name), SOURCE, count=9)
+    assert found.right
+    assert (found.answers, found.differing) == (9, 0)
+    assert 0 < found.error <= 2**-8  # half a unit in the last place of bfloat16, as a share of the whole
+    assert check_sample(Store.open(folder), zoo_target(name), SOURCE, count=2).answers == 2
+
+
+@pytest.mark.parametrize("name", ["hidden.1", "hidden.3", "piece.0"])
+def test_a_feature_that_is_off_is_found(captured: tuple[Path, str], name: str) -> None:
+    folder, model = captured
+    change(folder, name, 4, 1, 20.0)
+    with pytest.raises(CrossdraftError, match=r"is not what the target says: .* 0 differ"):
+        check_sample(Store.open(folder), zoo_target(model), SOURCE, count=9)
+
+
+def test_a_token_that_the_target_does_not_say_is_found(captured: tuple[Path, str]) -> None:
+    folder, model = captured
+    store = Store.open(folder)
+    last = int(store.lesson([0], (1,)).lengths[0]) - 1
+    wrong = (int(next(store.tokens())[-1]) + 1) % 90
+    change(folder, "tokens", last, None, wrong)
+    with pytest.raises(CrossdraftError, match=r" 1 differ"):
+        check_sample(Store.open(folder), zoo_target(model), SOURCE, count=9)
+
+
+def test_another_prompt_is_found(captured: tuple[Path, str]) -> None:
+    folder, model = captured
+    with pytest.raises(CrossdraftError, match="is not what the target says"):
+        check_sample(Store.open(folder), zoo_target(model), Given(some_clips(4)[1:]), count=9)
+
+
+def test_an_empty_capture_has_nothing_to_check(tmp_path: Path) -> None:
+    plan = zoo_plan(SOURCE)
+    plan.index().write(tmp_path)
+    with pytest.raises(CrossdraftError, match="holds no answers yet"):
+        check_sample(Store.open(tmp_path), plan.target, SOURCE)

@@ -1,0 +1,207 @@
+"""A capture is whole or can be gone on with, knows what it needs, and knows its own."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.train.capture.compare import Alone, Comparison, Interleaved
+from crossdraft.train.capture.estimate import estimate, size
+from crossdraft.train.capture.index import Index
+from crossdraft.train.capture.plan import Plan, begun
+from crossdraft.train.capture.record import ClipRecord
+from crossdraft.train.capture.run import Report, capture
+from crossdraft.train.capture.scribe import Scribe
+from crossdraft.train.capture.sources import Clip
+from crossdraft.train.capture.store import Store
+from tests.train.capture.given import WANTED, Given, some_clips, zoo_plan, zoo_target
+
+
+class Stopped(Exception):
+    """Somebody pulled the plug."""
+
+
+class Mortal(Alone):
+    """Writes so many waves and no more."""
+
+    def __init__(self, scribe: Scribe, waves: int) -> None:
+        super().__init__(scribe)
+        self.left = waves
+
+    def write(self, clips: Sequence[Clip]) -> list[list[ClipRecord]]:
+        if not self.left:
+            raise Stopped
+        self.left -= 1
+        return super().write(clips)
+
+
+def scribe(plan: Plan) -> Scribe:
+    """Without memory: a shard is then the same bytes whenever it is captured."""
+    return Scribe(plan.target, plan.wanted, learns=False)
+
+
+def run(folder: Path, plan: Plan) -> tuple[Index, Report]:
+    return capture(folder, plan, begun(folder, plan), Alone(scribe(plan)), lambda _: None)
+
+
+def shards(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
+
+
+def test_shards_of_whole_clips_and_a_report(tmp_path: Path) -> None:
+    plan, ticks = zoo_plan(Given(some_clips(5, prompts=3))), []
+    index, report = capture(tmp_path, plan, begun(tmp_path, plan), Alone(scribe(plan)), ticks.append)
+    assert [(entry.clips, entry.answers) for entry in index.shards] == [(2, 6), (2, 6), (1, 3)]
+    assert sum(ticks) == report.clips == 5
+    assert report.answers == len(Store.open(tmp_path)) == 15
+    assert report.tokens == sum(len(tokens) for tokens in Store.open(tmp_path).tokens())
+    assert report.bytes == sum(len(content) for content in shards(tmp_path).values())
+    assert report.writing_s + report.reading_s + report.filing_s <= report.seconds
+    assert "15 answers about 5 clips" in report.sentence()
+    Store.open(tmp_path).check()
+
+
+def test_clips_with_more_prompts_than_fit_side_by_side_stay_whole(tmp_path: Path) -> None:
+    clips = some_clips(2, prompts=7)
+    run(tmp_path / "wide", zoo_plan(Given(clips), batch=8))
+    run(tmp_path / "narrow", zoo_plan(Given(clips), batch=3))
+    wide, narrow = Store.open(tmp_path / "wide"), Store.open(tmp_path / "narrow")
+    assert wide.index.bytes == narrow.index.bytes  # the first piece is there once
+    for a, b in zip(wide.tokens(), narrow.tokens(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_an_interrupted_capture_goes_on_behind_its_last_whole_shard(tmp_path: Path) -> None:
+    plan = zoo_plan(Given(some_clips(6)), batch=3)
+    run(tmp_path / "unbroken", plan)
+    broken = tmp_path / "broken"
+    with pytest.raises(Stopped):
+        capture(broken, plan, begun(broken, plan), Mortal(scribe(plan), 3), lambda _: None)
+    assert [path.name for path in sorted(broken.iterdir())] == ["index.json", "shard-00000.safetensors"]
+    assert len(Store.open(broken)) == 6
+    index, report = run(broken, plan)
+    assert report.clips == 4
+    assert len(index.provenance) == 2
+    assert shards(broken) == shards(tmp_path / "unbroken")
+    again = run(broken, plan)[1]
+    assert (again.clips, again.answers) == (0, 0)
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut off"])
+def test_a_capture_with_a_broken_shard_is_mended_by_the_same_command(tmp_path: Path, harm: str) -> None:
+    plan = zoo_plan(Given(some_clips(6)))
+    run(tmp_path, plan)
+    whole = shards(tmp_path)
+    path = tmp_path / "shard-00001.safetensors"
+    if harm == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:100])
+    assert run(tmp_path, plan)[1].clips == 4
+    assert shards(tmp_path) == whole
+
+
+def test_a_capture_can_be_lengthened(tmp_path: Path) -> None:
+    clips, target = some_clips(4), zoo_target()
+    run(tmp_path, zoo_plan(Given(clips[:2]), target))
+    index, report = run(tmp_path, zoo_plan(Given(clips), target))
+    assert (report.clips, index.clips, index.done) == (2, 4, 4)
+
+
+def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
+    plan = zoo_plan(Given(some_clips(2)))
+    run(tmp_path, plan)
+    before = (tmp_path / "index.json").read_bytes()
+    other: list[tuple[Plan, str]] = [
+        (replace(plan, wanted=replace(WANTED, layers=(1,))), r"layers \(1, 3\) there, \(1,\) now"),
+        (replace(plan, wanted=replace(WANTED, top_k=3)), "top-k 2 there, 3 now"),
+        (replace(plan, source=Given(some_clips(2), "taken")), "kind given there, taken now"),
+        (replace(plan, owner=replace(plan.owner, dtype="bfloat16")), "dtype float64 there, bfloat16 now"),
+        (replace(plan, owner=replace(plan.owner, sha256="1" * 64)), "another target"),
+    ]
+    for one, difference in other:
+        with pytest.raises(
+            CrossdraftError, match=rf"with other settings \({difference}\); name another folder"
+        ):
+            begun(tmp_path, one)
+    begun(tmp_path, replace(plan, batch=2, workers=1, shard_clips=7))  # how, not what
+    assert (tmp_path / "index.json").read_bytes() == before
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(CrossdraftError, match="holds no capture; name a new folder"):
+        begun(tmp_path, zoo_plan(Given(some_clips(1))))
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"batch": 0}, "--batch is 0"),
+        ({"workers": -1}, "--workers is -1"),
+        ({"shard_clips": 0}, "--shard-clips is 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, int], sentence: str) -> None:
+    with pytest.raises(CrossdraftError, match=sentence):
+        zoo_plan(Given(some_clips(1)), **settings)
+
+
+def test_more_likeliest_tokens_than_there_are_are_refused() -> None:
+    with pytest.raises(CrossdraftError, match="--top-k asks for 100 of the target's 99 tokens"):
+        zoo_plan(Given(some_clips(1)), wanted=replace(WANTED, top_k=100))
+    for name in ("top_k", "max_new_tokens"):
+        with pytest.raises(CrossdraftError, match="a capture needs at least 1"):
+            replace(WANTED, **{name: 0})
+    with pytest.raises(CrossdraftError, match="--layers asks for 0"):
+        replace(WANTED, layers=())
+
+
+# -- the disk ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_disk_is_foretold_within_what_answers_differ(tmp_path: Path) -> None:
+    plan = zoo_plan(Given(some_clips(4)))
+    expected = estimate(tmp_path / "new" / "folder", plan, begun(tmp_path, plan))
+    assert not (tmp_path / "new").exists()
+    index, _ = run(tmp_path, plan)
+    assert 0.6 * index.bytes < expected.needed < 1.2 * index.bytes
+    halfway = replace(index, shards=index.shards[:1])
+    assert estimate(tmp_path, plan, halfway).needed == round(2 * index.shards[0].bytes / 2)
+    assert estimate(tmp_path, plan, index).needed == 0
+
+
+def test_a_disk_too_small_is_one_sentence(tmp_path: Path) -> None:
+    plan = zoo_plan(Given(some_clips(1)))
+    expected = estimate(tmp_path, plan, begun(tmp_path, plan))
+    expected.refuse_unless_room()
+    with pytest.raises(
+        CrossdraftError, match=r"needs about 3 GB in .*, where 2.5 GB are free: 500 MB lack; capture fewer"
+    ):
+        replace(expected, needed=3_000_000_000, free=2_500_000_000).refuse_unless_room()
+    with pytest.raises(CrossdraftError, match="lack"):
+        replace(expected, needed=expected.free * 2).refuse_unless_room()
+
+
+def test_sizes_are_readable() -> None:
+    assert [size(n) for n in (0, 999, 1234567, 5e13)] == ["0 B", "999 B", "1.23 MB", "50 TB"]
+
+
+# -- beside the target alone -------------------------------------------------------------------------------------------
+
+
+def test_both_sides_of_a_comparison_answer_the_same(tmp_path: Path) -> None:
+    plan = zoo_plan(Given(some_clips(4)))
+    turns = Interleaved(Scribe(plan.target, plan.wanted), plan.batch)
+    turns.warm_up(plan.source.read(0))
+    assert turns.seconds == turns.generated_s == 0
+    _, report = capture(tmp_path, plan, begun(tmp_path, plan), turns, lambda _: None)
+    found = Comparison.of(turns, report.filing_s)
+    assert found.answers == found.identical == 12
+    assert found.ratio == pytest.approx(turns.generated_s / (turns.seconds + report.filing_s), abs=1e-3)
+    assert report.seconds > turns.seconds + turns.generated_s
+    assert "12 of them are identical" in found.sentence()

@@ -1,0 +1,160 @@
+"""Clips and prompts by their number, the same every time."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crossdraft import scenes
+from crossdraft.errors import CrossdraftError
+from crossdraft.train.capture.ahead import read_ahead
+from crossdraft.train.capture.listed import ListSource
+from crossdraft.train.capture.scenery import SceneSource
+from crossdraft.train.capture.sources import Clip, source_of, waves
+from tests.support import ClipPaths
+
+# -- scenes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_scene_is_a_function_of_the_seed_and_its_number_alone() -> None:
+    source = SceneSource("validation", clips=3, prompts=5, seed=4)
+    clip = source.read(2)
+    assert len(set(clip.prompts)) == 5
+    same = SceneSource("validation", clips=1, first=2, prompts=5, seed=4).read(0)
+    assert same.prompts == clip.prompts
+    assert same.name == clip.name == "validation-0000002"
+    assert np.array_equal(np.asarray(same.video), np.asarray(clip.video))
+    assert np.asarray(clip.video).shape == (8, scenes.VIDEO_SIZE, scenes.VIDEO_SIZE, 3)
+    assert SceneSource("validation", clips=3, prompts=5, seed=5).read(2).prompts != clip.prompts
+    assert (source.answers, source.locate(11)) == (15, (2, 1))
+
+
+def test_prompts_are_of_the_training_unless_they_are_worn() -> None:
+    known = {wording for kind in scenes.KINDS for wording in scenes.wordings(kind)}
+    assert set(SceneSource(prompts=20).read(0).prompts) <= known
+    assert len(set(SceneSource(prompts=20, wear=0.5).read(0).prompts) - known) > 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"split": "test"}, "no learning from the split 'test'"),
+        ({"clips": 0}, "0 from 0 on are not"),
+        ({"clips": 2, "first": 999_999}, "2 from 999999 on are not"),
+        ({"prompts": 0}, "0 prompts a clip"),
+        ({"wear": 1.0}, "wear of questions is 1.0"),
+    ],
+)
+def test_scenes_that_are_not_there_are_refused(settings: dict[str, object], sentence: str) -> None:
+    with pytest.raises(CrossdraftError, match=sentence):
+        SceneSource(**settings)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_source_comes_back_from_its_description() -> None:
+    source = SceneSource("validation", 3, 7, 5, 4, 0.25)
+    assert source_of(json.loads(json.dumps(source.asked)), 3) == source
+    with pytest.raises(CrossdraftError, match="neither scenes nor a list"):
+        source_of({"kind": "dreams"}, 3)
+    with pytest.raises(CrossdraftError, match="does not say what was asked"):
+        source_of({"kind": "scenes", "colour": "red"}, 3)
+
+
+# -- lists -------------------------------------------------------------------------------------------------------------
+
+
+def write_list(folder: Path, *lines: object) -> Path:
+    path = folder / "clips.jsonl"
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def beside(tmp_path: Path, clip: ClipPaths) -> Path:
+    """A folder with the clip in it."""
+    (tmp_path / "a.mp4").write_bytes(clip.video.read_bytes())
+    (tmp_path / "a.h5").write_bytes(clip.events.read_bytes())
+    return tmp_path
+
+
+def test_a_list_is_read_line_by_line_relative_to_its_folder(beside: Path) -> None:
+    one = {"video": "a.mp4", "prompt": "What is ahead?"}
+    two = {"video": "a.mp4", "prompt": ["Is it dark?", "Who walks?"], "events": "a.h5"}
+    source = ListSource(write_list(beside, one, "", two))
+    assert len(source) == 2
+    assert source.read(0) == Clip("line 1", str(beside / "a.mp4"), ("What is ahead?",))
+    assert source.read(1) == Clip(
+        "line 3", str(beside / "a.mp4"), ("Is it dark?", "Who walks?"), str(beside / "a.h5")
+    )
+    assert [source.locate(i) for i in range(source.answers)] == [(0, 0), (1, 0), (1, 1)]
+    assert len(ListSource(source.path, 1)) == 1
+    assert source_of(source.asked, 2).read(1) == source.read(1)
+    write_list(beside, one)
+    with pytest.raises(CrossdraftError, match="has changed since it was captured"):
+        source_of(source.asked, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("{", "Line 1 of .* is no JSON"),
+        ("7", 'Line 1 of .* must be an object with "video" and "prompt"'),
+        ({"video": "a.mp4"}, "Line 1 of .* must be an object"),
+        ({"video": "a.mp4", "prompt": "Who?", "sound": "a.wav"}, "Line 1 of .* must be an object"),
+        ({"video": "a.mp4", "prompt": []}, 'Line 1 of .*: "prompt" must be a question'),
+        ({"video": "a.mp4", "prompt": ["Who?", " "]}, 'Line 1 of .*: "prompt" must be a question'),
+        (
+            {"video": "b.mp4", "prompt": "Who?"},
+            "Line 1 of .*: the video 'b.mp4' is no file; paths are relative",
+        ),
+        (
+            {"video": "a.mp4", "prompt": "Who?", "events": "b.h5"},
+            "Line 1 of .*: the events 'b.h5' is no file",
+        ),
+        ({"video": "a.h5", "prompt": "Who?"}, "Line 1 of .*a.h5"),
+    ],
+)
+def test_a_bad_line_is_one_sentence(beside: Path, line: object, sentence: str) -> None:
+    with pytest.raises(CrossdraftError, match=sentence) as caught:
+        ListSource(write_list(beside, line))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_or_missing_list_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(CrossdraftError, match=r"The list .* is empty; write a line such as"):
+        ListSource(write_list(tmp_path, "", " "))
+    with pytest.raises(CrossdraftError, match=r"The list .*nothing.jsonl cannot be read"):
+        ListSource(tmp_path / "nothing.jsonl")
+
+
+def test_more_clips_than_the_list_has_are_refused(beside: Path) -> None:
+    path = write_list(beside, {"video": "a.mp4", "prompt": "Who?"})
+    with pytest.raises(CrossdraftError, match="has 1 clips, not 2"):
+        ListSource(path, 2)
+
+
+# -- in what order -----------------------------------------------------------------------------------------------------
+
+
+def clip_of(name: str, prompts: int) -> Clip:
+    return Clip(name, None, tuple(f"{name}{i}" for i in range(prompts)))
+
+
+def test_waves_fill_up_with_whole_clips_and_cut_those_that_are_too_large() -> None:
+    clips = [clip_of("a", 2), clip_of("b", 2), clip_of("c", 1), clip_of("d", 6), clip_of("e", 2)]
+    found = [[(number, part.prompts) for number, part in wave] for wave in waves(clips, 4)]
+    assert found == [
+        [(0, ("a0", "a1")), (1, ("b0", "b1"))],
+        [(2, ("c0",))],
+        [(3, ("d0", "d1", "d2", "d3"))],
+        [(3, ("d4", "d5")), (4, ("e0", "e1"))],
+    ]
+    assert list(waves([], 4)) == []
+
+
+@pytest.mark.slow
+def test_workers_give_the_same_clips_in_the_same_order() -> None:
+    source = SceneSource(clips=4, prompts=2)
+    alone, ahead = (list(read_ahead(source, range(1, 4), workers)) for workers in (0, 2))
+    assert [clip.prompts for clip in ahead] == [clip.prompts for clip in alone]
+    assert all(np.array_equal(a.video, b.video) for a, b in zip(ahead, alone, strict=True))  # pyright: ignore[reportArgumentType]

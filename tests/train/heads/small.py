@@ -1,0 +1,70 @@
+"""Lessons made by hand and a head small enough to learn in a second."""
+
+from dataclasses import dataclass
+
+import torch
+
+from crossdraft.models.heads.base import Head, TargetTables
+from crossdraft.models.heads.files import make
+from crossdraft.models.heads.lesson import Lesson
+from crossdraft.models.heads.registry import NETWORKS
+from crossdraft.train.heads.recipe import HeadRecipe
+from crossdraft.train.share import Share
+
+HIDDEN, VOCABULARY, LAYERS = 16, 30, 4
+IDS = tuple(range(2, 22))
+
+
+def tables() -> TargetTables:
+    generator = torch.Generator().manual_seed(3)
+    rows = torch.randn(2, VOCABULARY, HIDDEN, generator=generator)
+    return TargetTables(rows[0], rows[1])
+
+
+def small_head(network: str = "eagle", steps: int = 2) -> Head:
+    torch.manual_seed(0)
+    config = NETWORKS[network].config(
+        hidden_size=HIDDEN, vocab_size=VOCABULARY, num_layers=LAYERS, draft_ids=IDS, heads=2, kv_heads=2,
+        head_dim=8, intermediate_size=24, steps=steps,
+    )  # fmt: skip
+    return make(network, config, tables())
+
+
+def counting(rows: int, first: int = 0) -> Lesson:
+    """Answers that count on, modulo the draft vocabulary; each feature points at the token behind it."""
+    length, start = 12, 4
+    begin = torch.arange(first, first + rows)[:, None]
+    tokens = IDS[0] + (begin + torch.arange(length)) % len(IDS)
+    directions = tables().head
+    hidden = torch.zeros(rows, length, HIDDEN)
+    hidden[:, :-1] = 3 * directions[tokens[:, 1:]] / directions[tokens[:, 1:]].norm(dim=-1, keepdim=True)
+    return Lesson(
+        tokens,
+        dict.fromkeys(range(LAYERS + 1), hidden),
+        torch.full((rows,), start),
+        torch.full((rows,), length),
+    )
+
+
+@dataclass(frozen=True)
+class Counting:
+    """An endless source of such answers."""
+
+    def lesson(self, step: int, count: int, share: Share) -> Lesson:
+        part = share.take(range(step * count, step * count + count))
+        return counting(len(part), part[0] % len(IDS))
+
+    def describe(self, step: int, count: int) -> str:
+        return f"numbers from {step * count}"
+
+
+def recipe(**more: object) -> HeadRecipe:
+    values = {
+        "network": "eagle",
+        "loss": {"soft_cross_entropy": 1.0, "smooth_l1": 0.2},
+        "optim": {
+            "steps": 40, "warmup_steps": 4, "learning_rate": 1e-2, "clips": 8, "checkpoint_every": 20,
+            "decay_steps": 10,
+        },
+    }  # fmt: skip
+    return HeadRecipe.model_validate({**values, **more})

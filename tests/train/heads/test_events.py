@@ -1,0 +1,185 @@
+"""Heads on an event model: its features behind the target's words, and the losses that learn from them."""
+
+import numpy as np
+import pytest
+import torch
+
+from crossdraft.drafters.heads.cross import tables_of
+from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
+from crossdraft.models.heads.cross import Cross, CrossConfig
+from crossdraft.models.heads.fast import Fast, FastConfig
+from crossdraft.train.batches import Look, Spoken
+from crossdraft.train.clips import ClipCache
+from crossdraft.train.heads.cross import cross_loss
+from crossdraft.train.heads.events import EventAnswers, spoken_of
+from crossdraft.train.heads.fast import accepted, fast_loss, first_words
+from crossdraft.train.objective import Objective
+from crossdraft.train.prompt import PromptCodec
+from crossdraft.train.recipe import Jitter
+from crossdraft.train.seers import EventSeer
+from crossdraft.train.share import Share
+from crossdraft.train.tokenizer import EVENT, load_tokenizer
+from tests.support import EVENT_FRAMES, SIDE, tiny_pair
+
+CLIPS, QUESTIONS = 2, 2
+TEXTS = (
+    ("what is ahead?", "the car in front is turning left"),
+    ("which light?", "red light"),
+    ("what is the car doing?", "turning left near the red light."),
+    ("near what?", "the light"),
+)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory) -> EventAnswers:
+    """A tiny event model over two clips of noise."""
+    folder = tmp_path_factory.mktemp("events")
+    pair = tiny_pair(folder)
+    model = EventGPTForConditionalGeneration.from_pretrained(pair.event, attn_implementation="sdpa").double()
+    cache = ClipCache(folder / "cache", SIDE, event_frames=EVENT_FRAMES)
+    cache.folder.mkdir()
+    noise = np.random.default_rng(0).integers(0, 2, (CLIPS, EVENT_FRAMES, SIDE, SIDE), dtype=np.uint8)
+    noise[1] *= 2  # the second clip's events are of the other polarity
+    np.save(cache.path("events", "train", 0), noise)
+    codec = PromptCodec(load_tokenizer(pair.event), EVENT)
+    look = Look(cache, "events", CLIPS, Jitter(), 0)
+    spoken = [Spoken(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
+    return EventAnswers(DoubleSeer(model), look, codec, lambda step, clips: spoken, CLIPS)
+
+
+class DoubleSeer(EventSeer):
+    """In double precision, so that equal means equal."""
+
+    def patches(self, pixels):
+        return EventSeer.patches(self, pixels.double())
+
+
+class Adapter:
+    """What `tables_of` looks at of a target."""
+
+    def __init__(self, model) -> None:
+        self.model = model
+
+
+def ids_of(answers) -> tuple[int, ...]:
+    rows = answers.heard(0).rows
+    return tuple(sorted(set(rows.targets.flatten().tolist()) - {-100}))
+
+
+def cross(answers, **more) -> Cross:
+    model = answers.seer.model
+    config = CrossConfig(
+        hidden_size=32, vocab_size=model.config.text_config.vocab_size, num_layers=2, draft_ids=ids_of(answers),
+        width=32, **more,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return Cross(config, tables_of(Adapter(model))).double()
+
+
+def fast(answers, **more) -> Fast:
+    model = answers.seer.model
+    config = FastConfig(
+        hidden_size=32, vocab_size=model.config.text_config.vocab_size, num_layers=2, draft_ids=ids_of(answers),
+        width=64, steps=6, **more,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return Fast(config, tables_of(Adapter(model))).double()
+
+
+@torch.no_grad()
+def test_a_lesson_holds_the_models_own_features(answers):
+    """Row by row a plain forward over prompt, question and answer."""
+    lesson, codec, model = answers.lesson(0), answers.codec, answers.seer.model
+    pixels = answers.look.pixels(0, [0, 1]).double()
+    for row, (question, answer) in enumerate(TEXTS):
+        asked, said = codec.question_ids(question), codec.answer_ids(answer, whole=row != 1)
+        assert int(lesson.starts[row]) == len(asked)
+        assert lesson.tokens[row, : int(lesson.lengths[row])].tolist() == [*asked, *said]
+        visual = [model.config.event_token_id] * model.config.event_seq_length
+        ids = torch.tensor([[*codec.prefix_ids(), *visual, *asked, *said]])
+        out = model(
+            input_ids=ids, pixel_values_videos=pixels[row // QUESTIONS][None], output_hidden_states=True
+        )
+        own = out.hidden_states[-1][0, -len(asked) - len(said) :]
+        mine = lesson.hidden[2][row, : int(lesson.lengths[row])]
+        assert torch.allclose(mine, own, atol=1e-5)
+
+
+def learned(head, loss_of, steps=40, rate=3e-3) -> tuple[list[float], dict[str, float]]:
+    optimiser = torch.optim.Adam([p for p in head.parameters() if p.requires_grad], rate)
+    losses, figures = [], {}
+    for _ in range(steps):
+        loss, figures = loss_of(0, Share())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    return losses, figures
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "kl"])
+def test_cross_heads_learn_the_words_and_leave_the_event_model_alone(answers, name):
+    head = cross(answers)
+    rows = head.lm_head.weight.detach().clone()
+    before = {key: value.clone() for key, value in answers.seer.model.state_dict().items()}
+    losses, figures = learned(head, cross_loss(head, answers, Objective({name: 1.0}, 0.8), rows), rate=1e-2)
+    assert losses[-1] < 0.5 * losses[0]
+    if name == "cross_entropy":
+        assert figures["tau"] > 3.5
+    assert all(torch.equal(value, before[key]) for key, value in answers.seer.model.state_dict().items())
+
+
+def test_the_fast_head_learns_and_the_blind_one_cannot_tell_clips_apart(answers):
+    """The same question about both clips, answered differently: only who sees can know both answers."""
+    same = [Spoken("what is ahead?", text) for _, text in (TEXTS[0], TEXTS[0], TEXTS[2], TEXTS[2])]
+    asked = EventAnswers(answers.seer, answers.look, answers.codec, lambda step, clips: same, CLIPS)
+    figures = {}
+    for sees in (True, False):
+        head = fast(answers, sees=sees)
+        _, figures[sees] = learned(head, fast_loss(head, asked), steps=80, rate=1e-2)
+    assert figures[True]["right"] == 1.0
+    assert figures[True]["tau"] > 1 + 4
+    assert figures[False]["tau"] < figures[True]["tau"]
+    assert figures[False]["right"] < 1
+
+
+def test_first_words_and_figures_by_hand(answers):
+    heard, codec = answers.heard(0), answers.codec
+    ids, there = first_words(heard, 3)
+    assert ids[0].tolist() == codec.answer_ids(TEXTS[0][1])[:3]
+    short = codec.answer_ids(TEXTS[1][1], whole=False)
+    longer, some = first_words(heard, len(short) + 2)
+    assert some[1].tolist() == [True] * len(short) + [False] * 2
+    assert longer[1, : len(short)].tolist() == short
+    assert there.sum(1).tolist() == [3, 2, 3, 3]
+    logits = torch.eye(4)[torch.tensor([[0, 1, 2], [3, 1, 2]])]
+    known = torch.tensor([[0, 1, 3], [0, 1, -1]])
+    figures = accepted(logits, known, torch.tensor([[True, True, True], [True, True, False]]))
+    assert figures == {"right": pytest.approx(3 / 5), "tau": 2.0}
+
+
+class Few:
+    """A capture of three answers, as far as `spoken_of` looks."""
+
+    def __init__(self, lessons) -> None:
+        self.lessons = lessons
+
+    def __len__(self) -> int:
+        return len(self.lessons)
+
+    def lesson(self, numbers, layers):
+        return self.lessons[numbers[0]]
+
+
+def test_captured_answers_are_told_again_in_words(answers):
+    lesson = answers.lesson(0)
+    rows = [
+        type(lesson)(
+            lesson.tokens[row : row + 1, : int(lesson.lengths[row])], {}, lesson.starts[row : row + 1],
+            lesson.lengths[row : row + 1],
+        )
+        for row in range(4)
+    ]  # fmt: skip
+    known = spoken_of(Few(rows), answers.codec, prompts=2, first=7)
+    spoken = [Spoken(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
+    assert known == {7: spoken[:2], 8: spoken[2:]}

@@ -1,0 +1,126 @@
+"""PaSS's training: what is rehearsed behind an answer is what the engine's probes will read there."""
+
+import pytest
+import torch
+
+from crossdraft.drafters.pass_ import PassDrafter
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.request import Request
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from crossdraft.train.heads import pass_
+from crossdraft.train.heads.pass_ import Passage, look_ahead, pass_loss, read_passage
+from crossdraft.train.objective import Objective
+from crossdraft.train.share import Share
+from tests.drafters.test_pass import rows_for
+from tests.engine.zoo import ZOO, as_target
+
+OBJECTIVE = Objective({"cross_entropy": 1.0}, step_weight=0.8)
+
+
+def passages(target, count=2) -> list[Passage]:
+    requests = [Request("x" * i, max_new_tokens=5 + i) for i in range(1, count + 1)]
+    answers = Decoder(target).generate(requests)
+    return [Passage(target.prepare(r), answer.tokens) for r, answer in zip(requests, answers, strict=True)]
+
+
+def probed(target, head, passage: Passage) -> torch.Tensor:
+    """[n, L, V] what the engine's probes say behind the prompt and behind all but the last of the answer's tokens."""
+    tree = DraftTree.chain(passage.answer[:-1])
+    probes = PassDrafter(head).probes(len(tree))
+    cache = target.new_cache(capacity=256)
+    cache.add_row(256)
+    pieces, cache.offsets[0] = target.chunks(passage.prompt, target.encode(passage.prompt))
+    for piece in pieces[:-1]:
+        target.extend(cache, slice(0, 1), [piece], [DraftTree.empty()])
+    fed = probes.behind(tree)
+    out = target.extend(cache, slice(0, 1), pieces[-1:], [fed], (), [probes.embeddings])
+    return out.logits[0][1 + len(tree) :].unflatten(0, (len(passage.answer), head.config.steps))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_what_is_rehearsed_is_what_is_probed(name):
+    target = as_target(*ZOO[name]())
+    head = rows_for(target)
+    for passage in passages(target):
+        places = range(len(passage.answer))
+        said = look_ahead(target, head, read_passage(target, passage), places)
+        assert (said - probed(target, head, passage)).abs().max() < 1e-10
+
+
+def test_a_rehearsal_that_sees_the_next_word_would_be_noticed(monkeypatch):
+    """The planted bug: one word of the answer too many in view."""
+    target = as_target(*ZOO["video_llava"]())
+    head, passage = rows_for(target), passages(target)[1]
+    read = read_passage(target, passage)
+    peeking = pass_.ReadPassage(read.keys, read.values, read.logits, read.length + 1, read.offset - 1)
+    said = look_ahead(target, head, peeking, range(4))
+    assert (said - probed(target, head, passage)[:4]).abs().max() > 1e-3
+
+
+def test_the_answer_is_what_the_target_says_there():
+    target = as_target(*ZOO["qwen2_5_vl"]())
+    for passage in passages(target):
+        read = read_passage(target, passage)
+        assert tuple(read.logits.argmax(-1).tolist()) == passage.answer
+        assert read.keys[0].shape[2] == len(passage.prompt) + len(passage.answer) - 1
+
+
+def test_the_loss_by_hand():
+    """All places of one answer: 0.8^(j - 1) times the surprise at the word j further on, over the places."""
+    target = as_target(*ZOO["video_llava"]())
+    head, passage = rows_for(target), passages(target)[0]
+    loss, figures = pass_loss(target, head, lambda step: [passage], OBJECTIVE, places=99)(0, Share())
+    end = len(passage.answer)
+    said = probed(target, head, passage).log_softmax(-1)
+    total = sum(
+        -(0.8**ahead) * said[place, ahead, passage.answer[place + 1 + ahead]]
+        for place in range(end - 1)
+        for ahead in range(min(3, end - 1 - place))
+    )
+    assert float(loss.detach()) == pytest.approx(float(total.detach()) / (end - 1))
+    assert figures["places"] == end - 1
+    first = [int(said[place, 0].argmax()) == passage.answer[place + 1] for place in range(end - 1)]
+    assert figures["right_1"] == pytest.approx(sum(first) / (end - 1))
+
+
+def test_shares_add_up_and_steps_repeat():
+    target = as_target(*ZOO["video_llava"]())
+    head, four = rows_for(target), passages(target, 4)
+    loss_of = pass_loss(target, head, lambda step: four, OBJECTIVE, places=3)
+    whole, figures = loss_of(5, Share())
+    parts = [loss_of(5, Share(i, 2)) for i in range(2)]
+    weights = [part[1]["places"] for part in parts]
+    mean = sum(float(part[0].detach()) * w for part, w in zip(parts, weights, strict=True)) / sum(weights)
+    assert mean == pytest.approx(float(whole.detach()))
+    assert float(loss_of(5, Share())[0].detach()) == float(whole.detach())
+    assert figures["places"] == sum(weights) <= 12
+    assert float(loss_of(6, Share())[0].detach()) != float(whole.detach())
+
+
+def test_only_the_rows_learn_and_they_do():
+    target = as_target(*ZOO["video_llava"]())
+    head, some = rows_for(target), passages(target)
+    before = {name: value.clone() for name, value in target.model.state_dict().items()}
+    loss_of = pass_loss(target, head, lambda step: some, Objective({"kl": 1.0}), places=4)
+    optimiser = torch.optim.Adam(head.parameters(), 0.1)
+    losses = []
+    for _ in range(12):
+        loss, _ = loss_of(0, Share())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert min(losses[-3:]) < 0.9 * losses[0]
+    assert all(torch.equal(value, target.model.state_dict()[name]) for name, value in before.items())
+    assert all(value.grad is None for value in target.model.parameters())
+
+
+def test_what_cannot_be_learned_from_is_refused_or_left_out():
+    target = as_target(*ZOO["video_llava"]())
+    head, passage = rows_for(target), passages(target)[0]
+    with pytest.raises(CrossdraftError, match="guesses no features"):
+        pass_loss(target, head, lambda step: [passage], Objective({"mse": 1.0}))
+    short = Passage(passage.prompt, passage.answer[:1])
+    loss, figures = pass_loss(target, head, lambda step: [short], OBJECTIVE)(0, Share())
+    assert (float(loss.detach()), figures) == (0.0, {"places": 0.0})
