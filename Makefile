@@ -3,6 +3,7 @@
 # make test     the fast tests; ARGS="tests/engine -k tree" narrows them down
 # make test-all the slow ones too
 # make check    style, types, import directions
+# make interop  our exported EAGLE-3 in the real speculators package, in an environment of its own
 # make bench    how fast, against what, and is it still the same text
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,7 +12,7 @@ READY := .venv/.crossdraft-ready
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format bench clean
+.PHONY: help setup demo test test-all check format interop bench clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -48,5 +49,20 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# speculators wants an older transformers than ours; of what else it asks for, torchvision, torchaudio and a client for
+# its data servers, an EAGLE-3 on a CPU needs nothing but the imports.
+INTEROP := .venv-interop
+interop: $(INTEROP)/.ready
+	PYTHONPATH=src $(ONE_THREAD) $(INTEROP)/bin/python tests/interop/speculators_eagle3.py
+
+$(INTEROP)/.ready: constraints.txt Makefile
+	test -x $(INTEROP)/bin/python || $(PYTHON) -m venv $(INTEROP)
+	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)
+	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check 'transformers<=5.19.0' safetensors \
+	  'datasets<=5.1.0' openai pydantic pydantic-settings loguru typer rich aiohttp httpx psutil protobuf click
+	$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  speculators==0.9.0 hs-connectors==0.9.0
+	@touch $@
+
 clean:
-	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-interop build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

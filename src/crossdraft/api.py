@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Self, overload
+from typing import Any, Self, overload
 
 from crossdraft.engine.ahead import POLICIES, policy_for
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES, Decoder
+from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.pinning import pin
 from crossdraft.engine.placement import HIDDEN_MODES, Inline, Placement
 from crossdraft.engine.process import Process
@@ -24,7 +25,8 @@ from crossdraft.engine.request import Answer, Piece, Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
-from crossdraft.methods import Place, build
+from crossdraft.methods import Place, read_spec
+from crossdraft.placing import place_drafter
 
 PLACEMENTS = ("inline", "process")
 
@@ -137,14 +139,20 @@ class Engine:
             tuple(sorted(loaded.eos)),
             tuple(sorted(loaded.reserved)),
         )
-        factory = partial(build, drafter, place)
-        placed: Placement
-        if options.placement == "process":
-            left = tuple(core for core in allowed if core not in (options.target_cores or ())) or allowed
-            cores = options.draft_cores or (None if options.target_cores is None else left)
-            placed = Process(factory, cores, ahead=_ahead(options, cores, loaded.device.type))
-        else:
-            placed = Inline(factory(), cost, options.hidden)
+        left = tuple(core for core in allowed if core not in (options.target_cores or ())) or allowed
+        cores = options.draft_cores or (None if options.target_cores is None else left)
+
+        def apart(factory: "partial[Drafter[Any]]", *, whole: bool) -> Placement:
+            ahead = _ahead(options, cores, loaded.device.type) if whole else "off"
+            return Process(factory, cores, ahead=ahead)
+
+        placed = place_drafter(
+            read_spec(drafter),
+            place,
+            loaded,
+            lambda drafter: Inline(drafter, cost, options.hidden),
+            apart if options.placement == "process" else None,
+        )
         return cls(loaded, placed, options, cost)
 
     @overload

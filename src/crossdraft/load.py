@@ -16,6 +16,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as hf_logging
 
 from crossdraft.drafters.foreign import ForeignDrafter
+from crossdraft.drafters.heads.coupled import CoupledDrafter
+from crossdraft.drafters.heads.registry import HEADS, STATIC, TREES
+from crossdraft.drafters.heads.static import static_tree
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead, read_ids
@@ -24,12 +27,16 @@ from crossdraft.engine.prepack import prepack
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.fingerprint import fingerprint
+from crossdraft.models.heads.base import TargetTables
+from crossdraft.models.heads.files import load_head
 
 if TYPE_CHECKING:
     from crossdraft.models.eventgpt import EventGPTProcessor
     from crossdraft.video.preprocess import FrameSpec
 
 REFERENCE = Path(__file__).parent / "reference"
+HEAD_WEIGHTS = REFERENCE / "heads"
 DRAFTERS = ("event", "blind")  # of the reference pair
 NUM_FRAMES = 8
 DTYPES = {
@@ -146,6 +153,47 @@ def load_model_drafter(
         banned = [i for i, text in enumerate(target.spelling) if text is None and i not in target.ends]
         return IndependentDrafter(model, banned, sees=sees)
     return ForeignDrafter(model, own, target, how or "slem", sees=sees)
+
+
+def load_head_drafter(
+    name: str,
+    host: Target,
+    source: str = "reference",
+    folder: Path | None = None,
+    tree: str | None = None,
+    banned: Sequence[int] = (),
+    *,
+    packed: bool = True,
+) -> CoupledDrafter[Any]:
+    """A drafter around a head, which lives beside its target.
+
+    Args:
+        name: of the method; see `drafters.heads.registry`.
+        host: the target.
+        source: where that was loaded from.
+        folder: of the head; default the shipped one.
+        tree: `static`, or one of `drafters.heads.registry.TREES`; default the method's own.
+        banned, packed: as in `load_drafter`.
+
+    Raises:
+        CrossdraftError: the head is missing, damaged, another target's or another method's, or an unknown tree.
+    """
+    method = HEADS[name]
+    place = folder or HEAD_WEIGHTS / (method.weights or name)
+    head = load_head(place, TargetTables.of(host.model), target_fingerprint(source), method.network)
+    head = head.to(host.device, host.model.dtype)
+    if packed:
+        prepack(head)
+    tree = tree or method.tree
+    if tree not in TREES and tree != STATIC:
+        raise CrossdraftError(f"Unknown tree '{tree}'; choose one of {', '.join((STATIC, *TREES))}.")
+    grow = static_tree(place) if tree == STATIC else TREES[tree]
+    return method.drafter(head, grow, sorted(host.eos), banned)
+
+
+def target_fingerprint(source: str) -> str:
+    """Which weights a target has: `reference`, or the folder of a checkpoint; see `fingerprint`."""
+    return fingerprint(_folder(source, ("reference",)))
 
 
 def tokenizer_of(source: str) -> PreTrainedTokenizerBase:

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from crossdraft.drafters.cascade import CascadeDrafter
 from crossdraft.drafters.choose import ChooseDrafter
+from crossdraft.drafters.heads.registry import HEADS
 from crossdraft.drafters.lookahead import GRAMS, LEVEL, WINDOW, LookaheadDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.memory.shelf import CAPACITY, Shelf
@@ -27,11 +28,13 @@ from crossdraft.drafters.union import UnionDrafter
 from crossdraft.drafters.view import FRAMES, FewerFrames, view_of
 from crossdraft.drafters.vocabulary import read_lexicon
 from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import (
     NUM_FRAMES,
     VideoPrompt,
     load_drafter,
+    load_head_drafter,
     load_model_drafter,
     load_target,
     tokenizer_of,
@@ -46,6 +49,7 @@ class Place:
     """For which target a drafter is made, and where it runs.
 
     Without a target there is no vocabulary: only drafters that need none can be made, and those that are `given`.
+    `host` is the target itself, for drafters that live beside it; without one they load their own.
     """
 
     target: str | None = "reference"
@@ -56,6 +60,7 @@ class Place:
     banned: tuple[int, ...] = ()
     packed: bool = True
     given: "Mapping[str, Callable[[], Drafter[Any]]]" = field(default_factory=dict)
+    host: Target | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,12 @@ def build(text: str, place: Place) -> Drafter[Any]:
     Raises:
         CrossdraftError: an unknown name or setting, too few parts, or a model that cannot be loaded.
     """
-    return build_spec(Spec(text) if text.strip() and Path(text).is_dir() else parse(text), place)
+    return build_spec(read_spec(text), place)
+
+
+def read_spec(text: str) -> Spec:
+    """A spec from its text; a folder names itself."""
+    return Spec(text) if text.strip() and Path(text).is_dir() else parse(text)
 
 
 def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
@@ -202,13 +212,30 @@ def _view(spec: Spec, place: Place) -> Drafter[Any]:
         raise CrossdraftError(
             f"'{spec}' asks for more than the {NUM_FRAMES} frames that the target itself sees."
         )
-    target = load_target(str(place.target), place.device, place.dtype, packed=place.packed)
+    target = _host(place)
     if not isinstance(target.prepare, VideoPrompt):
         raise CrossdraftError(
             f"The target {place.target} reads no video frames, of which '{spec}' could leave out some."
         )
     prepare = FewerFrames(target.model, tokenizer, target.prepare.spec, frames)
     return view_of(target, prepare, place.banned)
+
+
+def _head(spec: Spec, place: Place) -> Drafter[Any]:
+    given = _settings(spec, {"dir": Path, "tree": str})
+    return load_head_drafter(
+        spec.name,
+        _host(place),
+        str(place.target),
+        given.get("dir"),
+        given.get("tree"),
+        place.banned,
+        packed=place.packed,
+    )
+
+
+def _host(place: Place) -> Target:
+    return place.host or load_target(str(place.target), place.device, place.dtype, packed=place.packed)
 
 
 def _cascade(spec: Spec, place: Place) -> Drafter[Any]:
@@ -264,6 +291,8 @@ KINDS: Mapping[Callable[[str], Any], str] = {
 }
 
 
+COUPLED = frozenset(HEADS)  # these look into the target
+
 METHODS: Mapping[str, Method] = {
     "event": Method(
         _model, "EventGPT of the reference pair: reads an event camera", True, False, True, "crossdraft"
@@ -309,4 +338,8 @@ METHODS: Mapping[str, Method] = {
         _pyramid, "a qualifier corrects a cheaper drafter, by a fuzzy bar", False, False, False, "PyramidSD 2025",
         joins=2,
     ),
+    **{
+        name: Method(_head, head.what, True, head.tree != "chain", head.sees, head.source)
+        for name, head in HEADS.items()
+    },
 }  # fmt: skip

@@ -23,7 +23,7 @@ from crossdraft.bench.specs import (
 )
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.spec import renamed
+from crossdraft.drafters.spec import Spec, renamed
 from crossdraft.engine.ahead import policy_for
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Drafter
@@ -34,6 +34,7 @@ from crossdraft.engine.request import Answer
 from crossdraft.engine.target import Target
 from crossdraft.load import load_drafter, load_target, vocabulary_of
 from crossdraft.methods import Place, build_spec
+from crossdraft.placing import place_drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,15 @@ class Models:
 
     def factory(self, name: str, target: Target) -> "partial[Drafter[Any]]":
         """A picklable factory of the drafter that races under this name, or of the one that a spec names."""
-        place = Place(
+        return partial(build_spec, self.spec(name), self.place(target))
+
+    def spec(self, name: str) -> Spec:
+        """What drafts under that name, the models of the pair being ours."""
+        return renamed(spec_of(name), {"event": self.event, "blind": self.blind})
+
+    def place(self, target: Target) -> Place:
+        """Where drafters for that target run."""
+        return Place(
             self.target,
             self.draft_device or self.device,
             self.draft_dtype or self.dtype,
@@ -62,7 +71,6 @@ class Models:
             tuple(sorted(target.eos)),
             tuple(sorted(target.reserved)),
         )
-        return partial(build_spec, renamed(spec_of(name), {"event": self.event, "blind": self.blind}), place)
 
     def drafter(self, source: str, target: Target) -> "partial[IndependentDrafter]":
         """A picklable factory of a drafter for that target."""
@@ -199,12 +207,21 @@ def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Con
         return EngineContestant(Engine(target, None, Options(), cost))
     inline = name == "event-inline"
     drafter = "event" if inline else name
-    spec, factory = spec_of(drafter), models.factory(drafter, target)
-    placement: Placement
-    if inline or needs_no_process(spec):
-        placement = Inline(factory(), cost)
-    else:
-        draft_cores = None if cores is None else cores.draft
-        placement = Process(factory, draft_cores, ahead=ahead_of(name, models, cores))
+    spec = spec_of(drafter)
+
+    def apart(factory: "partial[Drafter[Any]]", *, whole: bool) -> Placement:
+        return Process(
+            factory,
+            None if cores is None else cores.draft,
+            ahead=ahead_of(name, models, cores) if whole else "off",
+        )
+
+    placement = place_drafter(
+        models.spec(drafter),
+        models.place(target),
+        target,
+        lambda drafter: Inline(drafter, cost),
+        None if inline or needs_no_process(spec) else apart,
+    )
     engine = Engine(target, placement, Options(), cost)
     return EngineContestant(engine, blank_window(models.blind), blind=is_blind(spec))

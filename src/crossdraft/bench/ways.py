@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from crossdraft.bench.contestants import Models
@@ -17,6 +17,7 @@ from crossdraft.engine.placement import Inline, Placement
 from crossdraft.engine.process import Process
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.placing import Apart, place_drafter
 
 PROCESS = "process"  # every other place is an inline one's hidden mode
 ALL = "all"
@@ -96,17 +97,29 @@ def open_ways(
             stack.callback(placement.close)
             return placement
 
+        def apart(spec: str) -> Apart:
+            def run(factory: "partial[Drafter[Any]]", *, whole: bool) -> Placement:
+                draft_cores = None if cores is None else cores.draft
+                return Process(factory, draft_cores, ahead=POLICIES.get(spec, BEST) if whole else "off")
+
+            return run
+
+        def placed(spec: str, mode: str, elsewhere: Apart | None) -> Placement:
+            made = place_drafter(
+                models.spec(spec),
+                models.place(target),
+                target,
+                lambda d: Inline(d, CostModel(), mode),
+                elsewhere,
+            )
+            return opened(made)
+
         @cache
         def process(spec: str) -> Placement:
-            draft_cores = None if cores is None else cores.draft
-            return opened(Process(models.factory(spec, target), draft_cores, ahead=POLICIES.get(spec, BEST)))
-
-        @cache
-        def drafter(spec: str) -> Drafter[Any]:
-            return models.factory(spec, target)()
+            return placed(spec, "before", apart(spec))
 
         def place(spec: str, where: str) -> Placement:
-            return process(spec) if where == PROCESS else opened(Inline(drafter(spec), CostModel(), where))
+            return process(spec) if where == PROCESS else placed(spec, where, None)
 
         yield [
             tuple(

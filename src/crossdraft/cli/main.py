@@ -16,7 +16,19 @@ from crossdraft import __version__
 from crossdraft.errors import CrossdraftError
 
 # Each is the `app` of the module of that name beside this one, in the order in which a newcomer meets them.
-COMMANDS = ("ask", "bench", "plan", "replay", "demo", "train", "events", "scenes", "convert")
+COMMANDS = (
+    "ask",
+    "bench",
+    "plan",
+    "replay",
+    "demo",
+    "capture",
+    "train",
+    "head",
+    "events",
+    "scenes",
+    "convert",
+)
 
 EXTRA_OF = {
     "av": "video",

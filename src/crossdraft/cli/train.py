@@ -1,4 +1,4 @@
-"""`crossdraft train`: from a recipe to the reference pair."""
+"""`crossdraft train`: from a recipe to the reference pair, or to a head for a target."""
 
 from pathlib import Path
 from typing import Annotated
@@ -36,3 +36,56 @@ def reference(
 
     settings = load_recipe(recipe or REFERENCE_RECIPE, overrides or ())
     run_stages(Reference(settings, out), stage or STAGES[:-1])
+
+
+def head(
+    context: typer.Context,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, such as optim.steps=500"),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Recipe file; the shipped one of that name by default.")
+    ] = None,
+    capture: Annotated[
+        Path | None, typer.Option(help="What to learn from: a folder of `crossdraft capture`.")
+    ] = None,
+    kept_back: Annotated[
+        Path | None, typer.Option(help="Another capture, of other clips, to check on and to measure with.")
+    ] = None,
+    target: Annotated[
+        str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")
+    ] = "reference",
+    out: Annotated[Path | None, typer.Option(help="Folder; runs/heads/METHOD by default.")] = None,
+    device: Annotated[str | None, typer.Option(help="CUDA if there is a GPU, else CPU.")] = None,
+    online: Annotated[
+        int,
+        typer.Option(help="Without a capture: ask the target about so many training scenes as it learns."),
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Train a head on what a target said; an interrupted run goes on where it stopped."""
+    import json
+
+    from crossdraft.cli.reporting import hush
+    from crossdraft.train.heads.recipe import load_head_recipe
+    from crossdraft.train.heads.start import start
+
+    hush()
+    name = str(context.info_name)
+    recipe = load_head_recipe(config or name, overrides or ())
+    place = out or Path("runs/heads") / name
+    figures = start(recipe, place, target, device, capture, kept_back, online)
+    if as_json:
+        typer.echo(json.dumps({"out": str(place / "head"), **figures}))
+        return
+    typer.echo(f"The head lies in {place / 'head'}; drafters take it as METHOD:dir={place / 'head'}.")
+
+
+def _about(recipe: Path) -> str:
+    """What a shipped recipe trains, and whose idea that is: what stands in front of its first colon."""
+    return recipe.read_text(encoding="utf-8").partition(":")[0].lstrip("# ") + "."
+
+
+for _recipe in sorted((Path(__file__).parents[1] / "train" / "recipes" / "heads").glob("*.yaml")):
+    app.command(_recipe.stem, help=_about(_recipe))(head)

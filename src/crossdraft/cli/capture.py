@@ -1,0 +1,191 @@
+"""`crossdraft capture`: what the target says and thinks, kept for heads to learn from."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from crossdraft.train.capture.index import Index
+    from crossdraft.train.capture.plan import Plan
+    from crossdraft.train.capture.sources import Source
+
+app = typer.Typer(help="Capture a target's answers, for heads to learn from.")
+
+CLIPS, PROMPTS = 64, 8  # of scenes, by default
+Layers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="K,K…",
+        help="Hidden states to keep of the text, 0 (embeddings) to L (behind the final norm); what our heads read.",
+    ),
+]
+VisualLayers = Annotated[
+    str | None, typer.Option(metavar="K,K…", help="And of the visual part, or 'none'; 0 and L by default.")
+]
+
+
+@app.command()
+def capture(
+    out: Annotated[
+        Path, typer.Argument(help="Folder of the capture; one that was interrupted is gone on with.")
+    ],
+    target: Annotated[
+        str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")
+    ] = "reference",
+    layers: Layers = None,
+    visual_layers: VisualLayers = None,
+    clips: Annotated[
+        int | None, typer.Option(min=1, help="How many clips; 64 scenes, or a whole list.")
+    ] = None,
+    prompts: Annotated[int | None, typer.Option(help="Questions about each scene; 8 by default.")] = None,
+    listed: Annotated[
+        Path | None, typer.Option("--list", help='Clips of your own: lines of {"video": …, "prompt": …}.')
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Of scenes: train (default) or validation.")] = None,
+    first: Annotated[int | None, typer.Option(help="The split's first scene to take; 0 by default.")] = None,
+    wear: Annotated[
+        float | None, typer.Option(help="Drop or replace up to this share of a question's words.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 96,
+    top_k: Annotated[int, typer.Option(help="Likeliest tokens to keep at every place of an answer.")] = 8,
+    batch: Annotated[int, typer.Option(help="Answers that are written side by side.")] = 8,
+    device: Annotated[str | None, typer.Option(help="CUDA if there is a GPU, else CPU.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 on a CPU, bfloat16 on a GPU.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the questions about scenes.")] = 0,
+    workers: Annotated[
+        int, typer.Option(help="Processes that render scenes ahead of the target; 0 = none.")
+    ] = 1,
+    shard_clips: Annotated[
+        int, typer.Option(help="Clips in a file: what an interruption costs at most.")
+    ] = 32,
+    check: Annotated[
+        bool, typer.Option("--check", help="Verify what is there: hashes, and some answers anew.")
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare", help="Let the target alone generate the same answers, and compare the times."
+        ),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much disk it will take.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Let a target answer questions about clips, and keep its tokens, hidden layers and likeliest tokens."""
+    from crossdraft.cli.reporting import hush
+
+    hush()
+    if check:
+        _check(out, target, device, as_json)
+        return
+    from crossdraft.load import load_target
+    from crossdraft.train.capture.plan import Plan, begun, owner_of, wanted_of
+
+    source = _source(listed, clips, {"split": split, "prompts": prompts, "first": first, "wear": wear}, seed)
+    loaded = load_target(target, device, dtype)
+    owner = owner_of(target, loaded)
+    chosen = wanted_of(
+        owner, _numbers("layers", layers), _numbers("visual-layers", visual_layers), top_k, max_new_tokens
+    )
+    plan = Plan(loaded, owner, source, chosen, batch, workers, shard_clips)
+    _run(out, plan, begun(out, plan), compare=compare, dry_run=dry_run, as_json=as_json)
+
+
+def _run(out: Path, plan: "Plan", index: "Index", *, compare: bool, dry_run: bool, as_json: bool) -> None:
+    """Say what it takes, capture, say what it took."""
+    from dataclasses import asdict, replace
+
+    from crossdraft.cli.reporting import progress
+    from crossdraft.train.capture.compare import Alone, Comparison, Interleaved
+    from crossdraft.train.capture.estimate import estimate, size
+    from crossdraft.train.capture.run import capture as run
+    from crossdraft.train.capture.scribe import Scribe
+
+    expected = estimate(out, plan, index)
+    if dry_run:
+        _tell(
+            json.dumps({"needed": expected.needed, "free": expected.free}) if as_json else expected.sentence()
+        )
+        return
+    expected.refuse_unless_room()
+    typer.echo(expected.sentence(), err=True)
+    scribe = Scribe(plan.target, plan.wanted)
+    turns = Interleaved(scribe, plan.batch) if compare else None
+    if turns is not None:
+        plan = replace(plan, workers=0)  # nobody else may work while two are being compared
+        turns.warm_up(plan.source.read(0))
+    with progress("capturing", max(0, len(plan.source) - index.done)) as tick:
+        index, report = run(out, plan, index, turns or Alone(scribe), lambda _: tick("clips"))
+    comparison = None
+    if turns is not None:
+        report = replace(report, seconds=report.seconds - turns.generated_s)
+        comparison = Comparison.of(turns, report.filing_s)
+    if as_json:
+        figures = {
+            "out": str(out),
+            **report.to_json(),
+            "total_answers": index.answers,
+            "total_bytes": index.bytes,
+        }
+        _tell(json.dumps(figures | ({} if comparison is None else {"compare": asdict(comparison)})))
+        return
+    _tell(f"{report.sentence()} {out} holds {index.answers} answers, {size(index.bytes)}.")
+    if comparison is not None:
+        _tell(comparison.sentence())
+
+
+def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:
+    """Hashes first, then some answers anew."""
+    from dataclasses import asdict
+
+    from crossdraft.load import load_target, target_fingerprint
+    from crossdraft.train.capture.check import check_sample
+    from crossdraft.train.capture.sources import source_of
+    from crossdraft.train.capture.store import Store
+
+    store = Store.open(out)
+    store.require(target_fingerprint(target))
+    store.check()
+    loaded = load_target(target, device, store.index.owner.dtype)
+    found = check_sample(store, loaded, source_of(store.index.asked, store.index.clips))
+    if as_json:
+        _tell(json.dumps({"shards": len(store.index.shards), **asdict(found)}))
+        return
+    _tell(f"{out}: {len(store.index.shards)} shards are whole. {found.sentence()}")
+
+
+def _source(listed: Path | None, clips: int | None, scenes: dict[str, object], seed: int) -> "Source":
+    """A list, or scenes with the settings that were given."""
+    from crossdraft.train.capture.listed import ListSource
+    from crossdraft.train.capture.scenery import SceneSource
+
+    given = {name: value for name, value in scenes.items() if value is not None}
+    if listed is None:
+        settings = {"clips": clips or CLIPS, "prompts": PROMPTS, "seed": seed, **given}
+        return SceneSource(**settings)  # pyright: ignore[reportArgumentType]
+    if given:
+        raise CrossdraftError(
+            f"--{next(iter(given))} is for scenes, and --list names other clips; leave one out."
+        )
+    return ListSource(listed, clips)
+
+
+def _numbers(option: str, text: str | None) -> tuple[int, ...] | None:
+    """(2, 4) of "2,4"; () of "none"."""
+    if text is None:
+        return None
+    if text == "none":
+        return ()
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise CrossdraftError(
+            f"--{option} is '{text}'; write numbers with commas between, such as 2,4,7."
+        ) from error
+
+
+def _tell(line: str) -> None:
+    typer.echo(line)

@@ -1,0 +1,103 @@
+"""`crossdraft head`: what a head is, and heads from and for other projects."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from crossdraft.models.heads.exchange.carry import Carried
+    from crossdraft.models.heads.exchange.layout import Host
+
+app = typer.Typer(help="Show heads, and carry them to and from other projects.", no_args_is_help=True)
+
+Target = Annotated[
+    str, typer.Option(help="'reference', or the folder of the target's Hugging Face checkpoint.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
+
+
+@app.command()
+def export(
+    head: Annotated[str, typer.Argument(help="Folder of a head, or the name of a shipped one.")],
+    out: Annotated[Path, typer.Argument(help="New folder, written whole or not at all.")],
+    layout: Annotated[str, typer.Option("--as", help="eagle, speculators, medusa or dflash.")],
+    target: Target = "reference",
+    name: Annotated[
+        str | None,
+        typer.Option(help="How the files call the target: a hub id or path; its folder by default."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a head in another project's layout, read it again, and succeed only if it still says the same."""
+    from crossdraft.models.heads.exchange.carry import export_head
+
+    done = export_head(folder_of(head), out, layout, host_of(target, name))
+    _tell(done, out, f"{done.network} in the layout of {done.layout}", as_json=as_json)
+
+
+@app.command("import")
+def import_(
+    head: Annotated[Path, typer.Argument(help="Folder of another project's head: config.json and weights.")],
+    out: Annotated[Path, typer.Argument(help="New folder, written whole or not at all.")],
+    target: Target = "reference",
+    as_json: AsJson = False,
+) -> None:
+    """Make a head of ours from a folder in the layout of EAGLE, speculators, Medusa or DFlash."""
+    from crossdraft.models.heads.exchange.carry import import_head
+
+    done = import_head(head, out, host_of(target))
+    _tell(done, out, f"{done.network}, from the layout of {done.layout}", as_json=as_json)
+
+
+@app.command()
+def show(
+    head: Annotated[str, typer.Argument(help="Folder of a head, or the name of a shipped one.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what a head is: its network, size, target, draft vocabulary and layers."""
+    from crossdraft.models.heads.exchange.show import shown
+
+    facts = shown(folder_of(head))
+    if as_json:
+        typer.echo(json.dumps(asdict(facts), indent=2))
+        return
+    for line in facts.lines():
+        typer.echo(line)
+
+
+def folder_of(head: str) -> Path:
+    """A folder as it is, or that of a shipped head."""
+    from crossdraft.load import REFERENCE
+
+    shipped = REFERENCE / "heads" / head
+    return shipped if not Path(head).exists() and shipped.is_dir() else Path(head)
+
+
+def host_of(target: str, name: str | None = None) -> "Host":
+    """What exchanging heads needs of a target, which is loaded for it."""
+    from crossdraft.cli.reporting import hush
+    from crossdraft.load import REFERENCE, load_target, target_fingerprint
+    from crossdraft.models.heads.base import TargetTables
+    from crossdraft.models.heads.exchange.layout import Host
+
+    hush()
+    loaded = load_target(target, "cpu", "float32", packed=False)
+    named = name or str(REFERENCE / "target" if target == "reference" else target)
+    kinds = tuple(getattr(loaded.model.config, "architectures", None) or (type(loaded.model).__name__,))
+    layers = loaded.text_config.num_hidden_layers
+    return Host(TargetTables.of(loaded.model), layers, target_fingerprint(target), named, kinds)
+
+
+def _tell(done: "Carried", out: Path, what: str, *, as_json: bool) -> None:
+    if as_json:
+        found: dict[str, Any] = asdict(done) | {"out": str(out)}
+        typer.echo(json.dumps(found, indent=2))
+        return
+    typer.echo(f"{out}: {what}, {done.tensors} tensors, {done.parameters:,} parameters")
+    if done.difference is not None:
+        typer.echo(f"- Read again, its logits differ by {done.difference:.1e} at most.")
+    for note in done.notes:
+        typer.echo(f"- {note}")

@@ -1,0 +1,141 @@
+"""The fast draft head as a drafter: what the beginning of the answer may be, in the time of two matrix products.
+
+The event model's tower encodes the clip; its language model is left out. Everything is known when the request has been
+read: later rounds draft what was guessed for the places that come now, whatever stands in front of them. Words beside
+the likeliest become nodes where the head doubts (`second`), as the head is never told which of them came true.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from crossdraft.drafters.fork import fork_of
+from crossdraft.drafters.independent import mute, own_chances
+from crossdraft.drafters.second import WORDS, Slot, spread
+from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling, sample_one, warp
+from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from crossdraft.models.heads.fast import Fast
+
+
+@dataclass(eq=False)
+class Foregone:
+    """One answer: `logits` [N, V] of its places, their `slots` where nothing depends on what was said."""
+
+    sampling: Sampling
+    context: list[int]  # the prompt's ids, for repetition penalties
+    generator: torch.Generator
+    logits: Tensor
+    slots: list[Slot]
+    committed: list[int] = field(default_factory=list)
+
+
+class FastDrafter:
+    """Drafts the beginnings of answers.
+
+    Args:
+        model: the event model behind its adapter; only what reads prompts and encodes events is used.
+        head: the fast head, on its device.
+        banned: ids that must never be drafted.
+        words: words of a place that may become nodes, in greedy answers; 1 = chains.
+
+    Raises:
+        CrossdraftError: the head is of another vocabulary.
+    """
+
+    needs = Needs()
+
+    def __init__(self, model: Target, head: Fast, banned: Sequence[int] = (), *, words: int = WORDS) -> None:
+        if head.config.vocab_size != model.vocab_size:
+            raise CrossdraftError(
+                f"The fast head has a vocabulary of {head.config.vocab_size}, its event model one of "
+                f"{model.vocab_size}; train a head for this model."
+            )
+        self.model, self.head, self.words = model, head.eval(), words
+        self.banned = mute(model, banned)
+
+    @torch.inference_mode()
+    def begin(self, requests: Sequence[Request]) -> list[Foregone]:
+        return [self._begin(request) for request in requests]
+
+    @torch.inference_mode()
+    def propose(self, states: Sequence[Foregone], budgets: Sequence[Budget]) -> list[Draft]:
+        return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
+
+    def commit(self, states: Sequence[Foregone], verdicts: Sequence[Committed]) -> None:
+        for state, verdict in zip(states, verdicts, strict=True):
+            state.committed += verdict.tokens
+
+    @torch.inference_mode()
+    def fork(self, states: Sequence[Foregone]) -> list[Foregone]:
+        return [fork_of(state) for state in states]
+
+    def end(self, states: Sequence[Foregone]) -> None:
+        """Nothing to free but the states themselves."""
+
+    def _begin(self, request: Request) -> Foregone:
+        prompt = self.model.prepare(request)
+        few = self.head.marginals(self._see(prompt), self.head.asked(self._question(prompt))[None])[0]
+        every = few.new_full((len(few), self.model.vocab_size), float("-inf"))
+        every[:, self.head.draft_ids] = few
+        every += self.banned
+        sampling, ids = request.sampling, prompt.input_ids.tolist()
+        slots = slots_behind(every) if _free(sampling) else []
+        return Foregone(sampling, ids, own_chances(self.model, request), every, slots)
+
+    def _see(self, prompt: Prompt) -> Tensor | None:
+        """[1, n, H] features of the events, if the head looks at them."""
+        if not self.head.config.sees:
+            return None
+        encoded = cast("Any", self.model.encode(prompt))
+        return encoded["video"].pooler_output
+
+    def _question(self, prompt: Prompt) -> Tensor:
+        """[n] ids behind the last event feature."""
+        ids = prompt.input_ids
+        visual = [place for place, token in enumerate(ids.tolist()) if token in self.model.traits.visual_ids]
+        first = visual[-1] + 1 if visual else 0
+        return ids[min(first, len(ids) - 1) :].to(self.model.device)
+
+    def _propose(self, state: Foregone, budget: Budget) -> Draft:
+        place, sampling = len(state.committed), state.sampling
+        rows = state.logits[place : place + budget.nodes]
+        if not sampling.greedy:
+            return Draft(self._drawn(state, rows))
+        slots = state.slots[place:]
+        if not _free(sampling):
+            slots = slots_behind(warp(rows, sampling, [*state.context, *state.committed]))
+        draft = spread(slots, budget.nodes, self.words, self.model.eos)
+        if budget.on_token is not None:
+            for token in draft.tree.spine_tokens:
+                budget.on_token(token)
+        return draft
+
+    def _drawn(self, state: Foregone, rows: Tensor) -> DraftTree:
+        """A chain, each token drawn from its own place's distribution."""
+        laws = warp(rows, state.sampling, [*state.context, *state.committed])
+        tokens: list[int] = []
+        for law in laws:
+            if tokens and tokens[-1] in self.model.eos:
+                break
+            tokens.append(sample_one(law, state.generator))
+        return DraftTree.chain(tokens, laws[: len(tokens)] if tokens else None)
+
+
+def slots_behind(scores: Tensor) -> list[Slot]:
+    """The likeliest words of each row [n, V], with their chances; as `independent.likely_words`, all rows at once."""
+    best = scores.topk(min(WORDS, scores.shape[-1]), -1)
+    chances = (best.values - scores.logsumexp(-1, keepdim=True)).exp()
+    pairs = zip(best.indices.tolist(), chances.tolist(), strict=True)
+    return [Slot(tuple(words), tuple(shares)) for words, shares in pairs]
+
+
+def _free(sampling: Sampling) -> bool:
+    """True if what is said at one place changes nothing at another."""
+    return sampling.greedy and sampling.repetition_penalty == 1 and not sampling.logit_bias

@@ -1,0 +1,109 @@
+"""Every way of drafting with a head by its name: the network, how it is listened to, and the trees it grows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from crossdraft.drafters.heads.autoregressive import AutoregressiveDrafter
+from crossdraft.drafters.heads.block import BlockDrafter
+from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow
+from crossdraft.drafters.heads.recurrent import RecurrentDrafter
+from crossdraft.drafters.trees import expand_and_rerank
+from crossdraft.drafters.trees.beams import beam_search
+from crossdraft.drafters.trees.widths import chain_with_siblings
+
+
+@dataclass(frozen=True)
+class HeadMethod:
+    """A way of drafting with a head.
+
+    Args:
+        network: see `models.heads.registry`.
+        drafter: the class around it.
+        tree: which of `TREES` it grows unless told otherwise, or `STATIC`.
+        what: one line for the table of methods.
+        source: where it comes from.
+        weights: the shipped weights, where another method's serve; default its own name.
+        sees: whether it reads the target's visual features.
+    """
+
+    network: str
+    drafter: type[CoupledDrafter[Any]]
+    tree: str
+    what: str
+    source: str
+    weights: str | None = None
+    sees: bool = False
+
+
+STATIC = "static"  # a shape chosen by measured acceptance, which lies beside the weights; see `static`
+TREES: Mapping[str, Grow] = {
+    "dynamic": partial(expand_and_rerank, beam=10, width=lambda probs: 10, depth=8),
+    "chain": partial(expand_and_rerank, beam=1, width=lambda probs: 1),
+    "cape": chain_with_siblings,
+    "beams": beam_search,
+}
+
+HEADS: Mapping[str, HeadMethod] = {
+    "eagle1": HeadMethod(
+        "eagle", AutoregressiveDrafter, "static", "extrapolates the target's last feature; a fixed tree",
+        "EAGLE: Li 2024", weights="eagle",
+    ),
+    "eagle2": HeadMethod(
+        "eagle", AutoregressiveDrafter, "dynamic", "the same head with trees that follow its own chances",
+        "EAGLE-2: Li 2024", weights="eagle",
+    ),
+    "eagle3": HeadMethod(
+        "eagle3", AutoregressiveDrafter, "dynamic", "reads three levels of the target; rehearses drafting in training",
+        "EAGLE-3: Li 2025",
+    ),
+    "glide": HeadMethod(
+        "glide", AutoregressiveDrafter, "cape", "a small decoder that looks into the target's own keys and values",
+        "GLIDE with a CaPE: Du 2024",
+    ),
+    "chimera": HeadMethod(
+        "chimera", AutoregressiveDrafter, "static", "the last three tokens look at the target's last features",
+        "Chimera: Zeng 2024",
+    ),
+    "dream": HeadMethod(
+        "dream", AutoregressiveDrafter, "dynamic", "EAGLE's layer, and a gated look at a middle layer of the target",
+        "DREAM: Hu 2025",
+    ),
+    "dflash": HeadMethod(
+        "dflash", BlockDrafter, "chain", "a block of masked tokens in one pass, from several layers of the target",
+        "DFlash: z-lab 2026",
+    ),
+    "hivis": HeadMethod(
+        "hivis", AutoregressiveDrafter, "dynamic", "no visual token in the drafter; learns how far it has drafted",
+        "HiViS: Xie 2025",
+    ),
+    "vispec": HeadMethod(
+        "vispec", AutoregressiveDrafter, "dynamic", "the clip as one row, and a vector that every row is told",
+        "ViSpec: Kang 2025", sees=True,
+    ),
+    "eaglevlm": HeadMethod(
+        "eaglevlm", AutoregressiveDrafter, "dynamic", "EAGLE-2 that reads every visual place",
+        "SpecVLM: Huang 2025", sees=True,
+    ),
+    "specvlm": HeadMethod(
+        "specvlm", AutoregressiveDrafter, "dynamic", "the same, behind a compressor chosen for each question",
+        "SpecVLM: Huang 2025", sees=True,
+    ),
+    "medusa": HeadMethod(
+        "medusa", RecurrentDrafter, "static", "one small head per token ahead, blind to what the others say",
+        "Medusa-1: Cai 2024",
+    ),
+    "hydra": HeadMethod(
+        "hydra", RecurrentDrafter, "static", "Medusa's heads, told the tokens drafted before their own",
+        "Hydra: Ankner 2024",
+    ),
+    "hydra++": HeadMethod(
+        "hydra++", RecurrentDrafter, "static", "deeper ones behind a layer over all features of the text",
+        "Hydra++: Ankner 2024",
+    ),
+    "redrafter": HeadMethod(
+        "redrafter", RecurrentDrafter, "beams", "a small recurrent network, searched by beams",
+        "ReDrafter: Cheng 2024",
+    ),
+}  # fmt: skip

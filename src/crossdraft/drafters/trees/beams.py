@@ -1,0 +1,72 @@
+"""Beam search as a tree: ReDrafter's (Cheng et al. 2024), its beams' common beginnings drafted once."""
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from crossdraft.drafters.trees.dynamic import expand_and_rerank
+from crossdraft.drafters.trees.sapling import Choose, Expand, Grown, Sapling
+from crossdraft.engine.drafter import Budget
+from crossdraft.engine.tree import ROOT
+
+BEAMS, DEPTH = 10, 5  # the released code's default is 10 beams of 4; our heads rehearse 5 tokens
+
+
+def beam_search(
+    expand: Expand, choose: Choose, budget: Budget, beams: int = BEAMS, depth: int = DEPTH
+) -> Grown:
+    """The trie of the likeliest texts that a search over `beams` of them finds.
+
+    Exact for greedy answers, as every tree is. For sampled ones the released code verifies its beams too, which are
+    the likeliest texts and no samples, so what it says does not follow the target's law (its README says so). Here
+    they are drawn, as many nodes a level, without replacement, by the general builder: that keeps the law.
+
+    Args:
+        expand, choose: the drafter.
+        budget: of a larger trie its likeliest nodes; a text less likely than `min_confidence` does not go on.
+        beams: texts that are kept at every level, those among them that have ended.
+        depth: most levels.
+    """
+    if choose.drawn:
+        return expand_and_rerank(expand, choose, budget, beams, lambda probs: beams, depth)
+    sapling, ended, front = Sapling(budget.on_token), list[int](), [ROOT]
+    for _ in range(depth):
+        ended += [node for node in front if sapling.reach_of(node) < budget.min_confidence]
+        front = [node for node in front if node not in ended]
+        if not front or budget.stopped:
+            break
+        rows = expand(sapling.tree(), front)
+        ended += [node for node, most in zip(front, rows.amax(-1).tolist(), strict=True) if most == 0]
+        ended, front = _next(sapling, ended, front, rows, beams)
+    return _trie(sapling, [*ended, *front], budget.nodes)
+
+
+def _next(
+    sapling: Sapling, ended: Sequence[int], front: Sequence[int], rows: Tensor, beams: int
+) -> tuple[list[int], list[int]]:
+    """The likeliest texts one level on: those that have ended anyway, and new ones, which are grown.
+
+    Args:
+        rows: [m, D] laws behind the nodes of `front`.
+    """
+    reaches = rows.new_tensor([sapling.reach_of(node) for node in front])
+    values, places = (rows * reaches[:, None]).flatten().topk(min(beams, rows.numel()))
+    offers: list[tuple[float, int | tuple[int, int]]] = [(sapling.reach_of(node), node) for node in ended]
+    for value, place in zip(values.tolist(), places.tolist(), strict=True):
+        if value > 0:
+            offers.append((value, divmod(place, rows.shape[1])))
+    best = [what for _, what in sorted(offers, key=lambda offer: -offer[0])[:beams]]
+    grown: list[int] = []
+    for place, node in enumerate(front):
+        tokens = [what[1] for what in best if isinstance(what, tuple) and what[0] == place]
+        grown += sapling.add(node, rows[place], tokens, drawn=False)
+    return [what for what in best if isinstance(what, int)], grown
+
+
+def _trie(sapling: Sapling, leaves: Iterable[int], count: int) -> Grown:
+    """The `count` likeliest nodes on the way to these leaves."""
+    tree = sapling.tree()
+    needed = sorted({node for leaf in leaves for node in tree.path(leaf)})
+    kept = sapling.likeliest(needed, count)  # a path is never likelier than its beginning: it is a tree
+    reach, ranks = (tuple(values[node] for node in kept) for values in (sapling.reach, sapling.ranks))
+    return Grown(tree.keep(kept), reach, tuple(int(rank) for rank in ranks))

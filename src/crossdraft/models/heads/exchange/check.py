@@ -1,0 +1,59 @@
+"""Whether two heads say the same: asked about one seeded lesson of random features, their logits compared."""
+
+from dataclasses import fields, replace
+
+import torch
+
+from crossdraft.models.heads.base import Head, HeadConfig, positions_of
+from crossdraft.models.heads.lesson import Lesson
+
+TOLERANCE = 1e-5  # of float32, for logits of this size: a wider output layer adds up in another order
+ROWS, LONG, START, VISUAL = 2, 24, 8, 6
+
+
+def seeded_lesson(head: Head, seed: int = 0) -> Lesson:
+    """Random tokens and features, of every hidden state that the target has, in the head's dtype."""
+    config, generator = head.config, torch.Generator().manual_seed(seed)
+
+    def features(length: int) -> dict[int, torch.Tensor]:
+        shape = (ROWS, length, config.hidden_size)
+        layers = range(config.num_layers + 1)
+        return {k: torch.randn(shape, generator=generator).to(head.lm_head.weight.dtype) for k in layers}
+
+    return Lesson(
+        torch.randint(config.vocab_size, (ROWS, LONG), generator=generator),
+        features(LONG),
+        torch.full((ROWS,), START),
+        torch.full((ROWS,), LONG),
+        features(VISUAL),
+        torch.randint(config.vocab_size, (ROWS, VISUAL), generator=generator),
+    )
+
+
+@torch.inference_mode()
+def difference(head: Head, other: Head) -> float:
+    """The largest |Δ| between their logits, over the ids that `head` drafts; relative where logits are larger than 1.
+
+    Infinite where the other drafts fewer tokens in a row or fewer ids, or says no number.
+    """
+    lesson = seeded_lesson(head)
+    places = positions_of(other.config.draft_ids, other.config.vocab_size)[
+        torch.tensor(head.config.draft_ids)
+    ]
+    said, again = head(lesson), {guess.offset: guess.logits for guess in other(lesson)}
+    if bool((places < 0).any()) or any(guess.offset not in again for guess in said):
+        return float("inf")
+    worst = 0.0
+    for guess in said:
+        found = (
+            again[guess.offset][..., places] - guess.logits
+        ).abs().max() / guess.logits.abs().max().clamp(min=1)
+        worst = max(worst, float(found.nan_to_num(nan=float("inf"))))
+    return worst
+
+
+def as_long(config: HeadConfig, other: HeadConfig) -> HeadConfig:
+    """The configuration with as many steps as the other: a matter of training, which foreign files leave out."""
+    if "steps" not in {field.name for field in fields(config)}:
+        return config
+    return replace(config, steps=getattr(other, "steps", 1))

@@ -1,0 +1,58 @@
+"""Where the parts of a drafter run: in a process of their own, or beside the target whose features they read."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from crossdraft.drafters.spec import Spec
+from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.placement import Placement
+from crossdraft.engine.relay import Relay
+from crossdraft.engine.target import Target
+from crossdraft.methods import COUPLED, Place, build_spec
+
+
+class Apart(Protocol):
+    """Puts a drafter into a process of its own."""
+
+    def __call__(self, factory: "partial[Drafter[Any]]", *, whole: bool) -> Placement:
+        """`factory` is picklable; `whole`: it drafts in later rounds too, and may draft ahead for them."""
+        ...
+
+
+def needs_target(spec: Spec) -> bool:
+    """True if some part of it looks into the target, and therefore lives beside it.
+
+    >>> needs_target(parse("union:eagle3,memory")), needs_target(parse("union:event,memory"))
+    (True, False)
+    """
+    return not spec.names.isdisjoint(COUPLED)
+
+
+def place_drafter(
+    spec: Spec,
+    place: Place,
+    host: Target,
+    inline: Callable[[Drafter[Any]], Placement],
+    apart: Apart | None,
+) -> Placement:
+    """The drafter that a spec names, where it can run.
+
+    Args:
+        spec: the drafter.
+        place: for which target it is made.
+        host: that target.
+        inline: puts a drafter into this process.
+        apart: puts one into a process of its own; `None` = everything in this one.
+
+    Raises:
+        CrossdraftError: as `methods.build`.
+    """
+    beside = replace(place, host=host)
+    if apart is not None and not needs_target(spec):
+        return apart(partial(build_spec, spec, place), whole=True)
+    if apart is not None and spec.name == "phased" and not needs_target(spec.parts[0]):
+        later = inline(build_spec(spec.parts[1], beside))
+        return Relay(apart(partial(build_spec, spec.parts[0], place), whole=False), later)
+    return inline(build_spec(spec, beside))

@@ -1,0 +1,113 @@
+"""`crossdraft train METHOD`: from a capture to a head that drafts, and every way of doing it wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from crossdraft.cli.main import main
+from tests.support import ClipPaths, PairPaths
+
+SMALL = (
+    "config.heads=2", "config.kv_heads=2", "config.head_dim=8", "config.intermediate_size=16", "config.steps=2",
+    "optim.steps=6", "optim.decay_steps=0", "optim.warmup_steps=1", "optim.clips=4", "optim.checkpoint_every=3",
+    "measure.pairs=2", "measure.nodes=8", "measure.chain=3", "measure.depth=2", "measure.ranks=2", "threads=1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def captured(pair: PairPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("capture") / "store"
+    settings = "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --shard-clips 1 --json"
+    assert main(["capture", str(out), "--target", str(pair.target), *settings.split()]) == 0
+    return out
+
+
+def train(pair: PairPaths, captured: Path, out: Path, *more: str, method: str = "eagle") -> int:
+    where = ["--capture", str(captured), "--kept-back", str(captured), "--target", str(pair.target)]
+    return main(["train", method, *more, *where, "--out", str(out), "--device", "cpu", "--json"])
+
+
+def test_from_a_capture_to_a_head_that_drafts(
+    pair: PairPaths, clip: ClipPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert train(pair, captured, tmp_path / "run", *SMALL) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["steps"] == 6
+    assert {"chain", "eagle1, T=0", "eagle2, T=0", "eagle2, T=1"} <= report["engine"].keys()
+    assert all(found["tau"] >= 1 for found in report["engine"].values())
+    head = tmp_path / "run" / "head"
+    names = {"README.md", "acceptance.json", "config.json", "model.safetensors", "provenance.json"}
+    assert {path.name for path in head.iterdir()} == names
+    provenance = json.loads((head / "provenance.json").read_text())
+    assert provenance["recipe"]["network"] == "eagle"
+    assert provenance["data"]["answers"] == 8
+    asked = ["ask", "What is ahead?", "--video", str(clip.video), "--target", str(pair.target)]
+    asked += ["--max-new-tokens", "12", "--json", "--device", "cpu"]
+    answers = {}
+    for drafter in ("none", f"eagle2:dir={head}", f"eagle1:dir={head}", f"union:(eagle2:dir={head}),memory"):
+        assert main([*asked, "--drafter", drafter]) == 0
+        answers[drafter] = json.loads(capsys.readouterr().out)["text"]
+    assert len(set(answers.values())) == 1
+
+
+def test_an_interrupted_training_ends_as_an_unbroken_one(
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = (*SMALL, "measure.pairs=0", "optim.ema=0.5")
+    assert train(pair, captured, tmp_path / "whole", *quick) == 0
+    assert train(pair, captured, tmp_path / "broken", *quick, "optim.steps=3") == 0
+    assert train(pair, captured, tmp_path / "broken", *quick) == 0
+    weights = [(tmp_path / run / "head" / "model.safetensors").read_bytes() for run in ("whole", "broken")]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    ("more", "method", "sentence"),
+    [
+        (("config.head=2",), "eagle", "no setting 'head'; did you mean 'heads'?"),
+        (("optim.step=2",), "eagle", "unknown key 'optim.step'; did you mean 'steps'?"),
+        (("network=eagel",), "eagle", "did you mean 'eagle'?"),
+        (("config.levels=[0,1,2]",), "eagle3", "has not layer 0"),
+        ((), "eagle3", "not (2, 4, 6); set levels"),
+        (("optim.learning_rate=1e30", "optim.clip_norm=1e30"), "eagle", "answers"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_sentence(
+    pair: PairPaths,
+    captured: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more,
+    method,
+    sentence,
+) -> None:
+    capsys.readouterr()
+    assert train(pair, captured, tmp_path / "run", *SMALL, *more, method=method) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert sentence in said
+    assert not (tmp_path / "run" / "head").exists()
+
+
+def test_a_capture_of_another_target_teaches_nothing(
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["train", "eagle", "--capture", str(captured), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert main(args) == 2
+    assert "belongs to another target" in capsys.readouterr().err
+
+
+def test_lessons_come_from_one_place(
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "eagle", "--out", str(tmp_path / "run")]) == 2
+    assert "give one of --capture FOLDER and --online SCENES" in capsys.readouterr().err
+
+
+def test_online_a_target_teaches_without_a_store(
+    pair: PairPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--online", "2", "--target", str(pair.target), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert main(["train", "eagle", *SMALL, "optim.steps=2", *where, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 2

@@ -1,0 +1,114 @@
+"""Our exported EAGLE-3 in the real `speculators` package, on a CPU: the same logits, draft after draft.
+
+The package wants an older transformers than ours, so it runs in an environment of its own: `make interop`. No test
+runner collects this file.
+"""
+
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from crossdraft.models.heads.base import TargetTables
+from crossdraft.models.heads.exchange.carry import export_head
+from crossdraft.models.heads.exchange.check import seeded_lesson
+from crossdraft.models.heads.exchange.layout import Host
+from crossdraft.models.heads.files import load_head, make, save_head
+from crossdraft.models.heads.lesson import Lesson
+from crossdraft.models.heads.parts import DecoderConfig
+
+TOLERANCE, STEPS = 1e-5, 4
+HIDDEN, VOCABULARY, DEEP, SHA = 64, 200, 7, "0" * 64
+
+
+def make_target(folder: Path) -> Host:
+    """A small random Llama, saved: the package looks its verifier up."""
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        hidden_size=HIDDEN,
+        vocab_size=VOCABULARY,
+        num_hidden_layers=DEEP,
+        num_attention_heads=4,
+        intermediate_size=96,
+    )
+    model = LlamaForCausalLM(config)
+    model.save_pretrained(folder)
+    return Host(TargetTables.of(model), DEEP, SHA, str(folder), ("LlamaForCausalLM",))
+
+
+def write_head(folder: Path, host: Host, drafted: int) -> None:
+    """An EAGLE-3 whose every weight matters; grouped heads, whose width is not hidden_size / heads."""
+    ids = tuple(
+        sorted(torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(2))[:drafted].tolist())
+    )
+    config = DecoderConfig(
+        hidden_size=HIDDEN, vocab_size=VOCABULARY, num_layers=DEEP, draft_ids=ids, heads=4, kv_heads=2, head_dim=24,
+        intermediate_size=96, rope_theta=5000.0, eps=1e-5, steps=STEPS,
+    )  # fmt: skip
+    torch.manual_seed(3)
+    head = make("eagle3", config, host.tables)
+    with torch.no_grad():
+        for weight in head.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.1)
+    folder.mkdir()
+    save_head(folder, head, "eagle3", SHA, torch.float32)
+
+
+@torch.no_grad()
+def theirs(folder: Path, lesson: Lesson) -> list[Tensor]:
+    """[T, D] logits of each step, for the lesson's first row; they are seen where their output layer puts them out."""
+    config = Eagle3SpeculatorConfig.from_pretrained(folder)
+    config.transformer_layer_config._attn_implementation = "eager"  # the default needs a compiler and a GPU
+    model = Eagle3DraftModel.from_pretrained(folder, config=config).eval()
+    said: list[Tensor] = []
+    model.lm_head.register_forward_hook(lambda module, given, logits: said.append(logits[0]))
+    levels = model.config.eagle_aux_hidden_state_layer_ids
+    ahead = torch.nn.functional.pad(lesson.tokens[:1, 1:], (0, 1))
+    features = torch.cat([lesson.hidden[layer][:1] for layer in levels], -1)
+    model(features, ahead, torch.zeros_like(ahead), ttt_steps=STEPS)
+    return said
+
+
+@torch.no_grad()
+def compare(drafted: int) -> float:
+    """The largest difference between the two programs' logits."""
+    with tempfile.TemporaryDirectory() as room:
+        own, foreign = Path(room) / "own", Path(room) / "foreign"
+        host = make_target(Path(room) / "target")
+        write_head(own, host, drafted)
+        export_head(own, foreign, "speculators", host)
+        head = load_head(own, host.tables)
+        lesson = seeded_lesson(head)
+        ours = [guess.logits[0] for guess in head(lesson)]
+        found = theirs(foreign, lesson)
+    if len(found) != STEPS:
+        raise SystemExit(f"speculators drafted {len(found)} steps, not {STEPS}.")
+    whole = lesson.tokens.shape[1] - STEPS - 1  # behind it, places read tokens that are not there
+    return max(float((a[:whole] - b[:whole]).abs().max()) for a, b in zip(ours, found, strict=True))
+
+
+def say(line: str) -> None:
+    """On stdout."""
+    sys.stdout.write(f"{line}\n")
+
+
+def main() -> None:
+    """Compare with a short and with the whole vocabulary; exit status 1 if they differ."""
+    say(f"speculators {version('speculators')}, torch {torch.__version__}")
+    worst = 0.0
+    for drafted in (50, VOCABULARY):
+        apart = compare(drafted)
+        say(
+            f"EAGLE-3 drafting {drafted} of {VOCABULARY} ids, {STEPS} steps: logits differ by {apart:.1e} at most"
+        )
+        worst = max(worst, apart)
+    sys.exit(not worst <= TOLERANCE)
+
+
+if __name__ == "__main__":
+    main()

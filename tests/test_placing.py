@@ -1,0 +1,62 @@
+"""Where the parts of a drafter run."""
+
+import pytest
+
+from crossdraft.drafters.spec import parse
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.placement import Inline
+from crossdraft.engine.relay import Relay
+from crossdraft.methods import Place
+from crossdraft.placing import needs_target, place_drafter
+from tests.engine.zoo import ZOO, as_target
+
+
+@pytest.mark.parametrize(
+    ("spec", "beside"),
+    [
+        ("eagle3", True),
+        ("union:eagle2,memory", True),
+        ("phased:event,eagle3", True),
+        ("union:event,memory", False),
+    ],
+)
+def test_who_looks_into_the_target(spec, beside):
+    assert needs_target(parse(spec)) is beside
+
+
+def placed(spec: str, *, apart: bool = True):
+    """What is built for a spec of drafters that need no files, and which factories were sent elsewhere."""
+    sent = []
+
+    def elsewhere(factory, *, whole):
+        sent.append((str(factory.args[0]), whole))
+        return Inline(factory(), CostModel())
+
+    target = as_target(*ZOO["video_llava"]())
+    place = Place(target=None)
+    made = place_drafter(
+        parse(spec), place, target, lambda d: Inline(d, CostModel()), elsewhere if apart else None
+    )
+    return made, sent
+
+
+def test_a_drafter_that_needs_nothing_goes_elsewhere_whole():
+    made, sent = placed("phased:ngram,memory")
+    assert isinstance(made, Inline)
+    assert sent == [("phased:ngram,memory", True)]
+
+
+def test_everything_stays_here_if_there_is_no_elsewhere():
+    _, sent = placed("phased:ngram,memory", apart=False)
+    assert not sent
+
+
+def test_only_the_hidden_half_of_a_phased_drafter_goes_elsewhere_if_the_other_looks_into_the_target(
+    monkeypatch,
+):
+    monkeypatch.setattr("crossdraft.placing.COUPLED", frozenset({"memory"}))
+    made, sent = placed("phased:ngram,memory")
+    assert isinstance(made, Relay)
+    assert sent == [("ngram", False)]
+    _, sent = placed("union:ngram,memory")
+    assert not sent
