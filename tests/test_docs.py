@@ -14,7 +14,10 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/adding_a_drafter.md", "docs/adding_a_vlm.md"])
+RUN = ("README.md", "docs/adding_a_drafter.md", "docs/adding_a_head.md", "docs/adding_a_vlm.md")
+
+
+@pytest.mark.parametrize("page", RUN)
 def test_python_blocks_run(page, pair, clip, capsys):
     blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     assert blocks

@@ -4,11 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from crossdraft.api import Engine, Options
+from crossdraft.drafters.heads.cross import tables_of
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
+from crossdraft.fingerprint import fingerprint
+from crossdraft.load import load_drafter, load_target
 from crossdraft.methods import METHODS, Place, build
+from crossdraft.models.heads.base import TargetTables
+from crossdraft.models.heads.files import config_of, make, save_head
 
 SPECS = [
     "ngram",
@@ -39,6 +45,9 @@ SPECS = [
     "event:tree=dynamic",
     "event:tree=cape",
     "union:(event:words=2),memory",
+    "guided:keep=0.5",
+    "guided:dir=TARGET,layers=0+1,mass=0.3",
+    "union:guided,memory",
 ]
 OPTIONS = Options(device="cpu", dtype="float64", max_batch=3, nodes=6)
 
@@ -64,6 +73,81 @@ def test_every_method_gives_the_targets_own_tokens(pair, requests, alone, spec, 
     assert [answer.tokens for answer in first] == alone
     assert [answer.tokens for answer in again] == alone
     assert not any(answer.notes for answer in (*first, *again))
+
+
+# Heads that belong to one pair alone, and where they lie. What they say is nonsense; what comes of it is not.
+OWN = [
+    "event_medusa:dir=HEADS/event_medusa,model=EVENT",
+    "event_medusa:dir=HEADS/event_medusa,model=EVENT,words=3",
+    "fast:dir=HEADS/fast,model=EVENT",
+    "pass:dir=HEADS/pass",
+    "union:(event_medusa:dir=HEADS/event_medusa,model=EVENT),memory",
+    "phased:(fast:dir=HEADS/fast,model=EVENT),(pass:dir=HEADS/pass)",
+]
+
+
+@pytest.fixture(scope="module")
+def heads(pair, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("heads")
+    event = load_drafter(str(pair.event), "cpu", "float32", packed=False).model
+    target = load_target(str(pair.target), "cpu", "float32", packed=False)
+    known = {"hidden_size": 32, "vocab_size": target.vocab_size, "num_layers": 2, "steps": 3}
+    owners = {
+        "event_medusa": (tables_of(event), fingerprint(pair.event)),
+        "fast": (tables_of(event), fingerprint(pair.event)),
+        "pass": (TargetTables.of(target.model), fingerprint(pair.target)),
+    }
+    torch.manual_seed(1)
+    for name, (tables, owner) in owners.items():
+        head = make(name, config_of(name, {**known, "draft_ids": tuple(range(40, 300))}, name), tables)
+        with torch.no_grad():
+            for weight in head.parameters():
+                weight.add_(torch.randn_like(weight), alpha=0.1)
+        (folder / name).mkdir()
+        save_head(folder / name, head, name, owner)
+    return folder
+
+
+def owned(spec, pair, heads) -> str:
+    return spec.replace("HEADS", str(heads)).replace("EVENT", str(pair.event))
+
+
+@pytest.mark.parametrize("spec", OWN)
+@pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "fixed"])
+def test_heads_of_this_pair_give_the_targets_own_tokens(pair, heads, requests, alone, spec, adaptive):
+    with Engine.load(
+        str(pair.target), owned(spec, pair, heads), replace(OPTIONS, adaptive=adaptive)
+    ) as engine:
+        found = engine.generate(requests)
+    assert [answer.tokens for answer in found] == alone
+    assert not any(answer.notes for answer in found)
+    assert adaptive or sum(answer.stats.drafted for answer in found) > 0
+
+
+def test_event_medusa_drafts_what_the_event_drafter_drafts(pair, heads, requests):
+    """In a process of its own, hidden; with the same budgets the very same words are offered and taken."""
+    counts = {}
+    for spec in ("EVENT", OWN[0]):
+        options = replace(OPTIONS, adaptive=False, placement="process", max_batch=1)
+        with Engine.load(str(pair.target), owned(spec, pair, heads), options) as engine:
+            found = engine.generate(requests)
+        counts[spec] = [answer.stats.rounds for answer in found if answer.stats.hidden_drafted]
+    assert counts["EVENT"] == counts[OWN[0]] != []
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("event_medusa:dir=HEADS/event_medusa,model=blind", "belongs to another event model than 'blind'"),
+        ("fast:dir=HEADS/event_medusa,model=EVENT", "network 'event_medusa', not 'fast'"),
+        ("pass:dir=HEADS/fast", "network 'fast', not 'pass'"),
+        ("pass:dir=HEADS/pass", "trained for another target"),
+    ],
+)
+def test_heads_of_others_are_refused(pair, heads, spec, said):
+    target = "reference" if "another target" in said else str(pair.target)
+    with pytest.raises(CrossdraftError, match=said):
+        build(owned(spec, pair, heads), Place(target))
 
 
 def test_a_memory_gets_better(pair, requests):
@@ -113,6 +197,10 @@ def test_probes_are_answered_in_a_process_of_its_own(pair, requests, alone):
         ("model", "needs a folder"),
         ("text:how=guess", "guess"),
         ("union:ngram,(union:ngram)", "joins 2 others"),
+        ("event_medusa:tree=cape", "no setting 'tree'; it knows dir, model, words"),
+        ("fast:dir=nowhere", "nowhere/config.json cannot be read"),
+        ("guided:keep=0", "cannot be '0'; give a share"),
+        ("guided:layers=two", "cannot be 'two'; give numbers of layers"),
         ("choose:event=3,memory,ngram", "no setting 'event'"),
     ],
 )

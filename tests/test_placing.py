@@ -7,7 +7,7 @@ from crossdraft.engine.cost import CostModel
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.relay import Relay
 from crossdraft.methods import Place
-from crossdraft.placing import needs_target, place_drafter
+from crossdraft.placing import BESIDE, HIDDEN, WHOLE, ahead_in, needs_target, place_drafter
 from tests.engine.zoo import ZOO, as_target
 
 
@@ -18,6 +18,9 @@ from tests.engine.zoo import ZOO, as_target
         ("union:eagle2,memory", True),
         ("phased:event,eagle3", True),
         ("union:event,memory", False),
+        ("union:pass,memory", True),
+        ("guided", True),
+        ("phased:event_medusa,fast", False),
     ],
 )
 def test_who_looks_into_the_target(spec, beside):
@@ -28,8 +31,8 @@ def placed(spec: str, *, apart: bool = True):
     """What is built for a spec of drafters that need no files, and which factories were sent elsewhere."""
     sent = []
 
-    def elsewhere(factory, *, whole):
-        sent.append((str(factory.args[0]), whole))
+    def elsewhere(factory, *, role):
+        sent.append((str(factory.args[0]), role))
         return Inline(factory(), CostModel())
 
     target = as_target(*ZOO["video_llava"]())
@@ -43,7 +46,7 @@ def placed(spec: str, *, apart: bool = True):
 def test_a_drafter_that_needs_nothing_goes_elsewhere_whole():
     made, sent = placed("phased:ngram,memory")
     assert isinstance(made, Inline)
-    assert sent == [("phased:ngram,memory", True)]
+    assert sent == [("phased:ngram,memory", "whole")]
 
 
 def test_everything_stays_here_if_there_is_no_elsewhere():
@@ -57,6 +60,21 @@ def test_only_the_hidden_half_of_a_phased_drafter_goes_elsewhere_if_the_other_lo
     monkeypatch.setattr("crossdraft.placing.COUPLED", frozenset({"memory"}))
     made, sent = placed("phased:ngram,memory")
     assert isinstance(made, Relay)
-    assert sent == [("ngram", False)]
-    _, sent = placed("union:ngram,memory")
+    assert sent == [("ngram", "hidden")]
+
+
+def test_beside_one_that_looks_into_the_target_the_other_drafts_elsewhere_too(monkeypatch):
+    monkeypatch.setattr("crossdraft.placing.COUPLED", frozenset({"memory"}))
+    made, sent = placed("union:ngram,memory")
+    assert isinstance(made, Relay)
+    assert made.join is not None
+    assert sent == [("ngram", "beside")]
+    _, sent = placed("union:ngram,(choose:ngram,ngram),memory")
+    assert sent == [("union:ngram,(choose:ngram,ngram)", "beside")]
+    _, sent = placed("union:memory,memory")
     assert not sent
+
+
+def test_what_one_does_meanwhile():
+    assert [ahead_in(role, "ssd") for role in (WHOLE, HIDDEN, BESIDE)] == ["ssd", "off", "spare"]
+    assert {ahead_in(role, "off") for role in (WHOLE, HIDDEN, BESIDE)} == {"off"}

@@ -26,7 +26,7 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
 from crossdraft.methods import Place, read_spec
-from crossdraft.placing import place_drafter
+from crossdraft.placing import ahead_in, place_drafter
 
 PLACEMENTS = ("inline", "process")
 
@@ -142,9 +142,9 @@ class Engine:
         left = tuple(core for core in allowed if core not in (options.target_cores or ())) or allowed
         cores = options.draft_cores or (None if options.target_cores is None else left)
 
-        def apart(factory: "partial[Drafter[Any]]", *, whole: bool) -> Placement:
-            ahead = _ahead(options, cores, loaded.device.type) if whole else "off"
-            return Process(factory, cores, ahead=ahead)
+        def apart(factory: "partial[Drafter[Any]]", *, role: str) -> Placement:
+            usual = _ahead(options, cores, loaded.device.type)
+            return Process(factory, cores, ahead=ahead_in(role, usual))
 
         placed = place_drafter(
             read_spec(drafter),

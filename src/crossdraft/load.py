@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -17,19 +17,26 @@ from transformers.utils import logging as hf_logging
 
 from crossdraft.drafters.foreign import ForeignDrafter
 from crossdraft.drafters.heads.coupled import CoupledDrafter
+from crossdraft.drafters.heads.cross import CrossDrafter, tables_of
+from crossdraft.drafters.heads.fast import FastDrafter
+from crossdraft.drafters.heads.learning import LearningDrafter, Origin, check_folder
 from crossdraft.drafters.heads.registry import HEADS, STATIC, TREES
 from crossdraft.drafters.heads.static import static_tree
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.pass_ import PassDrafter
 from crossdraft.drafters.short_head import ShortHead, read_ids
 from crossdraft.drafters.vocabulary import Lexicon, map_vocabularies, read_lexicon
-from crossdraft.engine.prepack import prepack
+from crossdraft.engine.prepack import has_bf16, prepack
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.fingerprint import fingerprint
 from crossdraft.models.heads.base import TargetTables
-from crossdraft.models.heads.files import load_head
+from crossdraft.models.heads.cross import Cross
+from crossdraft.models.heads.fast import Fast
+from crossdraft.models.heads.files import load_head, read_config
+from crossdraft.models.heads.pass_ import LookaheadRows
 
 if TYPE_CHECKING:
     from crossdraft.models.eventgpt import EventGPTProcessor
@@ -181,7 +188,7 @@ def load_head_drafter(
     method = HEADS[name]
     place = folder or HEAD_WEIGHTS / (method.weights or name)
     head = load_head(place, TargetTables.of(host.model), target_fingerprint(source), method.network)
-    head = head.to(host.device, host.model.dtype)
+    head = head.to(host.device, _quickest(host))
     if packed:
         prepack(head)
     tree = tree or method.tree
@@ -189,6 +196,100 @@ def load_head_drafter(
         raise CrossdraftError(f"Unknown tree '{tree}'; choose one of {', '.join((STATIC, *TREES))}.")
     grow = static_tree(place) if tree == STATIC else TREES[tree]
     return method.drafter(head, grow, sorted(host.eos), banned)
+
+
+def _quickest(host: Target) -> torch.dtype:
+    """The dtype of a head beside that target: what is drafted need not be as exact as what is said."""
+    slow = host.device.type == "cpu" and host.model.dtype is torch.float32
+    return torch.bfloat16 if slow and has_bf16() else host.model.dtype
+
+
+def load_event_head(
+    name: str,
+    source: str = "event",
+    folder: Path | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    banned: Sequence[int] = (),
+    vocabulary: dict[str, int] | None = None,
+    *,
+    words: int | None = None,
+    packed: bool = True,
+) -> CrossDrafter | FastDrafter:
+    """An event model with a head on it as a drafter.
+
+    Args:
+        name: `event_medusa` or `fast`, the head's network.
+        source, device, dtype, banned, vocabulary, packed: of the event model, as in `load_drafter`.
+        folder: of the head; default the shipped one.
+        words: words of a place that may become nodes; default the drafter's own.
+
+    Raises:
+        CrossdraftError: as `load_drafter`, or the head is missing, damaged, or another event model's.
+    """
+    place, own = folder or HEAD_WEIGHTS / name, event_fingerprint(source)
+    if read_config(place).target != own:
+        raise CrossdraftError(
+            f"The head in {place} belongs to another event model than '{source}'; name its own with model=FOLDER, or "
+            "train it for this one."
+        )
+    model = load_drafter(source, device, dtype, banned, vocabulary, packed=packed).model
+    head = load_head(place, tables_of(model), own, name)
+    head = head.to(model.device, model.model.dtype)
+    if packed:
+        prepack(head)
+    more = {} if words is None else {"words": words}
+    if isinstance(head, Cross):
+        return CrossDrafter(model, head, banned, **more)
+    return FastDrafter(model, cast("Fast", head), banned, **more)
+
+
+def load_pass_drafter(
+    host: Target, source: str = "reference", folder: Path | None = None, banned: Sequence[int] = ()
+) -> PassDrafter:
+    """PaSS's look-ahead embeddings as a drafter, beside their target; arguments as in `load_head_drafter`.
+
+    Raises:
+        CrossdraftError: the embeddings are missing, damaged, or another target's.
+    """
+    tables = TargetTables.of(host.model)
+    rows = load_head(folder or HEAD_WEIGHTS / "pass", tables, target_fingerprint(source), "pass")
+    return PassDrafter(cast("LookaheadRows", rows.to(host.device, host.model.dtype)), banned)
+
+
+def event_fingerprint(source: str) -> str:
+    """Which weights an event model has: `event` or `blind` of the reference pair, or a folder; see `fingerprint`."""
+    return fingerprint(_folder(source, DRAFTERS))
+
+
+def load_learning_drafter(
+    drafter: CoupledDrafter[Any],
+    network: str,
+    host: Target,
+    source: str,
+    seconds: float,
+    keep: int,
+    rate: float,
+    folder: Path | None = None,
+) -> LearningDrafter:
+    """A head's drafter that goes on learning while it serves.
+
+    Args:
+        drafter: around the head, loaded with `packed=False`.
+        network: the head's.
+        host, source: as in `load_head_drafter`.
+        seconds, keep, rate: see `LearningDrafter`.
+        folder: where the weights are saved, and found again if there are any.
+
+    Raises:
+        CrossdraftError: the folder holds something else, or a head that does not fit; and as `LearningDrafter`.
+    """
+    tables, origin = TargetTables.of(host.model), Origin(network, target_fingerprint(source))
+    head = drafter.head
+    if folder is not None and check_folder(folder):
+        head.restore(load_head(folder, tables, origin.target, network).stored())
+    rows = tables.head.to(host.device)[head.draft_ids]
+    return LearningDrafter(drafter, rows, seconds, keep, rate=rate, origin=origin, folder=folder)
 
 
 def target_fingerprint(source: str) -> str:

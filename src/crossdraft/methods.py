@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from transformers import PreTrainedTokenizerBase
 
 from crossdraft.drafters.cascade import CascadeDrafter
 from crossdraft.drafters.choose import ChooseDrafter
+from crossdraft.drafters.guided import GuidedDrafter
+from crossdraft.drafters.heads.coupled import CoupledDrafter
+from crossdraft.drafters.heads.learning import KEEP, RATE, SECONDS
 from crossdraft.drafters.heads.registry import HEADS
 from crossdraft.drafters.lookahead import GRAMS, LEVEL, WINDOW, LookaheadDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
@@ -19,6 +22,8 @@ from crossdraft.drafters.memory.shelf import CAPACITY, Shelf
 from crossdraft.drafters.ngram import COPIED, LONGEST, NgramDrafter
 from crossdraft.drafters.overseen import AHEAD
 from crossdraft.drafters.phased import PhasedDrafter
+from crossdraft.drafters.pruning import KEEP as KEPT
+from crossdraft.drafters.pruning import MASS
 from crossdraft.drafters.pyramid import THRESHOLD, PyramidDrafter
 from crossdraft.drafters.spec import Spec, parse
 from crossdraft.drafters.tree_model import TreeDrafter
@@ -34,8 +39,11 @@ from crossdraft.load import (
     NUM_FRAMES,
     VideoPrompt,
     load_drafter,
+    load_event_head,
     load_head_drafter,
+    load_learning_drafter,
     load_model_drafter,
+    load_pass_drafter,
     load_target,
     tokenizer_of,
 )
@@ -234,6 +242,68 @@ def _head(spec: Spec, place: Place) -> Drafter[Any]:
     )
 
 
+def _online(spec: Spec, place: Place) -> Drafter[Any]:
+    given = _settings(spec, {"seconds": float, "keep": _count, "rate": float, "save": Path})
+    name = spec.parts[0].name
+    if len(spec.parts) != 1 or name not in HEADS:
+        raise CrossdraftError(f"'{spec}' must name one head that is to learn, such as online:eagle2.")
+    host = _host(place)
+    # Packed layers could not be written to.
+    drafter = build_spec(spec.parts[0], replace(place, host=host, packed=False))
+    if not isinstance(drafter, CoupledDrafter):
+        raise CrossdraftError(
+            f"The drafter '{name}' cannot learn while it serves; online takes heads such as eagle2."
+        )
+    return load_learning_drafter(
+        drafter,
+        HEADS[name].network,
+        host,
+        str(place.target),
+        given.get("seconds", SECONDS),
+        given.get("keep", KEEP),
+        given.get("rate", RATE),
+        given.get("save"),
+    )
+
+
+def _event_head(spec: Spec, place: Place) -> Drafter[Any]:
+    given = _settings(spec, {"dir": Path, "model": str, "words": _count})
+    return load_event_head(
+        spec.name,
+        given.get("model", "event"),
+        given.get("dir"),
+        place.device,
+        place.dtype,
+        place.banned,
+        _tokenizer(place).get_vocab(),
+        words=given.get("words"),
+        packed=place.packed,
+    )
+
+
+def _pass(spec: Spec, place: Place) -> Drafter[Any]:
+    folder = _settings(spec, {"dir": Path}).get("dir")
+    return load_pass_drafter(_host(place), str(place.target), folder, place.banned)
+
+
+def _guided(spec: Spec, place: Place) -> Drafter[Any]:
+    given = _settings(spec, {"dir": str, "keep": _share, "mass": _share, "layers": _layers})
+    target = _host(place)
+    model = (
+        load_target(given["dir"], place.device, place.dtype, packed=place.packed)
+        if "dir" in given
+        else target
+    )
+    return GuidedDrafter(
+        model,
+        target,
+        place.banned,
+        layers=given.get("layers"),
+        keep=given.get("keep", KEPT),
+        mass=given.get("mass", MASS),
+    )
+
+
 def _host(place: Place) -> Target:
     return place.host or load_target(str(place.target), place.device, place.dtype, packed=place.packed)
 
@@ -279,6 +349,16 @@ def _settings(spec: Spec, known: Mapping[str, Callable[[str], Any]]) -> dict[str
     return found
 
 
+def _share(text: str) -> float:
+    if not 0 < (value := float(text)) <= 1:
+        raise ValueError(text)
+    return value
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    return tuple(int(layer) for layer in text.split("+"))
+
+
 def _count(text: str) -> int:
     if (value := int(text)) < 1:
         raise ValueError(text)
@@ -288,10 +368,12 @@ def _count(text: str) -> int:
 KINDS: Mapping[Callable[[str], Any], str] = {
     _count: "; give a whole number of 1 or more",
     float: "; give a number",
+    _share: "; give a share above 0, at most 1",
+    _layers: "; give numbers of layers, such as 2+4",
 }
 
 
-COUPLED = frozenset(HEADS)  # these look into the target
+COUPLED = frozenset((*HEADS, "pass", "guided"))  # these look into the target
 
 METHODS: Mapping[str, Method] = {
     "event": Method(
@@ -337,6 +419,26 @@ METHODS: Mapping[str, Method] = {
     "pyramid": Method(
         _pyramid, "a qualifier corrects a cheaper drafter, by a fuzzy bar", False, False, False, "PyramidSD 2025",
         joins=2,
+    ),
+    "online": Method(
+        _online, "a head that learns from the target while it serves (online:eagle2)", True, True, False,
+        "Online speculative decoding: Liu 2024", joins=1,
+    ),
+    "event_medusa": Method(
+        _event_head, "the event drafter, whose own words small heads on it foresee", True, False, True,
+        "Medusa: Cai 2024; Hydra: Ankner 2024",
+    ),
+    "fast": Method(
+        _event_head, "the answer's beginning from the event encoder alone, without a language model", True, True, True,
+        "crossdraft",
+    ),
+    "pass": Method(
+        _pass, "the target reads learned look-ahead embeddings in spare rows of its passes", True, False, False,
+        "PaSS: Monea 2023",
+    ),
+    "guided": Method(
+        _guided, "a small VLM that reads what of the clip the target looks at (guided:dir=FOLDER)", False, False, True,
+        "SpecVLM: Ji 2025",
     ),
     **{
         name: Method(_head, head.what, True, head.tree != "chain", head.sees, head.source)

@@ -1,10 +1,11 @@
 """Where the parts of a drafter run: in a process of their own, or beside the target whose features they read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from crossdraft.drafters.mixture import Blend
 from crossdraft.drafters.spec import Spec
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.placement import Placement
@@ -12,13 +13,24 @@ from crossdraft.engine.relay import Relay
 from crossdraft.engine.target import Target
 from crossdraft.methods import COUPLED, Place, build_spec
 
+# What a drafter in a process of its own has to do: all of the drafting; the hidden draft alone; or that, and beside
+# another drafter what it has prepared for later rounds.
+WHOLE, HIDDEN, BESIDE = "whole", "hidden", "beside"
+
 
 class Apart(Protocol):
     """Puts a drafter into a process of its own."""
 
-    def __call__(self, factory: "partial[Drafter[Any]]", *, whole: bool) -> Placement:
-        """`factory` is picklable; `whole`: it drafts in later rounds too, and may draft ahead for them."""
+    def __call__(self, factory: "partial[Drafter[Any]]", *, role: str) -> Placement:
+        """`factory` is picklable; `role` is one of those above."""
         ...
+
+
+def ahead_in(role: str, usual: str) -> str:
+    """What a drafter in that role does while the target verifies, where `usual` is what one does that drafts alone."""
+    if role == WHOLE or usual == "off":
+        return usual
+    return "spare" if role == BESIDE else "off"
 
 
 def needs_target(spec: Spec) -> bool:
@@ -51,8 +63,17 @@ def place_drafter(
     """
     beside = replace(place, host=host)
     if apart is not None and not needs_target(spec):
-        return apart(partial(build_spec, spec, place), whole=True)
+        return apart(partial(build_spec, spec, place), role=WHOLE)
     if apart is not None and spec.name == "phased" and not needs_target(spec.parts[0]):
         later = inline(build_spec(spec.parts[1], beside))
-        return Relay(apart(partial(build_spec, spec.parts[0], place), whole=False), later)
+        return Relay(apart(partial(build_spec, spec.parts[0], place), role=HIDDEN), later)
+    free = [part for part in spec.parts if not needs_target(part)]
+    if apart is not None and spec.name == "union" and free:
+        coupled = [part for part in spec.parts if needs_target(part)]
+        later = inline(build_spec(_united(coupled), beside))
+        return Relay(apart(partial(build_spec, _united(free), place), role=BESIDE), later, Blend(2))
     return inline(build_spec(spec, beside))
+
+
+def _united(parts: Sequence[Spec]) -> Spec:
+    return parts[0] if len(parts) == 1 else Spec("union", tuple(parts))

@@ -8,6 +8,7 @@ from crossdraft.bench import events
 from crossdraft.bench.specs import ALL_METHODS
 from crossdraft.cli.main import main
 from crossdraft.events import write_events
+from tests.bench.some_heads import random_head
 
 METHODS = ["target", "hf", "hf-lookup", "hf-assisted", "blind", "event-inline", "event"]
 FIELDS = (
@@ -198,6 +199,49 @@ def test_acceptance(models, tmp_path):
     found = json.loads(out.read_text())
     assert found["drafters"]["event"]["tau"] >= 1
     assert set(found["ratio"]) == {"value", "ci95"}
+
+
+def test_heads(pair, models, tmp_path, capsys):
+    head = random_head(pair.target, tmp_path / "eagle", "eagle")
+    out, drawn = tmp_path / "heads.json", tmp_path / "heads.png"
+    sizes = ["--pairs=1", "--nodes=6", "--chain=3", "--temperatures=0", "--timed=1", "--max-new-tokens=12"]
+    arguments = [
+        f"--drafter=eagle2:dir={head}",
+        *sizes,
+        f"--json={out}",
+        f"--plot={drawn}",
+        "--dtype=float32",
+    ]
+    assert main(["bench", "heads", *arguments, *models]) == 0
+    (row,) = json.loads(out.read_text())["drafters"]
+    assert row["identical"] == {"equal": 2, "total": 2}
+    assert [part["shape"] for part in row["accepted"]] == ["tree", "chain"]
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    assert "fewer than 10 pairs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--methods=eagel3"], "did you mean 'eagle3'?"),
+        (["--drafter=eagle2:dir=nowhere"], "nowhere holds no head for 'eagle2'"),
+        (["--drafter=ngram", "--drafter=ngram"], "named twice"),
+        (["--drafter=ngram", "--temperatures=hot"], "--temperatures is 'hot', no list of numbers"),
+        (["--drafter=ngram", "--temperatures="], "Name each temperature once"),
+        (["--drafter=ngram", "--nodes=0"], "at least 1 node"),
+        (["--drafter=ngram", "--pairs=0"], "pairs is 0"),
+        (["--drafter=ngram", "--plot=bars.pdf"], "ends in .png"),
+        (["--drafter=ngram", "--json=."], "Cannot write ."),
+        (["--drafter=ngram", "--target=nowhere"], "nowhere"),
+    ],
+)
+def test_heads_that_cannot_be_measured_are_one_sentence(arguments, part, models, capsys):
+    assert main(["bench", "heads", "--pairs=1", *models, *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("crossdraft: ")
+    assert captured.err.count("\n") == 1
+    assert part in captured.err
 
 
 @pytest.mark.slow

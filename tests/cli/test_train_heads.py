@@ -52,6 +52,96 @@ def test_from_a_capture_to_a_head_that_drafts(
     assert len(set(answers.values())) == 1
 
 
+# Heads whose lessons are made otherwise, and how little of each is enough to see it work.
+OTHERS = {
+    "event_medusa": ("config.width=16", "config.steps=3"),
+    "fast": ("config.width=16", "config.steps=6"),
+    "pass": ("config.steps=2",),
+}
+FEW = (*SMALL[5:], "optim.ema=0.5")  # without the sizes of a decoder
+
+
+def train_other(pair: PairPaths, captured: Path, out: Path, method: str, *more: str) -> int:
+    event = ["--event", str(pair.event)]
+    return train(pair, captured, out, *FEW, *OTHERS[method], *more, *event, method=method)
+
+
+@pytest.mark.parametrize("method", OTHERS)
+def test_heads_that_read_no_features_learn_and_draft(
+    pair: PairPaths,
+    clip: ClipPaths,
+    captured: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    method: str,
+) -> None:
+    capsys.readouterr()
+    assert train_other(pair, captured, tmp_path / "run", method, "optim.ema=0") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["engine"].keys() == ({"pass"} if method == "pass" else {"hidden", "rounds"})
+    assert report["kept_back"]["tau"] >= 1
+    log = [json.loads(line) for line in (tmp_path / "run" / "train.log.jsonl").read_text().splitlines()]
+    losses = [entry["loss"] for entry in log if "loss" in entry]
+    assert losses[-1] < losses[0]
+    head = tmp_path / "run" / "head"
+    assert {path.name for path in head.iterdir()} == {
+        "README.md", "config.json", "model.safetensors", "provenance.json"
+    }  # fmt: skip
+    assert f"| {'pass' if method == 'pass' else 'hidden'} |" in (head / "README.md").read_text()
+    model = "" if method == "pass" else f",model={pair.event}"
+    asked = ["ask", "What is ahead?", "--video", str(clip.video), "--events", str(clip.events)]
+    asked += ["--target", str(pair.target), "--max-new-tokens", "12", "--json", "--device", "cpu"]
+    answers = {}
+    for drafter in ("none", f"{method}:dir={head}{model}"):
+        assert main([*asked, "--drafter", drafter]) == 0
+        answers[drafter] = json.loads(capsys.readouterr().out)["text"]
+    assert len(set(answers.values())) == 1
+
+
+@pytest.mark.parametrize("method", OTHERS)
+def test_they_too_go_on_where_they_stopped(
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    assert train_other(pair, captured, tmp_path / "whole", method, "measure.pairs=0") == 0
+    assert train_other(pair, captured, tmp_path / "broken", method, "measure.pairs=0", "optim.steps=3") == 0
+    assert train_other(pair, captured, tmp_path / "broken", method, "measure.pairs=0") == 0
+    weights = [(tmp_path / run / "head" / "model.safetensors").read_bytes() for run in ("whole", "broken")]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "sentence"),
+    [
+        ("event_medusa", ("config.head=2",), "has no setting 'head'"),
+        ("event_medusa", ("optim.accumulate=2",), "set optim.accumulate to 1"),
+        ("fast", ("loss.kl=1",), "learns by cross_entropy alone"),
+        ("pass", ("loss.mse=1",), "guesses no features"),
+    ],
+)
+def test_what_they_cannot_be_taught_is_one_sentence(
+    pair: PairPaths,
+    captured: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    method,
+    more,
+    sentence,
+) -> None:
+    capsys.readouterr()
+    assert train_other(pair, captured, tmp_path / "run", method, *more) == 2
+    assert sentence in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run" / "head").exists()
+
+
+@pytest.mark.parametrize("method", OTHERS)
+def test_they_learn_from_captures_alone(
+    pair: PairPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    where = ["--online", "2", "--target", str(pair.target), "--event", str(pair.event), "--device", "cpu"]
+    assert main(["train", method, *where, "--out", str(tmp_path / "run")]) == 2
+    assert "give --capture FOLDER instead of --online" in capsys.readouterr().err
+
+
 def test_an_interrupted_training_ends_as_an_unbroken_one(
     pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

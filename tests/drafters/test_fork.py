@@ -137,12 +137,12 @@ def test_a_dropped_fork_is_not_remembered(tmp_path):
 
 def test_what_a_fork_was_told_teaches_a_union_nothing():
     drafter, state, draft = drafted("union", GREEDY, 0)
-    before = [vars(reputation).copy() for reputation in drafter.reputations]
+    before = [vars(reputation).copy() for reputation in drafter.blend.reputations]
     (fork,) = drafter.fork([state])
     drafter.commit([fork], [verdict(draft, 40)])
-    assert [vars(reputation) for reputation in drafter.reputations] == before
+    assert [vars(reputation) for reputation in drafter.blend.reputations] == before
     drafter.commit([state], [verdict(draft, 40)])
-    assert [vars(reputation) for reputation in drafter.reputations] != before
+    assert [vars(reputation) for reputation in drafter.blend.reputations] != before
 
 
 @torch.inference_mode()

@@ -89,8 +89,8 @@ def test_whoever_proves_wrong_counts_for_less():
         union.propose(states, [Budget(2)])
         union.commit(states, [Committed((), (2,))])
     assert union.propose(states, [Budget(1)])[0].tree.tokens == (2,)
-    assert union.reputations[0].correction < 0.5 < union.reputations[1].correction
-    assert union.reputations[0].wins < 1 < union.reputations[1].wins
+    assert union.blend.reputations[0].correction < 0.5 < union.blend.reputations[1].correction
+    assert union.blend.reputations[0].wins < 1 < union.blend.reputations[1].wins
 
 
 def test_what_cannot_be_joined():

@@ -1,12 +1,13 @@
 """Two placements for one answer: who drafts when, who is told what, and that the answer is the target's own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
+from crossdraft.drafters.mixture import Blend
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
@@ -49,9 +50,9 @@ class Listening:
         self.ended += len(states)
 
 
-def relayed(hidden, later) -> Relay:
+def relayed(hidden, later, join=None) -> Relay:
     cost = CostModel()
-    return Relay(Inline(hidden, cost, "before"), Inline(later, cost, "before"))
+    return Relay(Inline(hidden, cost, "before"), Inline(later, cost, "before"), join)
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +97,29 @@ def test_answers_are_the_targets_own(target, rows):
     assert [answer.tokens for answer in answers] == alone * 2
     assert sum(answer.stats.hidden_accepted for answer in answers) > 0
     assert sum(answer.stats.accepted - answer.stats.hidden_accepted for answer in answers) > 0
+
+
+def test_both_may_go_on_and_each_is_told_of_its_own_tree(target):
+    """One knows every second word of the answer, the other the rest: only together do they get two words right."""
+    alone = Decoder(target).generate([REQUESTS[0]])[0].tokens
+    first, second = Listening(alone[1]), Listening(alone[1] + 1)
+    answer = Decoder(target, relayed(first, second, Blend(2)), adaptive=False).generate([REQUESTS[0]])[0]
+    assert answer.tokens == alone
+    assert [t for verdict in first.told for t in verdict.tokens] == list(alone)
+    assert [t for verdict in second.told for t in verdict.tokens] == list(alone)
+    taken = [verdict.path for verdict in first.told[1:] if verdict.tokens[0] == alone[1]]
+    assert taken[0] == (0,)  # its own node, wherever it stood in the common tree
+    assert all(verdict.path in ((), (0,)) for verdict in second.told)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_answers_are_the_targets_own_with_both(target, temperature):
+    model, prompt = ZOO["video_llava"]()
+    hidden = IndependentDrafter(as_target(noisy(model, 1e-3), prompt))
+    requests = [replace(r, sampling=Sampling(temperature=temperature, seed=3)) for r in REQUESTS]
+    decoder = Decoder(target, relayed(hidden, MemoryDrafter(), Blend(2)), max_batch=2, adaptive=False)
+    answers = decoder.generate([*requests, *requests])
+    assert all(answer.stats.accepted > 0 for answer in answers)
+    if not temperature:
+        alone = [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+        assert [answer.tokens for answer in answers] == alone * 2

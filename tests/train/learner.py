@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 
 from crossdraft.models.heads.base import positions_of
 from crossdraft.models.heads.lesson import Guess, Lesson
+from crossdraft.models.heads.objective import Objective, score, teacher
 from crossdraft.train.loop import Stage, optimise
-from crossdraft.train.objective import Objective, score, teacher
 from crossdraft.train.ranks import ALONE, Ranks, joined
 from crossdraft.train.recipe import Optim
 from crossdraft.train.share import Share

@@ -34,7 +34,7 @@ from crossdraft.engine.request import Answer
 from crossdraft.engine.target import Target
 from crossdraft.load import load_drafter, load_target, vocabulary_of
 from crossdraft.methods import Place, build_spec
-from crossdraft.placing import place_drafter
+from crossdraft.placing import ahead_in, place_drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +209,9 @@ def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Con
     drafter = "event" if inline else name
     spec = spec_of(drafter)
 
-    def apart(factory: "partial[Drafter[Any]]", *, whole: bool) -> Placement:
-        return Process(
-            factory,
-            None if cores is None else cores.draft,
-            ahead=ahead_of(name, models, cores) if whole else "off",
-        )
+    def apart(factory: "partial[Drafter[Any]]", *, role: str) -> Placement:
+        ahead = ahead_in(role, ahead_of(name, models, cores))
+        return Process(factory, None if cores is None else cores.draft, ahead=ahead)
 
     placement = place_drafter(
         models.spec(drafter),

@@ -15,6 +15,21 @@ def listed(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",")) if text else ()
 
 
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """The numbers of a comma-separated list.
+
+    >>> numbers("--temperatures", "0, 0.7")
+    (0.0, 0.7)
+
+    Raises:
+        CrossdraftError: one of them is no number.
+    """
+    try:
+        return tuple(float(part) for part in listed(text))
+    except ValueError as error:
+        raise CrossdraftError(f"{option} is '{text}', no list of numbers; write it as 0,1.") from error
+
+
 def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
     """Refuse a name that is not known, and suggest the nearest that is.
 

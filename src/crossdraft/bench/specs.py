@@ -24,6 +24,7 @@ SPECS = {
     "view": "view",
     "cascade": "cascade:event,memory",
     "pyramid": "pyramid:event,memory",
+    "guided": "guided",
 }
 # The event drafter with another policy while the target verifies; see `crossdraft.engine.ahead`.
 POLICIES = {"event-sync": "off", "event-pipespec": "pipespec", "event-pearl": "pearl"}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -17,7 +17,8 @@ from crossdraft.engine.placement import Inline, Placement
 from crossdraft.engine.process import Process
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.placing import Apart, place_drafter
+from crossdraft.methods import build_spec
+from crossdraft.placing import ahead_in, place_drafter
 
 PROCESS = "process"  # every other place is an inline one's hidden mode
 ALL = "all"
@@ -27,7 +28,7 @@ EVERY = (
     "event", "blind", "ngram", "memory", "lookahead", "text:how=slem", "text:how=tli", "text:how=omni", "view",
     "cascade:event,memory", "cascade:event,blind,ngram,early=4,leniency=2", "pyramid:event,blind",
     "pyramid:event,memory", "union:event,memory", "union:ngram,lookahead", "choose:event,memory,ngram",
-    "phased:event,(union:event,memory)", "phased:event,lookahead", *POLICIES,
+    "phased:event,(union:event,memory)", "phased:event,lookahead", "event_medusa", "fast", "pass", "guided", *POLICIES,
 )  # fmt: skip
 
 
@@ -97,29 +98,27 @@ def open_ways(
             stack.callback(placement.close)
             return placement
 
-        def apart(spec: str) -> Apart:
-            def run(factory: "partial[Drafter[Any]]", *, whole: bool) -> Placement:
+        @cache
+        def process(spec: str) -> Placement:
+            def apart(factory: "partial[Drafter[Any]]", *, role: str) -> Placement:
                 draft_cores = None if cores is None else cores.draft
-                return Process(factory, draft_cores, ahead=POLICIES.get(spec, BEST) if whole else "off")
+                return Process(factory, draft_cores, ahead=ahead_in(role, POLICIES.get(spec, BEST)))
 
-            return run
-
-        def placed(spec: str, mode: str, elsewhere: Apart | None) -> Placement:
             made = place_drafter(
                 models.spec(spec),
                 models.place(target),
                 target,
-                lambda d: Inline(d, CostModel(), mode),
-                elsewhere,
+                lambda d: Inline(d, CostModel(), "off"),
+                apart,
             )
             return opened(made)
 
         @cache
-        def process(spec: str) -> Placement:
-            return placed(spec, "before", apart(spec))
+        def drafter(spec: str) -> Drafter[Any]:
+            return build_spec(models.spec(spec), replace(models.place(target), host=target))
 
         def place(spec: str, where: str) -> Placement:
-            return process(spec) if where == PROCESS else placed(spec, where, None)
+            return process(spec) if where == PROCESS else opened(Inline(drafter(spec), CostModel(), where))
 
         yield [
             tuple(

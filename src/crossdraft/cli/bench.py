@@ -278,6 +278,77 @@ def acceptance(
     write_json({"environment": where, "workload": describe(work), **found.to_json()}, json_file)
 
 
+@app.command()
+def heads(
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Trained drafters, comma-separated: eagle3, medusa …; all whose weights ship by default."
+        ),
+    ] = None,
+    drafters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drafter", metavar="SPEC", help="One more drafter, such as eagle2:dir=FOLDER. May be repeated."
+        ),
+    ] = None,
+    pairs: Pairs = 100,
+    nodes: Annotated[int, typer.Option(help="Nodes of a tree.")] = 60,
+    chain: Annotated[int, typer.Option(help="Tokens of a chain; 0 = no chains.")] = 5,
+    temperatures: Annotated[str, typer.Option(help="At which trees are measured, comma-separated.")] = "0,1",
+    timed: Annotated[int, typer.Option(help="Answers along which drafts are clocked; 0 = none.")] = 6,
+    speed: Annotated[
+        int,
+        typer.Option(
+            metavar="PAIRS", help="Race whole answers against the target alone on so many pairs, too."
+        ),
+    ] = 0,
+    max_new_tokens: MaxTokens = 96,
+    answers: Annotated[str, typer.Option(help="long or any.")] = "any",
+    kinds: Kinds = None,
+    json_file: Json = None,
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", metavar="PNG", help="Draw τ of trees and chains, and ms a draft.")
+    ] = None,
+    target: TargetDir = "reference",
+    event: EventDir = "event",
+    blind: BlindDir = "blind",
+    device: Device = None,
+    dtype: Dtype = None,
+    target_cores: TargetCores = None,
+    draft_cores: DraftCores = None,
+) -> None:
+    """Measure every trained drafter: τ of trees and chains, time a draft, size, training, and is it the same text?"""
+    from crossdraft.bench.contestants import Models
+    from crossdraft.bench.heads import Heads, Trials, run_heads
+    from crossdraft.bench.heads_plot import plot
+    from crossdraft.bench.heads_report import lines, tables, to_json
+    from crossdraft.bench.heads_roster import choose
+    from crossdraft.bench.names import listed, numbers
+    from crossdraft.bench.plot import check_plot
+    from crossdraft.bench.workload import Workload
+
+    check_writable(json_file, plot_file)
+    if plot_file is not None:
+        check_plot(plot_file)
+    bench = Heads(
+        Models(target, event, blind, device, dtype),
+        Workload(pairs, answers, listed(kinds), max_new_tokens),
+        choose(None if methods is None else listed(methods), tuple(drafters or ())),
+        Trials(nodes, chain, numbers("--temperatures", temperatures), timed, speed),
+        core_each(device, target_cores, draft_cores),
+    )
+    hush()
+    with progress("measuring", bench.ticks) as tick:
+        report = run_heads(bench, tick)
+    console = console_for(json_file)
+    console.print(*tables(report))
+    console.print(*lines(report), sep="\n", markup=False, highlight=False)
+    write_json(to_json(report), json_file)
+    if plot_file is not None:
+        plot(report, plot_file)
+
+
 @app.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 )

@@ -62,6 +62,9 @@ def head(
         int,
         typer.Option(help="Without a capture: ask the target about so many training scenes as it learns."),
     ] = 0,
+    event: Annotated[
+        str, typer.Option(help="The event model of event_medusa and fast: 'event', or the folder of one.")
+    ] = "event",
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Train a head on what a target said; an interrupted run goes on where it stopped."""
@@ -75,7 +78,7 @@ def head(
     name = str(context.info_name)
     recipe = load_head_recipe(config or name, overrides or ())
     place = out or Path("runs/heads") / name
-    figures = start(recipe, place, target, device, capture, kept_back, online)
+    figures = start(recipe, place, target, device, capture, kept_back, online, event)
     if as_json:
         typer.echo(json.dumps({"out": str(place / "head"), **figures}))
         return

@@ -8,9 +8,10 @@ whole. Nodes are taken best first.
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
-from crossdraft.engine.drafter import Draft
+from crossdraft.engine.drafter import Budget, Draft
 from crossdraft.engine.tree import ROOT, DraftTree
 
 GUESS = 0.7  # of a node whose drafter gives no estimate, given its parent
@@ -131,3 +132,39 @@ def learn(
             for child in trees[place].children(node)
             if trees[place].tokens[child] == token
         }
+
+
+class Blend:
+    """Several drafters' drafts as one, by what each of them has proved to be worth so far.
+
+    Args:
+        count: how many drafters.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.reputations = [Reputation() for _ in range(count)]
+
+    def share(self, budget: Budget, place: int, *, greedy: bool) -> Budget:
+        """Greedy: everybody may fill the tree. Sampled: an equal part each, settled before anything is drawn."""
+        budget = budget if place == 0 else replace(budget, on_token=None)
+        if greedy:
+            return budget
+        part, rest = divmod(budget.nodes, len(self.reputations))
+        return replace(budget, nodes=part + (place < rest))
+
+    def join(self, drafts: Sequence[Draft], nodes: int, *, greedy: bool) -> Draft:
+        """One draft of at most so many nodes; without probes."""
+        refusal = next((draft.refusal for draft in drafts if draft.refusal), None)
+        trees = [draft.tree for draft in drafts]
+        if not greedy:
+            return Draft(reduce(DraftTree.union, trees), refusal=refusal)
+        weights = [reputation.wins for reputation in self.reputations]
+        return replace(mixed(trees, self._chances(drafts), weights, nodes), refusal=refusal)
+
+    def learn(self, drafts: Sequence[Draft], said: Sequence[int]) -> None:
+        """The text went on with `said` behind where these drafts, chosen and not drawn, began."""
+        learn(self.reputations, [draft.tree for draft in drafts], self._chances(drafts), said)
+
+    def _chances(self, drafts: Sequence[Draft]) -> list[list[float]]:
+        pairs = zip(drafts, self.reputations, strict=True)
+        return [conditional(draft, reputation.correction) for draft, reputation in pairs]

@@ -7,15 +7,13 @@ own law, and acceptance stays exact (see `DraftTree.union`).
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
-from crossdraft.drafters.mixture import Reputation, conditional, learn, mixed
+from crossdraft.drafters.mixture import Blend
 from crossdraft.drafters.second import slots_of, spread
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.streams import apart
-from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 
@@ -45,7 +43,7 @@ class UnionDrafter:
             raise CrossdraftError("A union needs two drafters or more, such as union:event,memory.")
         self.drafters = list(drafters)
         self.ends = ends
-        self.reputations = [Reputation() for _ in drafters]
+        self.blend = Blend(len(drafters))
         self.needs = all_needs([drafter.needs for drafter in drafters])
 
     def begin(self, requests: Sequence[Request]) -> list[Joint]:
@@ -59,7 +57,10 @@ class UnionDrafter:
         for state in states:
             state.drafts = []
         for place, drafter in enumerate(self.drafters):
-            own = [self._share(state, budget, place) for state, budget in zip(states, budgets, strict=True)]
+            own = [
+                self.blend.share(budget, place, greedy=state.greedy)
+                for state, budget in zip(states, budgets, strict=True)
+            ]
             drafts = drafter.propose([state.states[place] for state in states], own)
             for state, budget, draft in zip(states, budgets, drafts, strict=True):
                 state.drafts.append(widened(draft, budget.nodes, self.ends) if state.greedy else draft)
@@ -68,8 +69,7 @@ class UnionDrafter:
     def commit(self, states: Sequence[Joint], verdicts: Sequence[Committed]) -> None:
         for state, verdict in zip(states, verdicts, strict=True):
             if state.greedy and state.drafts and not state.on_trial:
-                trees = [draft.tree for draft in state.drafts]
-                learn(self.reputations, trees, self._chances(state), verdict.tokens)
+                self.blend.learn(state.drafts, verdict.tokens)
         for place, drafter in enumerate(self.drafters):
             own = [self._verdict(state, place, v) for state, v in zip(states, verdicts, strict=True)]
             drafter.commit([state.states[place] for state in states], own)
@@ -90,27 +90,10 @@ class UnionDrafter:
         for place, drafter in enumerate(self.drafters):
             drafter.end([state.states[place] for state in states])
 
-    def _share(self, state: Joint, budget: Budget, place: int) -> Budget:
-        """Greedy: everybody may fill the tree. Sampled: an equal part each, settled before anything is drawn."""
-        budget = budget if place == 0 else replace(budget, on_token=None)
-        if state.greedy:
-            return budget
-        part, rest = divmod(budget.nodes, len(self.drafters))
-        return replace(budget, nodes=part + (place < rest))
-
     def _join(self, state: Joint, nodes: int) -> Draft:
-        refusal = next((draft.refusal for draft in state.drafts if draft.refusal), None)
-        if state.greedy:
-            weights = [reputation.wins for reputation in self.reputations]
-            draft = mixed([draft.tree for draft in state.drafts], self._chances(state), weights, nodes)
-        else:
-            draft = Draft(reduce(DraftTree.union, (draft.tree for draft in state.drafts)))
+        draft = self.blend.join(state.drafts, nodes, greedy=state.greedy)
         probes = next((own.probes.moved(own.tree, draft.tree) for own in state.drafts if own.probes), None)
-        return replace(draft, refusal=refusal, probes=probes)
-
-    def _chances(self, state: Joint) -> list[list[float]]:
-        pairs = zip(state.drafts, self.reputations, strict=True)
-        return [conditional(draft, reputation.correction) for draft, reputation in pairs]
+        return replace(draft, probes=probes)
 
     def _verdict(self, state: Joint, place: int, verdict: Committed) -> Committed:
         """The verdict as if the drafter's own tree had been judged."""

@@ -14,6 +14,7 @@ The policies differ in two points, which outcomes are prepared and how long the 
 | `pearl`    | that everything is accepted       | likewise; after a rejection not at all: it judges its own |
 |            |                                   | next token while the drafter writes (PEARL 2025)          |
 | `ssd`      | likely rejections too, by chance  | for a few words if the outcome was not prepared (SSD 2026) |
+| `spare`    | likewise                          | never: another drafter writes meanwhile                    |
 """
 
 import time
@@ -60,6 +61,7 @@ POLICIES = {
     "pipespec": Policy(),
     "pearl": Policy(miss=0),
     "ssd": Policy(rejections=True, miss=8),
+    "spare": Policy(rejections=True, hit=0, miss=0),
 }
 BEST = "ssd"  # where the drafter has a place of its own
 

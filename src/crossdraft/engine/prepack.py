@@ -99,6 +99,11 @@ class PrepackedLinear(nn.Module):
             destination[f"{prefix}bias"] = self.bias
 
 
+def has_bf16() -> bool:
+    """True if this processor multiplies bfloat16 matrices itself, and PyTorch lets it."""
+    return torch.backends.mkldnn.is_available() and _has_bf16 is not None and bool(_has_bf16())
+
+
 def prepack(model: nn.Module) -> int:
     """Replace every plain linear layer on the CPU by its packed form, in place; returns how many there were.
 

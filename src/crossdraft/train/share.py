@@ -7,11 +7,9 @@ from typing import TypeVar
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.models.heads.objective import PLACES
 
 Item = TypeVar("Item")
-
-PLACES = "places"
-"""The figure that says over how much a loss is a mean. Shares of a batch are weighted by it; without it, alike."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Heads made for models that see: HiViS, ViSpec, EagleVLM and SpecVLM, through the real rehearsal and the real loop."""
+"""Heads for models that see: HiViS, ViSpec, EagleVLM, SpecVLM, MASSV, through the real rehearsal and the real loop."""
 
 from dataclasses import replace
 from functools import partial
@@ -20,9 +20,9 @@ from crossdraft.models.heads.specvlm import CHOICES
 from tests.drafters.heads.rehearsal import START, check_rehearsal, some_head, some_lesson, told_up_to
 from tests.engine.zoo import EOS, ZOO, as_target
 
-SEEING = ("vispec", "eaglevlm", "specvlm")
+SEEING = ("vispec", "eaglevlm", "specvlm", "massv")
 ALL = ("hivis", *SEEING)
-SMALL = {"pool": 2, "prune": 2, "conv": 3}  # of five visual places
+SMALL = {"pool": 2, "prune": 2, "conv": 3, "width": 24}  # of five visual places
 REQUESTS = [Request("x" * i, max_new_tokens=4 + 4 * i) for i in range(1, 4)]
 drafter_of = partial(AutoregressiveDrafter, grow=TREES["dynamic"])
 
@@ -48,7 +48,7 @@ def test_specvlm_drafts_what_it_rehearsed_whatever_it_chooses(choice):
     assert check_rehearsal(drafter_of(head), some_lesson(head)) > 20
 
 
-@pytest.mark.parametrize("network", ["vispec", "eaglevlm", "specvlm"])
+@pytest.mark.parametrize("network", SEEING)
 def test_a_front_left_out_in_drafting_would_be_noticed(network):
     head = head_of(network, "conv" if network == "specvlm" else None)
     planted(head, front=lambda *seen: None)
@@ -62,6 +62,8 @@ def test_a_front_left_out_in_drafting_would_be_noticed(network):
         ("eaglevlm", {"key": lambda key: key.roll(1, 2)}),
         ("vispec", {"aside": torch.zeros_like}),
         ("vispec", {"value": torch.zeros_like}),
+        ("massv", {"start": lambda start: start + 1}),
+        ("massv", {"deeper": lambda deeper: tuple((key.roll(1, 2), value) for key, value in deeper)}),
     ],
 )
 def test_a_front_that_differs_in_drafting_would_be_noticed(network, bug):
@@ -167,3 +169,23 @@ def head_for(target, network):
     torch.manual_seed(0)
     head = make(network, kind(**sizes, **layer, draft_ids=tuple(range(2, 95))), TargetTables.of(target.model))
     return head.double()
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("sees", [True, False])
+def test_massv_drafts_though_it_reads_no_feature(target, alone, sees, batch):
+    """Its blind twin too is told the prompt, and what either drafts is judged in full."""
+    config = replace(head_for(target, "massv").config, sees=sees)
+    head = make("massv", config, TargetTables.of(target.model)).double()
+    drafter = AutoregressiveDrafter(head, TREES["chain"], ends=[EOS], banned=sorted(target.reserved))
+    cost = CostModel()
+    decoder = Decoder(target, Inline(drafter, cost, "off"), cost=cost, max_batch=batch, adaptive=False)
+    answers = decoder.generate(REQUESTS)
+    assert [answer.tokens for answer in answers] == alone
+    assert all(answer.stats.drafted for answer in answers)
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_massvs_blind_twin_drafts_what_it_rehearsed(pieces):
+    head = some_head("massv", **SMALL, sees=False)
+    assert check_rehearsal(drafter_of(head), some_lesson(head), pieces) > 20

@@ -117,7 +117,7 @@ def pair():
     return torch.randn(2, 1, 1, HIDDEN, generator=generator, dtype=torch.double)
 
 
-@pytest.mark.parametrize("network", ["vispec", "eaglevlm", "specvlm"])
+@pytest.mark.parametrize("network", ["vispec", "eaglevlm", "specvlm", "massv"])
 @torch.inference_mode()
 def test_the_clip_matters_at_every_step(network):
     head = some_head(network, **SMALL)

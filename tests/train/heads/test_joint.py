@@ -11,8 +11,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.fingerprint import fingerprint
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.files import config_of, load_head, make
+from crossdraft.models.heads.objective import Objective
 from crossdraft.train.heads.joint import Joint, save_joint
-from crossdraft.train.objective import Objective
 from crossdraft.train.share import Share
 from tests.engine.zoo import VIDEO, VOCABULARY, ZOO, as_target
 

@@ -54,7 +54,7 @@ class AutoregressiveDrafter(CoupledDrafter[Pairs]):
         mind = state.mind
         if mind is None:
             return
-        dtype = self.head.lm_head.weight.dtype
+        dtype = self.head.embeddings.dtype
         # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
         hidden = {layer: rows[None, : len(tokens)].to(dtype) for layer, rows in verdict.hidden.items()}
         mind.tokens += tokens
@@ -74,7 +74,8 @@ class AutoregressiveDrafter(CoupledDrafter[Pairs]):
             return Pairs(cache)
         if length:
             cache.open_window(SLOT, length)
-            cache.update(self.head.rotary(front.key, front.places), front.value, 0)
+            for layer, (key, value) in enumerate(front.rows):
+                cache.update(self.head.rotary(key, front.places), value, layer)
             cache.advance(0, length)
         return Pairs(cache, length=length, shift=front.start - length, aside=front.aside)
 
@@ -82,7 +83,7 @@ class AutoregressiveDrafter(CoupledDrafter[Pairs]):
         """What the head lays in front of the text, if it looks there and there is something."""
         if not self.head.visual_reads or not prompt.visual_tokens:
             return None
-        dtype, last = self.head.lm_head.weight.dtype, len(prompt.tokens) - 1
+        dtype, last = self.head.embeddings.dtype, len(prompt.tokens) - 1
         visual = {layer: rows[None].to(dtype) for layer, rows in prompt.visual.items()}
         asked = {layer: rows[None, last].to(dtype) for layer, rows in verdict.hidden.items()}
         ids = torch.tensor([[*prompt.visual_tokens, prompt.tokens[0]]], device=self.head.draft_ids.device)

@@ -52,7 +52,7 @@ class BlockDrafter(CoupledDrafter[Context]):
         mind = state.mind
         if mind is None:
             return
-        dtype = self.head.lm_head.weight.dtype
+        dtype = self.head.embeddings.dtype
         # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
         hidden = {layer: rows[None, :count].to(dtype) for layer, rows in verdict.hidden.items()}
         mind.unread.append(self.head.context(hidden))

@@ -53,7 +53,7 @@ class RecurrentDrafter(CoupledDrafter[Heard]):
         if mind is None:
             return
         # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
-        rows = self.head.last(verdict.hidden)[None, :count].to(self.head.lm_head.weight.dtype)
+        rows = self.head.last(verdict.hidden)[None, :count].to(self.head.embeddings.dtype)
         mind.root = verdict.tokens[-1]
         if mind.cache is None:
             mind.unread.clear()  # of these only the last counts

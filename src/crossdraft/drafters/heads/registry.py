@@ -90,6 +90,14 @@ HEADS: Mapping[str, HeadMethod] = {
         "specvlm", AutoregressiveDrafter, "dynamic", "the same, behind a compressor chosen for each question",
         "SpecVLM: Huang 2025", sees=True,
     ),
+    "massv": HeadMethod(
+        "massv", AutoregressiveDrafter, "chain", "a small language model that sees through the target's vision encoder",
+        "MASSV: Ganesan 2025", sees=True,
+    ),
+    "specllava": HeadMethod(
+        "massv", AutoregressiveDrafter, "dynamic", "the same small model with trees that follow its own chances",
+        "Spec-LLaVA: Huo 2025", weights="massv", sees=True,
+    ),
     "medusa": HeadMethod(
         "medusa", RecurrentDrafter, "static", "one small head per token ahead, blind to what the others say",
         "Medusa-1: Cai 2024",

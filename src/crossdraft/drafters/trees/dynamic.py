@@ -45,21 +45,52 @@ def expand_and_rerank(
         front = [node for node in front if sapling.reach_of(node) >= budget.min_confidence]
         if not front or budget.stopped:
             break
-        rows = list(expand(sapling.tree(), front))
-        widths = [width(probs) for probs in rows]
+        rows = expand(sapling.tree(), front)
         if choose.drawn:
-            reaches = [sapling.reach_of(node) for node in front]
-            widths = allot(reaches, rows, widths, min(max(beam, *widths), budget.nodes - len(sapling)))
-        new: list[int] = []
-        for node, probs, count in zip(front, rows, widths, strict=True):
-            new += sapling.add(node, probs, choose(probs, count) if count else [], drawn=choose.drawn)
-        front = sapling.likeliest(new, beam)
-        if not choose.drawn:
-            least = _least(sapling, budget.nodes)
-            front = [node for node in front if sapling.reach[node] > least]
-        elif len(sapling) >= budget.nodes:
-            break
+            front = sapling.likeliest(_drawn(sapling, front, rows, choose, budget.nodes, beam, width), beam)
+            if len(sapling) >= budget.nodes:
+                break
+        else:
+            front = sapling.likeliest(_likeliest(sapling, front, rows, budget.nodes, width), beam)
     return sapling.whole() if choose.drawn else sapling.best(budget.nodes)
+
+
+def _likeliest(sapling: Sapling, front: Sequence[int], rows: Tensor, nodes: int, width: Width) -> list[int]:
+    """The likeliest children of each node of a level, as far as they may still come among the best `nodes`.
+
+    What is added is never reached likelier than what it stands behind, so what falls behind now stays behind.
+    """
+    widths = [width(probs) for probs in rows]
+    values, tokens = rows.topk(min(max(widths), rows.shape[-1]))
+    least = _least(sapling, nodes)
+    new: list[int] = []
+    for node, probs, count, chances, words in zip(
+        front, rows, widths, values.tolist(), tokens.tolist(), strict=True
+    ):
+        reach = sapling.reach_of(node)
+        kept = sum(reach * chance > least for chance in chances[:count])
+        new += sapling.add(node, probs, words[:kept], drawn=False, shares=chances[:kept])
+    least = _least(sapling, nodes)
+    return [node for node in new if sapling.reach[node] > least]
+
+
+def _drawn(
+    sapling: Sapling,
+    front: Sequence[int],
+    rows: Tensor,
+    choose: Choose,
+    nodes: int,
+    beam: int,
+    width: Width,
+) -> list[int]:
+    """Children drawn for each node of a level, as many as its distribution promises."""
+    reaches, laws = [sapling.reach_of(node) for node in front], list(rows)
+    widths = [width(probs) for probs in laws]
+    widths = allot(reaches, laws, widths, min(max(beam, *widths), nodes - len(sapling)))
+    new: list[int] = []
+    for node, probs, count in zip(front, laws, widths, strict=True):
+        new += sapling.add(node, probs, choose(probs, count) if count else [], drawn=True)
+    return new
 
 
 def allot(reaches: Sequence[float], rows: Sequence[Tensor], widths: Sequence[int], places: int) -> list[int]:

@@ -95,9 +95,16 @@ class Sapling:
         return 1.0 if node == ROOT else self.reach[node]
 
     def add(
-        self, parent: int, probs: Tensor, tokens: Sequence[int], *, drawn: bool, ranks: Sequence[int] = ()
+        self,
+        parent: int,
+        probs: Tensor,
+        tokens: Sequence[int],
+        *,
+        drawn: bool,
+        ranks: Sequence[int] = (),
+        shares: Sequence[float] = (),
     ) -> list[int]:
-        """Give a node its children, taken from `probs` [V]; returns their numbers."""
+        """Give a node its children, taken from `probs` [V]; returns their numbers. `shares`: what they have of it."""
         first = len(self)
         if not tokens:
             return []
@@ -107,7 +114,7 @@ class Sapling:
         self.tokens += tokens
         self.parents += [parent] * len(tokens)
         self.ranks += ranks or range(len(tokens))
-        self.reach += [reach * share for share in probs[list(tokens)].tolist()]
+        self.reach += [reach * share for share in shares or probs[list(tokens)].tolist()]
         self._drawn_from += [len(self._dists) - 1 if drawn else -1] * len(tokens)
         if parent == self._main:
             self._main = first

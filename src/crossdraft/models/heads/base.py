@@ -94,7 +94,7 @@ class Head(nn.Module):
             )
         self.config = config
         self.register_buffer("draft_ids", torch.tensor(config.draft_ids), persistent=False)
-        self.register_buffer("embeddings", tables.embeddings, persistent=False)
+        self.register_buffer("embeddings", tables.embeddings, persistent=False)  # of the head's own dtype
         self.lm_head = nn.Linear(config.hidden_size, len(config.draft_ids), bias=False)
         with torch.no_grad():  # the target's rows are where an own head begins
             self.lm_head.weight.copy_(tables.head[self.draft_ids.to(tables.head.device)])
@@ -112,7 +112,7 @@ class Head(nn.Module):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[...] ids -> [..., H] the target's embeddings."""
-        return F.embedding(tokens, self.embeddings).to(self.lm_head.weight.dtype)
+        return F.embedding(tokens, self.embeddings)
 
     def last(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """Of captured features the target's last."""

@@ -74,7 +74,7 @@ class Cross(Head):
             ends: ids behind which nothing follows.
         """
         embeds = list(self.embed(torch.tensor(tokens, device=self.draft_ids.device)))
-        feature = feature.to(self.lm_head.weight.dtype)
+        feature = feature.to(self.embeddings.dtype)
         said: list[int] = []
         for head in self.heads[len(tokens) - 1 :]:
             if len(said) == most:

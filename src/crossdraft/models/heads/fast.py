@@ -47,6 +47,7 @@ class Fast(Head):
         super().__init__(config, tables)
         size = config.hidden_size
         self.see_proj = nn.Linear(config.frames * size, config.width, bias=False)
+        nn.init.zeros_(self.see_proj.weight)  # what was asked says most: it begins as its blind control does
         self.ask_proj = nn.Linear(size, config.width, bias=False)
         self.places = nn.Parameter(torch.randn(config.steps, config.width) * 0.02)
         self.down_proj = nn.Linear(config.width, size)

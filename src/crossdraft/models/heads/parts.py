@@ -63,14 +63,16 @@ class Attend(Protocol):
 class Front:
     """What stands in front of the text and is read by all of it. Nobody asks from there, so it has no queries.
 
-    In a head of one layer the outputs of these rows would go nowhere: keys and values are all that they cost.
+    In a head of one layer the outputs of these rows would go nowhere: keys and values are all that they cost. A head
+    of several computes these rows layer by layer, on their own: nothing behind them changes them.
 
     Args:
-        key, value: [B, kv_heads, P, d], not rotated; P may be 0.
+        key, value: [B, kv_heads, P, d], not rotated, of the first layer; P may be 0.
         places: [P] positions.
         start: position of the text's first row: that which it would have if nothing were left out of what is in front.
         weights: [B, P] logarithms of how much each row counts; `None` = all alike.
         aside: [B, 1, H] what every row of the text is told as well (`Autoregressive.inform`); `None` = nothing.
+        deeper: keys and values of each further layer.
     """
 
     key: Tensor
@@ -79,9 +81,15 @@ class Front:
     start: int
     weights: Tensor | None = None
     aside: Tensor | None = None
+    deeper: tuple[Rows, ...] = ()
 
     def __len__(self) -> int:
         return len(self.places)
+
+    @property
+    def rows(self) -> tuple[Rows, ...]:
+        """Keys and values, layer by layer."""
+        return ((self.key, self.value), *self.deeper)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -217,8 +225,9 @@ class Unrolled:
         groups = query.shape[1] // key.shape[1]
         query, key = self.rotary(query, places), self.rotary(key, places)
         if self.step == 0 and front is not None:
-            key = torch.cat((self.rotary(front.key, front.places), key), 2)
-            value = torch.cat((front.value, value), 2)
+            before = front.rows[layer]
+            key = torch.cat((self.rotary(before[0], front.places), key), 2)
+            value = torch.cat((before[1], value), 2)
         seen.append((key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)))
         if alone is not None:
             turned = self.rotary(alone[0], places).repeat_interleave(groups, 1)

@@ -15,6 +15,7 @@ from crossdraft.models.heads.fast import Fast, FastConfig
 from crossdraft.models.heads.glide import Glide
 from crossdraft.models.heads.hivis import HiViS
 from crossdraft.models.heads.hydra import Hydra, HydraConfig, HydraPlus, HydraPlusConfig
+from crossdraft.models.heads.massv import MASSV, MASSVConfig
 from crossdraft.models.heads.medusa import Medusa
 from crossdraft.models.heads.parts import DecoderConfig
 from crossdraft.models.heads.pass_ import LookaheadRows, PassConfig
@@ -43,6 +44,7 @@ NETWORKS: Mapping[str, Network] = {
     "vispec": Network(ViSpec, ViSpecConfig),
     "eaglevlm": Network(EagleVLM, DecoderConfig),
     "specvlm": Network(SpecVLM, SpecVLMConfig),
+    "massv": Network(MASSV, MASSVConfig),
     "medusa": Network(Medusa, RecurrentConfig),
     "hydra": Network(Hydra, HydraConfig),
     "hydra++": Network(HydraPlus, HydraPlusConfig),

@@ -18,23 +18,19 @@ data: `provenance.json`) in {minutes:.0f} minutes.
 """
 
 
-def card(recipe: HeadRecipe, figures: Mapping[str, Any]) -> str:
-    """The card's text."""
+def card(recipe: HeadRecipe, figures: Mapping[str, Any], about: str) -> str:
+    """The card's text; `about` says how it was measured."""
     return CARD.format(
         network=recipe.network,
         parameters=f"{figures['parameters']:,}",
         minutes=figures["wall_s"] / 60,
-        table=_table(recipe, figures.get("engine", {})),
+        table=_table(figures.get("engine", {}), about),
     )
 
 
-def _table(recipe: HeadRecipe, engine: Mapping[str, Any]) -> str:
+def _table(engine: Mapping[str, Any], about: str) -> str:
     if not engine:
         return "Its drafts were not measured."
-    about = (
-        f"Tokens a verify pass under the engine, bonus included, on {recipe.measure.pairs} questions about validation "
-        f"scenes; trees of {recipe.measure.nodes} nodes, chains of {recipe.measure.chain}."
-    )
     lines = [about, "", "| drafts | τ | kept at each position |", "|---|---|---|"]
     lines += [
         f"| {name} | {found['tau']:.2f} | {' '.join(f'{share:.2f}' for share in found['per_position'])} |"

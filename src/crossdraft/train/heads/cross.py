@@ -9,8 +9,8 @@ from torch import Tensor
 
 from crossdraft.models.heads.base import positions_of
 from crossdraft.models.heads.cross import Cross
+from crossdraft.models.heads.objective import Objective, score, teacher
 from crossdraft.train.heads.events import EventAnswers
-from crossdraft.train.objective import Objective, score, teacher
 from crossdraft.train.share import LossOf, whole
 
 

@@ -4,13 +4,15 @@ The answers are the target's; the features are the event model's, read behind it
 lesson is as in `models.heads.lesson`, with the event model in the target's place and the target's words as the text.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from crossdraft.models.heads.lesson import Lesson
-from crossdraft.train.batches import Look, Spoken, question_rows
+from crossdraft.train.batches import Spoken, question_rows
 from crossdraft.train.capture.store import Store
 from crossdraft.train.fit import TextsOf
 from crossdraft.train.packed import read_prefix, run_branches
@@ -21,12 +23,24 @@ from crossdraft.train.seers import EventSeer, prefix_embeds
 BEFORE, AFTER = "\n", " ASSISTANT:"  # what stands round a question; see `prompt.PromptCodec`
 
 
+class Sight(Protocol):
+    """Clips, step by step, as the event model sees them."""
+
+    def clips(self, step: int, count: int) -> list[int]:
+        """Numbers of a step's clips, at most `count`; a pure function of the step."""
+        ...
+
+    def visual(self, step: int, clips: Sequence[int]) -> Tensor:
+        """[clips, n, H] event features that replace the placeholders; of one clip if nothing is seen."""
+        ...
+
+
 @dataclass(frozen=True)
 class Heard:
     """A step's answers.
 
     Args:
-        visual: [clips, n, H] event features that replace the placeholders; of one clip if nothing is seen (`blank`).
+        visual: of `Sight.visual`.
         rows: questions and answers, clip-major.
     """
 
@@ -50,14 +64,14 @@ class EventAnswers:
 
     Args:
         seer: the event model; it is not trained.
-        look: how clips are looked at; a `blank` one is the blind control's.
+        look: clips in their order, and what is seen of them.
         codec: prompts with the event model's placeholder.
         texts_of: what was asked about a step's clips, and what the target said; see `fit.answered_texts`.
         clips: how many a step.
     """
 
     seer: EventSeer
-    look: Look
+    look: Sight
     codec: PromptCodec
     texts_of: TextsOf
     clips: int
@@ -66,9 +80,7 @@ class EventAnswers:
     def heard(self, step: int) -> Heard:
         """What the step learns from."""
         clips = self.look.clips(step, self.clips)
-        pixels = self.look.pixels(step, clips)
-        visual = self.seer.visual_tokens(self.seer.patches(pixels))
-        return Heard(visual, question_rows(self.codec, self.texts_of(step, clips)))
+        return Heard(self.look.visual(step, clips), question_rows(self.codec, self.texts_of(step, clips)))
 
     @torch.no_grad()
     def lesson(self, step: int) -> Lesson:
@@ -80,15 +92,17 @@ class EventAnswers:
         return Lesson(heard.rows.tokens, {len(llama.layers): hidden}, heard.starts, heard.lengths)
 
 
-def spoken_of(store: Store, codec: PromptCodec, prompts: int, first: int = 0) -> dict[int, list[Spoken]]:
-    """The captured answers about scenes, by clip, for `fit.answered_texts`.
+def spoken_of(
+    store: Store, codec: PromptCodec, locate: Callable[[int], tuple[int, int]]
+) -> dict[int, list[Spoken]]:
+    """The captured answers by clip, for `fit.answered_texts`.
 
     Questions are read from the captured prompts, whose tokens both models share.
 
     Args:
-        store: a capture of scenes.
+        store: a capture.
         codec: either model's.
-        prompts, first: of the source: questions about each clip, and its first one.
+        locate: (clip, prompt) of an answer; see `Source`.
     """
     end = int(codec.tokenizer.eos_token_id)
     known: dict[int, list[Spoken]] = {}
@@ -97,5 +111,5 @@ def spoken_of(store: Store, codec: PromptCodec, prompts: int, first: int = 0) ->
         ids, start = lesson.tokens[0].tolist(), int(lesson.starts[0])
         question = codec.tokenizer.decode(ids[:start]).removeprefix(BEFORE).removesuffix(AFTER)
         spoken = Spoken(question, codec.text(ids[start:]), whole=ids[-1] == end)
-        known.setdefault(first + number // prompts, []).append(spoken)
+        known.setdefault(locate(number)[0], []).append(spoken)
     return known

@@ -30,7 +30,7 @@ from crossdraft.folders import atomic_folder
 from crossdraft.models.heads.base import Head, positions_of
 from crossdraft.models.heads.files import save_head
 from crossdraft.models.heads.lesson import Lesson
-from crossdraft.train.objective import Objective, score, teacher
+from crossdraft.models.heads.objective import Objective, score, teacher
 from crossdraft.train.share import LossOf, Share
 
 RANK, HEADS_WEIGHT, SLOW = 32, 0.2, 0.25

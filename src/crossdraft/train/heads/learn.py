@@ -7,10 +7,10 @@ from torch import Tensor
 
 from crossdraft.models.heads.base import Head, positions_of
 from crossdraft.models.heads.lesson import Lesson
+from crossdraft.models.heads.objective import PLACES, Objective, accepted, score, teacher
 from crossdraft.train.heads.lessons import Lessons, noisy
 from crossdraft.train.heads.recipe import HeadRecipe
-from crossdraft.train.objective import Objective, accepted, score, teacher
-from crossdraft.train.share import PLACES, LossOf, Share
+from crossdraft.train.share import LossOf, Share
 
 WHOLE = Share()
 

@@ -7,10 +7,8 @@ from typing import Any
 
 from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow
 from crossdraft.drafters.trees import RankCounts, Shape, fill
-from crossdraft.engine.cost import CostModel
-from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed, Draft
-from crossdraft.engine.placement import Inline
+from crossdraft.drafters.trial import Tally, answer_all, sum_up
+from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
@@ -22,8 +20,7 @@ class Accepted:
     """What the target took of one kind of draft.
 
     Args:
-        tau: tokens a verify pass behind the first, bonus included; the prompt's own pass, with which nothing could be
-            drafted, is not counted.
+        tau: see `drafters.trial.TAU`.
         per_position: share of drafts at least so deep whose path was kept to that depth.
     """
 
@@ -77,13 +74,13 @@ def count_ranks(
     """How often a guess of each rank is right at each depth, offered along the head's own best chain."""
     shape = Shape.comb(settings.depth, settings.ranks)
     counted = _Counted(with_grow(drafter, partial(fill, shape)), shape)
-    _answer(target, counted, requests, len(shape))
+    answer_all(target, counted, requests, len(shape))
     return counted.counts
 
 
 def measure(
     target: Target,
-    drafter: CoupledDrafter[Any],
+    drafter: Drafter[Any],
     requests: Sequence[Request],
     nodes: int,
     temperature: float = 0.0,
@@ -93,33 +90,14 @@ def measure(
         replace(request, sampling=Sampling(temperature=temperature, seed=seed))
         for seed, request in enumerate(requests)
     ]
-    answers = _answer(target, drafter, sampled, nodes)
-    rounds = sum(answer.stats.rounds - 1 for answer in answers)
-    emitted = sum(answer.stats.new_tokens - 1 for answer in answers)  # the prompt's pass gave one
-    offered, kept = (
-        [sum(level) for level in _columns([getattr(answer.stats, name) for answer in answers])]
-        for name in ("drafted_at", "accepted_at")
-    )
-    shares = tuple(k / o for k, o in zip(kept, offered, strict=False) if o)
-    return Accepted(emitted / rounds if rounds else 1.0, shares)
+    whole = sum_up([Tally.of(answer.stats) for answer in answer_all(target, drafter, sampled, nodes)])
+    shares = tuple(kept / offered for kept, offered in zip(whole.kept_at, whole.offered_at, strict=True))
+    return Accepted(whole.tau, shares)
 
 
 def with_grow(drafter: CoupledDrafter[Any], grow: Grow) -> CoupledDrafter[Any]:
     """The same head growing other trees."""
     return type(drafter)(drafter.head, grow, sorted(drafter.ends))
-
-
-def _answer(target: Target, drafter: Any, requests: Sequence[Request], nodes: int) -> list[Any]:
-    decoder = Decoder(
-        target, Inline(drafter, CostModel(), "off"), adaptive=False, nodes=nodes, hidden_nodes=1, max_batch=4
-    )
-    return decoder.generate(requests)
-
-
-def _columns(rows: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Rows of different lengths, column by column."""
-    widest = max(map(len, rows), default=0)
-    return [[row[place] for row in rows if place < len(row)] for place in range(widest)]
 
 
 def figures_of(found: dict[str, Accepted]) -> dict[str, object]:

@@ -21,10 +21,10 @@ from transformers import DynamicCache
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft.models.heads.losses import LOSSES
+from crossdraft.models.heads.objective import PLACES, Objective
 from crossdraft.models.heads.pass_ import LookaheadRows
-from crossdraft.train.losses import LOSSES
-from crossdraft.train.objective import Objective
-from crossdraft.train.share import PLACES, LossOf, Share
+from crossdraft.train.share import LossOf, Share
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,28 @@
 """Everything that a head's training needs, found and checked before it begins."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from crossdraft.engine.request import Request
-from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target, target_fingerprint
-from crossdraft.models.heads.base import Head
-from crossdraft.train.capture.online import Online
-from crossdraft.train.capture.scenery import SceneSource
-from crossdraft.train.capture.sources import Source, source_of
 from crossdraft.train.capture.store import Store
-from crossdraft.train.heads.lessons import Asked, Lessons, Stored
+from crossdraft.train.heads.course import Course, Given
+from crossdraft.train.heads.eventful import EventCourse
+from crossdraft.train.heads.featured import FeatureCourse
+from crossdraft.train.heads.lookahead import PassCourse
 from crossdraft.train.heads.recipe import HeadRecipe
-from crossdraft.train.heads.run import HeadRun, draft_ids_of, train_head
+from crossdraft.train.heads.run import HeadRun, train_head
 from crossdraft.train.ranks import joined
 
-LONGEST = 96  # tokens of an answer that is measured
+# Networks that learn from something else than the target's features.
+COURSES: Mapping[str, Callable[[Given], Course]] = {
+    "event_medusa": EventCourse.of,
+    "fast": EventCourse.of,
+    "pass": PassCourse.of,
+}
 
 
 def start(
@@ -31,8 +33,12 @@ def start(
     capture: Path | None = None,
     kept_back: Path | None = None,
     online: int = 0,
+    event: str = "event",
 ) -> dict[str, Any]:
     """Train a head; see `run.train_head`.
+
+    Args:
+        event: the event model of heads on one, `event` or a folder; they are trained on the CPU.
 
     Raises:
         CrossdraftError: neither capture nor scenes to ask about, a capture of another target, and as `train_head`.
@@ -46,25 +52,15 @@ def start(
     with joined(place) as (ranks, own):
         loaded = load_target(target, str(own), None if own.type == "cuda" else "float32", packed=False)
         digest = target_fingerprint(target)
-        stores = [_opened(folder, digest) for folder in (capture, kept_back)]
-        store, back = stores
-        if store is not None:
-            ids = draft_ids_of(store, recipe.vocabulary.most, sorted(loaded.reserved))
-            source: dict[str, object] = {"capture": store.index.asked_sha256, "answers": len(store)}
-        else:
-            ids = [token for token in range(loaded.vocab_size) if token not in loaded.reserved]
-            source = {"online_scenes": online}
-        run = HeadRun(
-            recipe,
-            loaded,
-            digest,
-            source,
-            lambda head: _lessons(head, store, loaded, online, recipe),
-            None if back is None else lambda head: _stored(head, back, recipe),
-            _requests(back, recipe.measure.pairs),
-            out,
+        store, back = (_opened(folder, digest) for folder in (capture, kept_back))
+        source: dict[str, object] = (
+            {"online_scenes": online}
+            if store is None
+            else {"capture": store.index.asked_sha256, "answers": len(store)}
         )
-        return train_head(run, ids, ranks)
+        given = Given(recipe, loaded, target, digest, event, store, back, online, out)
+        course = COURSES.get(recipe.network, FeatureCourse)(given)
+        return train_head(HeadRun(recipe, course, source, out), ranks)
 
 
 def _opened(folder: Path | None, digest: str) -> Store | None:
@@ -73,36 +69,3 @@ def _opened(folder: Path | None, digest: str) -> Store | None:
     store = Store.open(folder)
     store.require(digest)
     return store
-
-
-def _lessons(head: Head, store: Store | None, target: Target, scenes: int, recipe: HeadRecipe) -> Lessons:
-    if store is not None:
-        return _stored(head, store, recipe)
-    layers, visual = _wanted(head)
-    return Asked(Online(target, SceneSource(clips=scenes, seed=recipe.seed), layers, visual))
-
-
-def _stored(head: Head, store: Store, recipe: HeadRecipe) -> Stored:
-    layers, visual = _wanted(head)
-    return Stored(store, layers, visual, recipe.seed)
-
-
-def _wanted(head: Head) -> tuple[Sequence[int], Sequence[int]]:
-    """What the head reads, and the last layer, by which it is judged."""
-    return sorted({*head.reads, head.config.num_layers}), head.visual_reads
-
-
-def _requests(store: Store | None, pairs: int) -> list[Request]:
-    """Questions about clips that were kept back, as few of each clip as will do."""
-    if store is None or not pairs:
-        return []
-    source: Source = source_of(store.index.asked, store.index.done)
-    clips = [source.read(clip) for clip in range(min(len(source), pairs))]
-    asked = [clip.requests(LONGEST) for clip in clips]
-    turns = [
-        questions[turn]
-        for turn in range(max(map(len, asked)))
-        for questions in asked
-        if turn < len(questions)
-    ]
-    return turns[:pairs]

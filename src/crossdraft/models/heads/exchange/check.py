@@ -18,7 +18,7 @@ def seeded_lesson(head: Head, seed: int = 0) -> Lesson:
     def features(length: int) -> dict[int, torch.Tensor]:
         shape = (ROWS, length, config.hidden_size)
         layers = range(config.num_layers + 1)
-        return {k: torch.randn(shape, generator=generator).to(head.lm_head.weight.dtype) for k in layers}
+        return {k: torch.randn(shape, generator=generator).to(head.embeddings.dtype) for k in layers}
 
     return Lesson(
         torch.randint(config.vocab_size, (ROWS, LONG), generator=generator),

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.lesson import Guess, Lesson
-from crossdraft.train.losses import LOSSES
-from crossdraft.train.share import PLACES
+from crossdraft.models.heads.losses import LOSSES
 
 OUTSIDE = -1  # the label of a word that the draft vocabulary lacks
+PLACES = "places"
+"""The figure that says over how much a loss is a mean. Shares of a batch are weighted by it; without it, alike."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.base import positions_of
 from crossdraft.models.heads.lesson import Guess, Lesson
-from crossdraft.train.objective import Objective, score, teacher
+from crossdraft.models.heads.objective import Objective, score, teacher
 
 # Two answers: places 1..5 and 2..4. Tokens are ids of a vocabulary of 6, of which the drafts know 5, 4, 3.
 TOKENS = torch.tensor([[0, 5, 4, 3, 2, 5], [1, 0, 4, 4, 3, 0]])

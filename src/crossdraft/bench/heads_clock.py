@@ -1,0 +1,242 @@
+"""What a draft costs beside the pass that verifies it: all drafters and the target, in turn, on the same states.
+
+The text is the target's own. Every few tokens everybody drafts once from the same place, and the target makes a pass
+over as many nodes and one over a single token; then all hear the next tokens, as if a draft had held them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossdraft.bench.identity import Known
+from crossdraft.bench.order import orders
+from crossdraft.bench.scale_passes import clocked
+from crossdraft.bench.statistics import Quartiles, quartiles
+from crossdraft.drafters.union import all_needs
+from crossdraft.engine.decode import answered
+from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs, PromptFeatures
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Chunk, Target
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+
+STEP = 4  # tokens of the text that are accepted from place to place, the target's own beside them
+WIDE, SINGLE = "V(n)", "V(1)"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTime:
+    """Seconds of one drafter at one place.
+
+    Args:
+        draft: hearing the verdict, and drafting a tree behind it.
+        listen: the hearing alone.
+        nodes: mean size of its drafts.
+    """
+
+    draft: Quartiles
+    listen: Quartiles
+    nodes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of every drafter, and of the target: V(1 + nodes) and t = V(1), in seconds."""
+
+    nodes: int
+    places: int
+    wide: Quartiles
+    single: Quartiles
+    drafters: Mapping[str, DraftTime]
+
+    def ratios(self, name: str) -> tuple[float, float]:
+        """A draft against the pass that verifies it, and against t; medians."""
+        draft = self.drafters[name].draft.median
+        return draft / self.wide.median, draft / self.single.median
+
+
+@torch.inference_mode()
+def time_drafts(
+    target: Target,
+    drafters: Mapping[str, Drafter[Any]],
+    known: Sequence[Known],
+    nodes: int,
+    tick: Callable[[str], None] | None = None,
+) -> Times:
+    """Clock everybody along the target's own answers, the first place of each left out: there a prompt is read too.
+
+    Raises:
+        CrossdraftError: no answer is long enough for a second place.
+    """
+    clock = _Clock(target, drafters, nodes)
+    for pair in known:
+        clock.walk(pair)
+        if tick is not None:
+            tick("clock")
+    return clock.times()
+
+
+class _Clock:
+    """Samples by name, in seconds."""
+
+    def __init__(self, target: Target, drafters: Mapping[str, Drafter[Any]], nodes: int) -> None:
+        self.target, self.drafters, self.nodes = target, drafters, nodes
+        self.needs = all_needs([drafter.needs for drafter in drafters.values()])
+        self.turns = orders([*drafters, WIDE, SINGLE])
+        self.seconds: dict[str, list[float]] = {name: [] for name in (*drafters, WIDE, SINGLE)}
+        self.listening: dict[str, list[float]] = {name: [] for name in drafters}
+        self.drafted: dict[str, list[int]] = {name: [] for name in drafters}
+
+    def walk(self, pair: Known) -> None:
+        """Through one answer."""
+        states = {name: drafter.begin([pair.item.request]) for name, drafter in self.drafters.items()}
+        said = _Said(self.target, pair.item.request, pair.tokens, self.nodes, self.needs)
+        heard: dict[str, float] = {}
+        drafts: dict[str, Draft] = {}
+        behind: dict[str, Tensor] = {}
+        for place, told in enumerate(said):
+            for name, drafter in self.drafters.items():
+                verdict = told.to(drafter.needs, drafts.get(name), behind.get(name))
+                heard[name] = clocked(self.target.device, partial(drafter.commit, states[name], [verdict]))
+            for name in next(self.turns):
+                spent = self._turn(name, states, drafts, said)
+                if place:
+                    self._note(name, spent, heard, drafts)
+            behind = {name: said.probe(draft) for name, draft in drafts.items() if draft.probes}
+        for name, drafter in self.drafters.items():
+            drafter.end(states[name])
+
+    def times(self) -> Times:
+        """What was clocked."""
+        if not self.seconds[SINGLE]:
+            raise CrossdraftError(
+                f"No answer has {STEP + 2} tokens or more, so no draft can be clocked; ask for longer answers."
+            )
+        return Times(
+            self.nodes,
+            len(self.seconds[SINGLE]),
+            quartiles(self.seconds[WIDE]),
+            quartiles(self.seconds[SINGLE]),
+            {
+                name: DraftTime(
+                    quartiles(self.seconds[name]),
+                    quartiles(self.listening[name]),
+                    sum(self.drafted[name]) / len(self.drafted[name]),
+                )
+                for name in self.drafters
+            },
+        )
+
+    def _turn(
+        self, name: str, states: Mapping[str, list[Any]], drafts: dict[str, Draft], said: "_Said"
+    ) -> float:
+        if name not in self.drafters:
+            nodes = self.nodes if name == WIDE else 0
+            return clocked(self.target.device, lambda: said.verify(nodes))
+
+        def draft() -> None:
+            (drafts[name],) = self.drafters[name].propose(states[name], [Budget(self.nodes)])
+
+        return clocked(self.target.device, draft)
+
+    def _note(self, name: str, spent: float, heard: Mapping[str, float], drafts: Mapping[str, Draft]) -> None:
+        if name in self.drafters:
+            self.listening[name].append(heard[name])
+            self.drafted[name].append(len(drafts[name].tree))
+        self.seconds[name].append(spent + heard.get(name, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the target made of the last tokens, for whoever asks; see `Committed`."""
+
+    tokens: tuple[int, ...]
+    hidden: Mapping[int, Tensor]
+    logits: Tensor
+    prompt: PromptFeatures | None = None
+
+    def to(self, needs: Needs, draft: Draft | None, behind: Tensor | None) -> Committed:
+        """As a drafter with these needs hears it, its own draft having been judged; `behind` [m, V] its probes."""
+        path = () if draft is None else tuple(draft.tree.follow(self.tokens[:-1]))
+        prompt = None
+        if self.prompt is not None and not needs.nothing:
+            seen = self.prompt.visual
+            visual = {layer: seen[layer] for layer in needs.visual_layers if layer in seen}
+            prompt = PromptFeatures(self.prompt.tokens, self.prompt.visual_tokens, visual)
+        hidden = {layer: self.hidden[layer] for layer in needs.hidden_layers}
+        told = Committed(path, self.tokens, hidden, prompt, self.logits if needs.logits else None)
+        asked = None if draft is None else draft.probes
+        return told if asked is None or behind is None else answered(told, asked, behind)
+
+
+class _Said:
+    """An answer that is known, fed to the target anew: iterating yields what it makes of the prompt, then of each step.
+
+    In between, `verify` makes a pass from where the text is, and leaves nothing behind.
+    """
+
+    def __init__(
+        self, target: Target, request: Request, tokens: Sequence[int], nodes: int, needs: Needs
+    ) -> None:
+        self.target, self.tokens, self.needs = target, tuple(tokens), needs
+        self.prompt = target.prepare(request)
+        self.cache = target.new_cache()
+        self.row = self.cache.add_row(len(self.prompt) + len(tokens) + nodes + needs.probes + 1)
+        self.done = 0  # tokens of the answer in front of the root
+
+    def __iter__(self) -> Iterator[_Told]:
+        yield self._read()
+        while self.done + STEP + 1 < len(self.tokens):
+            yield self._step()
+
+    def verify(self, nodes: int) -> None:
+        """One pass over the root and a chain of so many nodes."""
+        self._try(DraftTree.chain([self.tokens[self.done]] * nodes))
+
+    def probe(self, draft: Draft) -> Tensor:
+        """[m, V] what the target says behind a draft's probes."""
+        return self._try(draft.fed, draft.tail)[1 + len(draft.tree) :]
+
+    def _read(self) -> _Told:
+        pieces, offset = self.target.chunks(self.prompt, self.target.encode(self.prompt))
+        self.cache.offsets[self.row] = offset
+        *front, last = pieces
+        nothing, layers = DraftTree.empty(), self.needs.visual_layers
+        outs = [self._extend(piece, nothing, layers) for piece in front]
+        visual = {
+            layer: torch.cat([hidden[i] for hidden, _ in outs]) for i, layer in enumerate(layers) if outs
+        }
+        ids = tuple(token for piece in front for token in piece.tokens.tolist())
+        hidden, logits = self._extend(last, nothing, self.needs.hidden_layers)
+        prompt = PromptFeatures(tuple(last.tokens.tolist()), ids, visual)
+        return _Told(self.tokens[:1], self._named(hidden), logits, prompt)
+
+    def _step(self) -> _Told:
+        root, *step = self.tokens[self.done : self.done + STEP + 1]
+        self.done += STEP + 1
+        chain = DraftTree.chain(step)
+        hidden, logits = self._extend(Chunk(torch.tensor([root])), chain, self.needs.hidden_layers)
+        self.cache.keep(self.row, range(STEP))
+        return _Told((*step, self.tokens[self.done]), self._named(hidden), logits)
+
+    def _try(self, tree: DraftTree, tail: Tensor | None = None) -> Tensor:
+        """[1 + n, V] logits of a pass that is taken back."""
+        length = self.cache.lengths[self.row]
+        _, logits = self._extend(Chunk(torch.tensor([self.tokens[self.done]])), tree, (), tail)
+        self.cache.truncate(self.row, length)
+        return logits
+
+    def _named(self, hidden: Sequence[Tensor]) -> dict[int, Tensor]:
+        return dict(zip(self.needs.hidden_layers, hidden, strict=True))
+
+    def _extend(
+        self, chunk: Chunk, tree: DraftTree, layers: Sequence[int], tail: Tensor | None = None
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """[m + n, h] features of each layer, and [1 + n, V] logits."""
+        rows = slice(self.row, self.row + 1)
+        out = self.target.extend(self.cache, rows, [chunk], [tree], layers, [tail])
+        return out.hidden[0], out.logits[0]

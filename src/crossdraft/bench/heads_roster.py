@@ -1,0 +1,182 @@
+"""Which trained drafters there are to measure, and what is known of them without running them."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from crossdraft.bench.names import check_names
+from crossdraft.bench.specs import spec_of
+from crossdraft.drafters.heads.registry import HEADS
+from crossdraft.drafters.spec import Spec
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import HEAD_WEIGHTS
+
+PROVENANCE = "provenance.json"  # beside the weights; written by `crossdraft train`
+CHAIN = {"tree": "chain"}
+# Where the shipped weights lie of every method that has some: heads on the target, and what else is trained for it.
+WEIGHTS = {
+    **{name: method.weights or name for name, method in HEADS.items()},
+    **{name: name for name in ("event_medusa", "fast", "pass")},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a drafter's own weights are: nothing of one that has none.
+
+    Args:
+        parameters: numbers that are stored.
+        stored_bytes: of the files that hold them.
+        training_s: seconds that its training took, all its heads' together; `None` if that was not written down.
+    """
+
+    parameters: int = 0
+    stored_bytes: int = 0
+    training_s: float | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        minutes = None if self.training_s is None else round(self.training_s / 60, 1)
+        return {
+            "parameters": self.parameters,
+            "stored_bytes": self.stored_bytes,
+            "training_minutes": minutes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Drafters by the name that they are reported under, and which heads are not here."""
+
+    drafters: dict[str, Spec]
+    notes: tuple[str, ...] = ()
+
+
+def choose(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> Roster:
+    """The drafters that are named; without any, all of `WEIGHTS` that are here. Loads nothing.
+
+    Args:
+        methods: names out of `WEIGHTS`; `None` = none beside `specs`, if there are any.
+        specs: further drafters.
+
+    Raises:
+        CrossdraftError: an unknown name, one that stands there twice, a head that is named and not here, or none.
+    """
+    if methods is None and not specs:
+        present = [name for name in WEIGHTS if is_here(Spec(name))]
+        absent = [name for name in WEIGHTS if name not in present]
+        if not present:
+            raise CrossdraftError(
+                "No trained head ships with this version; name one of yours with --drafter METHOD:dir=FOLDER."
+            )
+        note = f"not measured, for their weights are not shipped: {', '.join(absent)}"
+        return Roster({name: Spec(name) for name in present}, (note,) if absent else ())
+    check_names("method", methods or (), tuple(WEIGHTS))
+    everybody = (*(methods or ()), *specs)
+    if len(set(everybody)) != len(everybody):
+        raise CrossdraftError(f"A drafter is named twice in {', '.join(everybody)}; name each once.")
+    if not everybody:
+        raise CrossdraftError(f"No method is named; choose among {', '.join(WEIGHTS)}.")
+    chosen = {name: spec_of(name) for name in everybody}
+    for spec in chosen.values():
+        _check_here(spec)
+    return Roster(chosen)
+
+
+def is_here(spec: Spec) -> bool:
+    """True if there are weights for every trained drafter that is named in it."""
+    return all((folder / "config.json").is_file() for _, folder in _heads(spec))
+
+
+def as_chain(spec: Spec) -> Spec:
+    """The same head drafting one token after another; whatever is no head drafts as it does.
+
+    >>> str(as_chain(Spec("eagle2"))), str(as_chain(Spec("memory")))
+    ('eagle2:tree=chain', 'memory')
+    """
+    return replace(spec, settings={**spec.settings, **CHAIN}) if spec.name in HEADS else spec
+
+
+def labels_of(drafters: Mapping[str, Spec]) -> dict[str, str]:
+    """For tables and pictures: the specs without their folders, where that still tells them apart.
+
+    >>> labels_of({text: parse(text) for text in ("eagle2:dir=a", "hydra:dir=b", "hydra:dir=c")})
+    {'eagle2:dir=a': 'eagle2', 'hydra:dir=b': 'hydra:dir=b', 'hydra:dir=c': 'hydra:dir=c'}
+    """
+    short = {name: str(_without_folders(spec)) for name, spec in drafters.items()}
+    counts = Counter(short.values())
+    return {name: label if counts[label] == 1 else name for name, label in short.items()}
+
+
+def facts_of(spec: Spec) -> Facts:
+    """What is stored of the drafter's weights.
+
+    Raises:
+        CrossdraftError: weights that cannot be read.
+    """
+    folders = dict.fromkeys(_folders(spec))
+    files = [path for folder in folders for path in sorted(folder.glob("*.safetensors"))]
+    times = [_training_s(folder) for folder in folders]
+    known = [seconds for seconds in times if seconds is not None]
+    return Facts(
+        parameters=sum(map(_numbers, files)),
+        stored_bytes=sum(path.stat().st_size for path in files),
+        training_s=sum(known) if known and len(known) == len(times) else None,
+    )
+
+
+def _without_folders(spec: Spec) -> Spec:
+    settings = {key: value for key, value in spec.settings.items() if key != "dir"}
+    return replace(spec, settings=settings, parts=tuple(map(_without_folders, spec.parts)))
+
+
+def _check_here(spec: Spec) -> None:
+    for head, folder in _heads(spec):
+        if not (folder / "config.json").is_file():
+            given = "dir" in head.settings
+            raise CrossdraftError(
+                f"The folder {folder} holds no head for '{head.name}'; name one that `crossdraft train` has written."
+                if given
+                else f"The head of '{head.name}' does not ship with this version; name yours with --drafter "
+                f"{head.name}:dir=FOLDER."
+            )
+
+
+def _heads(spec: Spec) -> Iterator[tuple[Spec, Path]]:
+    """Every trained drafter that is named in it, and the folder of its weights."""
+    if spec.name in WEIGHTS:
+        yield spec, Path(spec.settings.get("dir", HEAD_WEIGHTS / WEIGHTS[spec.name]))
+    for part in spec.parts:
+        yield from _heads(part)
+
+
+def _folders(spec: Spec) -> Iterator[Path]:
+    """Of these, and of other drafters whose folder is given."""
+    yield from (folder for _, folder in _heads(replace(spec, parts=())))
+    if spec.name not in WEIGHTS and "dir" in spec.settings:
+        yield Path(spec.settings["dir"])
+    for part in spec.parts:
+        yield from _folders(part)
+
+
+def _numbers(path: Path) -> int:
+    """How many are stored, from the file's header alone."""
+    try:
+        with safe_open(path, "pt") as file:
+            return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118 - no mapping
+    except (OSError, SafetensorError) as error:
+        raise CrossdraftError(f"The weights in {path} cannot be read: {error}.") from error
+
+
+def _training_s(folder: Path) -> float | None:
+    """Seconds as `crossdraft train` wrote them down; nothing of weights that came from elsewhere."""
+    try:
+        seconds = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))["figures"]["wall_s"]
+        return float(seconds)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,79 @@
+"""Drafting under the real engine with nothing that adapts: what the target takes of a drafter, whatever it costs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.placement import Inline
+from crossdraft.engine.request import Answer, Request
+from crossdraft.engine.stats import Stats
+from crossdraft.engine.target import Target
+
+TAU = "τ = tokens per verify pass, bonus included; the prompt's own pass, with which nothing is drafted, is not counted"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """One answer, or several added up; see `TAU`.
+
+    Args:
+        passes: verify passes behind the prompt's own.
+        emitted: tokens that these gave.
+        offered_at, kept_at: [d] drafts at least d + 1 deep, and those whose path was kept to that depth.
+    """
+
+    passes: int
+    emitted: int
+    offered_at: tuple[int, ...] = ()
+    kept_at: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, stats: Stats) -> "Tally":
+        """Of an answer without a hidden draft: the prompt's pass gave one token."""
+        return cls(stats.rounds - 1, stats.new_tokens - 1, tuple(stats.drafted_at), tuple(stats.accepted_at))
+
+    @property
+    def tau(self) -> float:
+        """1 where there was no pass.
+
+        >>> Tally(2, 7).tau
+        3.5
+        """
+        return self.emitted / self.passes if self.passes else 1.0
+
+
+def sum_up(tallies: Iterable[Tally]) -> Tally:
+    """Several answers as one; some were drafted deeper than others.
+
+    >>> sum_up([Tally(1, 3, (1, 1), (1, 1)), Tally(2, 3, (2,), (1,))])
+    Tally(passes=3, emitted=6, offered_at=(3, 1), kept_at=(2, 1))
+    """
+    parts = list(tallies)
+    offered, kept = (
+        tuple(sum(level) for level in zip_longest(*(getattr(part, name) for part in parts), fillvalue=0))
+        for name in ("offered_at", "kept_at")
+    )
+    return Tally(sum(part.passes for part in parts), sum(part.emitted for part in parts), offered, kept)
+
+
+def answer_all(
+    target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int, batch: int = 4
+) -> list[Answer]:
+    """Answer the requests, up to `batch` in a pass, with drafts of at most so many nodes in every round but the first.
+
+    Nothing is drafted for the prompt's own pass, whether or not the drafter could.
+    """
+    placement = Inline(drafter, CostModel(), "off")
+    decoder = Decoder(
+        target,
+        placement,
+        adaptive=False,
+        nodes=nodes,
+        hidden_nodes=1,
+        max_batch=max(1, min(batch, len(requests))),
+    )
+    return decoder.generate(requests)

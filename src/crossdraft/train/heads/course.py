@@ -1,0 +1,124 @@
+"""What differs between trainings of heads: who is read, what is learned from it, and how the result is measured."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from crossdraft.engine.target import Target
+from crossdraft.models.heads.base import Head, TargetTables
+from crossdraft.models.heads.objective import PLACES
+from crossdraft.train.capture.store import Store
+from crossdraft.train.console import say
+from crossdraft.train.heads.recipe import HeadRecipe
+from crossdraft.train.share import LossOf, Part, Share, merged
+
+CHECKED = 8  # batches of a look at what was kept back
+WHOLE = Share()
+Check = Callable[[int], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a training begins with.
+
+    Args:
+        recipe: what to do.
+        target: whose words are learned.
+        source: where that was loaded from.
+        fingerprint: of its weights.
+        event: the event model, for heads on one: `event`, or a folder.
+        store: a capture to learn from.
+        kept_back: another one, to be checked on and measured with.
+        online: scenes to ask the target about, where there is no capture.
+        out: where the training keeps what it must not do twice.
+    """
+
+    recipe: HeadRecipe
+    target: Target
+    source: str
+    fingerprint: str
+    event: str
+    store: Store | None
+    kept_back: Store | None
+    online: int
+    out: Path
+
+
+@dataclass(frozen=True)
+class Lectures:
+    """What a head is taught with.
+
+    Args:
+        loss_of: the loss of a step's share.
+        describe: what a step learns from, for people.
+        check: a look at what was kept back; `None` = there is nothing.
+    """
+
+    loss_of: LossOf
+    describe: Callable[[int], str]
+    check: Check | None
+
+
+class Course(Protocol):
+    """A way of training heads."""
+
+    @property
+    def host(self) -> Target:
+        """The model that the head belongs to: whose sizes it has, and whose tables it borrows."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Of that model's weights."""
+        ...
+
+    @property
+    def draft_ids(self) -> Sequence[int]:
+        """The words that are worth drafting."""
+        ...
+
+    @property
+    def about(self) -> str:
+        """How `measured` measures, in a sentence."""
+        ...
+
+    def tables(self) -> TargetTables:
+        """What the head borrows."""
+        ...
+
+    def lectures(self, head: Head) -> Lectures:
+        """What this head is taught with."""
+        ...
+
+    def measured(self, head: Head, folder: Path) -> dict[str, object]:
+        """What the finished head is worth under the real engine, by the way of drafting.
+
+        What drafters need beside the weights is left in `folder`. Empty if there is nothing to measure with.
+        """
+        ...
+
+
+def check_of(loss_of: LossOf, name: str) -> Check:
+    """A look at answers that were kept back: the figures of a loss, over some batches."""
+
+    @torch.no_grad()
+    def check(step: int) -> Mapping[str, float]:
+        parts = []
+        for batch in range(CHECKED):
+            loss, figures = loss_of(batch, WHOLE)
+            parts.append(Part(float(loss), figures.get(PLACES, 1.0), figures))
+        loss, figures = merged(parts)
+        return told(
+            name, step, {"loss": loss} | {key: value for key, value in figures.items() if key != PLACES}
+        )
+
+    return check
+
+
+def told(name: str, step: int, figures: dict[str, float]) -> dict[str, float]:
+    """The figures of a check, said aloud."""
+    say(f"{name} {step}: " + " ".join(f"{key} {value:.3f}" for key, value in sorted(figures.items())))
+    return figures

@@ -1,0 +1,146 @@
+"""The course of heads on an event model: the target's captured answers, read behind events (`events`).
+
+The event model is small, and stays on the CPU.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from crossdraft.drafters.heads.cross import CrossDrafter, tables_of
+from crossdraft.drafters.heads.fast import FastDrafter
+from crossdraft.drafters.short_head import ShortHead
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
+from crossdraft.models.heads.base import Head, TargetTables
+from crossdraft.models.heads.cross import Cross
+from crossdraft.models.heads.fast import Fast
+from crossdraft.models.heads.objective import Objective
+from crossdraft.train.capture.store import Store
+from crossdraft.train.fit import answered_texts
+from crossdraft.train.heads.asked import draft_ids_of, kept_back_questions, source_behind
+from crossdraft.train.heads.course import Given, Lectures, check_of
+from crossdraft.train.heads.cross import cross_loss
+from crossdraft.train.heads.events import EventAnswers, spoken_of
+from crossdraft.train.heads.fast import fast_loss
+from crossdraft.train.heads.hidden import measure_hidden
+from crossdraft.train.heads.measure import figures_of
+from crossdraft.train.heads.seen import Seen, Unseen, events_of
+from crossdraft.train.prompt import PromptCodec
+from crossdraft.train.seers import EventSeer
+from crossdraft.train.share import LossOf
+from crossdraft.train.tokenizer import EVENT
+
+
+@dataclass(frozen=True)
+class EventCourse:
+    """See `course.Course`.
+
+    Args:
+        given: what the training begins with.
+        store: its capture.
+        host: the event model behind its adapter.
+    """
+
+    given: Given
+    store: Store
+    host: Target
+
+    @classmethod
+    def of(cls, given: Given) -> "EventCourse":
+        """The course with its event model.
+
+        Raises:
+            CrossdraftError: there is no capture, or the event model cannot draft for the target.
+        """
+        if given.store is None:
+            raise CrossdraftError(
+                f"The network '{given.recipe.network}' learns from what was said about recorded clips; give --capture "
+                "FOLDER instead of --online."
+            )
+        words = vocabulary_of(given.source)
+        banned = tuple(sorted(given.target.reserved))
+        drafter = load_drafter(given.event, "cpu", "float32", banned, words, packed=False)
+        return cls(given, given.store, drafter.model)
+
+    @property
+    def fingerprint(self) -> str:
+        return event_fingerprint(self.given.event)
+
+    @property
+    def draft_ids(self) -> Sequence[int]:
+        """Words of the answers that the event model can say."""
+        ids = draft_ids_of(self.store, self.given.recipe.vocabulary.most, sorted(self.given.target.reserved))
+        head: Any = self.host.model.get_output_embeddings()
+        if not isinstance(head, ShortHead):
+            return ids
+        own = set(head.rows.tolist())
+        return [token for token in ids if token in own]
+
+    @property
+    def about(self) -> str:
+        settings = self.given.recipe.measure
+        return (
+            f"Tokens a verify pass under the engine, bonus included, on {settings.pairs} questions about validation "
+            f"scenes: `hidden` the pass that takes the draft written while the target reads, and the share of those "
+            f"drafts that held so far; `rounds` those after it, of at most {settings.nodes} nodes."
+        )
+
+    def tables(self) -> TargetTables:
+        return tables_of(self.host)
+
+    def lectures(self, head: Head) -> Lectures:
+        answers, kept_back = self._answers(self.store, head), self.given.kept_back
+        count = answers.clips
+
+        def describe(step: int) -> str:
+            clips = ", ".join(map(str, answers.look.clips(step, count)))
+            return f"the answers about clips {clips} of {self.store.folder}"
+
+        check = None
+        if kept_back is not None:
+            check = check_of(self._loss(head, self._answers(kept_back, head)), self.given.recipe.network)
+        return Lectures(self._loss(head, answers), describe, check)
+
+    def measured(self, head: Head, folder: Path) -> dict[str, object]:
+        settings, store, target = self.given.recipe.measure, self.given.kept_back, self.given.target
+        asked = kept_back_questions(store, settings.pairs)
+        if store is None or not asked:
+            return {}
+        source = source_behind(store)
+        requests = [replace(request, events=events_of(source, clip)) for clip, request in asked]
+        banned = sorted(target.reserved)
+        drafter = (
+            CrossDrafter(self.host, head, banned)
+            if isinstance(head, Cross)
+            else FastDrafter(self.host, cast("Fast", head), banned)
+        )
+        return figures_of(measure_hidden(target, drafter, requests, settings.nodes))
+
+    def _answers(self, store: Store, head: Head) -> EventAnswers:
+        """A step's answers are all those about some clips, for a clip is read once for all of them."""
+        source, seed = source_behind(store), self.given.recipe.seed
+        codec = PromptCodec(cast("Any", self.host.prepare).processor.tokenizer, EVENT)
+        spoken = spoken_of(store, codec, source.locate)
+        each = min(map(len, spoken.values()))
+        clips = min(max(1, self.given.recipe.optim.clips // each), len(source))
+        owner = f"{self.fingerprint} {store.index.asked_sha256}"
+        file = self.given.out / f"seen-{store.index.asked_sha256[:12]}.safetensors"
+        blind = isinstance(head, Fast) and not head.config.sees
+        sight = Unseen(len(source), seed) if blind else Seen(self.host, source, seed, file, owner)
+        seer = EventSeer(cast("Any", self.host.model))
+        return EventAnswers(seer, sight, codec, answered_texts(spoken, each, seed), clips)
+
+    def _loss(self, head: Head, answers: EventAnswers) -> LossOf:
+        recipe = self.given.recipe
+        if isinstance(head, Cross):
+            rows = self.tables().head[head.draft_ids].float()
+            return cross_loss(head, answers, Objective(recipe.loss, recipe.step_weight), rows)
+        if set(recipe.loss) != {"cross_entropy"}:
+            raise CrossdraftError(
+                f"The fast head learns by cross_entropy alone, not by {', '.join(recipe.loss)}; correct the recipe's "
+                "loss."
+            )
+        return fast_loss(cast("Fast", head), answers)

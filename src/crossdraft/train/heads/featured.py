@@ -1,0 +1,116 @@
+"""The course of heads that read the target's features: from a capture, or from a target that is asked meanwhile."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+from crossdraft.drafters.heads.registry import HEADS, TREES, HeadMethod
+from crossdraft.drafters.heads.static import ACCEPTANCE, LARGEST
+from crossdraft.drafters.trees import fill, greedy_shape
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.models.heads.base import Head, TargetTables
+from crossdraft.train.capture.online import Online
+from crossdraft.train.capture.scenery import SceneSource
+from crossdraft.train.capture.store import Store
+from crossdraft.train.heads.asked import draft_ids_of, kept_back_requests
+from crossdraft.train.heads.course import CHECKED, Check, Given, Lectures, told
+from crossdraft.train.heads.learn import Teaching
+from crossdraft.train.heads.lessons import Asked, Lessons, Stored
+from crossdraft.train.heads.measure import Accepted, count_ranks, figures_of, measure, with_grow
+
+
+@dataclass(frozen=True)
+class FeatureCourse:
+    """See `course.Course`."""
+
+    given: Given
+
+    @property
+    def host(self) -> Target:
+        return self.given.target
+
+    @property
+    def fingerprint(self) -> str:
+        return self.given.fingerprint
+
+    @cached_property
+    def draft_ids(self) -> Sequence[int]:
+        store, target = self.given.store, self.given.target
+        if store is None:
+            return [token for token in range(target.vocab_size) if token not in target.reserved]
+        return draft_ids_of(store, self.given.recipe.vocabulary.most, sorted(target.reserved))
+
+    @property
+    def about(self) -> str:
+        settings = self.given.recipe.measure
+        return (
+            f"Tokens a verify pass under the engine, bonus included, on {settings.pairs} questions about validation "
+            f"scenes; trees of {settings.nodes} nodes, chains of {settings.chain}."
+        )
+
+    def tables(self) -> TargetTables:
+        return TargetTables.of(self.given.target.model)
+
+    def lectures(self, head: Head) -> Lectures:
+        recipe, back = self.given.recipe, self.given.kept_back
+        rows = self.tables().head.to(self.host.device)[head.draft_ids].float()
+        teaching = Teaching(head, rows, recipe)
+        lessons = self._lessons(head)
+        check = None if back is None else _check(teaching, self._stored(head, back))
+        return Lectures(
+            teaching.loss_of(lessons), lambda step: lessons.describe(step, recipe.optim.clips), check
+        )
+
+    def measured(self, head: Head, folder: Path) -> dict[str, object]:
+        """τ of every way of drafting with this network; acceptance by rank is left beside the weights.
+
+        Raises:
+            CrossdraftError: no drafter is registered for it.
+        """
+        settings, network = self.given.recipe.measure, self.given.recipe.network
+        requests = kept_back_requests(self.given.kept_back, settings.pairs)
+        if not requests:
+            return {}
+        methods = {name: method for name, method in HEADS.items() if method.network == network}
+        if not methods:
+            raise CrossdraftError(f"No drafter serves the network '{network}'; register one.")
+        first, target = next(iter(methods.values())), self.host
+        drafter = first.drafter(head, TREES["chain"], sorted(target.eos))
+        counts = count_ranks(target, drafter, requests, settings)
+        counts.save(folder / ACCEPTANCE)
+        static = partial(fill, greedy_shape(counts.by_depth(), LARGEST))
+
+        def tau(method: HeadMethod, tree: str, nodes: int, temperature: float) -> Accepted:
+            grow = TREES.get(tree, static)
+            return measure(target, with_grow(drafter, grow), requests, nodes, temperature)
+
+        found = {"chain": tau(first, "chain", settings.chain, 0.0)}
+        for name, method in methods.items():
+            for temperature in (0.0, 1.0):
+                found[f"{name}, T={temperature:g}"] = tau(method, method.tree, settings.nodes, temperature)
+        return figures_of(found)
+
+    def _lessons(self, head: Head) -> Lessons:
+        if self.given.store is not None:
+            return self._stored(head, self.given.store)
+        layers, visual = _wanted(head)
+        scenes = SceneSource(clips=self.given.online, seed=self.given.recipe.seed)
+        return Asked(Online(self.host, scenes, layers, visual))
+
+    def _stored(self, head: Head, store: Store) -> Stored:
+        layers, visual = _wanted(head)
+        return Stored(store, layers, visual, self.given.recipe.seed)
+
+
+def _wanted(head: Head) -> tuple[Sequence[int], Sequence[int]]:
+    """What the head reads, and the last layer, by which it is judged."""
+    return sorted({*head.reads, head.config.num_layers}), head.visual_reads
+
+
+def _check(teaching: Teaching, kept_back: Lessons) -> Check:
+    def check(step: int) -> Mapping[str, float]:
+        return told(teaching.recipe.network, step, teaching.figures(kept_back, CHECKED))
+
+    return check

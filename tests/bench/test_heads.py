@@ -1,0 +1,181 @@
+"""Heads with random weights, measured beside a drafter that is often right; then the tables and the picture."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from crossdraft.bench import heads
+from crossdraft.bench.contestants import Models
+from crossdraft.bench.heads import Heads, Trials, run_heads
+from crossdraft.bench.heads_plot import draw, plot
+from crossdraft.bench.heads_report import lines, tables, to_json
+from crossdraft.bench.heads_roster import choose
+from crossdraft.bench.heads_tau import Part
+from crossdraft.bench.workload import Workload
+from crossdraft.drafters.trial import TAU
+from crossdraft.errors import CrossdraftError
+from tests.bench.some_heads import random_head
+
+TREE, CHAIN, WARM = Part("tree", 8, 0.0), Part("chain", 3, 0.0), Part("tree", 8, 1.0)
+
+
+@pytest.fixture(scope="module")
+def bench(pair, tmp_path_factory):
+    """Two heads and the event drafter, on two pairs."""
+    folder = tmp_path_factory.mktemp("heads")
+    eagle = random_head(pair.target, folder / "eagle", "eagle")
+    medusa = random_head(pair.target, folder / "medusa", "medusa")
+    (eagle / "provenance.json").write_text(json.dumps({"figures": {"wall_s": 150}}))
+    specs = (f"eagle1:dir={eagle},tree=dynamic", f"medusa:dir={medusa},tree=dynamic", "event")
+    models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
+    work = Workload(2, "any", max_new_tokens=14)
+    return Heads(models, work, choose(None, specs), Trials(8, 3, timed=1))
+
+
+@pytest.fixture(scope="module")
+def report(bench):
+    ticks = []
+    found = run_heads(bench, ticks.append)
+    assert len(ticks) == bench.ticks
+    return found
+
+
+def test_everybody_is_measured_at_every_part_and_says_the_same(report):
+    assert report.parts == (TREE, CHAIN, WARM)
+    eagle, medusa, event = report.rows
+    for row in report.rows:
+        assert set(row.accepted) == {TREE, CHAIN, WARM}
+        assert (row.equal, row.total) == (4, 4)  # two pairs, as trees in a batch and as chains one by one
+        assert list(row.accepted[TREE].by_kind) == ["key elements", "layout"]
+    assert event.accepted[TREE].tau.value > max(eagle.accepted[TREE].tau.value, 1.5)
+    assert len(event.accepted[CHAIN].per_position) == 3
+    assert len(event.accepted[TREE].per_position) > 3
+    assert eagle.facts.parameters > 1000
+    assert eagle.facts.training_s == 150
+    assert medusa.facts.training_s is None
+    assert event.facts.parameters == 0
+
+
+def test_a_heads_chain_has_no_branches(bench, report):
+    """Nothing but the node count would tell otherwise: a tree of 3 is rarely 3 deep."""
+    eagle = report.rows[0]
+    assert len(eagle.accepted[CHAIN].per_position) == 3
+
+
+def test_claims_about_those_that_are_there(report):
+    (finding,) = report.findings
+    assert finding.claim.text == "EAGLE-1 > Medusa"
+    assert finding.better.startswith("eagle1:dir=")
+
+
+def test_the_report_in_plain_values(report):
+    told = json.loads(json.dumps(to_json(report)))
+    assert told["tau"] == TAU
+    first = told["drafters"][0]
+    assert first["identical"] == {"equal": 4, "total": 4}
+    assert first["training_minutes"] == 2.5
+    assert first["drafting"]["draft_ms"]["median"] > 0
+    assert first["drafting"]["mean_nodes"] <= 8
+    assert [(a["shape"], a["nodes"], a["temperature"]) for a in first["accepted"]] == [
+        ("tree", 8, 0.0), ("chain", 3, 0.0), ("tree", 8, 1.0),
+    ]  # fmt: skip
+    assert first["speedup"] is None
+    assert told["target"]["v9_ms"]["median"] > 0
+    assert told["claims"][0]["claim"] == "EAGLE-1 > Medusa"
+
+
+def test_the_tables_say_what_they_count(report):
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(*tables(report))
+    shown = capture.get()
+    for part in (
+        "tree of 8, T=0",
+        "chain of 3, T=0",
+        "tree of 8, T=1",
+        "prompt's own pass",
+        "V(9)",
+        "4/4",
+        "layout",
+    ):
+        assert part in shown
+    assert any("EAGLE-1 > Medusa" in line for line in lines(report))
+    assert any("fewer than 10 pairs" in line for line in lines(report))
+
+
+def test_the_picture_shows_the_figures(report, tmp_path):
+    taus, drafts = draw(report).axes
+    rows = report.rows
+    values = [bar.get_width() for bar in taus.patches]
+    assert values == [row.accepted[part].tau.value for part in (TREE, CHAIN) for row in rows]
+    assert [bar.get_width() for bar in drafts.patches] == [row.drafting.draft.median * 1e3 for row in rows]
+    assert [label.get_text() for label in taus.get_yticklabels()] == [
+        "eagle1:tree=dynamic",
+        "medusa:tree=dynamic",
+        "event",
+    ]
+    plot(report, tmp_path / "heads.png")
+    assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_answer_that_is_not_the_targets_is_told(bench, report, monkeypatch):
+    """The planted bug: a token too many."""
+    honest = heads.answer_all
+
+    def forged(*arguments):
+        answers = honest(*arguments)
+        object.__setattr__(answers[0], "tokens", (*answers[0].tokens, 7))
+        return answers
+
+    monkeypatch.setattr(heads, "answer_all", forged)
+    quick = Heads(bench.models, bench.work, choose(None, ("memory",)), Trials(4, 0, (0.0,), timed=0))
+    found = run_heads(quick)
+    (row,) = found.rows
+    assert (row.equal, row.total) == (1, 2)
+    assert row.divergences[0].position == 14
+    assert any("top-2 logit gaps" in line for line in lines(found))
+    assert found.times is row.drafting is None
+    assert len(draw(found).axes) == 1
+
+
+def test_sampled_alone_compares_nothing(bench):
+    quick = Heads(bench.models, bench.work, choose(None, ("ngram",)), Trials(4, 3, (1.0,), timed=0))
+    found = run_heads(quick)
+    assert found.parts == (Part("tree", 4, 1.0),)  # chains are greedy
+    assert to_json(found)["drafters"][0]["identical"] is None
+
+
+@pytest.mark.slow
+def test_a_race_has_a_speedup_and_is_compared_too(bench):
+    raced = Heads(bench.models, bench.work, bench.roster, Trials(8, 0, (0.0,), timed=0, raced=1))
+    ticks = []
+    found = run_heads(raced, ticks.append)
+    assert len(ticks) == raced.ticks
+    for row in found.rows:
+        assert row.speedup.value > 0
+        assert (row.equal, row.total) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ({"nodes": 0}, "at least 1 node"),
+        ({"chain": -1}, "0 or more"),
+        ({"timed": -1}, "0 or more"),
+        ({"raced": -1}, "0 or more"),
+        ({"temperatures": ()}, "Name each temperature once"),
+        ({"temperatures": (1.0, 1.0)}, "Name each temperature once"),
+        ({"temperatures": (-1.0,)}, "temperature is -1"),
+    ],
+)
+def test_trials_that_make_no_sense(arguments, part):
+    with pytest.raises(CrossdraftError, match=part):
+        Trials(**arguments)
+
+
+def test_parts_begin_with_the_coldest_tree():
+    assert Trials(60, 5, (1.0, 0.0)).parts == (
+        Part("tree", 60, 0.0), Part("chain", 5, 0.0), Part("tree", 60, 1.0),
+    )  # fmt: skip
+    assert Trials(60, 0, (0.0,)).parts == (Part("tree", 60, 0.0),)

@@ -1,0 +1,141 @@
+"""Drafts on the same states as the target's passes: what drafters hear there is what the engine would tell them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from crossdraft.bench.contestants import Models
+from crossdraft.bench.heads_clock import STEP, time_drafts
+from crossdraft.bench.identity import answer_alone
+from crossdraft.bench.workload import Workload, items
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Draft, Needs
+from crossdraft.engine.placement import Inline
+from crossdraft.engine.probes import Probes
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+
+
+class Listener:
+    """Drafts the known answer, `STEP` tokens at a time, and writes down what it is told."""
+
+    def __init__(self, known, needs):
+        self.known, self.needs, self.told, self.budgets = known, needs, [], []
+
+    def begin(self, requests):
+        return [[] for _ in requests]
+
+    def propose(self, states, budgets):
+        self.budgets += [budget.nodes for budget in budgets]
+        return [Draft(DraftTree.chain(self.known[len(state) : len(state) + STEP])) for state in states]
+
+    def commit(self, states, verdicts):
+        for state, verdict in zip(states, verdicts, strict=True):
+            state.extend(verdict.tokens)
+            self.told.append(verdict)
+
+    def fork(self, states):
+        return [[*state] for state in states]
+
+    def end(self, states):
+        pass
+
+
+@pytest.fixture(scope="module")
+def scene(pair):
+    models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
+    target = models.load_target()
+    (known,) = answer_alone(target, items(Workload(1, max_new_tokens=3 * (STEP + 1) + 1)))
+    assert len(known.tokens) == 3 * (STEP + 1) + 1
+    return models, target, known
+
+
+def test_drafters_hear_what_the_engine_tells_them(scene):
+    _, target, known = scene
+    last = target.text_config.num_hidden_layers
+    needs = Needs((1, last), (last,), logits=True)
+    ours, theirs = Listener(known.tokens, needs), Listener(known.tokens, needs)
+    times = time_drafts(target, {"listener": ours}, [known], 7)
+    decoder = Decoder(target, Inline(theirs, CostModel(), "off"), adaptive=False, nodes=STEP)
+    decoder.generate([known.item.request])
+    assert times.places == 3  # and the one behind the prompt, which does not count
+    assert ours.budgets == [7] * 4
+    assert len(ours.told) == len(theirs.told) == 4
+    for mine, real in zip(ours.told, theirs.told, strict=True):
+        assert (mine.path, mine.tokens) == (real.path, real.tokens)
+        assert mine.hidden.keys() == real.hidden.keys()
+        for layer, features in real.hidden.items():
+            assert torch.allclose(mine.hidden[layer], features, atol=1e-5)
+        assert torch.allclose(mine.logits, real.logits, atol=1e-4)
+    prompt, real = ours.told[0].prompt, theirs.told[0].prompt
+    assert (prompt.tokens, prompt.visual_tokens) == (real.tokens, real.visual_tokens)
+    assert torch.allclose(prompt.visual[last], real.visual[last], atol=1e-5)
+    assert all(told.prompt is None for told in ours.told[1:])
+
+
+def test_a_drafter_is_told_no_more_than_it_needs(scene):
+    _, target, known = scene
+    last = target.text_config.num_hidden_layers
+    looking, blind = Listener(known.tokens, Needs((last,), (last,))), Listener(known.tokens, Needs())
+    time_drafts(target, {"looking": looking, "blind": blind}, [known], 4)
+    assert looking.told[0].prompt.visual.keys() == {last}
+    assert all(not told.hidden and told.prompt is None and told.logits is None for told in blind.told)
+    assert [told.tokens for told in blind.told] == [told.tokens for told in looking.told]
+
+
+def test_probes_are_answered_as_in_the_engine(scene):
+    """Behind the draft's last node, wherever the text goes next."""
+    _, target, known = scene
+
+    class Prober(Listener):
+        def propose(self, states, budgets):
+            (draft,) = super().propose(states, budgets)
+            end = len(draft.tree) - 1
+            return [replace(draft, probes=Probes((5, 6), (end, end + 1), top=3))]
+
+    ours, theirs = Prober(known.tokens, Needs(probes=2)), Prober(known.tokens, Needs(probes=2))
+    time_drafts(target, {"prober": ours}, [known], 4)
+    decoder = Decoder(target, Inline(theirs, CostModel(), "off"), adaptive=False, nodes=STEP)
+    decoder.generate([known.item.request])
+    assert [told.probe_top for told in ours.told] == [told.probe_top for told in theirs.told]
+    assert [len(told.probe_top) for told in ours.told] == [0, 2, 2, 2]
+
+
+def test_the_path_is_of_the_drafters_own_tree(scene):
+    """One that is wrong from the third token on had two accepted."""
+    _, target, known = scene
+
+    class Wrong(Listener):
+        def propose(self, states, budgets):
+            (draft,) = super().propose(states, budgets)
+            tokens = [*draft.tree.tokens[:2], *(token + 1 for token in draft.tree.tokens[2:])]
+            return [Draft(DraftTree.chain(tokens))]
+
+    wrong = Wrong(known.tokens, Needs())
+    time_drafts(target, {"wrong": wrong}, [known], 4)
+    assert [told.path for told in wrong.told] == [(), (0, 1), (0, 1), (0, 1)]
+
+
+def test_real_drafters_are_clocked(scene):
+    models, target, known = scene
+    drafters = {"event": models.factory("event", target)(), "memory": models.factory("memory", target)()}
+    ticks = []
+    times = time_drafts(target, drafters, [known, known], 6, ticks.append)
+    assert times.places == 2 * 3
+    assert ticks == ["clock"] * 2
+    assert times.drafters["event"].nodes == 6
+    event = times.drafters["event"]
+    assert event.draft.median >= event.listen.median > 0
+    assert times.ratios("event")[0] == event.draft.median / times.wide.median
+    assert times.ratios("event")[1] == event.draft.median / times.single.median
+
+
+def test_answers_too_short_to_draft_along(scene):
+    _, target, known = scene
+    short = replace(known, tokens=known.tokens[: STEP + 1])
+    with pytest.raises(CrossdraftError, match=f"No answer has {STEP + 2} tokens"):
+        time_drafts(target, {"listener": Listener(short.tokens, Needs())}, [short], 4)
+    enough = replace(known, tokens=known.tokens[: STEP + 2])
+    assert time_drafts(target, {"listener": Listener(enough.tokens, Needs())}, [enough], 4).places == 1

@@ -1,0 +1,126 @@
+"""Which drafters are measured, and what is known of their weights."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from crossdraft.bench import heads_roster
+from crossdraft.bench.heads_roster import WEIGHTS, Facts, as_chain, choose, facts_of, is_here, labels_of
+from crossdraft.drafters.spec import Spec, parse
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import METHODS
+
+
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """A place for shipped heads where EAGLE's and Hydra's lie."""
+    for name in ("eagle", "hydra"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    monkeypatch.setattr(heads_roster, "HEAD_WEIGHTS", tmp_path)
+    return tmp_path
+
+
+def weights(folder: Path, **more: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(
+        {"a": torch.zeros(3, 5, dtype=torch.bfloat16), "b": torch.zeros(2)}, folder / "model.safetensors"
+    )
+    (folder / "config.json").write_text("{}")
+    if more:
+        (folder / "provenance.json").write_text(json.dumps(more))
+    return folder
+
+
+def test_without_names_everything_that_is_here(shipped):
+    roster = choose(None)
+    assert list(roster.drafters) == ["eagle1", "eagle2", "hydra"]  # two methods share EAGLE's weights
+    (note,) = roster.notes
+    assert "not shipped" in note
+    assert all(name in note for name in WEIGHTS if name not in roster.drafters)
+
+
+def test_a_spec_alone_is_measured_alone_and_beside_methods_beside_them(shipped, tmp_path):
+    mine = f"eagle3:dir={weights(tmp_path / 'mine')}"
+    assert list(choose(None, (mine,)).drafters) == [mine]
+    assert choose(None, (mine,)).notes == ()
+    assert list(choose(("hydra",), (mine, "memory")).drafters) == ["hydra", mine, "memory"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "specs", "part"),
+    [
+        (("eagel3",), (), "did you mean 'eagle3'?"),
+        (
+            ("eagle3",),
+            (),
+            "'eagle3' does not ship with this version; name yours with --drafter eagle3:dir=FOLDER",
+        ),
+        (None, ("eagle3:dir=nowhere",), "nowhere holds no head for 'eagle3'"),
+        (None, ("union:(eagle3:dir=nowhere),memory",), "nowhere holds no head"),
+        (("hydra", "hydra"), (), "named twice"),
+        (("hydra",), ("hydra",), "named twice"),
+        ((), (), "No method is named"),
+        (None, ("memry",), "did you mean 'memory'?"),
+    ],
+)
+def test_what_cannot_be_measured(shipped, methods, specs, part):
+    with pytest.raises(CrossdraftError) as caught:
+        choose(methods, specs)
+    assert part in str(caught.value)
+
+
+def test_no_head_at_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(heads_roster, "HEAD_WEIGHTS", tmp_path)
+    with pytest.raises(CrossdraftError, match="No trained head ships"):
+        choose(None)
+    assert not is_here(Spec("eagle3"))
+
+
+def test_methods_with_weights_are_those_that_learn():
+    own = {"event", "blind", "text", "model", "online"}  # of the pair, of the user, or another's
+    assert WEIGHTS.keys() == {name for name, method in METHODS.items() if method.training} - own
+
+
+def test_a_chain_is_the_heads_own_whatever_tree_was_asked_for():
+    assert as_chain(parse("eagle2:dir=x,tree=dynamic")) == parse("eagle2:dir=x,tree=chain")
+    assert as_chain(parse("union:event,memory")) == parse("union:event,memory")
+
+
+def test_labels_are_short_and_still_tell_drafters_apart():
+    texts = (
+        "eagle2:dir=a",
+        "union:(hydra:dir=b),memory",
+        "medusa:dir=c,tree=dynamic",
+        "medusa:dir=d,tree=dynamic",
+    )
+    labels = labels_of({text: parse(text) for text in texts})
+    assert list(labels.values()) == ["eagle2", "union:hydra,memory", *texts[2:]]
+
+
+def test_facts_by_hand(tmp_path):
+    one = weights(tmp_path / "one", figures={"wall_s": 90.0})
+    size = (one / "model.safetensors").stat().st_size
+    assert facts_of(parse(f"eagle2:dir={one}")) == Facts(17, size, 90.0)
+    assert facts_of(parse(f"eagle2:dir={one}")).to_json() == {
+        "parameters": 17, "stored_bytes": size, "training_minutes": 1.5,
+    }  # fmt: skip
+    two = weights(tmp_path / "two", figures={"wall_s": 30})
+    assert facts_of(parse(f"union:(eagle2:dir={one}),(hydra:dir={two})")) == Facts(34, 2 * size, 120.0)
+    # Twice the same weights are stored once.
+    assert facts_of(parse(f"union:(eagle2:dir={one}),(eagle1:dir={one})")) == Facts(17, size, 90.0)
+    assert facts_of(parse("union:ngram,memory")) == Facts()
+
+
+@pytest.mark.parametrize("more", [{}, {"figures": {}}, {"figures": {"wall_s": "long"}}, {"figures": None}])
+def test_a_training_that_was_not_written_down(tmp_path, more):
+    assert facts_of(parse(f"eagle2:dir={weights(tmp_path, **more)}")).training_s is None
+
+
+def test_weights_that_are_none(tmp_path):
+    (weights(tmp_path) / "model.safetensors").write_bytes(b"no")
+    with pytest.raises(CrossdraftError, match=r"model.safetensors cannot be read"):
+        facts_of(parse(f"eagle2:dir={tmp_path}"))

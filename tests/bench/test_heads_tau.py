@@ -1,0 +1,71 @@
+"""τ and the papers' order, by hand."""
+
+import pytest
+
+from crossdraft.bench.heads_tau import CLAIMS, Accepted, Part, accepted, check_claims
+from crossdraft.drafters.heads.registry import HEADS
+from crossdraft.drafters.trial import Tally
+
+
+def test_figures_by_hand():
+    # 6/2 and 3/3 tokens a pass: 9/5 in all, not the mean of 3 and 1.
+    found = accepted([Tally(2, 6, (2, 2), (2, 2)), Tally(3, 3, (2,), (0,))], ["layout", "count"])
+    assert found.tau.value == pytest.approx(9 / 5)
+    assert found.by_kind == pytest.approx({"layout": 3, "count": 1})
+    assert found.per_position == pytest.approx((0.5, 1.0))
+    assert (found.tau.low, found.tau.high) == (1, 3)  # either pair may be drawn twice
+    assert found.to_json()["tau"] == 1.8
+
+
+def test_answers_without_a_pass_do_not_become_nothing():
+    found = accepted([Tally(0, 0), Tally(0, 0), Tally(1, 4)], ["count", "count", "layout"])
+    assert found.by_kind == {"count": 1, "layout": 4}
+    assert found.tau.value == 4
+    assert found.tau.low == 1
+
+
+def test_the_order_of_the_papers():
+    found = {
+        "eagle3": [Tally(2, 8), Tally(2, 8)],
+        "eagle2": [Tally(2, 8), Tally(2, 8)],
+        "eagle1": [Tally(2, 9), Tally(2, 9)],
+        "medusa": [Tally(3, 9), Tally(3, 9)],
+        "hydra": [Tally(3, 9), Tally(3, 9)],
+    }
+    findings = {finding.claim.text: finding for finding in check_claims(found, {})}
+    assert {text: finding.holds for text, finding in findings.items()} == {
+        "EAGLE-3 ≥ EAGLE-2": True,  # as good is good enough
+        "EAGLE-2 ≥ EAGLE-1": False,
+        "EAGLE-1 > Medusa": True,
+        "Hydra > Medusa": False,  # as good is not better
+    }
+    assert findings["EAGLE-2 ≥ EAGLE-1"].ratio.value == pytest.approx(8 / 9)
+    assert findings["EAGLE-1 > Medusa"].ratio.value == pytest.approx(4.5 / 3)
+    assert findings["Hydra > Medusa"].told({"hydra": "hydra", "medusa": "Medusa"}) == (
+        "Hydra > Medusa: does not hold, τ of hydra / Medusa = 1.00 [1.00, 1.00]"
+    )
+
+
+def test_the_interval_draws_the_same_pairs_for_both():
+    """Both are three times as good on the first pair: drawn apart, the ratio would look uncertain."""
+    found = {"hydra": [Tally(1, 6), Tally(1, 2)], "medusa": [Tally(1, 3), Tally(1, 1)]}
+    (finding,) = check_claims(found, {})
+    assert (finding.ratio.low, finding.ratio.value, finding.ratio.high) == (2, 2, 2)
+
+
+def test_the_best_of_two_stands_for_both_and_specs_for_their_methods():
+    found = {"hivis": [Tally(1, 2)], "vispec:dir=x": [Tally(1, 5)], "eaglevlm:dir=y": [Tally(1, 4)]}
+    methods = {"hivis": "hivis", "vispec:dir=x": "vispec", "eaglevlm:dir=y": "eaglevlm"}
+    (finding,) = check_claims(found, methods)
+    assert (finding.better, finding.worse, finding.holds) == ("vispec:dir=x", "eaglevlm:dir=y", True)
+    assert finding.to_json()["ratio"] == {"value": 1.25, "ci95": [1.25, 1.25]}
+
+
+def test_claims_are_about_methods_that_exist():
+    assert {name for claim in CLAIMS for name in (*claim.better, claim.worse)} <= HEADS.keys()
+
+
+def test_a_parts_name():
+    assert Part("tree", 60, 0.0).name == "tree of 60, T=0"
+    assert Part("chain", 5, 0.7).name == "chain of 5, T=0.7"
+    assert isinstance(accepted([Tally(1, 1)], ["count"]), Accepted)

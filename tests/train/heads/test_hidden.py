@@ -1,0 +1,40 @@
+"""What is measured of hidden drafts: the first one apart from those of the rounds."""
+
+import pytest
+
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.request import Request
+from crossdraft.train.heads.hidden import measure_hidden
+from tests.engine.zoo import ZOO, as_target, noisy
+
+REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 4)]
+
+
+@pytest.fixture(scope="module")
+def target():
+    return as_target(*ZOO["video_llava"]())
+
+
+def test_a_drafter_that_knows_the_answer_leaves_nothing_for_the_rounds(target):
+    """The target drafts for itself; where it may say all that it says, its first draft is the whole answer."""
+    answers = Decoder(target).generate(REQUESTS)
+    able = [
+        (request, answer)
+        for request, answer in zip(REQUESTS, answers, strict=True)
+        if not target.reserved & {*answer.tokens}
+    ]
+    assert able
+    found = measure_hidden(target, IndependentDrafter(target), [request for request, _ in able], nodes=4)
+    mean = sum(len(answer.tokens) for _, answer in able) / len(able)
+    assert found["hidden"].tau == pytest.approx(1 + mean, abs=1)
+    assert found["hidden"].per_position[:3] == (1.0, 1.0, 1.0)
+    assert found["rounds"].tau == 1.0
+
+
+def test_rounds_are_counted_without_the_first_pass(target):
+    model, prompt = ZOO["video_llava"]()
+    kin = as_target(noisy(model, 1e-3), prompt)
+    found = measure_hidden(target, IndependentDrafter(kin), REQUESTS, nodes=2)
+    assert 1 < found["rounds"].tau <= 3  # of two drafted tokens
+    assert list(found["hidden"].per_position) == sorted(found["hidden"].per_position, reverse=True)
