@@ -6,6 +6,16 @@ import pytest
 from transformers import AutoConfig, AutoTokenizer
 
 import crossdraft.models.eventgpt  # noqa: F401 - registers EventGPT with the auto classes
+from crossdraft.drafters.heads.registry import HEADS as HEADS_BY_NAME
+from crossdraft.engine.target import Target
+from crossdraft.load import (
+    HEAD_WEIGHTS,
+    event_fingerprint,
+    load_head_drafter,
+    load_target,
+    target_fingerprint,
+)
+from crossdraft.models.heads.files import read_config
 from crossdraft.train.cards import card
 from crossdraft.train.clips import clip_seed
 from crossdraft.train.provenance import sha256
@@ -57,3 +67,32 @@ def test_the_provenance_counts_the_clips_that_the_model_learned_from(name: str) 
 def test_the_vocabulary_is_shared() -> None:
     vocabularies = [(SHIPPED / name / "tokenizer.json").read_bytes() for name in MODELS]
     assert vocabularies[0] == vocabularies[1] == vocabularies[2]
+
+
+HEADS = sorted(path.name for path in HEAD_WEIGHTS.iterdir())
+EVENTS = ("event_medusa", "fast")  # heads on the event model
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_shipped_head_is_whole_small_and_of_its_model(name: str) -> None:
+    folder = HEAD_WEIGHTS / name
+    assert (folder / "model.safetensors").stat().st_size <= 3e6
+    owner = event_fingerprint("event") if name in EVENTS else target_fingerprint("reference")
+    described = read_config(folder)
+    assert described.target == owner
+    provenance = json.loads((folder / "provenance.json").read_text())
+    assert provenance["data"]["weights_sha256"] == sha256(folder / "model.safetensors")
+    assert provenance["recipe"]["network"] == described.network
+
+
+@pytest.mark.parametrize(
+    "method", sorted(name for name, head in HEADS_BY_NAME.items() if (head.weights or name) in HEADS)
+)
+def test_every_way_of_drafting_with_a_shipped_head_loads(method: str, reference: Target) -> None:
+    drafter = load_head_drafter(method, reference, banned=tuple(reference.reserved))
+    assert drafter.needs.hidden_layers or drafter.needs.visual_layers
+
+
+@pytest.fixture(scope="module")
+def reference() -> Target:
+    return load_target("reference", "cpu", "float32")
