@@ -84,6 +84,19 @@ def test_drafting_ahead_changes_no_token(pair, target, requests, alone, ahead):
     assert any(span.name == "ahead" for answer in found for span in answer.timeline.spans)
 
 
+def test_where_nothing_is_ready_nobody_is_asked(process, requests):
+    process.start(0, requests[0], 4, None)
+    assert len(process.ready([0], [Budget(4)])[0].tree) == 0  # it still reads
+    process.collect(0)
+    process.commit([0], [Committed((), (9,))])
+    process._prepared = {0: {(0, (8,)): pack_draft(Draft(DraftTree.chain([3])))}}
+    serial = process._serial
+    assert len(process.ready([0], [Budget(4)])[0].tree) == 0
+    assert process._serial == serial  # no question was sent
+    process._prepared = {0: {(0, (9,)): pack_draft(Draft(DraftTree.chain([4, 5])))}}
+    assert process.ready([0], [Budget(1)])[0].tree == DraftTree.chain([4])
+
+
 def test_what_was_prepared_for_another_verdict_is_not_taken(process, requests):
     """A draft is known by its round and its outcome: one that comes late must not answer a later question."""
     process.start(0, requests[0], 4, None)

@@ -65,7 +65,7 @@ def ask(
     ahead: Annotated[
         str,
         typer.Option(
-            help="What a drafter in its own process does during a check: off, pipespec, pearl, ssd."
+            help="What a drafter in its own process does during a check: off, pipespec, pearl, ssd, spare."
         ),
     ] = "auto",
     hidden: Hidden = "auto",

@@ -46,6 +46,10 @@ class Placement(Protocol):
         """See `Drafter.propose`."""
         ...
 
+    def ready(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        """As `propose`, but nobody is waited for: nothing is a valid answer."""
+        ...
+
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
         """See `Drafter.commit`."""
         ...
@@ -126,6 +130,9 @@ class Inline(Generic[State]):
         self._record("draft", start, sum(len(draft.tree) for draft in made))
         drafts = {t: draft for (t, _), draft in zip(able, made, strict=True)}
         return [drafts.get(t) or replace(NOTHING, refusal=refused[t]) for t in tickets]
+
+    def ready(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        return self.propose(tickets, budgets)  # in this thread there is nobody to wait for
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
         states = [self._state(ticket) for ticket in tickets]

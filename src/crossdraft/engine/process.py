@@ -133,6 +133,14 @@ class Process:
             drafts[ticket] = unpack_draft(draft)
         return [drafts[ticket] for ticket in tickets]
 
+    def ready(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        """What was prepared for the last verdicts, and nothing where nothing is here: nobody is asked or waited for."""
+        known = [ticket not in self._reading and ticket not in self._refused for ticket in tickets]
+        return [
+            (self._take(ticket, budget) if able else None) or NOTHING
+            for ticket, budget, able in zip(tickets, budgets, known, strict=True)
+        ]
+
     def _take(self, ticket: int, budget: Budget) -> Draft | None:
         """What was prepared for the last verdict, if it is here already: then the target waits for nothing."""
         with suppress(Empty):

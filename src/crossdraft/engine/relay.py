@@ -66,6 +66,9 @@ class Relay:
         self.hidden.start(ticket, first, nodes, on_token)
         self.later.start(ticket, second, 0, None)
 
+    def ready(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        return self.propose(tickets, budgets)
+
     def collect(self, ticket: int) -> Draft:
         self.later.collect(ticket)
         draft = self.hidden.collect(ticket)
@@ -79,15 +82,13 @@ class Relay:
             for turn, draft in zip(turns, written, strict=True):
                 turn.drafts = NOTHING, draft
             return written
-        prepared, written = (
-            placement.propose(
-                tickets,
-                [self.join.share(b, place, greedy=t.greedy) for b, t in zip(budgets, turns, strict=True)],
-            )
-            for place, placement in enumerate((self.hidden, self.later))
+        first, second = (
+            [self.join.share(b, place, greedy=t.greedy) for b, t in zip(budgets, turns, strict=True)]
+            for place in range(2)
         )
-        for turn, first, second in zip(turns, prepared, written, strict=True):
-            turn.drafts = replace(first, refusal=None), second  # it is enough if one of them goes on
+        prepared, written = self.hidden.ready(tickets, first), self.later.propose(tickets, second)
+        for turn, *drafts in zip(turns, prepared, written, strict=True):
+            turn.drafts = replace(drafts[0], refusal=None), drafts[1]  # it is enough if one of them goes on
         return [
             self.join.join(turn.drafts, budget.nodes, greedy=turn.greedy)
             for turn, budget in zip(turns, budgets, strict=True)
