@@ -8,6 +8,7 @@ from crossdraft.models.heads.base import Head, HeadConfig, positions_of
 from crossdraft.models.heads.lesson import Lesson
 
 TOLERANCE = 1e-5  # of float32, for logits of this size: a wider output layer adds up in another order
+OF_TRAINING = ("steps", "anchors")  # how many tokens in a row, and from how many places, are rehearsed
 ROWS, LONG, START, VISUAL = 2, 24, 8, 6
 
 
@@ -53,7 +54,6 @@ def difference(head: Head, other: Head) -> float:
 
 
 def as_long(config: HeadConfig, other: HeadConfig) -> HeadConfig:
-    """The configuration with as many steps as the other: a matter of training, which foreign files leave out."""
-    if "steps" not in {field.name for field in fields(config)}:
-        return config
-    return replace(config, steps=getattr(other, "steps", 1))
+    """The configuration with the other's settings of training alone, which foreign files leave out."""
+    known = {field.name for field in fields(config)}
+    return replace(config, **{name: getattr(other, name) for name in OF_TRAINING if name in known})
