@@ -14,7 +14,7 @@ from tests.drafters.heads.rehearsal import some_head, tables
 
 DEEP = 7  # layers of a target whose three levels are three
 SHA = "f" * 64
-MORE = {"dflash": {"mask_token": 1, "anchors": 3}}
+MORE = {"dflash": {"mask_token": 1}}
 
 
 def host(layers: int = DEEP, name: str | None = None) -> Host:

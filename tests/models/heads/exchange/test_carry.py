@@ -54,6 +54,11 @@ def test_there_and_back_is_the_same_head(tmp_path, network, layout, dtype):
     assert difference(first, load_head(tmp_path / "back", host().tables, SHA)) <= TOLERANCE
 
 
+def test_from_how_many_places_a_block_is_rehearsed_is_no_matter_of_the_files(tmp_path):
+    source = saved(tmp_path / "ours", "dflash", anchors=3)
+    assert export_head(source, tmp_path / "theirs", "dflash", host()).difference <= TOLERANCE
+
+
 @pytest.mark.parametrize("layout", ["eagle", "speculators"])
 def test_a_whole_vocabulary_needs_no_map(tmp_path, layout):
     theirs = carried(tmp_path, layout=layout, draft_ids=ALL)
