@@ -58,7 +58,7 @@ def bench(
         typer.Option(
             help="Contestants, comma-separated: target, hf, hf-lookup, hf-assisted, blind, event-inline, event (these "
             "by default), event-sync, event-pipespec, event-pearl (other policies; see --ahead of ask), ngram, memory, "
-            "text, union (of event and memory), phased, choose, lookahead, view, cascade, pyramid; or 'all'."
+            "text, union (of event and memory), phased, choose, lookahead, view, cascade, pyramid, guided; or 'all'."
         ),
     ] = None,
     drafters: Drafters = None,
