@@ -125,14 +125,15 @@ def test_heads_of_this_pair_give_the_targets_own_tokens(pair, heads, requests, a
 
 
 def test_event_medusa_drafts_what_the_event_drafter_drafts(pair, heads, requests):
-    """In a process of its own, hidden; with the same budgets the very same words are offered and taken."""
+    """With the same budgets the very same words are offered and taken, from the hidden draft on."""
     counts = {}
     for spec in ("EVENT", OWN[0]):
-        options = replace(OPTIONS, adaptive=False, placement="process", max_batch=1)
+        options = replace(OPTIONS, adaptive=False, hidden="before", hidden_nodes=8, max_batch=1)
         with Engine.load(str(pair.target), owned(spec, pair, heads), options) as engine:
-            found = engine.generate(requests)
-        counts[spec] = [answer.stats.rounds for answer in found if answer.stats.hidden_drafted]
-    assert counts["EVENT"] == counts[OWN[0]] != []
+            found = [answer.stats for answer in engine.generate(requests)]
+        counts[spec] = [(one.rounds, one.drafted, one.accepted, one.hidden_drafted) for one in found]
+    assert counts["EVENT"] == counts[OWN[0]]
+    assert all(hidden for *_, hidden in counts["EVENT"])
 
 
 @pytest.mark.parametrize(
