@@ -41,7 +41,8 @@ class Options:
             `ssd` (see `engine.ahead`); `auto` is `ssd` where the two share no core and no device, else `off`.
         hidden: for `inline`, when the hidden draft is made: `auto`, `before`, `beside` or `off`.
         device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
-        draft_device, draft_dtype: of the drafter; default the target's.
+        draft_device, draft_dtype: of the drafter; default the target's. If that is not given either, bfloat16 also on
+            a CPU that multiplies it itself: what is drafted need not be as exact as what is said.
         target_cores, draft_cores: CPU cores that each may use; default all, for a drafter in a process of its own
             those that `target_cores` leaves.
         max_batch: requests that share a pass.

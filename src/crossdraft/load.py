@@ -94,7 +94,8 @@ def load_drafter(
     Args:
         source: `event` or `blind` of the reference pair, or the folder of an EventGPT. If it holds a `draft_ids.json`,
             a list of token ids, only these are drafted; see `drafters.short_head`.
-        device, dtype, packed: as in `load_target`.
+        device, packed: as in `load_target`.
+        dtype: default bfloat16, but float32 on a CPU that does not multiply bfloat16 itself.
         banned: ids that must never be drafted.
         vocabulary: the target's tokens and ids; every token of the drafter must be one of them, at the same id.
 
@@ -107,7 +108,7 @@ def load_drafter(
     kind = _config(folder).get("model_type")
     if kind != "eventgpt":
         raise CrossdraftError(f"{folder} holds a model of type '{kind}', the drafter must be an 'eventgpt'.")
-    model = _model(EventGPTForConditionalGeneration, folder, device, dtype)
+    model = _model(EventGPTForConditionalGeneration, folder, device, dtype or _quick(device))
     ids = read_ids(folder)
     if ids is not None:
         model.lm_head = ShortHead(model.lm_head, ids)
@@ -138,12 +139,12 @@ def load_model_drafter(
         target: the target's vocabulary.
         how: `slem`, `tli` or `omni`, see `drafters.foreign`; default none where the vocabularies are the same, else
             `slem`.
-        device, dtype, packed: as in `load_target`.
+        device, dtype, packed: as in `load_drafter`.
 
     Raises:
         CrossdraftError: as `load_target`, or the model cannot draft.
     """
-    folder = _folder(source, ("text",))
+    folder, dtype = _folder(source, ("text",)), dtype or _quick(device)
     sees = _config(folder).get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     tokenizer = _tokenizer(folder)
     if sees:
@@ -202,6 +203,12 @@ def _quickest(host: Target) -> torch.dtype:
     """The dtype of a head beside that target: what is drafted need not be as exact as what is said."""
     slow = host.device.type == "cpu" and host.model.dtype is torch.float32
     return torch.bfloat16 if slow and has_bf16() else host.model.dtype
+
+
+def _quick(device: str | None) -> str | None:
+    """The dtype of a drafter of which nothing is said; see `_quickest`."""
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return "bfloat16" if place == "cpu" and has_bf16() else None
 
 
 def load_event_head(

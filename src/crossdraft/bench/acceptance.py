@@ -20,7 +20,6 @@ from crossdraft.engine.cost import CostModel
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.placing import place_drafter
 
 NODES = 8
 DRAFTERS = ("event", "blind")
@@ -99,13 +98,7 @@ def compare_acceptance(
     made: dict[str, EngineContestant] = {}
     try:
         for spec in specs:
-            placement = place_drafter(
-                models.spec(spec),
-                models.place(target),
-                target,
-                lambda d: Inline(d, CostModel(), "before"),
-                None,
-            )
+            placement = Inline(models.beside(spec_of(spec), target), CostModel(), "before")
             engine = Engine(target, placement, options, CostModel())
             made[spec] = EngineContestant(engine, blank_window(models.blind), blind=is_blind(spec_of(spec)))
         results = measure(made, items, repeats=1, tick=tick)

@@ -59,7 +59,15 @@ class Models:
 
     def spec(self, name: str) -> Spec:
         """What drafts under that name, the models of the pair being ours."""
-        return renamed(spec_of(name), {"event": self.event, "blind": self.blind})
+        return self.named(spec_of(name))
+
+    def named(self, spec: Spec) -> Spec:
+        """A spec, the models of the pair being ours."""
+        return renamed(spec, {"event": self.event, "blind": self.blind})
+
+    def beside(self, spec: Spec, target: Target) -> Drafter[Any]:
+        """The drafter of a spec in this process, whatever it needs of the target."""
+        return build_spec(self.named(spec), replace(self.place(target), host=target))
 
     def place(self, target: Target) -> Place:
         """Where drafters for that target run."""

@@ -18,14 +18,13 @@ from crossdraft.bench.specs import is_blind
 from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.suite import describe
 from crossdraft.bench.workload import Workload, items
-from crossdraft.drafters.spec import Spec, renamed
+from crossdraft.drafters.spec import Spec
 from crossdraft.drafters.trial import Tally, answer_all
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.pinning import pinned
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import build_spec
 
 BATCH = {"tree": 4, "chain": 1}  # answers in a pass: the target's own tokens must come out either way
 WARM_UPS = 2
@@ -157,7 +156,7 @@ def _run(heads: Heads, tick: Tick | None) -> HeadsReport:
     facts = {name: facts_of(spec) for name, spec in drafters.items()}
     target = models.load_target()
     built = {
-        name: _build(heads, spec, target) for name, spec in drafters.items()
+        name: models.beside(spec, target) for name, spec in drafters.items()
     }  # refused before anything runs
     known = list(answer_alone(target, items(heads.work), tick))
     times = _clocked(heads, target, built, known, tick)
@@ -196,13 +195,6 @@ def _run(heads: Heads, tick: Tick | None) -> HeadsReport:
     )
 
 
-def _build(heads: Heads, spec: Spec, target: Target) -> Drafter[Any]:
-    """Beside the target, whatever it is: only then do all draft under the same conditions."""
-    models = heads.models
-    named = renamed(spec, {"event": models.event, "blind": models.blind})
-    return build_spec(named, replace(models.place(target), host=target))
-
-
 def _clocked(
     heads: Heads,
     target: Target,
@@ -224,7 +216,7 @@ def _score(
     scores = _Scores({}, [])
     asked = shown(known, blank_window(heads.models.blind)) if is_blind(spec) else known
     for part in heads.trials.parts:
-        drafter = _build(heads, as_chain(spec) if part.shape == "chain" else spec, target)
+        drafter = heads.models.beside(as_chain(spec) if part.shape == "chain" else spec, target)
         requests = [
             replace(request, sampling=replace(request.sampling, temperature=part.temperature))
             for request in (pair.item.request for pair in asked)

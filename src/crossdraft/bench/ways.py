@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -17,7 +17,6 @@ from crossdraft.engine.placement import Inline, Placement
 from crossdraft.engine.process import Process
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import build_spec
 from crossdraft.placing import ahead_in, place_drafter
 
 PROCESS = "process"  # every other place is an inline one's hidden mode
@@ -115,7 +114,7 @@ def open_ways(
 
         @cache
         def drafter(spec: str) -> Drafter[Any]:
-            return build_spec(models.spec(spec), replace(models.place(target), host=target))
+            return models.beside(spec_of(spec), target)
 
         def place(spec: str, where: str) -> Placement:
             return process(spec) if where == PROCESS else opened(Inline(drafter(spec), CostModel(), where))

@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from crossdraft.drafters.fork import fork_of
-from crossdraft.drafters.independent import IndependentDrafter, Writing, own_chances
+from crossdraft.drafters.independent import IndependentDrafter, Writing, own_chances, read_encoded
 from crossdraft.drafters.pruning import KEEP, MASS, attention_scores, decoder_of, kept_places, pruned
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs, PromptFeatures
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-
-SLOT = slice(0, 1)
 
 
 @dataclass(eq=False)
@@ -127,11 +125,6 @@ class GuidedDrafter:
         encoded = model.encode(prompt)
         if own:
             prompt, encoded = pruned(prompt, encoded, model.traits.placeholders, self.kept(verdict, told))
-        cache = model.new_cache(capacity=len(prompt) + request.max_new_tokens)
-        cache.add_row(cache.capacity)
-        *before, last = model.chunks(prompt, encoded)[0]
-        for piece in before:
-            model.extend(cache, SLOT, [piece], [DraftTree.empty()])
-        out = model.extend(cache, SLOT, [last], [DraftTree.empty()])
+        cache, out = read_encoded(model, prompt, encoded, request.max_new_tokens)
         ids, generator = prompt.input_ids.tolist(), own_chances(model, request)
         return Writing(request.sampling, cache, len(prompt), ids, generator, out.logits[0])

@@ -23,7 +23,7 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp
-from crossdraft.engine.target import Chunk, Prompt, Target, TargetOut
+from crossdraft.engine.target import Chunk, Encoded, Prompt, Target, TargetOut
 from crossdraft.engine.tree import DraftTree
 
 
@@ -230,13 +230,20 @@ def read_whole(
 ) -> tuple[Prompt, KVCache, TargetOut]:
     """As `read_prompt`, with all that came of the prompt's last piece."""
     prompt = model.prepare(request)
-    pieces, offset = model.chunks(prompt, model.encode(prompt))
+    return prompt, *read_encoded(model, prompt, model.encode(prompt), spare, capture)
+
+
+def read_encoded(
+    model: Target, prompt: Prompt, encoded: Encoded, spare: int, capture: Sequence[int] = ()
+) -> tuple[KVCache, TargetOut]:
+    """As `read_whole`, of a prompt whose features are here already."""
+    pieces, offset = model.chunks(prompt, encoded)
     cache = model.new_cache(capacity=len(prompt) + spare)
     row = cache.add_row(cache.capacity)
     cache.offsets[row] = offset
     for piece in pieces[:-1]:
         model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()])
-    return prompt, cache, model.extend(cache, slice(0, 1), pieces[-1:], [DraftTree.empty()], capture)
+    return cache, model.extend(cache, slice(0, 1), pieces[-1:], [DraftTree.empty()], capture)
 
 
 def own_chances(model: Target, request: Request) -> torch.Generator:

@@ -28,7 +28,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 HIDDEN_NODES = 64  # longest hidden draft
-ROUND_NODES = 16  # longest draft of a later round
+ROUND_NODES = 32  # longest draft of a later round
 STILL_READING = "The drafter was still reading when the answer was complete; nothing was drafted."
 NO_NEEDS = Needs()
 OnPiece = Callable[[Piece], None]
@@ -166,9 +166,12 @@ class Decoder:
             row = self.cache.add_row(len(prompt) + live.request.max_new_tokens + largest + 1)
             self._live.append(live)
             self.cache.offsets[row] = offset
+            own = slice(row, row + 1)
             with live.timeline.span("target", "prefill", len(prompt)):
                 outs = [
-                    self._extend(slice(row, row + 1), [piece], [DraftTree.empty()], self.needs.visual_layers)
+                    self.target.extend(
+                        self.cache, own, [piece], [DraftTree.empty()], self.needs.visual_layers
+                    )
                     for piece in pieces[:-1]
                 ]
         finally:  # whatever happens, the drafter must not be left writing
@@ -178,8 +181,8 @@ class Decoder:
         draft = self._fit(live, draft.cut(self.budgets.trim(draft, live, hidden=True)))
         until = time.perf_counter()
         with live.timeline.span("target", "ride-along", len(pieces[-1].tokens) + len(draft.fed)):
-            out = self._extend(
-                slice(row, row + 1), pieces[-1:], [draft.fed], self.needs.hidden_layers, [draft.tail]
+            out = self.target.extend(
+                self.cache, own, pieces[-1:], [draft.fed], self.needs.hidden_layers, [draft.tail]
             )
         self.cost.ride.add(len(pieces[-1].tokens) + len(draft.fed), out.seconds)
         live.count_reading(until)
@@ -197,7 +200,8 @@ class Decoder:
         drafted = time.perf_counter()
         chunks = [Chunk(torch.tensor([live.root])) for live in lives]
         tails = [draft.tail for draft in drafts]
-        out = self._extend(slice(0, len(lives)), chunks, fed, self.needs.hidden_layers, tails)
+        rows = slice(0, len(lives))
+        out = self.target.extend(self.cache, rows, chunks, fed, self.needs.hidden_layers, tails)
         verified = time.perf_counter()
         self._commit(lives, drafts, out, [1] * len(lives), Origin.DRAFTED)
         end = time.perf_counter()
@@ -238,16 +242,6 @@ class Decoder:
     def needs(self) -> Needs:
         """What the drafter consumes; nothing once it is lost."""
         return self.drafter.needs if self.drafter is not None else NO_NEEDS
-
-    def _extend(
-        self,
-        rows: slice,
-        chunks: Sequence[Chunk],
-        trees: Sequence[DraftTree],
-        capture: Sequence[int],
-        tails: Sequence[Tensor | None] = (),
-    ) -> TargetOut:
-        return self.target.extend(self.cache, rows, chunks, trees, capture, tails)
 
     def _commit(
         self,
@@ -293,7 +287,10 @@ class Decoder:
         live: Live,
     ) -> Committed:
         """What a drafter hears of a verdict: `rows` [1 + n, V] and `layers` [root + n, h] are of the whole tree."""
-        needs, nodes = self.needs, torch.tensor(path, dtype=torch.long, device=rows.device)
+        needs = self.needs
+        if needs.nothing:
+            return Committed(path, emitted)
+        nodes = torch.tensor(path, dtype=torch.long, device=rows.device)
         hidden = {
             layer: torch.cat((states[:root], states[root + nodes]))
             for layer, states in zip(needs.hidden_layers, layers, strict=True)

@@ -2,14 +2,17 @@
 
 So a drafter that senses the scene itself may work hidden in a process of its own, and one that looks into the target,
 and has to live beside it, takes over when the target has begun to speak. Where both go on, the first one's draft is
-what it has prepared by then: nobody waits for it.
+what it has prepared by then: nobody waits for it. The later one's has to be waited for, so it is not asked where the
+prepared draft alone brings more tokens a second.
 """
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.estimates import Mean
 from crossdraft.engine.placement import NOTHING, OnToken, Placement
 from crossdraft.engine.request import Request
 from crossdraft.engine.streams import apart
@@ -33,12 +36,55 @@ class Join(Protocol):
 
 
 @dataclass
+class Worth:
+    """Whether a prepared draft is enough: tokens a second with it alone against those of rounds with both.
+
+    Args:
+        both, both_s: tokens and seconds of a round in which the later drafter wrote too.
+        check_s: seconds from a draft to its verdict.
+        hoped, kept: tokens of a prepared draft by its own chances, and those that were accepted.
+    """
+
+    both: Mean = field(default_factory=Mean)
+    both_s: Mean = field(default_factory=Mean)
+    check_s: Mean = field(default_factory=Mean)
+    hoped: Mean = field(default_factory=lambda: Mean(weight=1.0, total=4.0))
+    kept: Mean = field(default_factory=lambda: Mean(weight=1.0, total=4.0))
+
+    def enough(self, prepared: Draft) -> bool:
+        """True if it may go alone. Not before both have been tried."""
+        both, both_s, check_s = self.both.value, self.both_s.value, self.check_s.value
+        if not prepared.reach or both is None or both_s is None or check_s is None:
+            return False
+        fulfilled = (self.kept.value or 0.0) / (self.hoped.value or 1.0)
+        return (1 + fulfilled * _hope(prepared)) * both_s > both * check_s
+
+    def saw(self, drafts: tuple[Draft, Draft], verdict: Committed, waited: float, checked: float) -> None:
+        """A round of these drafts, which took so long to write and to judge, ended so."""
+        prepared, written = drafts
+        if len(prepared.tree) or len(written.tree):
+            self.check_s.add(checked)
+        if len(written.tree):
+            self.both.add(len(verdict.tokens))
+            self.both_s.add(waited + checked)
+        if prepared.reach:
+            self.hoped.add(_hope(prepared))
+            self.kept.add(len(prepared.tree.follow(verdict.tokens[: len(verdict.path)])))
+
+
+def _hope(draft: Draft) -> float:
+    """Tokens of its longest text that a drafter expects to be accepted."""
+    return sum(draft.reach[node] for node in draft.tree.spine)
+
+
+@dataclass
 class _Turn:
-    """One answer: whether it is greedy, what was said, and what each of the two has proposed."""
+    """One answer: whether it is greedy, what was said, what each of the two has proposed, and how long that took."""
 
     greedy: bool
     said: tuple[int, ...] = ()
     drafts: tuple[Draft, Draft] = (NOTHING, NOTHING)
+    waited: float = 0.0
 
 
 class Relay:
@@ -58,7 +104,9 @@ class Relay:
             probes=max(hidden.needs.probes, later.needs.probes),
             remembers=hidden.needs.remembers or later.needs.remembers,
         )
+        self.worth = Worth()
         self._turns: dict[int, _Turn] = {}
+        self._proposed = 0.0  # when the last drafts were handed over
 
     def start(self, ticket: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
         first, second = (apart([request], place)[0] for place in range(2))
@@ -82,24 +130,37 @@ class Relay:
             for turn, draft in zip(turns, written, strict=True):
                 turn.drafts = NOTHING, draft
             return written
+        start = time.perf_counter()
         first, second = (
             [self.join.share(b, place, greedy=t.greedy) for b, t in zip(budgets, turns, strict=True)]
             for place in range(2)
         )
-        prepared, written = self.hidden.ready(tickets, first), self.later.propose(tickets, second)
-        for turn, *drafts in zip(turns, prepared, written, strict=True):
-            turn.drafts = replace(drafts[0], refusal=None), drafts[1]  # it is enough if one of them goes on
-        return [
-            self.join.join(turn.drafts, budget.nodes, greedy=turn.greedy)
-            for turn, budget in zip(turns, budgets, strict=True)
+        prepared = self.hidden.ready(tickets, first)
+        asked = [
+            place
+            for place, (turn, draft) in enumerate(zip(turns, prepared, strict=True))
+            if not (turn.greedy and self.worth.enough(draft))
         ]
+        wanted = self.later.propose([tickets[place] for place in asked], [second[place] for place in asked])
+        written = dict(zip(asked, wanted, strict=True))
+        joined = []
+        for place, (turn, draft, budget) in enumerate(zip(turns, prepared, budgets, strict=True)):
+            # It is enough if one of them goes on.
+            turn.drafts = replace(draft, refusal=None), written.get(place, NOTHING)
+            joined.append(self.join.join(turn.drafts, budget.nodes, greedy=turn.greedy))
+        self._proposed = time.perf_counter()
+        for turn in turns:
+            turn.waited = self._proposed - start
+        return joined
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
         told: tuple[list[Committed], list[Committed]] = ([], [])
+        checked = time.perf_counter() - self._proposed
         for ticket, verdict in zip(tickets, verdicts, strict=True):
             turn = self._turns[ticket]
             if self.join is not None and turn.said and turn.greedy:
                 self.join.learn(turn.drafts, verdict.tokens)
+                self.worth.saw(turn.drafts, verdict, turn.waited, checked)
             turn.said += verdict.tokens
             for own, draft in zip(told, turn.drafts, strict=True):
                 # As if its own tree had been judged.

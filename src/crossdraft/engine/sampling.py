@@ -75,6 +75,11 @@ class Sampling:
         """True if the most likely token is always taken."""
         return self.temperature == 0
 
+    @property
+    def plain(self) -> bool:
+        """True if the model's own likeliest token is always taken: what is said at one place changes no other's law."""
+        return self.greedy and self.repetition_penalty == 1 and not self.logit_bias
+
 
 def _check(holds: bool, name: str, value: object, wanted: str) -> None:
     if not holds:

@@ -27,6 +27,8 @@ class Share:
         return batch[len(batch) * self.index // self.of : len(batch) * (self.index + 1) // self.of]
 
 
+WHOLE = Share()
+
 LossOf = Callable[[int, Share], tuple[Tensor, dict[str, float]]]
 """(step, share) -> (loss with a graph, figures for the log). Pure: the same step and share give the same loss."""
 

@@ -103,3 +103,18 @@ def check_rehearsal(drafter: CoupledDrafter, lesson: Lesson, pieces: int = 1) ->
                 break
             said = voice([offset - 1], [text[following]], [offset - 2])[0]
     return compared
+
+
+@torch.inference_mode()
+def check_branches(drafter: CoupledDrafter) -> None:
+    """Every path of a tree is judged as if it were alone."""
+    lesson = some_lesson(drafter.head)
+    voice = drafter.voice(told_up_to(drafter, lesson, 6).mind)
+    voice([ROOT], [], [])
+    voice([0, 1], [5, 6], [ROOT, ROOT])
+    both = voice([2, 3, 4], [7, 8, 9], [0, 1, 0])
+    for row, path in enumerate(([5, 7], [6, 8], [5, 9])):
+        alone = drafter.voice(told_up_to(drafter, lesson, 6).mind)
+        alone([ROOT], [], [])
+        alone([0], path[:1], [ROOT])
+        assert torch.allclose(alone([1], path[1:], [0])[0], both[row], atol=1e-9)

@@ -1,13 +1,11 @@
 """Heads that go on from their own output: EAGLE-1, -2 and -3."""
 
 import pytest
-import torch
 
 from crossdraft.drafters.heads.autoregressive import AutoregressiveDrafter
 from crossdraft.drafters.heads.registry import TREES
 from crossdraft.engine.drafter import Budget
-from crossdraft.engine.tree import ROOT
-from tests.drafters.heads.rehearsal import check_rehearsal, some_head, some_lesson, told_up_to
+from tests.drafters.heads.rehearsal import check_branches, check_rehearsal, some_head, some_lesson, told_up_to
 
 NETWORKS = ("eagle", "eagle3")
 
@@ -24,43 +22,28 @@ def test_a_rehearsal_that_saw_another_place_would_be_noticed(network, monkeypatc
     """The planted bug: positions of drafted places that do not count on."""
     head = some_head(network)
     drafter = AutoregressiveDrafter(head, TREES["dynamic"])
-    turn = head.rotary.forward
-    monkeypatch.setattr(
-        head.rotary, "forward", lambda heads, places: turn(heads, places.clamp(max=START_PLACE))
-    )
+    rows = head.rotary.rows
+    monkeypatch.setattr(head.rotary, "rows", lambda places: rows(places.clamp(max=START_PLACE)))
     with pytest.raises(AssertionError):
-        check_rehearsal_beside(drafter, some_lesson(head), turn)
+        check_rehearsal_beside(drafter, some_lesson(head), rows)
 
 
 START_PLACE = 5
 
 
-def check_rehearsal_beside(drafter, lesson, turn):
+def check_rehearsal_beside(drafter, lesson, rows):
     """Rehearse with the right positions, draft with the planted ones."""
-    planted = drafter.head.rotary.forward
-    drafter.head.rotary.forward = turn
+    planted = drafter.head.rotary.rows
+    drafter.head.rotary.rows = rows
     guesses = drafter.head(lesson)
-    drafter.head.rotary.forward = planted
+    drafter.head.rotary.rows = planted
     drafter.head.forward = lambda lesson: guesses
     check_rehearsal(drafter, lesson)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@torch.inference_mode()
 def test_branches_do_not_see_each_other(network):
-    """Every path of a tree is judged as if it were alone."""
-    head = some_head(network)
-    drafter = AutoregressiveDrafter(head, TREES["dynamic"])
-    lesson = some_lesson(head)
-    voice = drafter.voice(told_up_to(drafter, lesson, 6).mind)
-    voice([ROOT], [], [])
-    voice([0, 1], [5, 6], [ROOT, ROOT])
-    both = voice([2, 3, 4], [7, 8, 9], [0, 1, 0])
-    for row, path in enumerate(([5, 7], [6, 8], [5, 9])):
-        alone = drafter.voice(told_up_to(drafter, lesson, 6).mind)
-        alone([ROOT], [], [])
-        alone([0], path[:1], [ROOT])
-        assert torch.allclose(alone([1], path[1:], [0])[0], both[row], atol=1e-9)
+    check_branches(AutoregressiveDrafter(some_head(network), TREES["dynamic"]))
 
 
 @pytest.mark.parametrize("tree", ["dynamic", "chain", "cape"])

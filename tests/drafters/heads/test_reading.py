@@ -14,7 +14,14 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.files import config_of, make
-from tests.drafters.heads.rehearsal import START, check_rehearsal, some_head, some_lesson, told_up_to
+from tests.drafters.heads.rehearsal import (
+    START,
+    check_branches,
+    check_rehearsal,
+    some_head,
+    some_lesson,
+    told_up_to,
+)
 from tests.engine.zoo import EOS, VOCABULARY, ZOO, as_target
 
 STEP_BY_STEP = ("glide", "chimera", "dream")
@@ -70,20 +77,8 @@ def test_a_block_of_another_root_would_be_noticed(monkeypatch):
 
 
 @pytest.mark.parametrize("method", STEP_BY_STEP)
-@torch.inference_mode()
 def test_branches_do_not_see_each_other(method):
-    """Every path of a tree is judged as if it were alone."""
-    drafter = some(method)
-    lesson = some_lesson(drafter.head)
-    voice = drafter.voice(told_up_to(drafter, lesson, 6).mind)
-    voice([ROOT], [], [])
-    voice([0, 1], [5, 6], [ROOT, ROOT])
-    both = voice([2, 3, 4], [7, 8, 9], [0, 1, 0])
-    for row, path in enumerate(([5, 7], [6, 8], [5, 9])):
-        alone = drafter.voice(told_up_to(drafter, lesson, 6).mind)
-        alone([ROOT], [], [])
-        alone([0], path[:1], [ROOT])
-        assert torch.allclose(alone([1], path[1:], [0])[0], both[row], atol=1e-9)
+    check_branches(some(method))
 
 
 @pytest.mark.parametrize("tree", ["dynamic", "chain", "cape"])

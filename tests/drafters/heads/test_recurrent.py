@@ -18,7 +18,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.files import config_of, make
-from tests.drafters.heads.rehearsal import check_rehearsal, some_head, some_lesson, told_up_to
+from tests.drafters.heads.rehearsal import check_branches, check_rehearsal, some_head, some_lesson, told_up_to
 from tests.engine.zoo import EOS, VOCABULARY, ZOO, as_target
 
 METHODS = ("medusa", "hydra", "hydra++", "redrafter")
@@ -67,20 +67,8 @@ def test_a_draft_that_began_one_place_too_early_would_be_noticed(method, monkeyp
 
 
 @pytest.mark.parametrize("method", METHODS)
-@torch.inference_mode()
 def test_branches_do_not_see_each_other(method):
-    """Every path of a tree is judged as if it were alone."""
-    drafter = some(method)
-    lesson = some_lesson(drafter.head)
-    voice = drafter.voice(told_up_to(drafter, lesson, 6).mind)
-    voice([ROOT], [], [])
-    voice([0, 1], [5, 6], [ROOT, ROOT])
-    both = voice([2, 3, 4], [7, 8, 9], [0, 1, 0])
-    for row, path in enumerate(([5, 7], [6, 8], [5, 9])):
-        alone = drafter.voice(told_up_to(drafter, lesson, 6).mind)
-        alone([ROOT], [], [])
-        alone([0], path[:1], [ROOT])
-        assert torch.allclose(alone([1], path[1:], [0])[0], both[row], atol=1e-9)
+    check_branches(some(method))
 
 
 @pytest.mark.parametrize("tree", BUILDERS)

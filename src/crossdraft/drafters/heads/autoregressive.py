@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossdraft.drafters.heads.coupled import CoupledDrafter, Listening, Voice
-from crossdraft.drafters.heads.reading import SLOT, SPARE, Cached, read_on
+from crossdraft.drafters.heads.reading import SLOT, SPARE, Cached, read_on, wide
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Committed, PromptFeatures
 from crossdraft.engine.tree import ROOT
@@ -75,7 +75,7 @@ class AutoregressiveDrafter(CoupledDrafter[Pairs]):
         if length:
             cache.open_window(SLOT, length)
             for layer, (key, value) in enumerate(front.rows):
-                cache.update(self.head.rotary(key, front.places), value, layer)
+                cache.update(self.head.rotary(wide(key), front.places), wide(value), layer)
             cache.advance(0, length)
         return Pairs(cache, length=length, shift=front.start - length, aside=front.aside)
 
@@ -110,35 +110,46 @@ class _Branches:
 
     def __init__(self, head: Autoregressive, mind: Pairs, tip: Tensor) -> None:
         self.head, self.mind = head, mind
-        self.outputs = tip  # [1, 1 + fed, H]: behind the root, then behind each node in the order of feeding
+        self.outputs = [tip]  # [1, m, H] each: behind the root, then behind each level's nodes
         self.rows = {ROOT: 0}
         self.level = {ROOT: 0}
         self.before = {ROOT: mind.before}
-        self.seen = torch.zeros(1, 0, dtype=torch.bool, device=tip.device)  # [1 + fed, fed] who sees whom
+        self.fed = 0  # nodes
+        self.seen: Tensor | None = (
+            None  # [1 + fed, fed] who sees whom; `None` while each sees all that was fed
+        )
 
     def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
         if nodes[0] == ROOT:
-            return self.head.say(self.outputs[0, :1])
-        device, count = self.outputs.device, len(nodes)
-        above = torch.tensor([self.rows[parent] for parent in parents], device=device)
+            return self.head.say(self.outputs[0][0])
+        mind, count, device = self.mind, len(nodes), self.outputs[0].device
         level = self.level[parents[0]] + 1
-        own = torch.eye(count, dtype=torch.bool, device=device)
-        seen = torch.cat((self.seen[above], own), 1)
-        past = torch.ones(count, self.mind.length, dtype=torch.bool, device=device)
-        cache = self.mind.cache
-        cache.reserve(cache.lengths[0] + count)
-        cache.open_window(SLOT, count)
-        places = torch.full((count,), self.mind.shift + self.mind.length - 1 + level, device=device)
-        attend = Cached(cache, self.head.rotary, places, torch.cat((past, seen), 1), self.mind.length)
+        mask, features = self._look([self.rows[parent] for parent in parents])
+        mind.cache.reserve(mind.cache.lengths[0] + count)
+        mind.cache.open_window(SLOT, count)
+        places = torch.full((count,), mind.shift + mind.length - 1 + level, device=device)
+        attend = Cached(mind.cache, self.head.rotary, places, mask, mind.length)
         spans = [(*self.before[parent], token) for parent, token in zip(parents, tokens, strict=True)]
         embeds = self.head.embed_rows(torch.tensor(spans, device=device)).transpose(0, 1)
-        features = self.head.inform(self.outputs[:, above], self.mind.aside)
-        outputs = self.head.decode(embeds, features, attend, level)
-        cache.advance(0, count)
-        first = self.outputs.shape[1]
-        self.rows |= {node: first + place for place, node in enumerate(nodes)}
-        self.level |= dict.fromkeys(nodes, level)
-        self.before |= {node: span[1:] for node, span in zip(nodes, spans, strict=True)}
-        self.outputs = torch.cat((self.outputs, outputs), 1)
-        self.seen = torch.cat((F.pad(self.seen, (0, count)), seen), 0)
+        outputs = self.head.decode(embeds, self.head.inform(features, mind.aside), attend, level)
+        mind.cache.advance(0, count)
+        for place, (node, span) in enumerate(zip(nodes, spans, strict=True), 1 + self.fed):
+            self.rows[node], self.level[node], self.before[node] = place, level, span[1:]
+        self.outputs.append(outputs)
+        self.fed += count
         return self.head.say(outputs[0])
+
+    def _look(self, above: Sequence[int]) -> tuple[Tensor | None, Tensor]:
+        """What nodes below these rows may attend to, `None` = everything; outputs [1, m, H] that they go on from."""
+        if self.seen is None and len(above) == 1 and above[0] == self.fed:
+            return None, self.outputs[-1][:, -1:]  # a chain needs no masks
+        device, count = self.outputs[0].device, len(above)
+        if self.seen is None:  # all that was fed is a chain
+            self.seen = torch.ones(1 + self.fed, self.fed, dtype=torch.bool, device=device).tril_(-1)
+        whole = torch.cat(self.outputs, 1)
+        self.outputs = [whole]
+        rows = torch.tensor(above, device=device)
+        seen = torch.cat((self.seen[rows], torch.eye(count, dtype=torch.bool, device=device)), 1)
+        self.seen = torch.cat((F.pad(self.seen, (0, count)), seen), 0)
+        past = torch.ones(count, self.mind.length, dtype=torch.bool, device=device)
+        return torch.cat((past, seen), 1), whole[:, rows]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow, Listening, Voice
-from crossdraft.drafters.heads.reading import SLOT, SPARE, Cached
+from crossdraft.drafters.heads.reading import SLOT, SPARE, Cached, wide
 from crossdraft.drafters.heads.recurrent import within
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Committed
@@ -71,7 +71,7 @@ class BlockDrafter(CoupledDrafter[Context]):
         mind.cache.open_window(SLOT, count)
         places = torch.arange(past, past + count, device=context.device)
         for layer, (key, value) in enumerate(self.head.remember(context)):
-            mind.cache.update(self.head.rotary(key, places), value, layer)
+            mind.cache.update(self.head.rotary(wide(key), places), wide(value), layer)
         mind.cache.advance(0, count)
         mind.unread = []
 

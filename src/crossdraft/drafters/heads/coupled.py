@@ -121,7 +121,7 @@ class CoupledDrafter(Generic[Mind]):
         if state.mind is None or not budget.nodes:
             return Draft(DraftTree.empty())
         voice, sampling = self.voice(state.mind), state.sampling
-        if sampling.greedy and sampling.repetition_penalty == 1 and not sampling.logit_bias:
+        if sampling.plain:
             return self._greedy(voice, budget)
         expand = self._wide(voice, state)
         grown = self.grow(expand, Likeliest() if sampling.greedy else Drawn(state.generator), budget)

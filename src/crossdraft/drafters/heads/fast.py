@@ -86,7 +86,7 @@ class FastDrafter:
         every[:, self.head.draft_ids] = few
         every += self.banned
         sampling, ids = request.sampling, prompt.input_ids.tolist()
-        slots = slots_behind(every) if _free(sampling) else []
+        slots = slots_behind(every) if sampling.plain else []
         return Foregone(sampling, ids, own_chances(self.model, request), every, slots)
 
     def _see(self, prompt: Prompt) -> Tensor | None:
@@ -109,7 +109,7 @@ class FastDrafter:
         if not sampling.greedy:
             return Draft(self._drawn(state, rows))
         slots = state.slots[place:]
-        if not _free(sampling):
+        if not sampling.plain:
             slots = slots_behind(warp(rows, sampling, [*state.context, *state.committed]))
         draft = spread(slots, budget.nodes, self.words, self.model.eos)
         if budget.on_token is not None:
@@ -134,8 +134,3 @@ def slots_behind(scores: Tensor) -> list[Slot]:
     chances = (best.values - scores.logsumexp(-1, keepdim=True)).exp()
     pairs = zip(best.indices.tolist(), chances.tolist(), strict=True)
     return [Slot(tuple(words), tuple(shares)) for words, shares in pairs]
-
-
-def _free(sampling: Sampling) -> bool:
-    """True if what is said at one place changes nothing at another."""
-    return sampling.greedy and sampling.repetition_penalty == 1 and not sampling.logit_bias

@@ -59,7 +59,11 @@ class MidLayer(nn.Module):
 
 
 class Eagle3(Autoregressive):
-    """fc([low; mid; high]) -> one layer; its output, not yet normed, is the next feature."""
+    """fc([low; mid; high]) -> one layer; its output, not yet normed, is the next feature.
+
+    A new one begins with the high level alone, which is where EAGLE-1 and -2 are: with few answers to learn from, random
+    mixtures of the three never get as far.
+    """
 
     config: Eagle3Config  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -68,6 +72,8 @@ class Eagle3(Autoregressive):
         self.fc = nn.Linear(3 * config.hidden_size, config.hidden_size, bias=False)
         self.midlayer = MidLayer(config)
         self.norm = RMSNorm(config.hidden_size, config.eps)
+        with torch.no_grad():
+            self.fc.weight.zero_()[:, 2 * config.hidden_size :].fill_diagonal_(1)
 
     @property
     def reads(self) -> tuple[int, ...]:

@@ -124,10 +124,29 @@ def load_head(
             f"The head in {folder} was trained for another target ({described.target[:12]}…, this one is "
             f"{target[:12]}…); train it for this one, or choose the target it belongs to."
         )
-    head = make(described.network, described.config, tables)
-    try:
-        weights = load_file(folder / WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise CrossdraftError(f"The weights in {folder} cannot be read: {error}.") from error
+    return revived(described.network, described.config, tables, stored_weights(folder))
+
+
+def revived(
+    network: str, config: HeadConfig, tables: TargetTables, weights: Mapping[str, torch.Tensor]
+) -> Head:
+    """A head with these weights, in float32, ready to draft.
+
+    Raises:
+        CrossdraftError: as `Head.restore`.
+    """
+    head = make(network, config, tables)
     head.restore({name: value.float() for name, value in weights.items()})
     return head.eval()
+
+
+def stored_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """A head's own weights, in the dtype in which they are stored.
+
+    Raises:
+        CrossdraftError: they are missing or damaged.
+    """
+    try:
+        return load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise CrossdraftError(f"The weights in {folder} cannot be read: {error}.") from error

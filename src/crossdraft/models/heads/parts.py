@@ -116,8 +116,17 @@ class Rotary(nn.Module):
 
     def forward(self, heads: Tensor, positions: Tensor) -> Tensor:
         """[..., n, d] turned by [n] positions."""
-        cos, sin = self.cos[positions].to(heads.dtype), self.sin[positions].to(heads.dtype)
-        return heads * cos + heads.roll(heads.shape[-1] // 2, -1) * sin
+        return turned(heads, *self.rows(positions))
+
+    def rows(self, positions: Tensor) -> Rows:
+        """Cosines and sines at [n] positions, for several `turned` by the same."""
+        return self.cos[positions], self.sin[positions]
+
+
+def turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """[..., n, d] turned by rows of `Rotary`."""
+    cos, sin = cos.to(heads.dtype), sin.to(heads.dtype)
+    return heads * cos + heads.roll(heads.shape[-1] // 2, -1) * sin
 
 
 class Attention(nn.Module):

@@ -13,10 +13,9 @@ from crossdraft.models.heads.objective import PLACES
 from crossdraft.train.capture.store import Store
 from crossdraft.train.console import say
 from crossdraft.train.heads.recipe import HeadRecipe
-from crossdraft.train.share import LossOf, Part, Share, merged
+from crossdraft.train.share import WHOLE, LossOf, Part, merged
 
 CHECKED = 8  # batches of a look at what was kept back
-WHOLE = Share()
 Check = Callable[[int], Mapping[str, float]]
 
 

@@ -10,9 +10,7 @@ from crossdraft.models.heads.lesson import Lesson
 from crossdraft.models.heads.objective import PLACES, Objective, accepted, score, teacher
 from crossdraft.train.heads.lessons import Lessons, noisy
 from crossdraft.train.heads.recipe import HeadRecipe
-from crossdraft.train.share import LossOf, Share
-
-WHOLE = Share()
+from crossdraft.train.share import WHOLE, LossOf, Share
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Which answers a step learns from: a pure function of the step, wherever they come from."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -41,7 +42,7 @@ class Stored:
     ) -> None:
         self.store, self.seed = store, seed
         self.layers, self.visual_layers = tuple(layers), tuple(visual_layers)
-        self._lengths = np.array([len(tokens) for tokens in store.tokens()])
+        self._lengths = tuple(len(tokens) for tokens in store.tokens())
 
     def lesson(self, step: int, count: int, share: Share) -> Lesson:
         return self.store.lesson(share.take(self.indices(step, count)), self.layers, self.visual_layers)
@@ -53,7 +54,7 @@ class Stored:
         """Numbers of a step's answers."""
         batches = max(1, len(self._lengths) // count)
         epoch, place = divmod(step, batches)
-        return _order(self.seed, epoch, count, tuple(self._lengths.tolist()))[place]
+        return _order(self.seed, epoch, count, self._lengths)[place]
 
 
 class Asked:
@@ -96,4 +97,4 @@ def noisy(lesson: Lesson, noise: float, step: int, seed: int) -> Lesson:
     for layer, features in lesson.hidden.items():
         drawn = torch.rand(features.shape, generator=generator).to(features.device) * 2 - 1
         hidden[layer] = features + drawn * noise * features.std()
-    return Lesson(lesson.tokens, hidden, lesson.starts, lesson.lengths, lesson.visual, lesson.visual_ids)
+    return replace(lesson, hidden=hidden)

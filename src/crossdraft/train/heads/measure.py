@@ -38,8 +38,8 @@ class _Counted:
     `counts` sees the first tree of every propose–commit pair as the builder made it.
     """
 
-    def __init__(self, drafter: CoupledDrafter[Any], shape: Shape) -> None:
-        self.drafter, self.shape = drafter, shape
+    def __init__(self, drafter: CoupledDrafter[Any]) -> None:
+        self.drafter = drafter
         self.needs = drafter.needs
         self.counts = RankCounts()
         self._last: dict[int, Draft] = {}
@@ -73,7 +73,7 @@ def count_ranks(
 ) -> RankCounts:
     """How often a guess of each rank is right at each depth, offered along the head's own best chain."""
     shape = Shape.comb(settings.depth, settings.ranks)
-    counted = _Counted(with_grow(drafter, partial(fill, shape)), shape)
+    counted = _Counted(with_grow(drafter, partial(fill, shape)))
     answer_all(target, counted, requests, len(shape))
     return counted.counts
 

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
@@ -16,7 +15,14 @@ from crossdraft.models.heads.base import Head
 from crossdraft.models.heads.exchange.check import TOLERANCE, as_long, difference
 from crossdraft.models.heads.exchange.layout import Foreign, Host, Layout, Ours
 from crossdraft.models.heads.exchange.registry import LAYOUTS, layout_for, recognised
-from crossdraft.models.heads.files import CONFIG, WEIGHTS, load_head, make, read_config, save_head
+from crossdraft.models.heads.files import (
+    CONFIG,
+    load_head,
+    read_config,
+    revived,
+    save_head,
+    stored_weights,
+)
 from crossdraft.models.shards import SINGLE, read_json, read_weights
 
 FILES = (SINGLE[0], "medusa_lm_head.safetensors", SINGLE[1], "medusa_lm_head.pt")
@@ -52,7 +58,7 @@ def export_head(source: Path, out: Path, layout: str, host: Host) -> Carried:
     described = read_config(source)
     chosen = layout_for(layout, described.network)
     head = load_head(source, host.tables, host.sha256)
-    ours = Ours(described.network, described.config, _weights(source))
+    ours = Ours(described.network, described.config, stored_weights(source))
     foreign = chosen.write(ours, host)
     with _new_folder(out) as folder:
         write_foreign(folder, foreign, chosen.weights)
@@ -105,17 +111,7 @@ def write_foreign(folder: Path, foreign: Foreign, weights: str) -> None:
 
 
 def _made(ours: Ours, host: Host) -> Head:
-    head = make(ours.network, ours.config, host.tables)
-    head.restore({name: value.float() for name, value in ours.weights.items()})
-    return head.eval()
-
-
-def _weights(folder: Path) -> dict[str, Tensor]:
-    """A head's own weights as they are stored."""
-    try:
-        return load_file(folder / WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise CrossdraftError(f"The weights in {folder} cannot be read: {error}.") from error
+    return revived(ours.network, ours.config, host.tables, ours.weights)
 
 
 @contextmanager
