@@ -154,8 +154,8 @@ def test_heads_of_others_are_refused(pair, heads, spec, said):
 def test_a_memory_gets_better(pair, requests):
     with Engine.load(str(pair.target), "memory", replace(OPTIONS, adaptive=False, nodes=16)) as engine:
         first, again = engine.generate(requests[1]), engine.generate(requests[1])
-    assert first.stats.accepted == 0
-    assert again.stats.accepted >= 10
+    assert again.tokens == first.tokens
+    assert again.stats.rounds < first.stats.rounds  # the first may have found its own words again
 
 
 def test_a_memory_works_in_a_process_of_its_own(pair, requests, alone, tmp_path):

@@ -19,15 +19,23 @@ class Eagle3Config(DecoderConfig):
     Args:
         levels: low, middle and high: which of the target's hidden states are read, k being what enters layer k; `None`
             = 2, L/2 and L - 3, as EAGLE, vLLM and speculators have it. In a shallow target L - 3 is not high.
+        level_scales: what each level is multiplied by in front of `fc`. A residual stream is many times larger than
+            what leaves a norm, the more so the deeper: unscaled, it drowns the token, which enters through the
+            attention alone. Files hold `fc` with the scales in it, as other programs want it.
 
     Raises:
-        CrossdraftError: a level is outside the target, or there are not three.
+        CrossdraftError: a level is outside the target, or there are not three levels and scales, all positive.
     """
 
     levels: tuple[int, ...] | None = None
+    level_scales: tuple[float, ...] = (1.0, 1.0, 1.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len(self.level_scales) != 3 or min(self.level_scales) <= 0:
+            raise CrossdraftError(
+                f"level_scales are three positive numbers, one a level, not {self.level_scales}."
+            )
         if len(self.read) != 3 or not all(0 <= level <= self.num_layers for level in self.read):
             raise CrossdraftError(
                 f"EAGLE-3 reads three of the hidden states 0 to {self.num_layers} of its target, not {self.read}; "
@@ -61,8 +69,8 @@ class MidLayer(nn.Module):
 class Eagle3(Autoregressive):
     """fc([low; mid; high]) -> one layer; its output, not yet normed, is the next feature.
 
-    A new one begins with the high level alone, which is where EAGLE-1 and -2 are: with few answers to learn from, random
-    mixtures of the three never get as far.
+    A new one begins with the high level alone, which is where EAGLE-1 and -2 are: with few answers to learn from, a
+    random mixture of the three never gets as far.
     """
 
     config: Eagle3Config  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -80,13 +88,27 @@ class Eagle3(Autoregressive):
         return tuple(sorted(set(self.config.read)))
 
     def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
-        return self.fc(torch.cat([hidden[level] for level in self.config.read], -1))
+        pairs = zip(self.config.read, self.config.level_scales, strict=True)
+        return self.fc(torch.cat([hidden[level] * scale for level, scale in pairs], -1))
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         return self.midlayer(embeds, features, attend)
 
     def say(self, outputs: Tensor) -> Tensor:
         return self.lm_head(self.norm(outputs))
+
+    def stored(self) -> dict[str, Tensor]:
+        state = super().stored()
+        return {**state, "fc.weight": state["fc.weight"] * self._scales()}
+
+    def restore(self, weights: Mapping[str, Tensor]) -> None:
+        super().restore(weights)
+        with torch.no_grad():
+            self.fc.weight /= self._scales()
+
+    def _scales(self) -> Tensor:
+        """[3H] by column of `fc`."""
+        return self.fc.weight.new_tensor(self.config.level_scales).repeat_interleave(self.config.hidden_size)
 
 
 def levels_of(num_layers: int) -> tuple[int, int, int]:
