@@ -41,5 +41,5 @@ def test_a_new_head_begins_with_the_high_level_alone():
 
 @pytest.mark.parametrize("scales", [(1.0, 1.0), (1.0, 0.0, 1.0)])
 def test_scales_are_three_and_positive(scales):
-    with pytest.raises(CrossdraftError, match="three positive numbers"):
+    with pytest.raises(CrossdraftError, match="3 positive numbers"):
         eagle3(level_scales=scales)

@@ -126,10 +126,18 @@ class Head(nn.Module):
         """Further losses by name, one number each, that a recipe may weigh."""
         return {}
 
+    def scales(self) -> dict[str, Tensor]:
+        """By weight, what each of its inputs [in] is multiplied by beforehand: files hold the product of both."""
+        return {}
+
     def stored(self) -> dict[str, Tensor]:
         """The weights that are the head's own."""
-        state = self.state_dict()
-        return {name: value for name, value in state.items() if self.owns_head or name != "lm_head.weight"}
+        state, scales = self.state_dict(), self.scales()
+        return {
+            name: value * scales[name] if name in scales else value
+            for name, value in state.items()
+            if self.owns_head or name != "lm_head.weight"
+        }
 
     def restore(self, weights: Mapping[str, Tensor]) -> None:
         """Take weights that `stored` gave.
@@ -147,6 +155,9 @@ class Head(nn.Module):
                 f"over or of another shape ({len(wrong)} such)."
             )
         self.load_state_dict(dict(weights), strict=False)
+        with torch.no_grad():
+            for name, scale in self.scales().items():
+                self.get_parameter(name).div_(scale)
 
 
 def shifted(values: Tensor, count: int) -> Tensor:

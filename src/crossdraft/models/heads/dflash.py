@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.base import Head, TargetTables, shifted
 from crossdraft.models.heads.lesson import Guess, Lesson
+from crossdraft.models.heads.levels import check_scales, columns, side_by_side
 from crossdraft.models.heads.parts import Attend, DecoderConfig, DecoderLayer, RMSNorm, Rotary, Rows
 
 SPREAD = 5  # layers of the target that are read unless told otherwise: the authors' number
@@ -32,6 +33,7 @@ class DFlashConfig(DecoderConfig):
     Args:
         layers: of its own.
         read_layers: hidden states of the target that it reads; empty = five, spread over the depth.
+        level_scales: of these, see `levels`; empty = 1 each.
         anchors: most places of one text that a block leaves from while training.
         mask_token: id whose embedding stands for a mask, as in the authors' files, which have no other; `None` = the
             mask's row is learnt, and such a head cannot be exported.
@@ -42,6 +44,7 @@ class DFlashConfig(DecoderConfig):
 
     layers: int = 2
     read_layers: tuple[int, ...] = ()
+    level_scales: tuple[float, ...] = ()
     anchors: int = 16
     mask_token: int | None = None
 
@@ -51,6 +54,8 @@ class DFlashConfig(DecoderConfig):
             raise CrossdraftError(
                 f"DFlash cannot read layer {outside[0]}: the target has hidden states 0 … {self.num_layers}."
             )
+        if self.level_scales:
+            check_scales(self.level_scales, len(self.read_layers))
         if self.mask_token is not None and not 0 <= self.mask_token < self.vocab_size:
             raise CrossdraftError(
                 f"DFlash's mask_token {self.mask_token} is none of the target's {self.vocab_size} ids."
@@ -87,7 +92,14 @@ class DFlash(Head):
 
     def context(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """Captured features [..., H] of each layer -> [..., H]."""
-        return self.hidden_norm(self.fc(torch.cat([hidden[layer] for layer in self.reads], -1)))
+        return self.hidden_norm(self.fc(side_by_side(hidden, self.reads, self._scales)))
+
+    @property
+    def _scales(self) -> Sequence[float]:
+        return self.config.level_scales or (1.0,) * len(self.reads)
+
+    def scales(self) -> dict[str, Tensor]:
+        return {"fc.weight": columns(self.fc.weight, self._scales)}
 
     def remember(self, context: Tensor) -> list[Rows]:
         """[B, n, H] -> each layer's keys and values of these places, not rotated."""

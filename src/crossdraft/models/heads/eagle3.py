@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.autoregressive import Autoregressive
 from crossdraft.models.heads.base import TargetTables
+from crossdraft.models.heads.levels import check_scales, columns, side_by_side
 from crossdraft.models.heads.parts import Attend, Attention, DecoderConfig, GatedMLP, RMSNorm
 
 
@@ -19,9 +20,7 @@ class Eagle3Config(DecoderConfig):
     Args:
         levels: low, middle and high: which of the target's hidden states are read, k being what enters layer k; `None`
             = 2, L/2 and L - 3, as EAGLE, vLLM and speculators have it. In a shallow target L - 3 is not high.
-        level_scales: what each level is multiplied by in front of `fc`. A residual stream is many times larger than
-            what leaves a norm, the more so the deeper: unscaled, it drowns the token, which enters through the
-            attention alone. Files hold `fc` with the scales in it, as other programs want it.
+        level_scales: of the levels, see `levels`.
 
     Raises:
         CrossdraftError: a level is outside the target, or there are not three levels and scales, all positive.
@@ -32,10 +31,7 @@ class Eagle3Config(DecoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.level_scales) != 3 or min(self.level_scales) <= 0:
-            raise CrossdraftError(
-                f"level_scales are three positive numbers, one a level, not {self.level_scales}."
-            )
+        check_scales(self.level_scales, 3)
         if len(self.read) != 3 or not all(0 <= level <= self.num_layers for level in self.read):
             raise CrossdraftError(
                 f"EAGLE-3 reads three of the hidden states 0 to {self.num_layers} of its target, not {self.read}; "
@@ -88,8 +84,7 @@ class Eagle3(Autoregressive):
         return tuple(sorted(set(self.config.read)))
 
     def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
-        pairs = zip(self.config.read, self.config.level_scales, strict=True)
-        return self.fc(torch.cat([hidden[level] * scale for level, scale in pairs], -1))
+        return self.fc(side_by_side(hidden, self.config.read, self.config.level_scales))
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         return self.midlayer(embeds, features, attend)
@@ -97,18 +92,8 @@ class Eagle3(Autoregressive):
     def say(self, outputs: Tensor) -> Tensor:
         return self.lm_head(self.norm(outputs))
 
-    def stored(self) -> dict[str, Tensor]:
-        state = super().stored()
-        return {**state, "fc.weight": state["fc.weight"] * self._scales()}
-
-    def restore(self, weights: Mapping[str, Tensor]) -> None:
-        super().restore(weights)
-        with torch.no_grad():
-            self.fc.weight /= self._scales()
-
-    def _scales(self) -> Tensor:
-        """[3H] by column of `fc`."""
-        return self.fc.weight.new_tensor(self.config.level_scales).repeat_interleave(self.config.hidden_size)
+    def scales(self) -> dict[str, Tensor]:
+        return {"fc.weight": columns(self.fc.weight, self.config.level_scales)}
 
 
 def levels_of(num_layers: int) -> tuple[int, int, int]:
