@@ -12,7 +12,7 @@ from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
 from crossdraft.engine.placement import Inline
-from crossdraft.engine.relay import Relay
+from crossdraft.engine.relay import Relay, Worth
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
@@ -123,3 +123,43 @@ def test_answers_are_the_targets_own_with_both(target, temperature):
     if not temperature:
         alone = [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
         assert [answer.tokens for answer in answers] == alone * 2
+
+
+def drafted(words: int, chance: float) -> Draft:
+    return Draft(DraftTree.chain(range(words)), tuple(chance**place for place in range(1, words + 1)))
+
+
+def seen(worth: Worth, prepared: Draft, written: Draft, kept: int, waited: float, checked: float) -> None:
+    said = tuple(range(kept))
+    worth.saw((prepared, written), Committed(said, (*said, 99)), waited, checked)
+
+
+def test_a_prepared_draft_is_enough_where_it_brings_more_tokens_a_second():
+    """Both: 10 tokens in 5 + 5 ms. Alone it must bring more than 5 in the 5 ms of a check."""
+    worth = Worth()
+    assert not worth.enough(drafted(16, 1.0))  # nothing is known yet
+    for _ in range(20):
+        seen(worth, drafted(9, 1.0), drafted(9, 1.0), 9, 0.005, 0.005)
+    assert worth.enough(drafted(5, 1.0))  # 1 + 5
+    assert not worth.enough(drafted(3, 1.0))  # 1 + 3
+    assert not worth.enough(drafted(16, 0.5))  # 1 + 1, by its own chances
+    assert not worth.enough(Draft(DraftTree.chain(range(16))))  # without chances nothing is promised
+
+
+def test_what_it_hopes_is_corrected_by_what_came_of_it():
+    worth = Worth()
+    for _ in range(40):
+        seen(worth, drafted(9, 1.0), drafted(9, 1.0), 3, 0.005, 0.005)  # both: 4 in 10 ms, hence 2 in 5
+    assert worth.enough(drafted(9, 1.0))  # 1 + 3
+    assert not worth.enough(drafted(2, 1.0))  # 1 + 2/3
+
+
+def test_the_later_one_is_not_asked_where_the_prepared_draft_is_enough(target, monkeypatch):
+    alone = Decoder(target).generate([REQUESTS[0]])[0].tokens
+    first, second = Listening(alone[0]), Listening(alone[1])
+    relay = relayed(first, second, Blend(2))
+    monkeypatch.setattr(relay.worth, "enough", lambda prepared: True)
+    answer = Decoder(target, relay, adaptive=False).generate([REQUESTS[0]])[0]
+    assert answer.tokens == alone
+    assert second.asked == 0 < first.asked
+    assert [t for verdict in second.told for t in verdict.tokens] == list(alone)  # it may be asked next time

@@ -28,7 +28,7 @@ from crossdraft.engine.placement import NOTHING, Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 
-NODES = 16  # longest draft that is prepared for one outcome
+NODES = 32  # longest draft that is prepared for one outcome
 MOST = 12  # outcomes that are prepared for one draft: each holds a copy of the drafter's cache
 STEP = 4  # tokens behind which a growing draft is sent on
 FAINT = 0.01  # less likely outcomes are not worth a pass
