@@ -88,8 +88,9 @@ class CoupledDrafter(Generic[Mind]):
     # -- the drafter's seam ----------------------------------------------------------------------------------------
 
     def begin(self, requests: Sequence[Request]) -> list[Listening[Mind]]:
+        # Never the judge's own stream: what a word was drawn by would decide whether it is accepted.
         return [
-            Listening(r.sampling, r.max_new_tokens, torch.Generator().manual_seed(r.sampling.seed))
+            Listening(r.sampling, r.max_new_tokens, torch.Generator().manual_seed(r.sampling.seed + 1))
             for r in requests
         ]
 
