@@ -75,6 +75,29 @@ def test_beside_one_that_looks_into_the_target_the_other_drafts_elsewhere_too(mo
     assert not sent
 
 
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("choose:ngram,memory", True),
+        ("phased:memory,ngram", True),
+        ("union:(choose:ngram,memory),memory", True),
+        ("union:ngram,memory", False),
+        ("phased:ngram,memory", False),
+        ("choose:memory,memory", False),  # nothing that could run elsewhere
+        ("memory", False),
+    ],
+)
+def test_what_could_run_elsewhere_and_does_not_is_told(spec, told, monkeypatch, caplog):
+    monkeypatch.setattr("crossdraft.placing.COUPLED", frozenset({"memory"}))
+    placed(spec)
+    assert [f"'{spec}' runs wholly in the target's process" in text for text in caplog.messages] == [
+        True
+    ] * told
+    caplog.clear()
+    placed(spec, apart=False)  # nobody asked for it
+    assert not caplog.messages
+
+
 def test_what_one_does_meanwhile():
     assert [ahead_in(role, "ssd") for role in (WHOLE, HIDDEN, BESIDE)] == ["ssd", "off", "spare"]
     assert {ahead_in(role, "off") for role in (WHOLE, HIDDEN, BESIDE)} == {"off"}

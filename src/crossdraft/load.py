@@ -21,7 +21,7 @@ from crossdraft.drafters.heads.cross import CrossDrafter, tables_of
 from crossdraft.drafters.heads.fast import FastDrafter
 from crossdraft.drafters.heads.learning import LearningDrafter, Origin, check_folder
 from crossdraft.drafters.heads.registry import HEADS, STATIC, TREES
-from crossdraft.drafters.heads.static import static_tree
+from crossdraft.drafters.heads.static import ACCEPTANCE, static_tree
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.pass_ import PassDrafter
@@ -180,7 +180,8 @@ def load_head_drafter(
         host: the target.
         source: where that was loaded from.
         folder: of the head; default the shipped one.
-        tree: `static`, or one of `drafters.heads.registry.TREES`; default the method's own.
+        tree: `static`, or one of `drafters.heads.registry.TREES`; default the method's own, but `dynamic` in place of
+            `static` where no acceptance was measured, as of an imported head.
         banned, packed: as in `load_drafter`.
 
     Raises:
@@ -192,7 +193,8 @@ def load_head_drafter(
     head = head.to(host.device, _quickest(host))
     if packed:
         prepack(head)
-    tree = tree or method.tree
+    unmeasured = method.tree == STATIC and not (place / ACCEPTANCE).is_file()
+    tree = tree or ("dynamic" if unmeasured else method.tree)
     if tree not in TREES and tree != STATIC:
         raise CrossdraftError(f"Unknown tree '{tree}'; choose one of {', '.join((STATIC, *TREES))}.")
     grow = static_tree(place) if tree == STATIC else TREES[tree]

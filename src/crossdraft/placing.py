@@ -1,5 +1,6 @@
 """Where the parts of a drafter run: in a process of their own, or beside the target whose features they read."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,8 @@ from crossdraft.engine.placement import Placement
 from crossdraft.engine.relay import Relay
 from crossdraft.engine.target import Target
 from crossdraft.methods import COUPLED, Place, build_spec
+
+log = logging.getLogger(__name__)
 
 # What a drafter in a process of its own has to do: all of the drafting; the hidden draft alone; or that, and beside
 # another drafter what it has prepared for later rounds.
@@ -56,7 +59,8 @@ def place_drafter(
         place: for which target it is made.
         host: that target.
         inline: puts a drafter into this process.
-        apart: puts one into a process of its own; `None` = everything in this one.
+        apart: puts one into a process of its own; `None` = everything in this one. Where a drafter could not be parted
+            so that what needs no target goes there, a warning says so.
 
     Raises:
         CrossdraftError: as `methods.build`.
@@ -72,7 +76,18 @@ def place_drafter(
         coupled = [part for part in spec.parts if needs_target(part)]
         later = inline(build_spec(_united(coupled), beside))
         return Relay(apart(partial(build_spec, _united(free), place), role=BESIDE), later, Blend(2))
+    if apart is not None and not _leaves(spec) <= COUPLED:
+        log.warning(
+            "The drafter '%s' runs wholly in the target's process, as a part of it looks into the target; only the "
+            "first part of phased, and parts of union, can then run in a process of their own.",
+            spec,
+        )
     return inline(build_spec(spec, beside))
+
+
+def _leaves(spec: Spec) -> set[str]:
+    """The drafters in it that join no others."""
+    return set[str]().union(*map(_leaves, spec.parts)) if spec.parts else {spec.name}
 
 
 def _united(parts: Sequence[Spec]) -> Spec:

@@ -7,6 +7,12 @@ import torch
 
 from crossdraft.cli.head import host_of
 from crossdraft.cli.main import main
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.placement import Inline
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.load import load_head_drafter, load_target
 from crossdraft.models.heads.files import config_of, make, save_head
 
 
@@ -40,6 +46,36 @@ def test_a_head_is_exported_and_imported(pair, head, tmp_path, capsys):
     assert main(["head", "import", str(theirs), str(back), *target]) == 0
     assert json.loads(capsys.readouterr().out)["out"] == str(back)
     assert json.loads((back / "config.json").read_text()) == json.loads((head / "config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("method", "network"), [("eagle1", "eagle"), ("eagle2", "eagle"), ("medusa", "medusa")]
+)
+def test_an_imported_head_that_knows_all_words_drafts_for_a_model_that_sees(
+    pair, clip, tmp_path, method, network
+):
+    """Its draft vocabulary holds the placeholders too; how often its guesses are taken, nobody has measured."""
+    ours, theirs, back = (tmp_path / name for name in ("ours", "theirs", "back"))
+    host, target = host_of(str(pair.target)), load_target(str(pair.target), "cpu", "float64", packed=False)
+    values = {**host.sizes, "draft_ids": tuple(range(2, 90)), "steps": 3}
+    if network == "eagle":
+        values |= {"heads": 2, "kv_heads": 1, "head_dim": 16, "intermediate_size": 24}
+    ours.mkdir()
+    made = make(network, config_of(network, values, "here"), host.tables)
+    save_head(ours, made, network, host.sha256, torch.float32)
+    named = ["--target", str(pair.target)]
+    assert main(["head", "export", str(ours), str(theirs), "--as", network, *named]) == 0
+    assert main(["head", "import", str(theirs), str(back), *named]) == 0
+    drafter = load_head_drafter(method, target, str(pair.target), back, banned=sorted(target.reserved))
+    assert set(drafter.ids) & set(target.reserved)
+    for sampling in (Sampling(), Sampling(temperature=1.0, seed=2)):
+        request = Request("What is ahead?", str(clip.video), max_new_tokens=12, sampling=sampling)
+        placed = Inline(drafter, CostModel(), "off")
+        (found,) = Decoder(target, placed, adaptive=False, nodes=6).generate([request])
+        assert found.stats.drafted > 0
+        assert not found.notes
+        if sampling.greedy:
+            assert found.tokens == Decoder(target).generate([request])[0].tokens
 
 
 def test_a_head_is_shown_without_its_target(head, capsys):

@@ -1,11 +1,15 @@
 """`crossdraft train METHOD`: from a capture to a head that drafts, and every way of doing it wrong."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from crossdraft.cli.main import main
+from crossdraft.errors import CrossdraftError
+from crossdraft.train.sitting import Sitting
 from tests.support import ClipPaths, PairPaths
 
 SMALL = (
@@ -26,6 +30,24 @@ def captured(pair: PairPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(pair: PairPaths, captured: Path, out: Path, *more: str, method: str = "eagle") -> int:
     where = ["--capture", str(captured), "--kept-back", str(captured), "--target", str(pair.target)]
     return main(["train", method, *more, *where, "--out", str(out), "--device", "cpu", "--json"])
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs a training that is stopped behind its first checkpoint."""
+
+    def interrupt(run: Callable[..., int], *args: Any) -> None:
+        keep = Sitting.keep
+
+        def once(self: Sitting) -> None:
+            keep(self)
+            raise CrossdraftError("The light went out.")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Sitting, "keep", once)
+            assert run(*args) == 2
+
+    return interrupt
 
 
 def test_from_a_capture_to_a_head_that_drafts(
@@ -100,10 +122,11 @@ def test_heads_that_read_no_features_learn_and_draft(
 
 @pytest.mark.parametrize("method", OTHERS)
 def test_they_too_go_on_where_they_stopped(
-    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
+    pair: PairPaths, captured: Path, tmp_path: Path, interrupted: Callable[..., None], method: str
 ) -> None:
     assert train_other(pair, captured, tmp_path / "whole", method, "measure.pairs=0") == 0
-    assert train_other(pair, captured, tmp_path / "broken", method, "measure.pairs=0", "optim.steps=3") == 0
+    interrupted(train_other, pair, captured, tmp_path / "broken", method, "measure.pairs=0")
+    assert not (tmp_path / "broken" / "head").exists()
     assert train_other(pair, captured, tmp_path / "broken", method, "measure.pairs=0") == 0
     weights = [(tmp_path / run / "head" / "model.safetensors").read_bytes() for run in ("whole", "broken")]
     assert weights[0] == weights[1]
@@ -143,11 +166,12 @@ def test_they_learn_from_captures_alone(
 
 
 def test_an_interrupted_training_ends_as_an_unbroken_one(
-    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pair: PairPaths, captured: Path, tmp_path: Path, interrupted: Callable[..., None]
 ) -> None:
     quick = (*SMALL, "measure.pairs=0", "optim.ema=0.5")
     assert train(pair, captured, tmp_path / "whole", *quick) == 0
-    assert train(pair, captured, tmp_path / "broken", *quick, "optim.steps=3") == 0
+    interrupted(train, pair, captured, tmp_path / "broken", *quick)
+    assert not (tmp_path / "broken" / "head").exists()
     assert train(pair, captured, tmp_path / "broken", *quick) == 0
     weights = [(tmp_path / run / "head" / "model.safetensors").read_bytes() for run in ("whole", "broken")]
     assert weights[0] == weights[1]
@@ -161,6 +185,8 @@ def test_an_interrupted_training_ends_as_an_unbroken_one(
         (("network=eagel",), "eagle", "did you mean 'eagle'?"),
         (("config.levels=[0,1,2]",), "eagle3", "has not layer 0"),
         ((), "eagle3", "not (2, 4, 6); set levels"),
+        (("config.steps=abc",), "eagle", "'steps' of the network 'eagle' must be a whole number, not 'abc'"),
+        (("config.kv_heads=0",), "eagle", "kv_heads must be 1 or more, not 0"),
         (("optim.learning_rate=1e30", "optim.clip_norm=1e30"), "eagle", "answers"),
     ],
 )
@@ -178,6 +204,28 @@ def test_what_cannot_be_trained_is_one_sentence(
     said = capsys.readouterr().err.splitlines()[-1]
     assert sentence in said
     assert not (tmp_path / "run" / "head").exists()
+
+
+def test_a_folder_of_another_training_is_refused_and_what_differs_is_named(
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Finished or not: its weights must not be signed as this one's."""
+    quick = (*SMALL, "measure.pairs=0")
+    assert train(pair, captured, tmp_path / "run", *quick) == 0
+    weights = (tmp_path / "run" / "head" / "model.safetensors").read_bytes()
+    for change, sentence in (
+        ("seed=1", "its seed is 0, not 1; choose another --out, or delete it."),
+        ("loss.kl=1", "its loss.kl is left out, not 1.0"),
+        ("optim.steps=9", "its optim.steps is 6, not 9"),
+    ):
+        capsys.readouterr()
+        assert train(pair, captured, tmp_path / "run", *quick, change) == 2
+        assert sentence in capsys.readouterr().err.splitlines()[-1]
+    where = ["--online", "2", "--target", str(pair.target), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert main(["train", "eagle", *quick, *where]) == 2
+    assert "its lessons.online_scenes is left out, not 2" in capsys.readouterr().err
+    assert (tmp_path / "run" / "head" / "model.safetensors").read_bytes() == weights
+    assert train(pair, captured, tmp_path / "run", *quick, "optim.checkpoint_every=2", "measure.pairs=1") == 0
 
 
 def test_a_capture_of_another_target_teaches_nothing(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from crossdraft.drafters.ahead import AheadDrafter
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.mixture import Blend
@@ -163,3 +164,53 @@ def test_the_later_one_is_not_asked_where_the_prepared_draft_is_enough(target, m
     assert answer.tokens == alone
     assert second.asked == 0 < first.asked
     assert [t for verdict in second.told for t in verdict.tokens] == list(alone)  # it may be asked next time
+
+
+class Probing(AheadDrafter):
+    """Remembers what it was told."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        super().__init__(ids)
+        self.told: list[Committed] = []
+
+    def commit(self, states: Sequence, verdicts: Sequence[Committed]) -> None:
+        self.told += verdicts
+        super().commit(states, verdicts)
+
+
+def probed(told: Sequence[Committed]) -> int:
+    return sum(bool(verdict.probe_top) for verdict in told)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_probing_drafter_hears_behind_its_probes_and_the_other_does_not(target, first, temperature):
+    alone = Decoder(target).generate([REQUESTS[3]])[0].tokens
+    request = replace(REQUESTS[3], sampling=Sampling(temperature=temperature, seed=3))
+    probing, plain = Probing([7, 8]), Listening(alone[1])
+    both = (probing, plain) if first else (plain, probing)
+    answer = Decoder(target, relayed(*both, Blend(2)), adaptive=False, nodes=4).generate([request])[0]
+    assert not answer.notes
+    assert probed(probing.told) > len(probing.told) // 2
+    assert probed(plain.told) == 0
+    assert all(len(verdict.probe_top) in (0, 2, 4, 6) for verdict in probing.told)
+    if not temperature:
+        assert answer.tokens == alone
+
+
+def test_of_two_that_probe_the_first_ones_probes_are_fed(target):
+    first, second = Probing([7]), Probing([8, 9])
+    relay = relayed(first, second, Blend(2))
+    Decoder(target, relay, adaptive=False, nodes=4).generate([REQUESTS[3]])
+    assert probed(first.told) > 0
+    assert all(len(verdict.probe_top) in (0, 1, 2) for verdict in first.told)
+    assert probed(second.told) == 0
+
+
+def test_what_a_hidden_one_probed_is_not_told_to_the_one_that_takes_over(target):
+    first, second = Probing([7]), Listening(0)
+    Decoder(target, relayed(first, second), adaptive=False).generate([REQUESTS[0]])
+    assert probed(second.told) == 0
+    first, second = Listening(0), Probing([7])
+    Decoder(target, relayed(first, second), adaptive=False).generate([REQUESTS[3]])
+    assert probed(second.told) > 0

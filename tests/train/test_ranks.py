@@ -1,10 +1,6 @@
 """Two ranks learn what one process learns, and take up each other's checkpoints. The ranks are real ones."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,32 +11,11 @@ from crossdraft.train.checkpoint import read_checkpoint
 from crossdraft.train.loop import Stage, load_weights
 from crossdraft.train.ranks import ALONE, Ranks
 from tests.train.learner import fresh, learn, logged, settings
+from tests.train.two import run_two
 
 LEARNER = Path(__file__).with_name("learner.py")
 CHANGES = {"ema": 0.9, "watch": "-loss", "clip_norm": 0.3}
 HOW = {"ddp": {}, "fsdp": {"parallel": "fsdp"}}
-
-
-def run_two(folder: Path, *trainings: tuple[str, dict[str, object]]) -> None:
-    """Train in two ranks, all of them in one sitting: most of the time goes into starting."""
-    given = [f"{name}:{json.dumps(changes)}" for name, changes in trainings]
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    # What torchrun sets; it would start a third interpreter, for seconds.
-    place = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(LEARNER), str(folder), *given],
-            env=place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    for rank in ranks:
-        complaint = rank.communicate(timeout=120)[1]
-        assert rank.returncode == 0, complaint[-3000:]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +30,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (f"{how}-half", CHANGES | parallel | {"schedule": "constant", "steps": 3}),
             (f"{how}-taken", CHANGES | parallel | {"schedule": "constant"}),
         ]
-    run_two(folder, *trainings)
+    run_two(LEARNER, folder, *trainings)
     return folder
 
 

@@ -154,7 +154,8 @@ def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:
     if as_json:
         _tell(json.dumps({"shards": len(store.index.shards), **asdict(found)}))
         return
-    _tell(f"{out}: {len(store.index.shards)} shards are whole. {found.sentence()}")
+    shards = len(store.index.shards)
+    _tell(f"{out}: {shards} {'shard is' if shards == 1 else 'shards are'} whole. {found.sentence()}")
 
 
 def _source(listed: Path | None, clips: int | None, scenes: dict[str, object], seed: int) -> "Source":

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crossdraft.errors import CrossdraftError
+
 if TYPE_CHECKING:
     from crossdraft.models.heads.exchange.carry import Carried
     from crossdraft.models.heads.exchange.layout import Host
@@ -69,11 +71,24 @@ def show(
 
 
 def folder_of(head: str) -> Path:
-    """A folder as it is, or that of a shipped head."""
-    from crossdraft.load import REFERENCE
+    """A folder as it is, or that of a shipped head, which also answers to the drafters that it serves.
 
-    shipped = REFERENCE / "heads" / head
-    return shipped if not Path(head).exists() and shipped.is_dir() else Path(head)
+    Raises:
+        CrossdraftError: neither a folder nor a shipped head.
+    """
+    from crossdraft.drafters.heads.registry import HEADS
+    from crossdraft.load import HEAD_WEIGHTS
+
+    if Path(head).exists():
+        return Path(head)
+    known = HEADS.get(head)
+    shipped = HEAD_WEIGHTS / ((known.weights if known else None) or head)
+    if not shipped.is_dir():
+        names = sorted(path.name for path in HEAD_WEIGHTS.iterdir() if path.is_dir())
+        raise CrossdraftError(
+            f"'{head}' is neither a folder nor a shipped head; there are {', '.join(names)}."
+        )
+    return shipped
 
 
 def host_of(target: str, name: str | None = None) -> "Host":

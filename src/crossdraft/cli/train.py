@@ -38,6 +38,48 @@ def reference(
     run_stages(Reference(settings, out), stage or STAGES[:-1])
 
 
+@app.command()
+def medusa2(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, such as optim.steps=500"),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Recipe file; the shipped one by default.")] = None,
+    head: Annotated[
+        Path | None,
+        typer.Option(help="A head of this target that has learned already; the shipped medusa by default."),
+    ] = None,
+    online: Annotated[
+        int, typer.Option(help="Ask the target about so many training scenes as both learn.")
+    ] = 0,
+    target: Annotated[
+        str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint; it is not touched.")
+    ] = "reference",
+    out: Annotated[Path, typer.Option(help="Folder for the new target and its head.")] = Path(
+        "runs/heads/medusa2"
+    ),
+    device: Annotated[str | None, typer.Option(help="CUDA if there is a GPU, else CPU.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Medusa-2 (Cai et al. 2024): a target and its head learn together. What comes out is another target."""
+    import json
+
+    from crossdraft.cli.reporting import hush
+    from crossdraft.train.heads.together import JOINT_RECIPE, JointRecipe, train_together
+    from crossdraft.train.recipe import read_section
+
+    hush()
+    recipe = read_section(JointRecipe, config or JOINT_RECIPE, overrides or ())
+    figures = train_together(recipe, out, online, target, head, device)
+    if as_json:
+        typer.echo(json.dumps({"out": str(out), **figures}))
+        return
+    typer.echo(
+        f"The new target lies in {out / 'target'}, its head in {out / 'head'}; its words are not quite the old one's: "
+        f"read {out / 'head' / 'README.md'} before it takes its place."
+    )
+
+
 def head(
     context: typer.Context,
     overrides: Annotated[

@@ -14,6 +14,7 @@ from crossdraft.drafters.second import slots_of, spread
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.streams import apart
+from crossdraft.engine.together import own_part, with_probes
 from crossdraft.errors import CrossdraftError
 
 
@@ -91,19 +92,12 @@ class UnionDrafter:
             drafter.end([state.states[place] for state in states])
 
     def _join(self, state: Joint, nodes: int) -> Draft:
-        draft = self.blend.join(state.drafts, nodes, greedy=state.greedy)
-        probes = next((own.probes.moved(own.tree, draft.tree) for own in state.drafts if own.probes), None)
-        return replace(draft, probes=probes)
+        return with_probes(self.blend.join(state.drafts, nodes, greedy=state.greedy), state.drafts)
 
     def _verdict(self, state: Joint, place: int, verdict: Committed) -> Committed:
-        """The verdict as if the drafter's own tree had been judged."""
         if not state.drafts:  # the prompt's features, before anything was proposed
             return verdict
-        draft = state.drafts[place]
-        own = draft.tree.follow(verdict.tokens[: len(verdict.path)])
-        if prober_of(state.drafts) != place:
-            verdict = replace(verdict, probe_top=(), probe_logits=None)
-        return replace(verdict, path=tuple(own))
+        return own_part(state.drafts, place, verdict)
 
 
 def widened(draft: Draft, nodes: int, ends: Collection[int] = ()) -> Draft:
@@ -112,11 +106,6 @@ def widened(draft: Draft, nodes: int, ends: Collection[int] = ()) -> Draft:
         return draft
     wide = spread(slots_of(draft), nodes, ends=ends)
     return replace(draft, tree=wide.tree, reach=wide.reach)
-
-
-def prober_of(drafts: Sequence[Draft]) -> int | None:
-    """Whose probes are fed: the first one's who has any."""
-    return next((place for place, draft in enumerate(drafts) if draft.probes), None)
 
 
 def all_needs(needs: Sequence[Needs]) -> Needs:

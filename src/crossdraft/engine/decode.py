@@ -338,7 +338,7 @@ class Decoder:
         fits = len(live.context) + draft.fed.depth <= self.target.context
         return draft if fits else replace(draft, probes=None)
 
-    # -- the drafter may fail; the answer may not ------------------------------------------------------------------
+    # -- a drafter may be lost, the answer may not; but a bug in one is loud ---------------------------------------
 
     def _guard(
         self, lives: Sequence[Live], call: Callable[[Placement], Result], *, answering: bool = True

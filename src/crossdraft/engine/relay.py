@@ -17,6 +17,7 @@ from crossdraft.engine.placement import NOTHING, OnToken, Placement
 from crossdraft.engine.request import Request
 from crossdraft.engine.streams import apart
 from crossdraft.engine.timeline import Span
+from crossdraft.engine.together import own_part, with_probes
 
 
 class Join(Protocol):
@@ -147,7 +148,8 @@ class Relay:
         for place, (turn, draft, budget) in enumerate(zip(turns, prepared, budgets, strict=True)):
             # It is enough if one of them goes on.
             turn.drafts = replace(draft, refusal=None), written.get(place, NOTHING)
-            joined.append(self.join.join(turn.drafts, budget.nodes, greedy=turn.greedy))
+            made = self.join.join(turn.drafts, budget.nodes, greedy=turn.greedy)
+            joined.append(with_probes(made, turn.drafts))
         self._proposed = time.perf_counter()
         for turn in turns:
             turn.waited = self._proposed - start
@@ -162,10 +164,8 @@ class Relay:
                 self.join.learn(turn.drafts, verdict.tokens)
                 self.worth.saw(turn.drafts, verdict, turn.waited, checked)
             turn.said += verdict.tokens
-            for own, draft in zip(told, turn.drafts, strict=True):
-                # As if its own tree had been judged.
-                path = draft.tree.follow(verdict.tokens[: len(verdict.path)])
-                own.append(replace(verdict, path=tuple(path)))
+            for place, own in enumerate(told):
+                own.append(own_part(turn.drafts, place, verdict))
             turn.drafts = NOTHING, NOTHING
         if self.join is not None:
             self.hidden.commit(tickets, told[0])

@@ -1,7 +1,9 @@
 """The training loop, one for everything that is trained here: a pure function of the step.
 
 So a resumed run repeats the losses of an unbroken one, and neither the number of passes that a step's batch is cut into
-nor the number of ranks that share them changes what is learned, rounding apart.
+nor the number of ranks that share them changes what is learned, rounding apart. One thing excepted: what a network
+draws for itself while it learns (dropout, DFlash's anchors, SpecVLM's soft choice of a compressor) is drawn pass by
+pass, the same whenever that pass is taken, but not the same where a step is cut otherwise.
 """
 
 import time

@@ -22,6 +22,7 @@ from crossdraft.train.checkpoint import (
     write_weights,
 )
 from crossdraft.train.console import say
+from crossdraft.train.identity import plain, require_same
 from crossdraft.train.journal import cut, note_check, note_step
 from crossdraft.train.ranks import Ranks, at_home, spread, syncing
 from crossdraft.train.recipe import Optim
@@ -89,11 +90,16 @@ class Sitting:
         return time.monotonic() - self.started
 
     def restore(self) -> None:
-        """Take up the checkpoint, if there is one, and the check that it still owes."""
+        """Take up the checkpoint, if there is one, and the check that it still owes.
+
+        Raises:
+            CrossdraftError: it is damaged, or another training's.
+        """
         stage = self.stage
         stage.folder.mkdir(parents=True, exist_ok=True)
         if stage.checkpoint.exists():
             state = read_checkpoint(stage.checkpoint)
+            require_same(state.get("identity"), stage.identity, stage.checkpoint)
             take_weights(self.modules, state["modules"], stage.checkpoint)
             take_optimiser(self.optimiser, state["optimiser"], stage.checkpoint)
             if self.average is not None:
@@ -180,6 +186,8 @@ class Sitting:
     def keep(self) -> None:
         """Write the checkpoint."""
         more: dict[str, Any] = {"standing": asdict(self.standing)}
+        if self.stage.identity is not None:
+            more["identity"] = plain(self.stage.identity)
         if self.average is not None:
             more["average"] = self.average.values
         write_checkpoint(

@@ -1,18 +1,26 @@
 """A training stage: its place on disk and its settings."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from crossdraft.train.recipe import Optim
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One training stage: where it keeps its checkpoints and log, and what it optimises."""
+    """One training stage: where it keeps its checkpoints and log, and what it optimises.
+
+    Args:
+        identity: what decides the weights, by name: a checkpoint of another one is refused. `None` = whoever runs the
+            stage knows whose its folder is.
+    """
 
     folder: Path
     name: str
     optim: Optim
+    identity: Mapping[str, Any] | None = None
 
     @property
     def checkpoint(self) -> Path:

@@ -270,8 +270,23 @@ def test_sampled_answers_are_served_too(target, requests):
     drafter = learning(target, tree="dynamic")
     sampled = [replace(request, sampling=Sampling(temperature=1.0, seed=3)) for request in requests]
     serve(target, drafter, sampled, max_batch=3)
-    serve(target, drafter, sampled)
-    assert drafter.figures.steps > 0
+    answers, _ = serve(target, drafter, sampled)
+    assert all(answer.stats.drafted for answer in answers)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(temperature=1.0), Sampling(repetition_penalty=1.3), Sampling(logit_bias=((5, 1.0),))],
+)
+def test_only_the_targets_likeliest_words_teach(target, sampling):
+    drafter = learning(target)
+    plain, other = drafter.begin([Request("?"), Request("?", sampling=sampling)])
+    for state in (plain, other):
+        answered(drafter, state, (11, 12, 13, 14, 15))
+    drafter.end([other])
+    assert drafter.figures.answers == 0
+    drafter.end([plain])
+    assert drafter.figures.answers == 1
 
 
 def test_it_is_saved_after_a_swap_and_found_again(target, requests, tmp_path):

@@ -1,6 +1,7 @@
 """Heads on disk, and what is refused."""
 
 import json
+from dataclasses import fields
 
 import pytest
 import torch
@@ -88,6 +89,37 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
 def test_an_unknown_network_is_named_with_the_nearest():
     with pytest.raises(CrossdraftError, match="did you mean 'eagle3'"):
         config_of("eegle3", {}, "here")
+
+
+@pytest.mark.parametrize(
+    ("network", "change", "sentence"),
+    [
+        ("eagle", {"steps": "abc"}, r"^here: the setting 'steps' of the network 'eagle' must be a whole number"),
+        ("eagle", {"rope_theta": "1e4"}, "'rope_theta' of the network 'eagle' must be a number, not '1e4'"),
+        ("eagle", {"heads": 2.0}, "'heads' of the network 'eagle' must be a whole number, not 2.0"),
+        ("eagle", {"draft_ids": 3}, "'draft_ids' of the network 'eagle' must be a list, each a whole number, not 3"),
+        ("eagle3", {"levels": [1, "x", 3]}, "must be a list, each a whole number, or null"),
+        ("specvlm", {"keep": "most"}, "must be one of uniform, random, not 'most'"),
+        ("massv", {"sees": "no"}, "must be true or false, not 'no'"),
+        ("eagle", {"heads": 3}, "heads=3 must be a multiple of its kv_heads=2"),
+        ("eagle", {"head_dim": 7}, "head_dim must be even"),
+        ("eagle", {"kv_heads": 0}, "kv_heads must be 1 or more, not 0"),
+        ("eagle", {"intermediate_size": -4}, "intermediate_size must be 1 or more, not -4"),
+        ("dflash", {"steps": 0}, "steps must be 1 or more, not 0"),
+        ("hydra++", {"token_size": 8, "width": 8, "max_positions": 0}, "max_positions must be 1 or more"),
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_one_sentence(network, change, sentence):
+    with pytest.raises(CrossdraftError, match=sentence) as found:
+        config_of(network, {**EAGLE, **change}, "here")
+    assert "\n" not in str(found.value)
+
+
+def test_every_network_takes_settings_of_the_right_kind():
+    for network, known in NETWORKS.items():
+        names = {field.name for field in fields(known.config)}
+        given = {name: value for name, value in {**VALUES, **SIZES}.items() if name in names}
+        assert config_of(network, given | {"draft_ids": [3, 4]}, "here").draft_ids == (3, 4)
 
 
 def test_small_helpers():

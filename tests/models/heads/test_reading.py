@@ -109,7 +109,7 @@ def test_a_target_of_another_anatomy_has_none(monkeypatch):
         make("glide", config("glide"), TargetTables(without.embeddings, without.head))
 
 
-@pytest.mark.parametrize("wrong", [{"head_dim": 16}, {"heads": 3}])
+@pytest.mark.parametrize("wrong", [{"head_dim": 16}, {"heads": 3, "kv_heads": 1}])
 def test_heads_that_do_not_fit_the_targets_are_refused(wrong):
     with pytest.raises(CrossdraftError, match="head_dim 8 and heads a multiple of 2"):
         make("glide", config("glide", **wrong), tables())

@@ -12,7 +12,7 @@ from crossdraft.fingerprint import fingerprint
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.files import config_of, load_head, make
 from crossdraft.models.heads.objective import Objective
-from crossdraft.train.heads.joint import Joint, save_joint
+from crossdraft.train.heads.joint import Joint, adapt, addition, save_joint
 from crossdraft.train.share import Share
 from tests.engine.zoo import VIDEO, VOCABULARY, ZOO, as_target
 
@@ -76,6 +76,47 @@ def test_both_learn_and_the_heads_loss_reaches_the_target(joint, asked):
     assert max(float(grad.abs().max()) for grad in ups) > 10
 
 
+def test_without_its_additions_the_target_is_the_one_that_it_was(joint, asked):
+    prompt, answer = asked[0]
+    with torch.no_grad():
+        untouched = joint._read(prompt, answer)[0].logits
+        for layer in joint.layers:
+            torch.nn.init.normal_(addition(layer).up)
+        moved = joint._read(prompt, answer)[0].logits
+        with joint.before():
+            before = joint._read(prompt, answer)[0].logits
+        again = joint._read(prompt, answer)[0].logits
+    assert torch.equal(before, untouched)
+    assert not torch.allclose(moved, untouched, atol=0.1)
+    assert torch.equal(again, moved)
+
+
+def test_shares_of_a_step_come_to_the_loss_of_the_whole(joint, asked):
+    uneven = [asked[0], (asked[1][0], asked[1][1][:3]), asked[1], (asked[0][0], asked[0][1][:2])]
+    loss_of = joint.loss_of(lambda step: uneven)
+    whole, figures = loss_of(0, Share())
+    parts = [loss_of(0, Share(i, 2)) for i in range(2)]
+    places = [found["places"] for _, found in parts]
+    assert figures["places"] == sum(places) == 7 + 2 + 7 + 1
+    mean = sum(float(loss.detach()) * n for (loss, _), n in zip(parts, places, strict=True)) / sum(places)
+    assert mean == pytest.approx(float(whole.detach()), rel=1e-6)
+
+
+def test_a_checkpoint_holds_what_learns_and_nothing_else(joint):
+    names = joint.learning.state_dict().keys()
+    assert sum(name.startswith("additions.") for name in names) == 2 * 12
+    assert all(name.startswith(("additions.", "head.")) for name in names)
+    learning = {id(weight) for weight in joint.learning.parameters() if weight.requires_grad}
+    assert learning == {id(weight) for weight in joint.parameters() if weight.requires_grad}
+
+
+def test_additions_to_a_bfloat16_target_are_float32():
+    model, _ = ZOO["video_llava"]()
+    for layer in adapt(model.bfloat16(), 4):
+        assert layer.weight.dtype is torch.bfloat16
+        assert addition(layer).up.dtype is addition(layer).down.dtype is torch.float32
+
+
 def test_learning_moves_the_target_and_its_folder_is_another_targets(joint, asked, tmp_path):
     loss_of = joint.loss_of(lambda step: asked)
     learning = [weight for weight in joint.parameters() if weight.requires_grad]
@@ -94,8 +135,18 @@ def test_learning_moves_the_target_and_its_folder_is_another_targets(joint, aske
     source = tmp_path / "source"
     source.mkdir()
     (source / "words.json").write_text("{}")
-    (source / "model.safetensors").write_text("the old weights")
+    old = (
+        "old.safetensors",
+        "pytorch_model.bin",
+        "model.safetensors.index.json",
+        "README.md",
+        "provenance.json",
+    )
+    for name in old:
+        (source / name).write_text("of the old target")
+    (tmp_path / "out").mkdir()
     save_joint(tmp_path / "out", joint, "medusa", source)
+    assert not {path.name for path in (tmp_path / "out" / "target").iterdir()} & set(old)
     found = type(joint.model).from_pretrained(tmp_path / "out" / "target", dtype=torch.double).eval()
     joint.model = found
     assert torch.allclose(joint._read(prompt, answer)[0].logits, before, atol=1e-6)
@@ -116,5 +167,5 @@ def test_learning_moves_the_target_and_its_folder_is_another_targets(joint, aske
 def test_a_head_that_reads_more_of_the_target_is_refused():
     model, _ = ZOO["video_llava"]()
     sizes = {"heads": 2, "kv_heads": 2, "head_dim": 8, "intermediate_size": 16}
-    with pytest.raises(CrossdraftError, match="Eagle3 reads more"):
+    with pytest.raises(CrossdraftError, match="Eagle3 does not; take Medusa"):
         Joint(model, head_for(model, "eagle3", **sizes), OBJECTIVE, frozenset({VIDEO}))

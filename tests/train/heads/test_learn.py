@@ -1,5 +1,7 @@
 """A head learns: its loss falls, its guesses come true, its figures are counted right."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -41,19 +43,83 @@ def test_figures_are_counted_place_by_place():
     assert found["right_1"] == pytest.approx(float(right))
 
 
+def test_figures_of_batches_are_weighed_by_their_own_places():
+    """The second batch is too short to be judged at offset 2: it has no say in `right_2`, neither for nor against."""
+    head, short = small_head(), 7
+
+    class Shortened(Counting):
+        def lesson(self, step, count, share):
+            lesson = counting(count, step)
+            return lesson if step == 0 else replace(lesson, lengths=lesson.starts + short - 4)
+
+    alone, both = (teaching(head).figures(Shortened(), steps) for steps in (1, 2))
+    found = Shortened().lesson(1, 8, Share())
+    assert int(found.judged(1).sum()) == 8 * 2
+    assert int(found.judged(2).sum()) == 8
+    guesses = [[guess.logits.argmax(-1) for guess in head(Shortened().lesson(s, 8, Share()))] for s in (0, 1)]
+    for offset in (1, 2):
+        right = count = 0
+        for step in (0, 1):
+            lesson = Shortened().lesson(step, 8, Share())
+            said = torch.tensor(IDS)[guesses[step][offset - 1]]
+            for row in range(8):
+                for place in range(3, int(lesson.lengths[row]) - 1 - offset):
+                    count += 1
+                    right += int(said[row, place] == lesson.tokens[row, place + offset + 1])
+        assert both[f"right_{offset}"] == pytest.approx(right / count)
+    assert alone.keys() == both.keys()
+
+
+def test_a_figure_that_no_place_speaks_of_is_left_out():
+    class Short(Counting):
+        tokens = 6
+
+        def lesson(self, step, count, share):
+            lesson = counting(count, step)
+            return replace(lesson, lengths=torch.full_like(lesson.lengths, self.tokens))
+
+    class Nothing(Short):
+        tokens = 4
+
+    assert teaching(small_head()).figures(Short(), 2).keys() == {"right_1", "tau"}
+    assert teaching(small_head()).figures(Nothing(), 2) == {}
+
+
 def test_noise_moves_features_but_not_what_they_are_judged_by():
     lesson = counting(2)
-    loud = noisy(lesson, 0.5, step=3, seed=0)
-    assert torch.equal(loud.hidden[4], noisy(lesson, 0.5, step=3, seed=0).hidden[4])
-    assert not torch.equal(loud.hidden[4], noisy(lesson, 0.5, step=4, seed=0).hidden[4])
+    loud = noisy(lesson, 0.5, seed=0, step=3)
+    assert torch.equal(loud.hidden[4], noisy(lesson, 0.5, seed=0, step=3).hidden[4])
+    assert not torch.equal(loud.hidden[4], noisy(lesson, 0.5, seed=0, step=4).hidden[4])
+    assert not torch.equal(loud.hidden[4], noisy(lesson, 0.5, seed=1, step=3).hidden[4])
     moved = (loud.hidden[4] - lesson.hidden[4]).abs()
-    assert 0 < moved.max() <= 0.5 * lesson.hidden[4].std()
+    for row in (0, 1):
+        size = lesson.hidden[4][row, :11].std()
+        assert 0.4 * size < moved[row].max() <= 0.5 * size
+    assert not moved[:, 11].any()  # no features are there
     assert noisy(lesson, 0.0, 0, 0) is lesson
+    assert not torch.equal(loud.hidden[4] - lesson.hidden[4], loud.hidden[3] - lesson.hidden[3])
 
 
-def test_shares_of_a_step_come_to_the_loss_of_the_whole():
+def test_an_answer_sounds_the_same_in_every_share_and_beside_every_neighbour():
+    lesson = counting(4)
+    whole = noisy(lesson, 0.5, seed=0, step=3).hidden[4]
+    hidden = {layer: value[2:, :8] for layer, value in lesson.hidden.items()}
+    short = replace(
+        lesson, tokens=lesson.tokens[2:, :8], hidden=hidden, starts=lesson.starts[2:], lengths=torch.tensor([8, 8])
+    )  # fmt: skip
+    padded = {layer: torch.nn.functional.pad(value, (0, 0, 0, 5)) for layer, value in hidden.items()}
+    some = noisy(short, 0.5, seed=0, step=3, first=2).hidden[4]
+    assert torch.equal(some, noisy(replace(short, hidden=padded), 0.5, 0, 3, 2).hidden[4][:, :8])
+    part = {layer: value[2:] for layer, value in lesson.hidden.items()}
+    second = replace(lesson, tokens=lesson.tokens[2:], hidden=part, lengths=lesson.lengths[2:])
+    assert torch.equal(noisy(second, 0.5, seed=0, step=3, first=2).hidden[4], whole[2:])
+    assert not torch.equal(noisy(second, 0.5, seed=0, step=3).hidden[4], whole[2:])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_shares_of_a_step_come_to_the_loss_of_the_whole(noise):
     head = small_head()
-    loss_of = teaching(head).loss_of(Counting())
+    loss_of = teaching(head, noise=noise).loss_of(Counting())
     whole = loss_of(5, Share())[0].detach()
     parts = [loss_of(5, Share(i, 2)) for i in range(2)]
     places = [figures["places"] for _, figures in parts]

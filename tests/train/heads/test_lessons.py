@@ -1,18 +1,42 @@
 """Which answers a step learns from."""
 
-from crossdraft.train.heads.lessons import _order
+from pathlib import Path
+
+from crossdraft.train.capture.store import Store
+from crossdraft.train.heads.lessons import Stored, _order
+from crossdraft.train.share import Share
+from tests.train.capture.test_store import record, write
+
+ALIKE = (0,) * 64  # clips of one size
 
 
 def test_an_epoch_shows_every_answer_once_in_batches_of_like_length():
     lengths = tuple((7 * i) % 40 for i in range(64))
-    batches = _order(0, 0, 4, lengths)
+    batches = _order(0, 0, 4, lengths, ALIKE)
     assert sorted(index for batch in batches for index in batch) == list(range(64))
     spread = [max(lengths[i] for i in batch) - min(lengths[i] for i in batch) for batch in batches]
     assert max(spread) <= 6  # of 40: sixteen batches are sorted together
-    assert batches != _order(0, 1, 4, lengths)
-    assert batches == _order(0, 0, 4, lengths)
+    assert batches != _order(0, 1, 4, lengths, ALIKE)
+    assert batches == _order(0, 0, 4, lengths, ALIKE)
 
 
 def test_what_does_not_fill_a_batch_waits_for_another_epoch():
-    assert all(len(batch) == 4 for batch in _order(0, 0, 4, (1,) * 10))
-    assert [len(batch) for batch in _order(0, 0, 4, (1,) * 3)] == [3]  # unless there is nothing else
+    assert all(len(batch) == 4 for batch in _order(0, 0, 4, (1,) * 10, (0,) * 10))
+    few = _order(0, 0, 4, (1,) * 3, (0,) * 3)  # unless there is nothing else
+    assert [len(batch) for batch in few] == [3]
+
+
+def test_a_batch_is_about_clips_of_one_size():
+    lengths, sizes = tuple((7 * i) % 40 for i in range(64)), tuple(i % 3 for i in range(64))
+    batches = _order(0, 0, 4, lengths, sizes)
+    assert all(len({sizes[index] for index in batch}) == 1 and len(batch) == 4 for batch in batches)
+    assert len({index for batch in batches for index in batch}) == 4 * len(batches) == 60  # of 22, 21 and 21
+    assert len(batches) == len(_order(0, 1, 4, lengths, sizes))
+
+
+def test_a_list_of_clips_of_several_sizes_teaches_a_head_that_sees(tmp_path: Path):
+    write(tmp_path, [record(size, (2, 3), (2, 2), (4, 3)) for size in (3, 4, 3, 4)])
+    stored = Stored(Store.open(tmp_path), (1,), (0,))
+    seen = [stored.lesson(step, 2, Share()).visual[0].shape[:2] for step in range(6)]
+    assert sorted(seen) == [(2, 3)] * 3 + [(2, 4)] * 3
+    assert sorted(index for step in range(6) for index in stored.indices(step, 2)) == list(range(12))

@@ -42,6 +42,7 @@ class BlockDrafter(CoupledDrafter[Context]):
         self, head: DFlash, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()
     ) -> None:
         super().__init__(head, within(grow, head.config.steps), ends, banned)
+        self.ahead = 1 + head.config.steps  # the whole block is asked at once
 
     def listen(self, state: Listening[Context], verdict: Committed) -> None:
         count = len(verdict.tokens)

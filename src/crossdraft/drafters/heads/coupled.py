@@ -1,7 +1,7 @@
 """A drafter around a head: listens to the target's features, and drafts a tree of what the head says.
 
 Subclasses say how an answer is listened to and how the head goes on behind a node; the life of a request, the growth of
-trees, warping, and the head's short vocabulary are here.
+trees, warping, and the head's short vocabulary are here. Where its table of positions ends, a head falls silent.
 
 A plain greedy draft is grown over the head's own vocabulary, of a few hundred words; only the finished tree is
 translated. Sampled drafts, and those under a penalty or bias, need distributions over the target's vocabulary.
@@ -22,6 +22,7 @@ from crossdraft.engine.sampling import Sampling, warp_tree
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.base import Head
+from crossdraft.models.heads.parts import DecoderConfig
 
 Grow = Callable[[Expand, Choose, Budget], Grown]
 Mind = TypeVar("Mind")
@@ -40,12 +41,16 @@ class Voice(Protocol):
 
 @dataclass(eq=False)
 class Listening(Generic[Mind]):
-    """One answer: what was written, and what the head makes of it; `None` until the target has spoken."""
+    """One answer: what was written, and what the head makes of it; `None` until the target has spoken.
+
+    `places` is how many positions the text takes in the head, at most.
+    """
 
     sampling: Sampling
     room: int  # most tokens of the answer
     generator: torch.Generator
     written: list[int] = field(default_factory=list)  # prompt and answer
+    places: int = 0
     mind: Mind | None = None
 
 
@@ -56,21 +61,25 @@ class CoupledDrafter(Generic[Mind]):
         head: the network, in eval mode on the target's device.
         grow: how trees grow: a builder of `drafters.trees`, with its settings bound by `functools.partial`.
         ends: ids that end an answer.
-        banned: ids that must never be drafted.
+        banned: ids that must never be drafted: a head that can say some, as imported ones can, has them masked.
 
     Raises:
-        CrossdraftError: the head drafts a banned id.
+        CrossdraftError: the head drafts nothing but banned ids.
     """
+
+    ahead = 0  # positions behind the text that a draft takes, however small it is
 
     def __init__(self, head: Head, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()) -> None:
         self.head = head.eval()
         self.grow = grow
         self.ids = list(head.config.draft_ids)
-        barred = sorted(set(banned) & set(self.ids))
-        if barred:
+        barred = [place for place, token in enumerate(self.ids) if token in set(banned)]
+        if len(barred) == len(self.ids):
             raise CrossdraftError(
-                f"The head drafts id {barred[0]}, which the target must not see as text; train it with other draft_ids."
+                "The head drafts only ids that the target must not see as text; train it with other draft_ids."
             )
+        self.barred = torch.tensor(barred, device=head.draft_ids.device) if barred else None
+        self.longest = head.config.max_positions if isinstance(head.config, DecoderConfig) else None
         self.ends = frozenset(ends)
         self.end_places = frozenset(place for place, token in enumerate(self.ids) if token in self.ends)
         self.needs = Needs(hidden_layers=head.reads, visual_layers=head.visual_reads)
@@ -103,8 +112,15 @@ class CoupledDrafter(Generic[Mind]):
         for state, verdict in zip(states, verdicts, strict=True):
             if verdict.prompt is not None:
                 state.written += (*verdict.prompt.visual_tokens, *verdict.prompt.tokens)
+                state.places = len(verdict.prompt.tokens)
+                if self.head.visual_reads:  # these stand in front of the text
+                    state.places += 1 + len(verdict.prompt.visual_tokens)
             state.written += verdict.tokens
-            self.listen(state, verdict)
+            state.places += len(verdict.tokens)
+            if self._knows(state.places):
+                self.listen(state, verdict)
+            else:
+                state.mind = None
 
     @torch.inference_mode()
     def fork(self, states: Sequence[Listening[Mind]]) -> list[Listening[Mind]]:
@@ -119,14 +135,28 @@ class CoupledDrafter(Generic[Mind]):
     # -- trees -----------------------------------------------------------------------------------------------------
 
     def _propose(self, state: Listening[Mind], budget: Budget) -> Draft:
-        if state.mind is None or not budget.nodes:
+        most = state.places + max(budget.nodes, self.ahead)
+        if state.mind is None or not budget.nodes or not self._knows(most):
             return Draft(DraftTree.empty())
-        voice, sampling = self.voice(state.mind), state.sampling
+        voice, sampling = self._decent(self.voice(state.mind)), state.sampling
         if sampling.plain:
             return self._greedy(voice, budget)
         expand = self._wide(voice, state)
         grown = self.grow(expand, Likeliest() if sampling.greedy else Drawn(state.generator), budget)
         return Draft(grown.tree, grown.reach if sampling.greedy else ())
+
+    def _knows(self, places: int) -> bool:
+        """Whether the head can tell so many positions apart."""
+        return self.longest is None or places <= self.longest
+
+    def _decent(self, voice: Voice) -> Voice:
+        """The voice without banned words: silenced before any softmax, so that what is drawn from stays a law."""
+        barred = self.barred
+        if barred is None:
+            return voice
+        return lambda nodes, tokens, parents: voice(nodes, tokens, parents).index_fill(
+            -1, barred, float("-inf")
+        )
 
     def _greedy(self, voice: Voice, budget: Budget) -> Draft:
         """A draft over the head's own vocabulary, translated when it is finished."""

@@ -47,8 +47,9 @@ class Origin:
 class Attended:
     """One answer: the head's own state, and what will be learned from it.
 
-    `tokens` and `hidden` are as in `Told`, features still in pieces; of a copy, or a request that asked not to be
-    learned from, `teaches` is false and they stay empty. `start` is 0 until the target has spoken.
+    `tokens` and `hidden` are as in `Told`, features still in pieces; of a copy, a request that asked not to be learned
+    from, or one whose words are drawn or penalised, `teaches` is false and they stay empty.
+    `start` is 0 until the target has spoken.
     """
 
     inner: Listening[Any]
@@ -60,6 +61,8 @@ class Attended:
 
 class LearningDrafter:
     """See the module's text. Answers of all namespaces teach the same weights; those of no namespace teach nothing.
+
+    Nor do sampled ones, and those under a penalty or bias: their words are not what the target finds likeliest.
 
     Args:
         drafter: around the head, whose layers must not be packed.
@@ -144,7 +147,7 @@ class LearningDrafter:
 
     def begin(self, requests: Sequence[Request]) -> list[Attended]:
         inner = self.drafter.begin(requests)
-        teaches = [request.namespace is not None for request in requests]
+        teaches = [request.namespace is not None and request.sampling.plain for request in requests]
         return [Attended(state, teach) for state, teach in zip(inner, teaches, strict=True)]
 
     def propose(self, states: Sequence[Attended], budgets: Sequence[Budget]) -> list[Draft]:

@@ -190,6 +190,9 @@ class Anchored:
 def spread(depth: int, count: int = SPREAD) -> tuple[int, ...]:
     """Hidden states from the first layer's output to what enters the last layer, evenly; fewer in a shallow target.
 
+    Not quite the authors' choice: of 36 layers theirs are the outputs of 1, 9, 17, 25 and 33 counted from 0, which are
+    hidden states 2, 10, 18, 26 and 34; these are 1, 10, 18, 26 and 35. For theirs give them as `read_layers`.
+
     >>> spread(7)
     (1, 2, 4, 5, 6)
     """

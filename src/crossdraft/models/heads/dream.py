@@ -3,6 +3,8 @@
 The first layer's output is trained to be the target's feature in that middle layer, the second's to be its last. Which
 layer is in the middle is chosen by the entropy of the target's attention: `entropy.choose_layer`. The authors choose
 one for every token, with the target's attention at hand in training; here it is one for all, so that drafting knows it.
+Theirs reads visual tokens too, those that the target's attention does not prune; ours reads the text alone, whose
+features have seen the clip.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,12 +12,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.autoregressive import Autoregressive
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.lesson import Guess, Lesson
+from crossdraft.models.heads.losses import smooth_l1
 from crossdraft.models.heads.parts import (
     Attend,
     Attention,
@@ -117,13 +119,19 @@ class Dream(Autoregressive):
         return MiddleGuess(offset, self.say(outputs), final, middle=middle)
 
     def extra_losses(self, lesson: Lesson, guesses: Sequence[Guess]) -> dict[str, Tensor]:
-        """`middle`: SmoothL1 between the first layer's outputs and the target's middle features, a mean over places."""
+        """`middle`: SmoothL1 between the first layer's outputs and the target's middle features.
+
+        Every offset's is a sum over its places, divided by the number N of the first one's, as in `objective.score`:
+        so it is 0 where answers are too short to be judged, and shares of a batch, weighted by their N, add up to it.
+        What comes of it is their mean.
+        """
         target, losses = lesson.hidden[self.config.middle_layer], []
+        count = max(int(lesson.judged(min(guess.offset for guess in guesses)).sum()), 1)
         for guess in guesses:
             if isinstance(guess, MiddleGuess) and guess.middle is not None:
                 places = lesson.judged(guess.offset)
                 told = target.roll(
                     -guess.offset, 1
                 )  # `judged` leaves out what comes round from the row's front
-                losses.append(F.smooth_l1_loss(guess.middle[places], told[places].to(guess.middle.dtype)))
+                losses.append(smooth_l1(guess.middle[places], told[places]).sum() / count)
         return {"middle": torch.stack(losses).mean()}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from safetensors import SafetensorError
@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
 from crossdraft.models.heads.registry import NETWORKS
+from crossdraft.models.heads.settings import fits, told
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -79,8 +80,8 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
     """A network's configuration from plain values; `where` they stood begins the complaint.
 
     Raises:
-        CrossdraftError: the network or a key is unknown (the nearest is named), a key is missing, or a value makes no
-            sense.
+        CrossdraftError: the network or a key is unknown (the nearest is named), a key is missing, or a value is of
+            another kind or makes no sense.
     """
     if network not in NETWORKS:
         near = get_close_matches(network, NETWORKS, n=1, cutoff=0.4)
@@ -96,6 +97,12 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
     plain: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
     }
+    kinds = get_type_hints(kind)
+    for key, value in plain.items():
+        if not fits(value, kinds[key]):
+            raise CrossdraftError(
+                f"{where}: the setting '{key}' of the network '{network}' must be {told(kinds[key])}, not {value!r}."
+            )
     try:
         return kind(**plain)
     except TypeError as error:

@@ -85,30 +85,40 @@ def score(
     return total, {PLACES: float(places)} | parts | accepted(ordered, lesson, labels)
 
 
-@torch.no_grad()
 def accepted(guesses: Sequence[Guess], lesson: Lesson, labels: Tensor) -> dict[str, float]:
     """`right_k` of every guess and `tau` of their chain, given in order of their offsets; see `score`."""
-    figures: dict[str, float] = {}
+    return {name: total / count for name, (total, count) in counted(guesses, lesson, labels).items()}
+
+
+@torch.no_grad()
+def counted(guesses: Sequence[Guess], lesson: Lesson, labels: Tensor) -> dict[str, tuple[int, int]]:
+    """`accepted`, each figure as (what was counted, over how many places): so those of several lessons add up.
+
+    Places are fewer the further on a guess looks; a figure without any is left out.
+    """
+    tallies: dict[str, tuple[int, int]] = {}
     chains = _judged(lesson, guesses[0])
-    places, row, length = int(chains.sum()), chains, 0
+    rounds, row, length = int(chains.sum()), chains, 0
     for guess in guesses:
         judged = _judged(lesson, guess)
         said = labels.roll(-guess.offset, 1)  # `judged` leaves out what comes round from the row's front
         right = judged & (guess.logits.argmax(-1) == said)
-        count = int(judged.sum())
-        if count:
-            figures[f"right_{guess.offset}"] = int(right.sum()) / count
+        tallies[f"right_{guess.offset}"] = int(right.sum()), int(judged.sum())
         row = row & right
         length += int(row.sum())
-    return figures | ({"tau": 1 + length / places} if places else {})
+    tallies["tau"] = rounds + length, rounds
+    return {name: tally for name, tally in tallies.items() if tally[1]}
 
 
 @torch.no_grad()
 def teacher(lesson: Lesson, head: Tensor, layer: int, lookup: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """What the target says at every place of a lesson: logits [B, T, D] and labels [B, T], as `score` wants them.
 
-    The answers are the target's own greedy ones: its argmax at place t is token t + 1, and no product with the whole
-    vocabulary is needed to know it. Labels before the answer are the prompt's tokens, which nobody judges.
+    Captured answers are the target's own greedy ones: its argmax at place t is token t + 1, and no product with the
+    whole vocabulary is needed to know it. While serving, a head also learns from answers that were sampled: there the
+    label is the word that the target drew, which need not be its argmax, and `right_k` and `tau` count how often a head
+    guesses what was drawn; the logits are the target's law in both cases. Labels before the answer are the prompt's
+    tokens, which nobody judges.
 
     Args:
         head: [D, H] the target's output rows of the draft vocabulary.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.base import HeadConfig
 
 
@@ -24,6 +25,9 @@ class DecoderConfig(HeadConfig):
         rope_theta, max_positions: of its rotary positions.
         eps: of its norms.
         steps: tokens that are drafted in a row while training.
+
+    Raises:
+        CrossdraftError: a size or count below 1, heads that do not share keys evenly, or an odd head_dim.
     """
 
     heads: int
@@ -34,6 +38,20 @@ class DecoderConfig(HeadConfig):
     max_positions: int = 2048
     eps: float = 1e-6
     steps: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("heads", "kv_heads", "head_dim", "intermediate_size", "max_positions", "steps"):
+            if getattr(self, name) < 1:
+                raise CrossdraftError(f"A head's {name} must be 1 or more, not {getattr(self, name)}.")
+        if self.heads % self.kv_heads:
+            raise CrossdraftError(
+                f"A head's heads={self.heads} must be a multiple of its kv_heads={self.kv_heads}, which they share."
+            )
+        if self.head_dim % 2:
+            raise CrossdraftError(
+                f"A head's head_dim must be even, for rotary positions turn pairs; {self.head_dim} is odd."
+            )
 
 
 Rows = tuple[Tensor, Tensor]  # keys and values
@@ -216,12 +234,12 @@ class Unrolled:
     def __init__(self, rotary: Rotary, front: Front | None = None) -> None:
         self.rotary = rotary
         self.front = front
-        self.step = self.skip = 0
+        self.step = 0
         self._seen: dict[int, list[tuple[Tensor, Tensor]]] = {}  # layer -> keys and values, step by step
 
-    def at(self, step: int, skip: int = 0) -> "Unrolled":
-        """The same, for that step; its rows begin at place `skip` of the text, where the first drafts do."""
-        self.step, self.skip = step, skip
+    def at(self, step: int) -> "Unrolled":
+        """The same, for that step."""
+        self.step = step
         return self
 
     def __call__(
@@ -229,7 +247,7 @@ class Unrolled:
     ) -> Tensor:
         seen = self._seen.setdefault(layer, [])
         width, front = query.shape[2], self.front
-        start = self.step + self.skip + (0 if front is None else front.start)
+        start = self.step + (0 if front is None else front.start)
         places = torch.arange(start, start + width, device=query.device)
         groups = query.shape[1] // key.shape[1]
         query, key = self.rotary(query, places), self.rotary(key, places)
@@ -243,7 +261,7 @@ class Unrolled:
             seen = [*seen, (turned, alone[1].repeat_interleave(groups, 1))]
         if len(seen) == 1 and front is None:
             return F.scaled_dot_product_attention(query, seen[0][0], seen[0][1], is_causal=True)
-        bias = _bias(front, width, self.skip, query)
+        bias = _bias(front, width, query)
         if len(seen) == 1:
             return F.scaled_dot_product_attention(query, *seen[0], attn_mask=bias)
         return _mixed(query * query.shape[-1] ** -0.5, seen, bias)
@@ -254,15 +272,15 @@ class Unrolled:
             places = torch.arange(fresh[0].shape[2], device=query.device)
             rows = self.rotary(fresh[0], places), fresh[1]
             self._seen[layer] = [(rows[0].repeat_interleave(groups, 1), rows[1].repeat_interleave(groups, 1))]
-        start, width = self.step + self.skip, query.shape[2]
-        places = torch.arange(start, start + width, device=query.device)
-        bias = _bias(None, width, self.skip, query)
+        width = query.shape[2]
+        places = torch.arange(self.step, self.step + width, device=query.device)
+        bias = _bias(None, width, query)
         return F.scaled_dot_product_attention(self.rotary(query, places), *self._seen[layer][0], bias)
 
 
-def _bias(front: Front | None, width: int, skip: int, like: Tensor) -> Tensor:
-    """[1 or B, 1, n, P + skip + n] to be added to scores: all of the front as it counts, the text up to each place."""
-    text = like.new_full((1, 1, width, skip + width), float("-inf")).triu_(1 + skip)
+def _bias(front: Front | None, width: int, like: Tensor) -> Tensor:
+    """[1 or B, 1, n, P + n] to be added to scores: all of the front as it counts, the text up to each place."""
+    text = like.new_full((1, 1, width, width), float("-inf")).triu_(1)
     if front is None:
         return text
     weights = like.new_zeros(1, len(front)) if front.weights is None else front.weights.to(like.dtype)

@@ -56,8 +56,8 @@ class Checked:
     def sentence(self) -> str:
         """For people."""
         return (
-            f"{self.answers} answers read again, {self.places} tokens: {self.differing} differ, {self.near_ties} are "
-            f"near-ties; features are {self.error:.2g} off at most (rounding explains {self.tolerance:g})."
+            f"{self.answers} answers, drawn at random, were read again, {self.places} tokens: {self.differing} differ, "
+            f"{self.near_ties} are near-ties; features are {self.error:.2g} off at most (rounding explains {self.tolerance:g})."
         )
 
 

@@ -28,6 +28,8 @@ class Estimate:
 
     def sentence(self) -> str:
         """For people."""
+        if self.done == self.clips:
+            return f"{self.folder} holds all {self.clips} clips."
         before = f", {self.done} of {self.clips} clips are there" if self.done else ""
         return f"{self.folder} will take about {size(self.needed)} more{before}; {size(self.free)} are free."
 

@@ -47,7 +47,7 @@ def lesson_of(answers: Sequence[Excerpt], layers: Sequence[int], visual_layers: 
         if len({len(piece) for piece in pieces}) > 1:
             raise CrossdraftError(
                 "The clips of this lesson have different numbers of visual tokens, which do not lie side by side; "
-                "take answers about one clip at a time."
+                "ask for answers about clips with equally many."
             )
         visual_ids = torch.stack(pieces)
     return Lesson(

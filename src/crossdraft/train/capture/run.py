@@ -51,6 +51,8 @@ class Report:
 
     def sentence(self) -> str:
         """For people."""
+        if not self.clips:
+            return "Everything was there already."
         rate = self.answers / self.seconds if self.seconds else 0.0
         return (
             f"{self.answers} answers about {self.clips} clips, {self.tokens} tokens in {self.seconds:.1f} s: "

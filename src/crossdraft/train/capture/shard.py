@@ -86,13 +86,17 @@ class Shard:
 
     def piece(self, answer: int, layer: int | None = None) -> Tensor:
         """What stands in front of an answer: ids [N], or features [N, H] of a layer."""
-        owner = self._piece_of[answer]
-        first, last = self._piece_at[owner : owner + 2]
+        first, last = self._piece_span(answer)
         return (
             self.rows("piece.ids", first, last).long()
             if layer is None
             else self.rows(f"piece.{layer}", first, last)
         )
+
+    def piece_length(self, answer: int) -> int:
+        """N of `piece`."""
+        first, last = self._piece_span(answer)
+        return last - first
 
     def rows(self, name: str, first: int, last: int) -> Tensor:
         """Rows of a tensor; nothing else of it is read."""
@@ -100,6 +104,10 @@ class Shard:
 
     def _token_span(self, answer: int) -> tuple[int, int]:
         return self._tokens_at[answer], self._tokens_at[answer + 1]
+
+    def _piece_span(self, answer: int) -> tuple[int, int]:
+        owner = self._piece_of[answer]
+        return self._piece_at[owner], self._piece_at[owner + 1]
 
     @cached_property
     def _tokens_at(self) -> list[int]:

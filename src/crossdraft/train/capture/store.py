@@ -109,6 +109,11 @@ class Store:
             shard, answer = self._at(index)
             yield shard.tokens(answer)[shard.start(answer) :]
 
+    def piece_lengths(self) -> tuple[int, ...]:
+        """Length of the first piece, visual tokens and all, in front of each answer: nothing of it is read."""
+        found = (self._at(index) for index in range(len(self)))
+        return tuple(shard.piece_length(answer) for shard, answer in found)
+
     def _at(self, index: int) -> tuple[Shard, int]:
         """The shard of an answer, and its number there."""
         if not 0 <= index < len(self):

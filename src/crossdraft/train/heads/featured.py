@@ -2,14 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
-from crossdraft.drafters.heads.registry import HEADS, TREES, HeadMethod
-from crossdraft.drafters.heads.static import ACCEPTANCE, LARGEST
-from crossdraft.drafters.trees import fill, greedy_shape
+from crossdraft.drafters.heads.static import ACCEPTANCE
 from crossdraft.engine.target import Target
-from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.base import Head, TargetTables
 from crossdraft.train.capture.online import Online
 from crossdraft.train.capture.scenery import SceneSource
@@ -18,7 +15,8 @@ from crossdraft.train.heads.asked import draft_ids_of, kept_back_requests
 from crossdraft.train.heads.course import CHECKED, Check, Given, Lectures, told
 from crossdraft.train.heads.learn import Teaching
 from crossdraft.train.heads.lessons import Asked, Lessons, Stored
-from crossdraft.train.heads.measure import Accepted, count_ranks, figures_of, measure, with_grow
+from crossdraft.train.heads.measure import figures_of
+from crossdraft.train.heads.worth import worth
 
 
 @dataclass(frozen=True)
@@ -69,27 +67,12 @@ class FeatureCourse:
         Raises:
             CrossdraftError: no drafter is registered for it.
         """
-        settings, network = self.given.recipe.measure, self.given.recipe.network
-        requests = kept_back_requests(self.given.kept_back, settings.pairs)
+        recipe = self.given.recipe
+        requests = kept_back_requests(self.given.kept_back, recipe.measure.pairs)
         if not requests:
             return {}
-        methods = {name: method for name, method in HEADS.items() if method.network == network}
-        if not methods:
-            raise CrossdraftError(f"No drafter serves the network '{network}'; register one.")
-        first, target = next(iter(methods.values())), self.host
-        drafter = first.drafter(head, TREES["chain"], sorted(target.eos))
-        counts = count_ranks(target, drafter, requests, settings)
+        found, counts = worth(self.host, head, recipe.network, requests, recipe.measure)
         counts.save(folder / ACCEPTANCE)
-        static = partial(fill, greedy_shape(counts.by_depth(), LARGEST))
-
-        def tau(method: HeadMethod, tree: str, nodes: int, temperature: float) -> Accepted:
-            grow = TREES.get(tree, static)
-            return measure(target, with_grow(drafter, grow), requests, nodes, temperature)
-
-        found = {"chain": tau(first, "chain", settings.chain, 0.0)}
-        for name, method in methods.items():
-            for temperature in (0.0, 1.0):
-                found[f"{name}, T={temperature:g}"] = tau(method, method.tree, settings.nodes, temperature)
         return figures_of(found)
 
     def _lessons(self, head: Head) -> Lessons:

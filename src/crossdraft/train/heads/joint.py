@@ -10,10 +10,12 @@ The target's attention gets low-rank additions (LoRA: Hu et al. 2022), the rest 
 
 whose first term keeps the target at its words. The paper trains the heads four times as fast as the target, and on
 their own first; so give heads that have learned already, and here it is the additions that are slowed down (`SLOW`).
+`train.heads.together` runs it.
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,31 +28,37 @@ from transformers import PreTrainedModel
 from crossdraft.engine.target import Prompt
 from crossdraft.errors import CrossdraftError
 from crossdraft.fingerprint import fingerprint
-from crossdraft.folders import atomic_folder
 from crossdraft.models.heads.base import Head, positions_of
 from crossdraft.models.heads.files import save_head
 from crossdraft.models.heads.lesson import Lesson
-from crossdraft.models.heads.objective import Objective, score, teacher
-from crossdraft.train.share import LossOf, Share
+from crossdraft.models.heads.objective import PLACES, Objective, score, teacher
+from crossdraft.train.share import LossOf, Part, Share, merged
 
 RANK, HEADS_WEIGHT, SLOW = 32, 0.2, 0.25
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj")
+# Of a checkpoint, what stays true of the new one (tokenizer, settings, licence), and what does not.
+WORDS = (".json", ".txt", ".model", ".jinja", "")
+OUTDATED = ("provenance.json", ".index.json")
 Asked = tuple[Prompt, Sequence[int]]
 """A prompt, and what the target answered before."""
 
 
 class LowRank(nn.Module):
-    """W + scale · B·A over a frozen W [out, in]; B is zero at first, so that nothing is added yet."""
+    """W + scale · B·A over a frozen W [out, in]; B is zero at first, so that nothing is added yet.
+
+    B and A are float32 at least: in bfloat16 a small step is lost in rounding.
+    """
 
     def __init__(self, weight: Tensor, rank: int, scale: float) -> None:
         super().__init__()
-        self.scale = scale
-        self.down = nn.Parameter(torch.randn(rank, weight.shape[1]).to(weight) * weight.shape[1] ** -0.5)
-        self.up = nn.Parameter(weight.new_zeros(weight.shape[0], rank))
+        self.scale, self.on = scale, True
+        wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+        self.down = nn.Parameter(torch.randn(rank, weight.shape[1]).to(wide) * weight.shape[1] ** -0.5)
+        self.up = nn.Parameter(wide.new_zeros(weight.shape[0], rank))
 
     def forward(self, weight: Tensor) -> Tensor:
         """[out, in] -> [out, in]."""
-        return weight + self.scale * self.up @ self.down
+        return weight + (self.scale * self.up @ self.down).to(weight.dtype) if self.on else weight
 
 
 class Joint(nn.Module):
@@ -81,20 +89,36 @@ class Joint(nn.Module):
         last = head.config.num_layers
         if head.reads != (last,) or head.visual_reads:
             raise CrossdraftError(
-                f"Only heads on the target's last feature learn jointly with it; {type(head).__name__} reads more."
+                "Only heads that read the target's last feature, and nothing else of it, learn jointly with it; "
+                f"{type(head).__name__} does not; take Medusa, Hydra or ReDrafter."
             )
         self.model, self.head, self.objective = model, head, objective
         self.visual_ids, self.heads_weight = visual_ids, heads_weight
         self.layers = adapt(model, rank)
+        self.learning = nn.ModuleDict({"head": head, "additions": nn.ModuleList(map(addition, self.layers))})
+        """What learns, and therefore what a checkpoint holds."""
+
+    @contextmanager
+    def before(self) -> Iterator[None]:
+        """For a while the target is the one that it was, to the bit."""
+        additions = [addition(layer) for layer in self.layers]
+        for one in additions:
+            one.on = False
+        try:
+            yield
+        finally:
+            for one in additions:
+                one.on = True
 
     def loss_of(self, asked: Callable[[int], Sequence[Asked]]) -> LossOf:
         """The loss of a step's share, as `train.loop.optimise` wants it; `asked` says what a step learns from."""
 
         def loss_of(step: int, share: Share) -> tuple[Tensor, dict[str, float]]:
-            parts = [self.loss(*pair) for pair in share.take(asked(step))]
-            names = parts[0][1]
-            figures = {name: sum(found.get(name, 0.0) for _, found in parts) / len(parts) for name in names}
-            return torch.stack([loss for loss, _ in parts]).mean(), figures
+            found = [self.loss(*pair) for pair in share.take(asked(step))]
+            parts = [Part(float(loss.detach()), figures[PLACES], figures) for loss, figures in found]
+            # An answer weighs as many places as it has: so shares add up to the whole, as with a head alone.
+            total = torch.stack([loss * figures[PLACES] for loss, figures in found]).sum()
+            return total / (sum(part.weight for part in parts) or 1.0), merged(parts)[1]
 
         return loss_of
 
@@ -139,7 +163,8 @@ class Joint(nn.Module):
         starts, lengths = (
             torch.tensor([count], device=ids.device) for count in (start - cut, len(ids) - cut)
         )
-        hidden: Mapping[int, Tensor] = {self.head.config.num_layers: features[:, cut:]}
+        features = features[:, cut:].to(next(self.head.parameters()).dtype)
+        hidden: Mapping[int, Tensor] = {self.head.config.num_layers: features}
         return Lesson(ids[None, cut:], hidden, starts, lengths)
 
 
@@ -165,17 +190,22 @@ def adapt(model: PreTrainedModel, rank: int = RANK) -> list[nn.Linear]:
     return layers
 
 
-def save_joint(out: Path, joint: Joint, network: str, source: Path) -> None:
-    """Write `out/target`, the merged checkpoint with the tokenizer and the like of `source`, and `out/head` for it."""
+def addition(layer: nn.Linear) -> LowRank:
+    """What `adapt` gave a layer."""
+    return cast("Any", layer).parametrizations.weight[0]
+
+
+def save_joint(folder: Path, joint: Joint, network: str, source: Path) -> None:
+    """Write `folder/target`, the merged checkpoint with the tokenizer and the like of `source`, and `folder/head`.
+
+    Of the source no weights are taken over, and no card: what that says of the old target is not true of this one.
+    """
     joint.merge()
-    with atomic_folder(out) as folder:
-        joint.model.save_pretrained(folder / "target")
-        for path in source.iterdir():
-            if (
-                path.is_file()
-                and path.suffix != ".safetensors"
-                and not (folder / "target" / path.name).exists()
-            ):
-                shutil.copy(path, folder / "target")
-        (folder / "head").mkdir()
-        save_head(folder / "head", joint.head, network, fingerprint(folder / "target"))
+    target, head = folder / "target", folder / "head"
+    joint.model.save_pretrained(target)
+    for path in source.iterdir():
+        stays = path.suffix in WORDS and not path.name.endswith(OUTDATED)
+        if path.is_file() and stays and not (target / path.name).exists():
+            shutil.copy(path, target)
+    head.mkdir()
+    save_head(head, joint.head, network, fingerprint(target))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from crossdraft.models.heads.base import Head, positions_of
 from crossdraft.models.heads.lesson import Lesson
-from crossdraft.models.heads.objective import PLACES, Objective, accepted, score, teacher
+from crossdraft.models.heads.objective import Objective, counted, score, teacher
 from crossdraft.train.heads.lessons import Lessons, noisy
 from crossdraft.train.heads.recipe import HeadRecipe
 from crossdraft.train.share import WHOLE, LossOf, Share
@@ -35,7 +35,8 @@ class Teaching:
         def loss_of(step: int, share: Share) -> tuple[Tensor, dict[str, float]]:
             lesson = lessons.lesson(step, self.recipe.optim.clips, share).to(self.rows.device)
             logits, labels = self._teacher(lesson)
-            heard = noisy(lesson, self.recipe.noise, step * share.of + share.index, self.recipe.seed)
+            first = share.take(range(self.recipe.optim.clips))[0]
+            heard = noisy(lesson, self.recipe.noise, self.recipe.seed, step, first)
             guesses = self.head(heard)
             loss, figures = score(objective, guesses, lesson, logits, labels, self.head.last(lesson.hidden))
             for name, value in self.head.extra_losses(lesson, guesses).items() if extra else ():
@@ -47,18 +48,19 @@ class Teaching:
 
     @torch.inference_mode()
     def figures(self, lessons: Lessons, steps: int) -> dict[str, float]:
-        """τ of chains and the share right at each offset, teacher-forced, over `steps` batches."""
-        totals: dict[str, float] = {}
-        weight = 0.0
+        """τ of chains and the share right at each offset, teacher-forced, over all places of `steps` batches.
+
+        What no place was judged at is left out.
+        """
+        totals: dict[str, tuple[int, int]] = {}
         for step in range(steps):
             lesson = lessons.lesson(step, self.recipe.optim.clips, WHOLE).to(self.rows.device)
             _, labels = self._teacher(lesson)
             guesses = sorted(self.head(lesson), key=lambda guess: guess.offset)
-            places = float(lesson.judged(guesses[0].offset).sum())
-            for name, value in accepted(guesses, lesson, labels).items():
-                totals[name] = totals.get(name, 0.0) + places * value
-            weight += places
-        return {name: value / weight for name, value in totals.items() if name != PLACES}
+            for name, (right, count) in counted(guesses, lesson, labels).items():
+                known = totals.get(name, (0, 0))
+                totals[name] = known[0] + right, known[1] + count
+        return {name: right / count for name, (right, count) in totals.items()}
 
     def _teacher(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
         config = self.head.config

@@ -31,6 +31,8 @@ class Lessons(Protocol):
 class Stored:
     """Lessons from a capture, in an order that each epoch draws anew from the seed.
 
+    Where visual features are wanted, which must lie side by side, a batch is about clips with equally many of them.
+
     Args:
         store: the capture.
         layers, visual_layers: features that are wanted.
@@ -43,6 +45,7 @@ class Stored:
         self.store, self.seed = store, seed
         self.layers, self.visual_layers = tuple(layers), tuple(visual_layers)
         self._lengths = tuple(len(tokens) for tokens in store.tokens())
+        self._sizes = store.piece_lengths() if self.visual_layers else (0,) * len(self._lengths)
 
     def lesson(self, step: int, count: int, share: Share) -> Lesson:
         return self.store.lesson(share.take(self.indices(step, count)), self.layers, self.visual_layers)
@@ -52,9 +55,9 @@ class Stored:
 
     def indices(self, step: int, count: int) -> list[int]:
         """Numbers of a step's answers."""
-        batches = max(1, len(self._lengths) // count)
+        batches = len(_order(self.seed, 0, count, self._lengths, self._sizes))
         epoch, place = divmod(step, batches)
-        return _order(self.seed, epoch, count, self._lengths)[place]
+        return _order(self.seed, epoch, count, self._lengths, self._sizes)[place]
 
 
 class Asked:
@@ -75,26 +78,38 @@ class Asked:
         return f"answers {step * count} to {step * count + count - 1} of the walk round its clips"
 
 
-@lru_cache(maxsize=2)
-def _order(seed: int, epoch: int, count: int, lengths: tuple[int, ...]) -> list[list[int]]:
-    """The batches of an epoch: answers of like length side by side, otherwise drawn."""
+@lru_cache(maxsize=4)
+def _order(
+    seed: int, epoch: int, count: int, lengths: tuple[int, ...], sizes: tuple[int, ...]
+) -> list[list[int]]:
+    """The batches of an epoch: answers of one size of clip, of like length side by side, otherwise drawn."""
     rng = np.random.default_rng([seed, epoch])
-    drawn = rng.permutation(len(lengths))
+    drawn = rng.permutation(len(lengths)).tolist()
     batches: list[list[int]] = []
-    for start in range(0, len(drawn), count * POOL):
-        pool = sorted(drawn[start : start + count * POOL].tolist(), key=lengths.__getitem__)
-        batches += [pool[i : i + count] for i in range(0, len(pool), count)]
+    for size in dict.fromkeys(sizes):
+        alike = [index for index in drawn if sizes[index] == size]
+        for start in range(0, len(alike), count * POOL):
+            pool = sorted(alike[start : start + count * POOL], key=lengths.__getitem__)
+            batches += [pool[i : i + count] for i in range(0, len(pool), count)]
     whole = [batch for batch in batches if len(batch) == count] or batches
     return [whole[i] for i in rng.permutation(len(whole))]
 
 
-def noisy(lesson: Lesson, noise: float, step: int, seed: int) -> Lesson:
-    """The lesson with uniform noise on its features, in units of each layer's standard deviation (EAGLE-1)."""
+def noisy(lesson: Lesson, noise: float, seed: int, step: int, first: int = 0) -> Lesson:
+    """The lesson with uniform noise on its features, in units of each layer's standard deviation (EAGLE-1).
+
+    Every answer has chance and deviation of its own, so that it sounds the same in whatever share of the step it comes.
+
+    Args:
+        first: place of the lesson's first answer among those of the step.
+    """
     if not noise:
         return lesson
-    generator = torch.Generator().manual_seed(hash((seed, step)) % 2**62)
-    hidden = {}
-    for layer, features in lesson.hidden.items():
-        drawn = torch.rand(features.shape, generator=generator).to(features.device) * 2 - 1
-        hidden[layer] = features + drawn * noise * features.std()
+    hidden = {layer: features.clone() for layer, features in lesson.hidden.items()}
+    for row, length in enumerate(lesson.lengths.tolist()):
+        generator = torch.Generator().manual_seed(hash((seed, step, first + row)) % 2**62)
+        for layer in sorted(hidden):
+            told = hidden[layer][row, : length - 1]  # behind it there are no features
+            drawn = torch.rand(told.shape, generator=generator).to(told.device) * 2 - 1
+            told += drawn * noise * told.std()
     return replace(lesson, hidden=hidden)

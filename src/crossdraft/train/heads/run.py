@@ -5,7 +5,7 @@ OUT/head/                          config.json, model.safetensors, provenance.js
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,18 @@ from crossdraft.engine.target import Target
 from crossdraft.folders import atomic_folder
 from crossdraft.models.heads.base import Head, HeadConfig
 from crossdraft.models.heads.files import config_of, make, save_head
+from crossdraft.models.heads.parts import DecoderConfig
+from crossdraft.models.heads.registry import NETWORKS
 from crossdraft.train.console import say
 from crossdraft.train.heads.card import card
-from crossdraft.train.heads.course import Check, Course
+from crossdraft.train.heads.course import Check, Course, Lectures
 from crossdraft.train.heads.recipe import HeadRecipe
-from crossdraft.train.loop import optimise
+from crossdraft.train.loop import load_weights, optimise
 from crossdraft.train.provenance import sha256, write_provenance
 from crossdraft.train.ranks import ALONE, Ranks
 from crossdraft.train.stage import Stage
+
+HOW_NOT_WHAT = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`
 
 
 @dataclass(frozen=True)
@@ -57,16 +61,19 @@ def train_head(run: HeadRun, ranks: Ranks = ALONE) -> dict[str, Any]:
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     config = head_config(recipe, course.host, course.draft_ids)
-    head = make(recipe.network, config, course.tables()).to(course.host.device)
-    lectures = course.lectures(head)
+    stage = Stage(run.out, "train", recipe.optim, identity(run, config))
+    head, lectures = _beginning(run, config)
     figures: dict[str, Any] = optimise(
-        Stage(run.out, "train", recipe.optim),
+        stage,
         head,
         lectures.loss_of,
         check=_in_earnest(head, lectures.check),
         describe=lectures.describe,
         ranks=ranks,
     )
+    if ranks.count > 1 and recipe.optim.parallel == "fsdp":
+        head, lectures = _beginning(run, config)  # a whole one: each rank kept its part of that which learned
+        load_weights(stage, head)
     figures["parameters"] = sum(value.numel() for value in head.stored().values())
     if ranks.first:
         save(run, head.eval(), figures, lectures.check)
@@ -74,21 +81,47 @@ def train_head(run: HeadRun, ranks: Ranks = ALONE) -> dict[str, Any]:
     return figures
 
 
+def identity(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
+    """What decides the weights: a checkpoint of anything else is another training's.
+
+    How often one looks, who shares the work and in how many passes are not in it: they may change between two sittings.
+    """
+    recipe = run.recipe
+    return {
+        "network": recipe.network,
+        "target": run.course.fingerprint,
+        "lessons": dict(run.source),
+        "config": asdict(config),
+        **recipe.model_dump(include={"loss", "step_weight", "noise", "seed"}),
+        "optim": recipe.optim.model_dump(exclude=HOW_NOT_WHAT),
+    }
+
+
+def _beginning(run: HeadRun, config: HeadConfig) -> tuple[Head, Lectures]:
+    """A fresh head, and what it is taught with."""
+    head = make(run.recipe.network, config, run.course.tables()).to(run.course.host.device)
+    return head, run.course.lectures(head)
+
+
 def head_config(recipe: HeadRecipe, host: Target, draft_ids: Sequence[int]) -> HeadConfig:
     """The network's configuration: its own settings from the recipe, sizes and words from the model it belongs to."""
     text = host.text_config
-    known = {
+    known: dict[str, Any] = {
         "hidden_size": text.hidden_size,
         "vocab_size": host.vocab_size,
         "num_layers": text.num_hidden_layers,
         "draft_ids": tuple(sorted(draft_ids)),
     }
+    network = NETWORKS.get(recipe.network)
+    if network is not None and issubclass(network.config, DecoderConfig):
+        # A draft may reach beyond the end of a short context; what it has too many of are rows of a table.
+        known["max_positions"] = max(host.context, network.config.max_positions)
     return config_of(recipe.network, {**known, **recipe.config}, f"The recipe's config of {recipe.network}")
 
 
 def save(run: HeadRun, head: Head, figures: dict[str, Any], check: Check | None) -> None:
-    """Measure the finished head as it ships, in bf16, and put its folder in place."""
-    head.load_state_dict({name: value.bfloat16().to(value) for name, value in head.state_dict().items()})
+    """Measure the finished head as it ships, its stored weights in bf16, and put its folder in place."""
+    head.restore({name: value.detach().bfloat16().to(value) for name, value in head.stored().items()})
     if check is not None:
         figures["kept_back"] = dict(check(int(figures["steps"])))
     with atomic_folder(run.folder) as new:

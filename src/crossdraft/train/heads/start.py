@@ -41,7 +41,8 @@ def start(
         event: the event model of heads on one, `event` or a folder; they are trained on the CPU.
 
     Raises:
-        CrossdraftError: neither capture nor scenes to ask about, a capture of another target, and as `train_head`.
+        CrossdraftError: neither capture nor scenes to ask about, a capture of another target, `out` is another
+            training's, and as `train_head`.
     """
     if (capture is None) == (online == 0):
         raise CrossdraftError(
@@ -53,14 +54,22 @@ def start(
         loaded = load_target(target, str(own), None if own.type == "cuda" else "float32", packed=False)
         digest = target_fingerprint(target)
         store, back = (_opened(folder, digest) for folder in (capture, kept_back))
-        source: dict[str, object] = (
-            {"online_scenes": online}
-            if store is None
-            else {"capture": store.index.asked_sha256, "answers": len(store)}
-        )
+        source = {"target": digest, **_lessons(store, online)}
         given = Given(recipe, loaded, target, digest, event, store, back, online, out)
         course = COURSES.get(recipe.network, FeatureCourse)(given)
         return train_head(HeadRun(recipe, course, source, out), ranks)
+
+
+def _lessons(store: Store | None, online: int) -> dict[str, object]:
+    """What is learned from, as far as it tells one training from another."""
+    if store is None:
+        return {"online_scenes": online}
+    index = store.index
+    return {
+        "capture": index.asked_sha256,
+        "answers": len(store),
+        "max_new_tokens": index.wanted.max_new_tokens,
+    }
 
 
 def _opened(folder: Path | None, digest: str) -> Store | None:

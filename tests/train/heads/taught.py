@@ -1,0 +1,81 @@
+"""A whole training of a small head, from recipe to folder; run as a script, in one rank of several.
+
+FOLDER NAME:SETTINGS…, as `tests.train.two` has it; settings are the recipe's.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from crossdraft.models.heads.base import Head, TargetTables
+from crossdraft.train.heads.course import Lectures
+from crossdraft.train.heads.learn import Teaching
+from crossdraft.train.heads.recipe import HeadRecipe
+from crossdraft.train.heads.run import HeadRun, train_head
+from crossdraft.train.ranks import ALONE, Ranks, joined
+from tests.train.heads.small import HIDDEN, IDS, LAYERS, VOCABULARY, Counting, recipe, tables
+
+SCALED = {
+    "network": "eagle3",
+    "config": {
+        "heads": 2, "kv_heads": 2, "head_dim": 8, "intermediate_size": 24, "steps": 2, "levels": [1, 2, 3],
+        "level_scales": [0.3, 0.7, 1.3],
+    },
+    "loss": {"soft_cross_entropy": 1.0},
+    "noise": 0.1,
+    "threads": 1,
+}  # fmt: skip
+QUICK = {"steps": 6, "warmup_steps": 1, "learning_rate": 1e-2, "clips": 8, "checkpoint_every": 3}
+
+
+@dataclass(frozen=True)
+class CountingCourse:
+    """Numbers that count on, for a target that is nothing but its tables; see `course.Course`."""
+
+    recipe: HeadRecipe
+    context: int = 64
+    fingerprint: str = "ab" * 32
+    draft_ids: Sequence[int] = IDS
+    about: str = ""
+
+    @property
+    def host(self) -> Any:
+        text = SimpleNamespace(hidden_size=HIDDEN, num_hidden_layers=LAYERS)
+        return SimpleNamespace(
+            text_config=text, vocab_size=VOCABULARY, context=self.context, device=torch.device("cpu")
+        )
+
+    def tables(self) -> TargetTables:
+        return tables()
+
+    def lectures(self, head: Head) -> Lectures:
+        teaching = Teaching(head, tables().head[head.draft_ids], self.recipe)
+        return Lectures(teaching.loss_of(Counting()), str, lambda step: teaching.figures(Counting(), 2))
+
+    def measured(self, head: Head, folder: Path) -> dict[str, object]:
+        """Nothing; but the head is left as it would have been measured."""
+        torch.save(head.state_dict(), folder / "measured.pt")
+        return {}
+
+
+def run_of(folder: Path, **more: Any) -> HeadRun:
+    """A training of a few steps; `optim` is added to what it has."""
+    taught = recipe(**SCALED | more | {"optim": QUICK | more.get("optim", {})})
+    return HeadRun(taught, CountingCourse(taught), {"numbers": True}, folder)
+
+
+def train(folder: Path, ranks: Ranks = ALONE, **more: Any) -> dict[str, Any]:
+    return train_head(run_of(folder, **more), ranks)
+
+
+if __name__ == "__main__":
+    with joined() as (mine, _):
+        for argument in sys.argv[2:]:
+            name, _, changes = argument.partition(":")
+            train(Path(sys.argv[1]) / name, mine, **json.loads(changes))
