@@ -57,7 +57,8 @@ class Checked:
         """For people."""
         return (
             f"{self.answers} answers, drawn at random, were read again, {self.places} tokens: {self.differing} differ, "
-            f"{self.near_ties} are near-ties; features are {self.error:.2g} off at most (rounding explains {self.tolerance:g})."
+            f"{self.near_ties} are near-ties; features are {self.error:.2g} off at most (rounding explains "
+            f"{self.tolerance:g})."
         )
 
 
