@@ -81,7 +81,7 @@ class Models:
         )
 
     def drafter(self, source: str, target: Target) -> "partial[IndependentDrafter]":
-        """A picklable factory of a drafter for that target, in its precision: Hugging Face runs that faster on a CPU."""
+        """A picklable factory of a drafter for that target, in its precision: on a CPU Hugging Face is faster so."""
         return partial(
             load_drafter,
             source,
