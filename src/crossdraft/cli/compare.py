@@ -65,7 +65,9 @@ class Comparison:
 
     def _verdict(self) -> str:
         count = len(self.cores or ())
-        alike = f", the target on {count} {'core' if count == 1 else 'cores'} in both, the drafter on its own"
+        alike = (
+            f", the target and what lives beside it on {count} {'core' if count == 1 else 'cores'} in both"
+        )
         cores = "" if self.cores is None else alike
         times = f"{self.alone_ms:.0f} ms alone, {self.drafted_ms:.0f} ms with the drafter{cores}"
         speed = (

@@ -10,6 +10,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.base import Head
+from crossdraft.train.console import progress_bar, say
 from crossdraft.train.heads.measure import Accepted, count_ranks, measure, with_grow
 from crossdraft.train.heads.recipe import Measure
 
@@ -37,12 +38,18 @@ def worth(
     methods = methods_of(network)
     first = next(iter(methods.values()))
     drafter = first.drafter(head, TREES["chain"], sorted(target.eos))
-    counts = count_ranks(target, drafter, requests, settings)
-    static = partial(fill, greedy_shape(counts.by_depth(), LARGEST))
-    found = {"chain": measure(target, with_grow(drafter, TREES["chain"]), requests, settings.chain)}
-    for name, method in methods.items():
-        growing = with_grow(drafter, TREES.get(method.tree, static))
-        for temperature in (0.0, 1.0):
-            tau = measure(target, growing, requests, settings.nodes, temperature)
-            found[f"{name}, T={temperature:g}"] = tau
+    say(f"{network}: drafting for {len(requests)} answers (measure.pairs=0 leaves that out)")
+    with progress_bar() as bar:
+        task = bar.add_task("measuring", total=2 * (1 + len(methods)))
+        counts = count_ranks(target, drafter, requests, settings)
+        bar.advance(task)
+        static = partial(fill, greedy_shape(counts.by_depth(), LARGEST))
+        found = {"chain": measure(target, with_grow(drafter, TREES["chain"]), requests, settings.chain)}
+        bar.advance(task)
+        for name, method in methods.items():
+            growing = with_grow(drafter, TREES.get(method.tree, static))
+            for temperature in (0.0, 1.0):
+                tau = measure(target, growing, requests, settings.nodes, temperature)
+                found[f"{name}, T={temperature:g}"] = tau
+                bar.advance(task)
     return found, counts
