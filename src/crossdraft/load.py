@@ -20,7 +20,7 @@ from crossdraft.drafters.heads.coupled import CoupledDrafter
 from crossdraft.drafters.heads.cross import CrossDrafter, tables_of
 from crossdraft.drafters.heads.fast import FastDrafter
 from crossdraft.drafters.heads.learning import LearningDrafter, Origin, check_folder
-from crossdraft.drafters.heads.registry import HEADS, STATIC, TREES
+from crossdraft.drafters.heads.registry import HEADS, STATIC, TREES, weights_of
 from crossdraft.drafters.heads.static import ACCEPTANCE, static_tree
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
@@ -108,7 +108,7 @@ def load_drafter(
     kind = _config(folder).get("model_type")
     if kind != "eventgpt":
         raise CrossdraftError(f"{folder} holds a model of type '{kind}', the drafter must be an 'eventgpt'.")
-    model = _model(EventGPTForConditionalGeneration, folder, device, dtype or _quick(device))
+    model = _model(EventGPTForConditionalGeneration, folder, device, dtype or _draft_dtype(device))
     ids = read_ids(folder)
     if ids is not None:
         model.lm_head = ShortHead(model.lm_head, ids)
@@ -144,7 +144,7 @@ def load_model_drafter(
     Raises:
         CrossdraftError: as `load_target`, or the model cannot draft.
     """
-    folder, dtype = _folder(source, ("text",)), dtype or _quick(device)
+    folder, dtype = _folder(source, ("text",)), dtype or _draft_dtype(device)
     sees = _config(folder).get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     tokenizer = _tokenizer(folder)
     if sees:
@@ -188,9 +188,9 @@ def load_head_drafter(
         CrossdraftError: the head is missing, damaged, another target's or another method's, or an unknown tree.
     """
     method = HEADS[name]
-    place = folder or HEAD_WEIGHTS / (method.weights or name)
+    place = folder or HEAD_WEIGHTS / weights_of(name)
     head = load_head(place, TargetTables.of(host.model), target_fingerprint(source), method.network)
-    head = head.to(host.device, _quickest(host))
+    head = head.to(host.device, _head_dtype(host))
     if packed:
         prepack(head)
     unmeasured = method.tree == STATIC and not (place / ACCEPTANCE).is_file()
@@ -201,14 +201,14 @@ def load_head_drafter(
     return method.drafter(head, grow, sorted(host.eos), banned)
 
 
-def _quickest(host: Target) -> torch.dtype:
+def _head_dtype(host: Target) -> torch.dtype:
     """The dtype of a head beside that target: what is drafted need not be as exact as what is said."""
     slow = host.device.type == "cpu" and host.model.dtype is torch.float32
     return torch.bfloat16 if slow and has_bf16() else host.model.dtype
 
 
-def _quick(device: str | None) -> str | None:
-    """The dtype of a drafter of which nothing is said; see `_quickest`."""
+def _draft_dtype(device: str | None) -> str | None:
+    """The dtype of a drafter of which nothing is said; see `_head_dtype`."""
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return "bfloat16" if place == "cpu" and has_bf16() else None
 

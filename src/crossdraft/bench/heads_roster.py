@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from crossdraft.bench.names import check_names
 from crossdraft.bench.specs import spec_of
-from crossdraft.drafters.heads.registry import HEADS
+from crossdraft.drafters.heads.registry import HEADS, weights_of
 from crossdraft.drafters.spec import Spec
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import HEAD_WEIGHTS
@@ -20,7 +20,7 @@ PROVENANCE = "provenance.json"  # beside the weights; written by `crossdraft tra
 CHAIN = {"tree": "chain"}
 # Where the shipped weights lie of every method that has some: heads on the target, and what else is trained for it.
 WEIGHTS = {
-    **{name: method.weights or name for name, method in HEADS.items()},
+    **{name: weights_of(name) for name in HEADS},
     **{name: name for name in ("event_medusa", "fast", "pass")},
 }
 

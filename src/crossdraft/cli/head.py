@@ -76,13 +76,12 @@ def folder_of(head: str) -> Path:
     Raises:
         CrossdraftError: neither a folder nor a shipped head.
     """
-    from crossdraft.drafters.heads.registry import HEADS
+    from crossdraft.drafters.heads.registry import weights_of
     from crossdraft.load import HEAD_WEIGHTS
 
     if Path(head).exists():
         return Path(head)
-    known = HEADS.get(head)
-    shipped = HEAD_WEIGHTS / ((known.weights if known else None) or head)
+    shipped = HEAD_WEIGHTS / weights_of(head)
     if not shipped.is_dir():
         names = sorted(path.name for path in HEAD_WEIGHTS.iterdir() if path.is_dir())
         raise CrossdraftError(

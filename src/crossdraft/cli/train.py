@@ -7,6 +7,13 @@ import typer
 
 app = typer.Typer(help="Train models from recipes.", no_args_is_help=True)
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, such as optim.steps=500"),
+]
+Device = Annotated[str | None, typer.Option(help="CUDA if there is a GPU, else CPU.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
+
 
 @app.callback()
 def train() -> None:
@@ -40,10 +47,7 @@ def reference(
 
 @app.command()
 def medusa2(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, such as optim.steps=500"),
-    ] = None,
+    overrides: Overrides = None,
     config: Annotated[Path | None, typer.Option(help="Recipe file; the shipped one by default.")] = None,
     head: Annotated[
         Path | None,
@@ -58,8 +62,8 @@ def medusa2(
     out: Annotated[Path, typer.Option(help="Folder for the new target and its head.")] = Path(
         "runs/heads/medusa2"
     ),
-    device: Annotated[str | None, typer.Option(help="CUDA if there is a GPU, else CPU.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    device: Device = None,
+    as_json: AsJson = False,
 ) -> None:
     """Medusa-2 (Cai et al. 2024): a target and its head learn together. What comes out is another target."""
     import json
@@ -82,10 +86,7 @@ def medusa2(
 
 def head(
     context: typer.Context,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, such as optim.steps=500"),
-    ] = None,
+    overrides: Overrides = None,
     config: Annotated[
         Path | None, typer.Option(help="Recipe file; the shipped one of that name by default.")
     ] = None,
@@ -99,7 +100,7 @@ def head(
         str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")
     ] = "reference",
     out: Annotated[Path | None, typer.Option(help="Folder; runs/heads/METHOD by default.")] = None,
-    device: Annotated[str | None, typer.Option(help="CUDA if there is a GPU, else CPU.")] = None,
+    device: Device = None,
     online: Annotated[
         int,
         typer.Option(help="Without a capture: ask the target about so many training scenes as it learns."),
@@ -107,7 +108,7 @@ def head(
     event: Annotated[
         str, typer.Option(help="The event model of event_medusa and fast: 'event', or the folder of one.")
     ] = "event",
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a head on what a target said; an interrupted run goes on where it stopped."""
     import json

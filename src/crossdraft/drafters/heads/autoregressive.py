@@ -115,9 +115,8 @@ class _Branches:
         self.level = {ROOT: 0}
         self.before = {ROOT: mind.before}
         self.fed = 0  # nodes
-        self.seen: Tensor | None = (
-            None  # [1 + fed, fed] who sees whom; `None` while each sees all that was fed
-        )
+        # [1 + fed, fed] who sees whom; `None` while each sees all that was fed.
+        self.seen: Tensor | None = None
 
     def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
         if nodes[0] == ROOT:

@@ -73,7 +73,8 @@ class CoupledDrafter(Generic[Mind]):
         self.head = head.eval()
         self.grow = grow
         self.ids = list(head.config.draft_ids)
-        barred = [place for place, token in enumerate(self.ids) if token in set(banned)]
+        never = frozenset(banned)
+        barred = [place for place, token in enumerate(self.ids) if token in never]
         if len(barred) == len(self.ids):
             raise CrossdraftError(
                 "The head drafts only ids that the target must not see as text; train it with other draft_ids."

@@ -115,3 +115,9 @@ HEADS: Mapping[str, HeadMethod] = {
         "ReDrafter: Cheng 2024",
     ),
 }  # fmt: skip
+
+
+def weights_of(name: str) -> str:
+    """The shipped weights that serve a method; a name that is none of `HEADS` stands for its own."""
+    method = HEADS.get(name)
+    return (method.weights if method else None) or name

@@ -65,8 +65,7 @@ class MidLayer(nn.Module):
 class Eagle3(Autoregressive):
     """fc([low; mid; high]) -> one layer; its output, not yet normed, is the next feature.
 
-    A new one begins with the high level alone, which is where EAGLE-1 and -2 are: with few answers to learn from, a
-    random mixture of the three never gets as far.
+    A new one begins with the high level alone.
     """
 
     config: Eagle3Config  # pyright: ignore[reportIncompatibleVariableOverride]

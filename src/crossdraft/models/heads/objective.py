@@ -114,11 +114,9 @@ def counted(guesses: Sequence[Guess], lesson: Lesson, labels: Tensor) -> dict[st
 def teacher(lesson: Lesson, head: Tensor, layer: int, lookup: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """What the target says at every place of a lesson: logits [B, T, D] and labels [B, T], as `score` wants them.
 
-    Captured answers are the target's own greedy ones: its argmax at place t is token t + 1, and no product with the
-    whole vocabulary is needed to know it. While serving, a head also learns from answers that were sampled: there the
-    label is the word that the target drew, which need not be its argmax, and `right_k` and `tau` count how often a head
-    guesses what was drawn; the logits are the target's law in both cases. Labels before the answer are the prompt's
-    tokens, which nobody judges.
+    The answers are the target's own greedy ones, also while serving: its argmax at place t is token t + 1, and no
+    product with the whole vocabulary is needed to know it. Labels before the answer are the prompt's tokens, which
+    nobody judges.
 
     Args:
         head: [D, H] the target's output rows of the draft vocabulary.

@@ -9,7 +9,7 @@ from crossdraft.train.capture.layers import canonical
 from crossdraft.train.capture.lessons import Excerpt, Top, lesson_of, top_of
 from crossdraft.train.capture.record import ClipRecord, Told, Wanted, merged
 from crossdraft.train.capture.scribe import Scribe
-from crossdraft.train.capture.sources import Source, waves
+from crossdraft.train.capture.sources import Source, walk, waves
 
 CLIPS, BATCH = 8, 8  # clips kept in memory; answers written side by side
 
@@ -56,9 +56,7 @@ class Online:
         return top_of([(told.start, told.top_ids, told.top_logits) for _, told in self._of_step(step, count)])
 
     def _of_step(self, step: int, count: int) -> list[tuple[ClipRecord, Told]]:
-        numbers = ((step * count + i) % self.source.answers for i in range(count))
-        places = [self.source.locate(number) for number in numbers]
-        return [self._clip(clip)[prompt] for clip, prompt in places]
+        return [self._clip(clip)[prompt] for clip, prompt in walk(self.source, step, count)]
 
     def _clip(self, index: int) -> list[tuple[ClipRecord, Told]]:
         """The answers about a clip in the order of its prompts, each with what stands in front of it."""

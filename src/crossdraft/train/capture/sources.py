@@ -87,6 +87,17 @@ def source_of(asked: Mapping[str, object], clips: int) -> Source:
     raise CrossdraftError(f"The capture asks of '{kind}', which is neither scenes nor a list; capture anew.")
 
 
+def walk(source: Source, step: int, count: int) -> list[tuple[int, int]]:
+    """(clip, prompt) of a step's `count` answers on an endless walk round a source, which step 0 begins."""
+    numbers = range(step * count, (step + 1) * count)
+    return [source.locate(number % source.answers) for number in numbers]
+
+
+def walked(step: int, count: int) -> str:
+    """Where a step is on such a walk, for people."""
+    return f"answers {step * count} to {step * count + count - 1} of the walk round its clips"
+
+
 def waves(clips: Iterable[Clip], batch: int) -> Iterator[list[tuple[int, Clip]]]:
     """Clips that are asked about together, at most `batch` prompts at a time, each with its number among them.
 

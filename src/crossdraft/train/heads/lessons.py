@@ -10,6 +10,7 @@ import torch
 
 from crossdraft.models.heads.lesson import Lesson
 from crossdraft.train.capture.online import Online
+from crossdraft.train.capture.sources import walked
 from crossdraft.train.capture.store import Store
 from crossdraft.train.share import Share
 
@@ -75,7 +76,7 @@ class Asked:
         return self.online.lesson(step * share.of + share.index, part)
 
     def describe(self, step: int, count: int) -> str:
-        return f"answers {step * count} to {step * count + count - 1} of the walk round its clips"
+        return walked(step, count)
 
 
 @lru_cache(maxsize=4)

@@ -6,7 +6,7 @@ from crossdraft.engine.target import Target
 from crossdraft.train.capture.online import CLIPS
 from crossdraft.train.capture.record import Wanted
 from crossdraft.train.capture.scribe import Scribe
-from crossdraft.train.capture.sources import Clip, Source
+from crossdraft.train.capture.sources import Clip, Source, walk, walked
 from crossdraft.train.heads.asked import LONGEST
 from crossdraft.train.heads.joint import Asked, Joint
 
@@ -32,13 +32,11 @@ class Said:
 
     def __call__(self, step: int) -> list[Asked]:
         """What a step learns from: step 0 from the source's first answers, and so on, round and round."""
-        numbers = ((step * self.count + i) % self.source.answers for i in range(self.count))
-        return [self._clip(clip)[prompt] for clip, prompt in map(self.source.locate, numbers)]
+        return [self._clip(clip)[prompt] for clip, prompt in walk(self.source, step, self.count)]
 
     def describe(self, step: int) -> str:
         """The same, for people."""
-        first = step * self.count
-        return f"answers {first} to {first + self.count - 1} of the walk round its clips"
+        return walked(step, self.count)
 
     def _clip(self, index: int) -> list[Asked]:
         if index not in self._recent:
