@@ -80,6 +80,8 @@ OWN = [
     "event_medusa:dir=HEADS/event_medusa,model=EVENT",
     "event_medusa:dir=HEADS/event_medusa,model=EVENT,words=3",
     "fast:dir=HEADS/fast,model=EVENT",
+    "glance:dir=HEADS/glance,model=EVENT",
+    "glance:dir=HEADS/glance,heads=HEADS/event_medusa,model=EVENT,words=2",
     "pass:dir=HEADS/pass",
     "union:(event_medusa:dir=HEADS/event_medusa,model=EVENT),memory",
     "phased:(fast:dir=HEADS/fast,model=EVENT),(pass:dir=HEADS/pass)",
@@ -91,15 +93,18 @@ def heads(pair, tmp_path_factory):
     folder = tmp_path_factory.mktemp("heads")
     event = load_drafter(str(pair.event), "cpu", "float32", packed=False).model
     target = load_target(str(pair.target), "cpu", "float32", packed=False)
-    known = {"hidden_size": 32, "vocab_size": target.vocab_size, "num_layers": 2, "steps": 3}
+    known = {"hidden_size": 32, "vocab_size": target.vocab_size, "num_layers": 2}
+    eyes = {"tower": fingerprint(pair.target), "visual_size": target.text_config.hidden_size}
     owners = {
         "event_medusa": (tables_of(event), fingerprint(pair.event)),
         "fast": (tables_of(event), fingerprint(pair.event)),
+        "glance": (tables_of(event), fingerprint(pair.event)),
         "pass": (TargetTables.of(target.model), fingerprint(pair.target)),
     }
     torch.manual_seed(1)
     for name, (tables, owner) in owners.items():
-        head = make(name, config_of(name, {**known, "draft_ids": tuple(range(40, 300))}, name), tables)
+        own = {**eyes, "patches": 5, "heads": 2} if name == "glance" else {"steps": 3}
+        head = make(name, config_of(name, {**known, **own, "draft_ids": tuple(range(40, 300))}, name), tables)
         with torch.no_grad():
             for weight in head.parameters():
                 weight.add_(torch.randn_like(weight), alpha=0.1)
@@ -142,6 +147,7 @@ def test_event_medusa_drafts_what_the_event_drafter_drafts(pair, heads, requests
         ("event_medusa:dir=HEADS/event_medusa,model=blind", "belongs to another event model than 'blind'"),
         ("fast:dir=HEADS/event_medusa,model=EVENT", "network 'event_medusa', not 'fast'"),
         ("pass:dir=HEADS/fast", "network 'fast', not 'pass'"),
+        ("glance:dir=HEADS/fast,model=EVENT", "network 'fast', not 'glance'"),
         ("pass:dir=HEADS/pass", "trained for another target"),
     ],
 )

@@ -16,6 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as hf_logging
 
 from crossdraft.drafters.foreign import ForeignDrafter
+from crossdraft.drafters.glancer import Glancer
 from crossdraft.drafters.heads.coupled import CoupledDrafter
 from crossdraft.drafters.heads.cross import CrossDrafter, tables_of
 from crossdraft.drafters.heads.fast import FastDrafter
@@ -36,6 +37,7 @@ from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.cross import Cross
 from crossdraft.models.heads.fast import Fast
 from crossdraft.models.heads.files import load_head, read_config
+from crossdraft.models.heads.glance import Glance
 from crossdraft.models.heads.pass_ import LookaheadRows
 
 if TYPE_CHECKING:
@@ -67,12 +69,38 @@ def load_target(
     Raises:
         CrossdraftError: the folder lacks a file, a key or a shape differs, or the class is not supported.
     """
+    folder = _folder(source, ("reference",))
+    return _target(folder, _video_model(folder, device, dtype), packed=packed)
+
+
+def load_tower(
+    source: str, device: str | None = None, dtype: str | None = None, *, packed: bool = True
+) -> Target:
+    """A target that can only `prepare` and `encode`: its decoder is given up, so that a copy is no more than its eyes.
+
+    Args:
+        source, device, packed: as in `load_target`.
+        dtype: default as in `load_drafter`.
+
+    Raises:
+        CrossdraftError: as `load_target`.
+    """
+    folder = _folder(source, ("reference",))
+    model: Any = _video_model(folder, device, dtype or _draft_dtype(device))
+    model.base_model.language_model, model.lm_head = None, None
+    return _target(folder, model, packed=packed)
+
+
+def _video_model(folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
     from crossdraft.video.inputs import model_class
+
+    kind = model_class(_config(folder).get("model_type"))
+    return _model(getattr(transformers, kind), folder, device, dtype)
+
+
+def _target(folder: Path, model: PreTrainedModel, *, packed: bool) -> Target:
     from crossdraft.video.preprocess import FrameSpec
 
-    folder = _folder(source, ("reference",))
-    config = _config(folder)
-    model = _model(getattr(transformers, model_class(config.get("model_type"))), folder, device, dtype)
     if packed:
         prepack(model)
     tokenizer = _tokenizer(folder)
@@ -236,21 +264,66 @@ def load_event_head(
     Raises:
         CrossdraftError: as `load_drafter`, or the head is missing, damaged, or another event model's.
     """
-    place, own = folder or HEAD_WEIGHTS / name, event_fingerprint(source)
-    if read_config(place).target != own:
+    place = _event_head_folder(name, folder, source)
+    model = load_drafter(source, device, dtype, banned, vocabulary, packed=packed).model
+    head = load_head(place, tables_of(model), event_fingerprint(source), name)
+    head = head.to(model.device, model.model.dtype)
+    if packed:
+        prepack(head)
+    more: Any = {} if words is None else {"words": words}
+    if isinstance(head, Cross):
+        return CrossDrafter(model, head, banned, **more)
+    return FastDrafter(model, cast("Fast", head), banned, **more)
+
+
+def load_glance_drafter(
+    drafter: IndependentDrafter,
+    tower: Target,
+    target: str,
+    source: str = "event",
+    folder: Path | None = None,
+    banned: Sequence[int] = (),
+    *,
+    packed: bool = True,
+) -> IndependentDrafter:
+    """An event drafter that glances at the clip.
+
+    Args:
+        drafter: one that does not, on the event model `source`; the two share their networks.
+        tower: the target, of which no more is used than its eyes; see `load_tower`.
+        target: where that was loaded from.
+        folder: of the glance; default the shipped one.
+        banned: ids that must never be drafted.
+        packed: as in `load_target`.
+
+    Raises:
+        CrossdraftError: the glance is missing, damaged, another event model's, or looks through another target's tower.
+    """
+    place, model = _event_head_folder("glance", folder, source), drafter.model
+    head = load_head(place, tables_of(model), event_fingerprint(source), "glance")
+    glance = cast("Glance", head.to(model.device, model.model.dtype))
+    if glance.config.tower != target_fingerprint(target):
+        raise CrossdraftError(
+            f"The glance in {place} looks through another target's vision tower than that of '{target}'; train one for "
+            "this target, or use the drafter 'event_medusa'."
+        )
+    if packed:
+        prepack(glance)
+    more: Any = {"words": drafter.words, "glance": Glancer(glance, tower)}
+    if isinstance(drafter, CrossDrafter):
+        return CrossDrafter(drafter.model, drafter.head, banned, **more)
+    return IndependentDrafter(drafter.model, banned, **more)
+
+
+def _event_head_folder(name: str, folder: Path | None, source: str) -> Path:
+    """Where the weights of a head on the event model `source` lie."""
+    place = folder or HEAD_WEIGHTS / name
+    if read_config(place).target != event_fingerprint(source):
         raise CrossdraftError(
             f"The head in {place} belongs to another event model than '{source}'; name its own with model=FOLDER, or "
             "train it for this one."
         )
-    model = load_drafter(source, device, dtype, banned, vocabulary, packed=packed).model
-    head = load_head(place, tables_of(model), own, name)
-    head = head.to(model.device, model.model.dtype)
-    if packed:
-        prepack(head)
-    more = {} if words is None else {"words": words}
-    if isinstance(head, Cross):
-        return CrossDrafter(model, head, banned, **more)
-    return FastDrafter(model, cast("Fast", head), banned, **more)
+    return place
 
 
 def load_pass_drafter(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -16,6 +16,7 @@ from crossdraft.drafters.guided import GuidedDrafter
 from crossdraft.drafters.heads.coupled import CoupledDrafter
 from crossdraft.drafters.heads.learning import KEEP, RATE, SECONDS
 from crossdraft.drafters.heads.registry import HEADS
+from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.lookahead import GRAMS, LEVEL, WINDOW, LookaheadDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.memory.shelf import CAPACITY, Shelf
@@ -40,11 +41,13 @@ from crossdraft.load import (
     VideoPrompt,
     load_drafter,
     load_event_head,
+    load_glance_drafter,
     load_head_drafter,
     load_learning_drafter,
     load_model_drafter,
     load_pass_drafter,
     load_target,
+    load_tower,
     tokenizer_of,
 )
 
@@ -281,6 +284,31 @@ def _event_head(spec: Spec, place: Place) -> Drafter[Any]:
     )
 
 
+def _glance(spec: Spec, place: Place) -> Drafter[Any]:
+    given = _settings(spec, {"dir": Path, "heads": Path, "model": str, "words": _count})
+    settings = {name: value for name, value in spec.settings.items() if name in ("model", "words")}
+    if "heads" in given:
+        settings["dir"] = spec.settings["heads"]
+    # The shipped heads are the shipped model's; another one goes without, unless it is given its own.
+    plain = given.get("model", "event") != "event" and "heads" not in given
+    if plain:
+        drafter = _model(Spec(settings.pop("model"), settings=settings), place)
+    else:
+        drafter = _event_head(Spec("event_medusa", settings=settings), place)
+    target = str(place.target)
+    tower = place.host or load_tower(target, place.device, place.dtype, packed=place.packed)
+    source = given.get("model", "event")
+    return load_glance_drafter(
+        cast("IndependentDrafter", drafter),
+        tower,
+        target,
+        source,
+        given.get("dir"),
+        place.banned,
+        packed=place.packed,
+    )
+
+
 def _pass(spec: Spec, place: Place) -> Drafter[Any]:
     folder = _settings(spec, {"dir": Path}).get("dir")
     return load_pass_drafter(_host(place), str(place.target), folder, place.banned)
@@ -431,6 +459,10 @@ METHODS: Mapping[str, Method] = {
     "fast": Method(
         _event_head, "the answer's beginning from the event encoder alone, without a language model", True, True, True,
         "crossdraft",
+    ),
+    "glance": Method(
+        _glance, "the event drafter, which looks at a few frames through the target's tower", True, False, True,
+        "crossdraft; GLIDE: Du 2024",
     ),
     "pass": Method(
         _pass, "the target reads learned look-ahead embeddings in spare rows of its passes", True, False, False,

@@ -78,6 +78,7 @@ def test_from_a_capture_to_a_head_that_drafts(
 OTHERS = {
     "event_medusa": ("config.width=16", "config.steps=3"),
     "fast": ("config.width=16", "config.steps=6"),
+    "glance": ("config.visual_size=32", "config.patches=5", "config.heads=2", "config.intermediate_size=16"),
     "pass": ("config.steps=2",),
 }
 FEW = (*SMALL[5:], "optim.ema=0.5")  # without the sizes of a decoder

@@ -1,9 +1,13 @@
 """The drafter reads its old text again instead of writing it anew, and says the same in fewer passes."""
 
-import pytest
+from dataclasses import replace
 
-from crossdraft.drafters.independent import IndependentDrafter, Writing
+import pytest
+import torch
+
+from crossdraft.drafters.independent import IndependentDrafter, Writing, likely_words
 from crossdraft.drafters.rereading import OldText
+from crossdraft.drafters.second import WORDS
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget, Committed
@@ -85,3 +89,42 @@ def test_a_planted_bug_in_the_bookkeeping_is_seen(twin, monkeypatch):
     honest = [overruled(twin, question, GREEDY, forget=True) for question in QUESTIONS]
     monkeypatch.setattr(KVCache, "keep", lambda cache, row, path: keep(cache, row, path[:-1]))
     assert [overruled(twin, question, GREEDY, forget=False) for question in QUESTIONS] != honest
+
+
+def test_likely_words_row_by_row():
+    scores = torch.randn(6, 30, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    scores[2, 7] = scores[2, 19] = 9.0  # of equals the first, as argmax has it
+    for slot, row in zip(likely_words(scores), scores, strict=True):
+        assert slot.words[0] == int(row.argmax())
+        assert set(slot.words) <= set(row.topk(WORDS + 1).indices.tolist())
+        assert slot.chances == pytest.approx(row.softmax(-1)[list(slot.words)].tolist())
+        assert list(slot.chances) == sorted(slot.chances, reverse=True)
+
+
+def test_words_that_must_not_be_said_are_no_second_guesses():
+    scores = torch.full((2, 8), float("-inf"))
+    scores[0, 5] = 1.0
+    scores[1, [2, 4]] = torch.tensor([1.0, 3.0])
+    one, two = likely_words(scores)
+    assert (one.words, one.chances) == ((5,), (1.0,))
+    assert two.words == (4, 2)
+
+
+PICKY = Sampling(repetition_penalty=1.6, logit_bias=((11, -3.0), (40, 2.0)))
+
+
+@pytest.mark.parametrize("sampling", [PICKY, replace(PICKY, temperature=0.8, top_p=0.9, seed=5)])
+def test_penalties_count_the_words_of_a_guess(twin, sampling, monkeypatch):
+    """Old text that is read again is judged as if it had been written word by word."""
+    again = drafts(twin, sampling)
+    monkeypatch.setattr(twin, "_guess", lambda state, written, most: [])
+    assert drafts(twin, sampling) == again
+
+
+def drafts(twin: IndependentDrafter, sampling: Sampling) -> list[tuple[int, ...]]:
+    """A draft, and the one behind it when its third word was overruled."""
+    (state,) = twin.begin([Request(QUESTIONS[0], max_new_tokens=64, sampling=sampling)])
+    (first,) = twin.propose([state], [Budget(LENGTH)])
+    twin.commit([state], [Committed((0, 1), (*first.tree.tokens[:2], 300))])
+    (second,) = twin.propose([state], [Budget(LENGTH)])
+    return [first.tree.tokens, second.tree.tokens]

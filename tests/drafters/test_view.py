@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from crossdraft.drafters.frames import evenly
 from crossdraft.drafters.independent import read_prompt
-from crossdraft.drafters.view import FewerFrames, sampled, spread, view_of
+from crossdraft.drafters.view import FewerFrames, sampled, view_of
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.request import Request
@@ -87,7 +88,7 @@ def test_every_family_takes_one_frame_and_more(kind, tokenizer):
 
 
 def test_frames_by_hand(clip):
-    assert (spread(8, 1), spread(8, 2), spread(8, 3)) == ([3], [0, 7], [0, 3, 7])
+    assert (evenly(8, 1), evenly(8, 2), evenly(8, 3)) == ([3], [0, 7], [0, 3, 7])
     whole, times = read_frames(clip.video, 24)
     for count in (1, 2, 3, 5):
         of_file, seconds = sampled(str(clip.video), count)

@@ -70,7 +70,7 @@ def test_the_vocabulary_is_shared() -> None:
 
 
 HEADS = sorted(path.name for path in HEAD_WEIGHTS.iterdir())
-EVENTS = ("event_medusa", "fast")  # heads on the event model
+EVENTS = ("event_medusa", "fast", "glance")  # heads on the event model
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -21,7 +21,7 @@ CHAIN = {"tree": "chain"}
 # Where the shipped weights lie of every method that has some: heads on the target, and what else is trained for it.
 WEIGHTS = {
     **{name: weights_of(name) for name in HEADS},
-    **{name: name for name in ("event_medusa", "fast", "pass")},
+    **{name: name for name in ("event_medusa", "fast", "glance", "pass")},
 }
 
 
@@ -131,7 +131,7 @@ def facts_of(spec: Spec) -> Facts:
 
 
 def _without_folders(spec: Spec) -> Spec:
-    settings = {key: value for key, value in spec.settings.items() if key != "dir"}
+    settings = {key: value for key, value in spec.settings.items() if key not in ("dir", "heads")}
     return replace(spec, settings=settings, parts=tuple(map(_without_folders, spec.parts)))
 
 

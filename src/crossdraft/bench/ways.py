@@ -27,7 +27,8 @@ EVERY = (
     "event", "blind", "ngram", "memory", "lookahead", "text:how=slem", "text:how=tli", "text:how=omni", "view",
     "cascade:event,memory", "cascade:event,blind,ngram,early=4,leniency=2", "pyramid:event,blind",
     "pyramid:event,memory", "union:event,memory", "union:ngram,lookahead", "choose:event,memory,ngram",
-    "phased:event,(union:event,memory)", "phased:event,lookahead", "event_medusa", "fast", "pass", "guided", *POLICIES,
+    "phased:event,(union:event,memory)", "phased:event,lookahead", "event_medusa", "fast", "glance", "pass", "guided",
+    *POLICIES,
 )  # fmt: skip
 
 

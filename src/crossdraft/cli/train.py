@@ -106,7 +106,8 @@ def head(
         typer.Option(help="Without a capture: ask the target about so many training scenes as it learns."),
     ] = 0,
     event: Annotated[
-        str, typer.Option(help="The event model of event_medusa and fast: 'event', or the folder of one.")
+        str,
+        typer.Option(help="The event model of event_medusa, fast and glance: 'event', or the folder of one."),
     ] = "event",
     as_json: AsJson = False,
 ) -> None:

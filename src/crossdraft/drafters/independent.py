@@ -17,14 +17,16 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.fork import fork_of
+from crossdraft.drafters.glancer import Glancer
 from crossdraft.drafters.rereading import OldText
 from crossdraft.drafters.second import WORDS, Slot, spread
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
 from crossdraft.engine.request import Request
-from crossdraft.engine.sampling import Sampling, sample_one, warp
+from crossdraft.engine.sampling import Sampling, sample_one, warp_tree
 from crossdraft.engine.target import Chunk, Encoded, Prompt, Target, TargetOut
 from crossdraft.engine.tree import DraftTree
+from crossdraft.models.heads.parts import Rows
 
 
 @dataclass(eq=False)
@@ -49,6 +51,7 @@ class Writing:
     quoted: int = 0
     # Where subclasses guess from them, [h] each: of the prompt's last token, of each of `fed`; what is behind is void.
     features: list[Tensor] = field(default_factory=list)
+    seen: Sequence[Rows] = ()  # what a glance saw
     dists: list[Tensor] = field(default_factory=list)  # [V] each, the tail's, when sampling
 
     @property
@@ -72,16 +75,26 @@ class IndependentDrafter:
         sees: whether it reads the request's video.
         words: words of a place that may become nodes: 1 = chains, more = trees with second guesses where it doubts
             (greedy answers only); see `second`.
+        glance: looks at the clip and has the last word; `None` = the model says what it says.
     """
 
-    capture: tuple[int, ...] = ()  # the layer whose features a subclass guesses from
+    capture: tuple[int, ...] = ()  # the layer whose features a glance or a subclass reads
 
     def __init__(
-        self, model: Target, banned: Sequence[int] = (), *, sees: bool = False, words: int = 1
+        self,
+        model: Target,
+        banned: Sequence[int] = (),
+        *,
+        sees: bool = False,
+        words: int = 1,
+        glance: Glancer | None = None,
     ) -> None:
-        self.needs = Needs(video=sees)
+        self.needs = Needs(video=sees or glance is not None)
         self.words = words
         self.model = model
+        self.glance = glance
+        if glance is not None:
+            self.capture = glance.glance.reads
         self.banned = mute(model, banned)
 
     @torch.inference_mode()
@@ -107,7 +120,18 @@ class IndependentDrafter:
         prompt, cache, out = read_whole(self.model, request, request.max_new_tokens, self.capture)
         generator, ids = own_chances(self.model, request), prompt.input_ids.tolist()
         features = [layer[-1] for layer in out.hidden[0]]
-        return Writing(request.sampling, cache, len(prompt), ids, generator, out.logits[0], features=features)
+        seen = self.glance.look(request) if self.glance is not None else ()
+        rows = self.rows_of(out, seen)
+        return Writing(
+            request.sampling, cache, len(prompt), ids, generator, rows, features=features, seen=seen
+        )
+
+    def rows_of(self, out: TargetOut, seen: Sequence[Rows]) -> Tensor:
+        """[1 + n, V] logits behind what a pass fed last, and behind each token that it guessed."""
+        rows = out.logits[0]
+        if self.glance is None:
+            return rows
+        return self.glance.say(out.hidden[0][0][-len(rows) :], seen, rows.shape[-1])
 
     def _propose(self, state: Writing, budget: Budget) -> Draft:
         """Continue the tail until the budget, the end of the answer, or the stop signal."""
@@ -135,12 +159,7 @@ class IndependentDrafter:
         Returns the new tokens, between 1 and `most` of them.
         """
         guess = self._read_on(state, most - 1)
-        new: list[int] = []
-        for place in range(len(guess) + 1):
-            token = self._choose(state, state.rows[place])
-            new.append(token)
-            if place == len(guess) or token != guess[place] or token in self.model.eos:
-                break
+        new = self._choose(state, guess)
         kept = len(new) - 1  # all but the last came true, hence are in the cache
         state.cache.keep(0, range(kept))
         state.fed += guess[:kept]
@@ -160,7 +179,7 @@ class IndependentDrafter:
         out = self.model.extend(state.cache, slice(0, 1), [chunk], [chain], self.capture)
         for layer in out.hidden[0]:
             state.features[1 + len(state.fed) :] = layer
-        state.rows = out.logits[0]
+        state.rows = self.rows_of(out, state.seen)
         state.fed = written
         return guess
 
@@ -170,17 +189,22 @@ class IndependentDrafter:
         state.quoted = len(guess)
         return guess
 
-    def _choose(self, state: Writing, logits: Tensor) -> int:
-        """Take one token behind everything written from its logits [V], and append it to the tail."""
-        logits = logits + self.banned
-        q = warp(logits, state.sampling, [*state.context, *state.committed, *state.tail])
-        if state.sampling.greedy:
-            state.slots.append(likely_words(q))
-        else:
-            token = sample_one(q, state.generator)
-            state.slots.append(Slot((token,), (float(q[token]),)))
-            state.dists.append(q)
-        return state.slots[-1].words[0]
+    def _choose(self, state: Writing, guess: Sequence[int]) -> list[int]:
+        """Append to the tail what the drafter says now: its guess as far as that comes true, and one word more."""
+        before = [*state.context, *state.committed, *state.tail]
+        said = warp_tree(state.rows + self.banned, DraftTree.chain(guess), before, state.sampling)
+        likely = likely_words(said) if state.sampling.greedy else []
+        new: list[int] = []
+        for place, guessed in enumerate([*guess, None]):
+            if not state.sampling.greedy:
+                token = sample_one(said[place], state.generator)
+                likely.append(Slot((token,), (float(said[place, token]),)))
+                state.dists.append(said[place].clone())  # a view would keep all rows
+            state.slots.append(likely[place])
+            new.append(likely[place].words[0])
+            if new[-1] != guessed or new[-1] in self.model.eos:
+                break
+        return new
 
     def _commit(self, state: Writing, verdict: Committed) -> None:
         """Resynchronise on the accepted tokens: keep the cache and the tail as far as they agree."""
@@ -202,13 +226,22 @@ class IndependentDrafter:
             state.fed = state.fed[:kept]
 
 
-def likely_words(scores: Tensor) -> Slot:
-    """The word of the highest score [V], and the next likeliest, with their chances."""
-    first = int(scores.argmax())
-    best = scores.topk(min(WORDS, len(scores))).indices.tolist()
-    words = (first, *[word for word in best if word != first][: WORDS - 1])
-    chances = (scores[list(words)] - scores.logsumexp(-1)).exp().tolist()
-    return Slot(words, tuple(chances))
+def likely_words(scores: Tensor) -> list[Slot]:
+    """Of each row [n, V] the word of the highest score, and the next likeliest, with their chances."""
+    firsts = scores.argmax(-1).tolist()
+    best = scores.topk(min(WORDS, scores.shape[-1])).indices.tolist()
+    words = [
+        [first, *(word for word in row if word != first)][:WORDS]
+        for first, row in zip(firsts, best, strict=True)
+    ]
+    chances = scores.softmax(-1).gather(1, torch.tensor(words, device=scores.device))
+    return [_possible(w, c) for w, c in zip(words, chances.tolist(), strict=True)]
+
+
+def _possible(words: Sequence[int], chances: Sequence[float]) -> Slot:
+    """A slot without words that must not be said, where fewer than `WORDS` may be."""
+    count = max(1, sum(chance > 0 for chance in chances))
+    return Slot(tuple(words[:count]), tuple(chances[:count]))
 
 
 def mute(model: Target, banned: Sequence[int]) -> Tensor:

@@ -154,10 +154,9 @@ class OverseenDrafter:
             most = min(self.ahead, budget.nodes - len(text.tail) - 1, self.outer.room(text))
             words = self.suggest(state, most, budget.stop).tree
             words = readable(words, self.outer.model.vocab_size)
-            row = slice(0, 1)
-            text.rows = self.outer.model.extend(
-                text.cache, row, [Chunk(torch.tensor(missing))], [DraftTree.chain(words.tokens)]
-            ).logits[0]
+            chunk, chain = Chunk(torch.tensor(missing)), DraftTree.chain(words.tokens)
+            out = self.outer.model.extend(text.cache, slice(0, 1), [chunk], [chain], self.outer.capture)
+            text.rows = self.outer.rows_of(out, text.seen)
             text.fed = written
         kept = self._correct(text, words)
         text.cache.keep(0, range(kept))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-LONGEST, SHORTEST = 16, 2  # tokens of a guess
+LONGEST, SHORTEST = 32, 2  # tokens of a guess
 MOST = 256  # tokens of older texts that are kept
 GRAM = 2  # words that must recur for a place to be taken for the same
 

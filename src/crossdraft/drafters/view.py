@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from crossdraft.drafters.frames import evenly
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
@@ -64,19 +65,8 @@ def sampled(video: object, count: int) -> tuple[Tensor, np.ndarray]:
     else:
         frames = torch.as_tensor(np.asarray(video))
         times_s = np.arange(len(frames), dtype=np.float64)
-    chosen = spread(len(frames), count)
+    chosen = evenly(len(frames), count)
     return frames[chosen], times_s[chosen]
-
-
-def spread(total: int, count: int) -> list[int]:
-    """First and last included, as `read_frames` does it; a single one from the middle.
-
-    >>> spread(8, 2), spread(8, 3), spread(8, 1), spread(2, 3)
-    ([0, 7], [0, 3, 7], [3], [0, 0, 1])
-    """
-    if count == 1:
-        return [(total - 1) // 2]
-    return np.linspace(0, total - 1, count).astype(int).tolist()
 
 
 def view_of(

@@ -101,7 +101,7 @@ class Traits:
         return frozenset(self.placeholders.values())
 
 
-def _rows(features: Any) -> Tensor:
+def visual_rows(features: Any) -> Tensor:
     """[n, h] visual features, in the order of their placeholders."""
     pooled = features.pooler_output
     parts = [pooled] if isinstance(pooled, Tensor) else list(pooled)
@@ -273,7 +273,7 @@ class Target:
             return None
         embeds = self._lean.text.embed_tokens(ids)
         for kind, features in (chunk.encoded or {}).items():
-            rows = _rows(features).to(embeds)
+            rows = visual_rows(features).to(embeds)
             places = ids == self.traits.placeholders.get(kind, -1)
             if int(places.sum()) != len(rows):
                 return None  # the model puts them together in a way of its own

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossdraft import scenes
+from crossdraft.engine.prepack import has_bf16
 from crossdraft.train.attributes import PrefixHead, SightHead, attribute_accuracy, attribute_loss
 from crossdraft.train.batches import Look, Spoken, draw_questions, labels, question_rows, question_words, wear
 from crossdraft.train.packed import Prefix, read_prefix, run_branches
@@ -104,8 +105,8 @@ def answered_texts(answers: Mapping[int, Sequence[Spoken]], questions: int, seed
 
 
 def autocast() -> torch.autocast:
-    """bf16 products over fp32 weights."""
-    return torch.autocast("cpu", torch.bfloat16)
+    """bf16 products over fp32 weights, on a processor that has them."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=has_bf16())
 
 
 def heads_for(seer: Seer, frames: int, tokens_per_frame: int) -> tuple[SightHead, PrefixHead]:

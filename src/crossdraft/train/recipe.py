@@ -41,7 +41,9 @@ class Optim(Section):
     clip_norm: float = Field(default=1.0, gt=0)
     clips: int = Field(gt=0, description="clips a step; for heads, answers")
     accumulate: int = Field(default=1, gt=0, description="passes that a step's clips are cut into")
-    bf16: bool = Field(default=False, description="products in bf16 over float32 weights")
+    bf16: bool = Field(
+        default=False, description="products in bf16 over float32 weights, on processors that have them"
+    )
     ema: float = Field(
         default=0.0, ge=0, lt=1, description="decay of the averaged weights, which are kept; 0: no average"
     )

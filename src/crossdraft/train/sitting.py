@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from crossdraft.engine.prepack import has_bf16
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.average import Average
 from crossdraft.train.checkpoint import (
@@ -164,8 +165,10 @@ class Sitting:
                     parameter.grad.mul_(factor)
 
     def _precision(self) -> AbstractContextManager[object]:
-        """bf16 products where the recipe asks for them; else what is around stays."""
-        return torch.autocast(self.device.type, torch.bfloat16) if self.stage.optim.bf16 else nullcontext()
+        """bf16 products where the recipe asks for them and the processor has them; else what is around stays."""
+        able = self.device.type != "cpu" or has_bf16()
+        wanted = self.stage.optim.bf16 and able
+        return torch.autocast(self.device.type, torch.bfloat16) if wanted else nullcontext()
 
     def _refuse_unless_finite(self, loss: float, norm: float) -> None:
         """Stop before a step that would ruin the weights: what the last checkpoint holds stays good."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from crossdraft.drafters.heads.cross import tables_of
-from crossdraft.drafters.heads.fast import FastDrafter, slots_behind
+from crossdraft.drafters.heads.fast import FastDrafter
 from crossdraft.drafters.independent import likely_words
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
@@ -78,14 +78,6 @@ def test_a_blind_head_sees_nothing_and_a_seeing_one_does(model):
     assert not torch.equal(*said[1])
     with pytest.raises(CrossdraftError, match="temporal features"):
         seeing.marginals(None, torch.zeros(1, 64, dtype=torch.double))
-
-
-def test_slots_are_the_likely_words_of_each_row():
-    scores = torch.randn(5, 30, generator=torch.Generator().manual_seed(0), dtype=torch.double)
-    for slot, row in zip(slots_behind(scores), scores, strict=True):
-        own = likely_words(row)
-        assert slot.words == own.words
-        assert slot.chances == pytest.approx(own.chances)
 
 
 @pytest.mark.parametrize("words", [1, 3])
@@ -164,7 +156,7 @@ def test_what_a_head_knows_is_accepted(model):
         state = begin(request)
         state.logits.fill_(-9.0)
         state.logits[range(6), list(alone.tokens[:6])] = 9.0
-        state.slots = slots_behind(state.logits)
+        state.slots = likely_words(state.logits)
         return state
 
     drafter._begin = told

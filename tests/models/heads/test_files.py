@@ -16,7 +16,7 @@ from tests.drafters.heads.rehearsal import VALUES, some_head, tables
 ELSEWHERE = {"event_medusa", "fast", "pass"}  # heads that are no reader of the target's features
 PLAIN = sorted(NETWORKS.keys() - ELSEWHERE)
 SIZES = {"token_size": 8, "width": 24}
-EAGLE = {name: value for name, value in VALUES.items() if name != "middle_layer"}
+EAGLE = {field.name: VALUES[field.name] for field in fields(NETWORKS["eagle"].config) if field.name in VALUES}
 
 
 @pytest.mark.parametrize("network", PLAIN)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 
+from crossdraft.drafters.glancer import Glancer
 from crossdraft.drafters.independent import IndependentDrafter, Writing, common_prefix
 from crossdraft.drafters.short_head import ShortHead
 from crossdraft.engine.target import Target
@@ -25,14 +26,22 @@ class CrossDrafter(IndependentDrafter):
     Args:
         model: the event model behind the adapter.
         head: heads over its last feature, on its device.
-        banned, words: as in `IndependentDrafter`.
+        banned, words, glance: as in `IndependentDrafter`.
 
     Raises:
         CrossdraftError: the heads are another model's.
     """
 
-    def __init__(self, model: Target, head: Cross, banned: Sequence[int] = (), *, words: int = 1) -> None:
-        super().__init__(model, banned, words=words)
+    def __init__(
+        self,
+        model: Target,
+        head: Cross,
+        banned: Sequence[int] = (),
+        *,
+        words: int = 1,
+        glance: Glancer | None = None,
+    ) -> None:
+        super().__init__(model, banned, words=words, glance=glance)
         layers = model.text_config.num_hidden_layers
         if head.config.num_layers != layers:
             raise CrossdraftError(
@@ -45,9 +54,13 @@ class CrossDrafter(IndependentDrafter):
     def _guess(self, state: Writing, written: Sequence[int], most: int) -> list[int]:
         old = super()._guess(state, written, most)
         feature, unread = state.features[len(state.fed)], written[len(state.fed) :]
-        foreseen = self.head.foresee(feature, unread, most, self.model.eos)
-        # Old text that the heads begin with too is the likelier to hold to its end, and longer; else it is outvoted.
-        guess = old if not foreseen or (old[:1] == foreseen[:1] and len(old) > len(foreseen)) else foreseen
+        foresight = self.head.foresee(feature, unread, most, self.model.eos)
+        first = next(foresight, None)
+        # Old text that the heads begin with too is the likelier to hold to its end, if it is longer than what they can
+        # foresee; else it is outvoted.
+        furthest = min(most, self.head.config.steps - len(unread) + 1)
+        stands = old[:1] == [first] and len(old) > furthest
+        guess = old if first is None or stands else [first, *foresight]
         state.quoted = common_prefix(old, guess)
         return guess
 

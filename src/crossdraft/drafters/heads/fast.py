@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.fork import fork_of
-from crossdraft.drafters.independent import mute, own_chances
+from crossdraft.drafters.independent import likely_words, mute, own_chances
 from crossdraft.drafters.second import WORDS, Slot, spread
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
 from crossdraft.engine.request import Request
@@ -86,7 +86,7 @@ class FastDrafter:
         every[:, self.head.draft_ids] = few
         every += self.banned
         sampling, ids = request.sampling, prompt.input_ids.tolist()
-        slots = slots_behind(every) if sampling.plain else []
+        slots = likely_words(every) if sampling.plain else []
         return Foregone(sampling, ids, own_chances(self.model, request), every, slots)
 
     def _see(self, prompt: Prompt) -> Tensor | None:
@@ -110,7 +110,7 @@ class FastDrafter:
             return Draft(self._drawn(state, rows))
         slots = state.slots[place:]
         if not sampling.plain:
-            slots = slots_behind(warp(rows, sampling, [*state.context, *state.committed]))
+            slots = likely_words(warp(rows, sampling, [*state.context, *state.committed]))
         draft = spread(slots, budget.nodes, self.words, self.model.eos)
         if budget.on_token is not None:
             for token in draft.tree.spine_tokens:
@@ -126,11 +126,3 @@ class FastDrafter:
                 break
             tokens.append(sample_one(law, state.generator))
         return DraftTree.chain(tokens, laws[: len(tokens)] if tokens else None)
-
-
-def slots_behind(scores: Tensor) -> list[Slot]:
-    """The likeliest words of each row [n, V], with their chances; as `independent.likely_words`, all rows at once."""
-    best = scores.topk(min(WORDS, scores.shape[-1]), -1)
-    chances = (best.values - scores.logsumexp(-1, keepdim=True)).exp()
-    pairs = zip(best.indices.tolist(), chances.tolist(), strict=True)
-    return [Slot(tuple(words), tuple(shares)) for words, shares in pairs]

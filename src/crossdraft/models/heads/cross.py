@@ -10,7 +10,7 @@ words of `base` is the event model: its tables are borrowed, a lesson holds its 
 modality, and the tokens are the video model's answer.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,8 +65,8 @@ class Cross(Head):
 
     def foresee(
         self, feature: Tensor, tokens: Sequence[int], most: int, ends: Collection[int] = ()
-    ) -> list[int]:
-        """The likeliest continuation, at most `most` tokens.
+    ) -> Iterator[int]:
+        """The likeliest continuation, at most `most` tokens, each worked out when it is asked for.
 
         Args:
             feature: [H] the event model's, at the place in front of `tokens`.
@@ -75,13 +75,9 @@ class Cross(Head):
         """
         embeds = list(self.embed(torch.tensor(tokens, device=self.draft_ids.device)))
         feature = feature.to(self.embeddings.dtype)
-        said: list[int] = []
-        for head in self.heads[len(tokens) - 1 :]:
-            if len(said) == most:
-                break
+        for head in self.heads[len(tokens) - 1 :][:most]:
             token = self.config.draft_ids[int(self.lm_head(head(feature, embeds)).argmax())]
-            said.append(token)
+            yield token
             if token in ends:
                 break
             embeds.append(self.embeddings[token].to(feature.dtype))
-        return said

@@ -12,6 +12,7 @@ from crossdraft.models.heads.eagle import Eagle
 from crossdraft.models.heads.eagle3 import Eagle3, Eagle3Config
 from crossdraft.models.heads.eaglevlm import EagleVLM
 from crossdraft.models.heads.fast import Fast, FastConfig
+from crossdraft.models.heads.glance import Glance, GlanceConfig
 from crossdraft.models.heads.glide import Glide
 from crossdraft.models.heads.hivis import HiViS
 from crossdraft.models.heads.hydra import Hydra, HydraConfig, HydraPlus, HydraPlusConfig
@@ -51,5 +52,6 @@ NETWORKS: Mapping[str, Network] = {
     "redrafter": Network(ReDrafter, RecurrentConfig),
     "event_medusa": Network(Cross, CrossConfig),
     "fast": Network(Fast, FastConfig),
+    "glance": Network(Glance, GlanceConfig),
     "pass": Network(LookaheadRows, PassConfig),
 }

@@ -3,20 +3,25 @@
 The event model is small, and stays on the CPU.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from crossdraft.drafters.glancer import Glancer
 from crossdraft.drafters.heads.cross import CrossDrafter, tables_of
 from crossdraft.drafters.heads.fast import FastDrafter
+from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead
+from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
 from crossdraft.models.heads.base import Head, TargetTables
 from crossdraft.models.heads.cross import Cross
 from crossdraft.models.heads.fast import Fast
+from crossdraft.models.heads.glance import Glance
+from crossdraft.models.heads.lesson import Lesson
 from crossdraft.models.heads.objective import Objective
 from crossdraft.train.capture.store import Store
 from crossdraft.train.fit import answered_texts
@@ -25,6 +30,7 @@ from crossdraft.train.heads.course import Given, Lectures, check_of
 from crossdraft.train.heads.cross import cross_loss
 from crossdraft.train.heads.events import EventAnswers, spoken_of
 from crossdraft.train.heads.fast import fast_loss
+from crossdraft.train.heads.glance import GlanceAnswers, firsts_of
 from crossdraft.train.heads.hidden import measure_hidden
 from crossdraft.train.heads.measure import figures_of
 from crossdraft.train.heads.seen import Seen, Unseen, events_of
@@ -101,8 +107,9 @@ class EventCourse:
 
         check = None
         if kept_back is not None:
-            check = check_of(self._loss(head, self._answers(kept_back, head)), self.given.recipe.network)
-        return Lectures(self._loss(head, answers), describe, check)
+            loss = self._loss(head, self._answers(kept_back, head), kept_back)
+            check = check_of(loss, self.given.recipe.network)
+        return Lectures(self._loss(head, answers, self.store), describe, check)
 
     def measured(self, head: Head, folder: Path) -> dict[str, object]:
         settings, store, target = self.given.recipe.measure, self.given.kept_back, self.given.target
@@ -112,11 +119,14 @@ class EventCourse:
         source = source_behind(store)
         requests = [replace(request, events=events_of(source, clip)) for clip, request in asked]
         banned = sorted(target.reserved)
-        drafter = (
-            CrossDrafter(self.host, head, banned)
-            if isinstance(head, Cross)
-            else FastDrafter(self.host, cast("Fast", head), banned)
-        )
+        drafter: Drafter[Any]
+        match head:
+            case Cross():
+                drafter = CrossDrafter(self.host, head, banned)
+            case Glance():
+                drafter = IndependentDrafter(self.host, banned, glance=Glancer(head, target))
+            case _:
+                drafter = FastDrafter(self.host, cast("Fast", head), banned)
         return figures_of(measure_hidden(target, drafter, requests, settings.nodes))
 
     def _answers(self, store: Store, head: Head) -> EventAnswers:
@@ -133,14 +143,22 @@ class EventCourse:
         seer = EventSeer(cast("Any", self.host.model))
         return EventAnswers(seer, sight, codec, answered_texts(spoken, each, seed), clips)
 
-    def _loss(self, head: Head, answers: EventAnswers) -> LossOf:
+    def _loss(self, head: Head, answers: EventAnswers, store: Store) -> LossOf:
         recipe = self.given.recipe
-        if isinstance(head, Cross):
+        if isinstance(head, Cross | Glance):
             rows = self.tables().head[head.draft_ids].float()
-            return cross_loss(head, answers, Objective(recipe.loss, recipe.step_weight), rows)
+            lesson_of = self._glancing(head, answers, store) if isinstance(head, Glance) else answers.lesson
+            return cross_loss(head, lesson_of, Objective(recipe.loss, recipe.step_weight), rows)
         if set(recipe.loss) != {"cross_entropy"}:
             raise CrossdraftError(
                 f"The fast head learns by cross_entropy alone, not by {', '.join(recipe.loss)}; correct the recipe's "
                 "loss."
             )
         return fast_loss(cast("Fast", head), answers)
+
+    def _glancing(self, head: Glance, answers: EventAnswers, store: Store) -> Callable[[int], Lesson]:
+        firsts = firsts_of(store, source_behind(store).locate)
+        ids = self.given.target.traits.visual_ids
+        glances = GlanceAnswers(answers, store, firsts, ids, head.config)
+        glances.seen(next(iter(firsts)))  # what a capture lacks is told before anything is learned
+        return glances.lesson

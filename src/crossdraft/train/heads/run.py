@@ -15,6 +15,7 @@ from crossdraft.engine.target import Target
 from crossdraft.folders import atomic_folder
 from crossdraft.models.heads.base import Head, HeadConfig
 from crossdraft.models.heads.files import config_of, make, save_head
+from crossdraft.models.heads.glance import GlanceConfig
 from crossdraft.models.heads.parts import DecoderConfig
 from crossdraft.models.heads.registry import NETWORKS
 from crossdraft.train.console import say
@@ -60,7 +61,7 @@ def train_head(run: HeadRun, ranks: Ranks = ALONE) -> dict[str, Any]:
     recipe, course = run.recipe, run.course
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
-    config = head_config(recipe, course.host, course.draft_ids)
+    config = head_config(recipe, course.host, course.draft_ids, str(run.source.get("target", "")))
     stage = Stage(run.out, "train", recipe.optim, identity(run, config))
     head, lectures = _beginning(run, config)
     figures: dict[str, Any] = optimise(
@@ -103,8 +104,11 @@ def _beginning(run: HeadRun, config: HeadConfig) -> tuple[Head, Lectures]:
     return head, run.course.lectures(head)
 
 
-def head_config(recipe: HeadRecipe, host: Target, draft_ids: Sequence[int]) -> HeadConfig:
-    """The network's configuration: its own settings from the recipe, sizes and words from the model it belongs to."""
+def head_config(recipe: HeadRecipe, host: Target, draft_ids: Sequence[int], target: str) -> HeadConfig:
+    """The network's configuration: its own settings from the recipe, sizes and words from the model it belongs to.
+
+    `target` is the fingerprint of the one whose words are learned.
+    """
     text = host.text_config
     known: dict[str, Any] = {
         "hidden_size": text.hidden_size,
@@ -116,6 +120,8 @@ def head_config(recipe: HeadRecipe, host: Target, draft_ids: Sequence[int]) -> H
     if network is not None and issubclass(network.config, DecoderConfig):
         # A draft may reach beyond the end of a short context; what it has too many of are rows of a table.
         known["max_positions"] = max(host.context, network.config.max_positions)
+    if network is not None and issubclass(network.config, GlanceConfig):
+        known["tower"] = target
     return config_of(recipe.network, {**known, **recipe.config}, f"The recipe's config of {recipe.network}")
 
 

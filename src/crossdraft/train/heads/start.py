@@ -21,6 +21,7 @@ from crossdraft.train.ranks import joined
 COURSES: Mapping[str, Callable[[Given], Course]] = {
     "event_medusa": EventCourse.of,
     "fast": EventCourse.of,
+    "glance": EventCourse.of,
     "pass": PassCourse.of,
 }
 
