@@ -29,6 +29,7 @@ from crossdraft.engine.wire import unpack_draft
 from crossdraft.errors import CrossdraftError
 
 LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
+Message = tuple[str, object]  # kind, body
 Turn = tuple[int, tuple[int, ...]]  # a verdict: how many came before it, the tokens that it emits
 Reply = tuple[
     str, tuple[Any, list[Span], Any]
@@ -68,6 +69,7 @@ class Process:
         self._verdicts: dict[int, Turn] = {}  # ticket -> the last one
         self._reading: dict[int, tuple[int, float]] = {}  # ticket -> serial and time of its `start`
         self._spans: list[Span] = []
+        self._courier: threading.Thread | None = None  # on its way with a request
         self._on_token: OnToken | None = None
         self._tickets: set[int] = set()
         self._serial = 0
@@ -98,7 +100,8 @@ class Process:
             path = request.video if isinstance(request.video, str | os.PathLike) else None
             request = replace(request, video=path, inputs=None)
         # Plain pickle copies tensors; torch would pass them on by a server that only multiprocessing's children reach.
-        serial = self._ask("start", (ticket, pickle.dumps(request), nodes, on_token is not None))
+        asked = (ticket, pickle.dumps(request), nodes, on_token is not None)
+        serial = self._ask("start", asked, send=self._send_beside)
         self._reading[ticket] = (serial, time.monotonic())
 
     def collect(self, ticket: int) -> Draft:
@@ -178,9 +181,9 @@ class Process:
 
     def close(self) -> None:
         try:
-            self._connection.send(("close", None))
+            self._send(("close", None))
             self._child.wait(timeout=1.0)
-        except (OSError, subprocess.TimeoutExpired):
+        except (DrafterLost, subprocess.TimeoutExpired):
             self._child.kill()
             self._child.wait()
         self._connection.close()
@@ -201,15 +204,36 @@ class Process:
         self._prepared.pop(ticket, None)  # whatever came before was for another request of that number
         return draft
 
-    def _ask(self, kind: str, value: object) -> int:
+    def _ask(self, kind: str, value: object, send: Callable[[Message], None] | None = None) -> int:
         """Send a question; returns its serial. Answers that nobody fetched (Ctrl-C came first) are dropped."""
         self._serial += 1
         awaited = {serial for serial, _ in self._reading.values()}
         self._replies = {serial: reply for serial, reply in self._replies.items() if serial in awaited}
-        self._send((kind, (self._serial, value)))
+        (send or self._send)((kind, (self._serial, value)))
         return self._serial
 
-    def _send(self, message: tuple[str, object]) -> None:
+    def _send_beside(self, message: Message) -> None:
+        """Send without waiting: clips and recordings are large, and the child may be in the midst of a pass."""
+        self._await_courier()
+        if self._child.poll() is not None:
+            raise DrafterLost("its process ended")
+        self._courier = threading.Thread(target=self._deliver, args=(message,), name="courier", daemon=True)
+        self._courier.start()
+
+    def _deliver(self, message: Message) -> None:
+        with suppress(OSError):  # the listener sees that the child is gone
+            self._connection.send(message)
+
+    def _await_courier(self) -> None:
+        """Messages arrive in the order in which they were sent."""
+        courier, self._courier = self._courier, None
+        if courier is not None:
+            courier.join(self.patience_s)
+            if courier.is_alive():
+                raise self._hangs(self.patience_s)
+
+    def _send(self, message: Message) -> None:
+        self._await_courier()
         try:
             self._connection.send(message)
         except OSError as error:
