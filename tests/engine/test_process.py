@@ -4,6 +4,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -237,6 +238,28 @@ def test_a_stale_reply_is_dropped(process, requests):
     process.start(1, requests[1], 6, None)
     assert len(process.collect(1).tree) <= 6
     assert len(process.propose([1], [Budget(3)])[0].tree) == 3
+
+
+def test_a_large_request_is_not_waited_for(process, requests):
+    """The child is held, so it takes nothing from the socket; the target goes on reading, and nothing is lost."""
+    os.kill(process.pid, signal.SIGSTOP)
+    large = replace(requests[0], namespace="x" * 5_000_000)
+    starting = threading.Thread(target=process.start, args=(0, large, 4, None), daemon=True)
+    starting.start()
+    starting.join(20)
+    held = starting.is_alive()
+    os.kill(process.pid, signal.SIGCONT)
+    assert not held
+    assert len(process.collect(0).tree) <= 4
+    assert len(process.propose([0], [Budget(4)])[0].tree) > 0
+
+
+def test_a_child_that_takes_nothing_is_given_up(process, requests, monkeypatch):
+    monkeypatch.setattr(process, "patience_s", 0.2)
+    os.kill(process.pid, signal.SIGSTOP)
+    process.start(0, replace(requests[0], namespace="x" * 5_000_000), 4, None)
+    with pytest.raises(DrafterLost, match="did not answer"):
+        process.collect(0)
 
 
 def test_closing_ends_the_child(process):

@@ -139,7 +139,9 @@ def test_cross_heads_learn_the_words_and_leave_the_event_model_alone(answers, na
     head = cross(answers)
     rows = head.lm_head.weight.detach().clone()
     before = {key: value.clone() for key, value in answers.seer.model.state_dict().items()}
-    losses, figures = learned(head, cross_loss(head, answers.lesson, Objective({name: 1.0}, 0.8), rows), rate=1e-2)
+    losses, figures = learned(
+        head, cross_loss(head, answers.lesson, Objective({name: 1.0}, 0.8), rows), rate=1e-2
+    )
     assert losses[-1] < 0.5 * losses[0]
     if name == "cross_entropy":
         assert figures["tau"] > 3.5
