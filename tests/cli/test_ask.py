@@ -169,11 +169,14 @@ def test_piped_with_the_drafter_in_a_process_of_its_own(models, files, ask):
 
 def test_ctrl_c_stops_the_answer_and_leaves_the_terminal_clean(pair, files, ask, tmp_path):
     begun = json.loads(ask("--json")[1])["text"].strip()[:8]
-    # Room for an answer of many seconds: the signal always comes in the middle of it.
+    # Room for an answer of many seconds, and no word that ends it: the signal always comes in the middle of it.
     patient = shutil.copytree(pair.target, tmp_path / "target")
     config = json.loads((patient / "config.json").read_text())
     config["text_config"]["max_position_embeddings"] = 20_000
     (patient / "config.json").write_text(json.dumps(config))
+    ends = json.loads((patient / "generation_config.json").read_text())
+    ends["eos_token_id"] = config["video_token_index"]
+    (patient / "generation_config.json").write_text(json.dumps(ends))
     status, text = interrupted(
         begun, *files, "--target", str(patient), "--drafter", "none", "--device", "cpu"
     )

@@ -274,7 +274,11 @@ def test_a_batch_that_ruins_the_loss_is_named(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path / "fit.ckpt")["step"] == 2
 
 
-def test_bf16_is_for_products_and_weights_stay_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("able", [True, False], ids=["a processor that has it", "one that has not"])
+def test_bf16_is_for_products_and_weights_stay_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool
+) -> None:
+    monkeypatch.setattr("crossdraft.train.sitting.has_bf16", lambda: able)
     model, seen = fresh(), []
 
     def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
@@ -284,7 +288,7 @@ def test_bf16_is_for_products_and_weights_stay_whole(tmp_path: Path) -> None:
 
     optimise(Stage(tmp_path, "fit", settings(steps=1, bf16=True)), model, whole(loss_of))
     optimise(Stage(tmp_path, "fit", settings(steps=2)), model, whole(loss_of))
-    assert seen == [torch.bfloat16, torch.float32]
+    assert seen == [torch.bfloat16 if able else torch.float32, torch.float32]
     assert model.weight.dtype == torch.float32
     assert not torch.equal(model.weight, fresh().weight)
 
