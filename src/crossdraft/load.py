@@ -33,7 +33,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.fingerprint import fingerprint
-from crossdraft.models.heads.base import TargetTables
+from crossdraft.models.heads.base import Head, TargetTables
 from crossdraft.models.heads.cross import Cross
 from crossdraft.models.heads.fast import Fast
 from crossdraft.models.heads.files import load_head, read_config
@@ -266,10 +266,7 @@ def load_event_head(
     """
     place = _event_head_folder(name, folder, source)
     model = load_drafter(source, device, dtype, banned, vocabulary, packed=packed).model
-    head = load_head(place, tables_of(model), event_fingerprint(source), name)
-    head = head.to(model.device, model.model.dtype)
-    if packed:
-        prepack(head)
+    head = _event_head(name, place, source, model, packed=packed)
     more: Any = {} if words is None else {"words": words}
     if isinstance(head, Cross):
         return CrossDrafter(model, head, banned, **more)
@@ -299,16 +296,13 @@ def load_glance_drafter(
     Raises:
         CrossdraftError: the glance is missing, damaged, another event model's, or looks through another target's tower.
     """
-    place, model = _event_head_folder("glance", folder, source), drafter.model
-    head = load_head(place, tables_of(model), event_fingerprint(source), "glance")
-    glance = cast("Glance", head.to(model.device, model.model.dtype))
+    place = _event_head_folder("glance", folder, source)
+    glance = cast("Glance", _event_head("glance", place, source, drafter.model, packed=packed))
     if glance.config.tower != target_fingerprint(target):
         raise CrossdraftError(
             f"The glance in {place} looks through another target's vision tower than that of '{target}'; train one for "
             "this target, or use the drafter 'event_medusa'."
         )
-    if packed:
-        prepack(glance)
     more: Any = {"words": drafter.words, "glance": Glancer(glance, tower)}
     if isinstance(drafter, CrossDrafter):
         return CrossDrafter(drafter.model, drafter.head, banned, **more)
@@ -324,6 +318,15 @@ def _event_head_folder(name: str, folder: Path | None, source: str) -> Path:
             "train it for this one."
         )
     return place
+
+
+def _event_head(name: str, place: Path, source: str, model: Target, *, packed: bool) -> Head:
+    """The head in that folder, on the event model `source`, which is loaded as `model`."""
+    head = load_head(place, tables_of(model), event_fingerprint(source), name)
+    head = head.to(model.device, model.model.dtype)
+    if packed:
+        prepack(head)
+    return head
 
 
 def load_pass_drafter(

@@ -289,15 +289,13 @@ def _glance(spec: Spec, place: Place) -> Drafter[Any]:
     settings = {name: value for name, value in spec.settings.items() if name in ("model", "words")}
     if "heads" in given:
         settings["dir"] = spec.settings["heads"]
+    source, target = given.get("model", "event"), str(place.target)
     # The shipped heads are the shipped model's; another one goes without, unless it is given its own.
-    plain = given.get("model", "event") != "event" and "heads" not in given
-    if plain:
-        drafter = _model(Spec(settings.pop("model"), settings=settings), place)
-    else:
+    if source == "event" or "heads" in given:
         drafter = _event_head(Spec("event_medusa", settings=settings), place)
-    target = str(place.target)
+    else:
+        drafter = _model(Spec(settings.pop("model"), settings=settings), place)
     tower = place.host or load_tower(target, place.device, place.dtype, packed=place.packed)
-    source = given.get("model", "event")
     return load_glance_drafter(
         cast("IndependentDrafter", drafter),
         tower,

@@ -45,7 +45,6 @@ class Glancer:
         features = self.tower.encode(prompt)["video"]
         return self.glance.see(visual_rows(features)[None])
 
-    def say(self, features: Tensor, seen: Sequence[Rows], vocabulary: int) -> Tensor:
+    def say(self, features: Tensor, seen: Sequence[Rows]) -> Tensor:
         """[n, H] last features of the drafter's model -> [n, V] logits, -inf where the glance knows no word."""
-        few = self.glance.say(features[None], seen)[0]
-        return few.new_full((len(few), vocabulary), float("-inf")).index_copy_(-1, self.glance.draft_ids, few)
+        return self.glance.everywhere(self.glance.say(features[None], seen)[0])

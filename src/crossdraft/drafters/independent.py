@@ -129,9 +129,7 @@ class IndependentDrafter:
     def rows_of(self, out: TargetOut, seen: Sequence[Rows]) -> Tensor:
         """[1 + n, V] logits behind what a pass fed last, and behind each token that it guessed."""
         rows = out.logits[0]
-        if self.glance is None:
-            return rows
-        return self.glance.say(out.hidden[0][0][-len(rows) :], seen, rows.shape[-1])
+        return rows if self.glance is None else self.glance.say(out.hidden[0][0][-len(rows) :], seen)
 
     def _propose(self, state: Writing, budget: Budget) -> Draft:
         """Continue the tail until the budget, the end of the answer, or the stop signal."""

@@ -183,9 +183,9 @@ class CoupledDrafter(Generic[Mind]):
 
         def ask(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
             tokens = [tree.tokens[node] for node in nodes if node != ROOT]
-            few = voice(nodes, tokens, [tree.parents[node] for node in nodes if node != ROOT])
-            every = few.new_full((len(few), self.head.config.vocab_size), float("-inf"))
-            every[:, self.head.draft_ids] = few
+            every = self.head.everywhere(
+                voice(nodes, tokens, [tree.parents[node] for node in nodes if node != ROOT])
+            )
             beside, places = _families(tree, nodes)
             rows = every.new_zeros(1 + len(beside), every.shape[1])
             rows[places] = every

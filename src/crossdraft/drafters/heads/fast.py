@@ -82,8 +82,7 @@ class FastDrafter:
     def _begin(self, request: Request) -> Foregone:
         prompt = self.model.prepare(request)
         few = self.head.marginals(self._see(prompt), self.head.asked(self._question(prompt))[None])[0]
-        every = few.new_full((len(few), self.model.vocab_size), float("-inf"))
-        every[:, self.head.draft_ids] = few
+        every = self.head.everywhere(few)
         every += self.banned
         sampling, ids = request.sampling, prompt.input_ids.tolist()
         slots = likely_words(every) if sampling.plain else []

@@ -114,6 +114,11 @@ class Head(nn.Module):
         """[...] ids -> [..., H] the target's embeddings."""
         return F.embedding(tokens, self.embeddings)
 
+    def everywhere(self, few: Tensor) -> Tensor:
+        """[..., D] logits of the draft vocabulary -> [..., V], -inf at all other words."""
+        every = few.new_full((*few.shape[:-1], self.config.vocab_size), float("-inf"))
+        return every.index_copy_(-1, self.draft_ids, few)
+
     def last(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """Of captured features the target's last."""
         return hidden[self.config.num_layers]

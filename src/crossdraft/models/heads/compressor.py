@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.parts import heads_of
+from crossdraft.models.heads.settings import at_least_one
 
 Compressed = tuple[Tensor, Tensor]  # rows [B, M, H] and their places [M], rising
 Keep = Literal["uniform", "random"]
@@ -126,14 +127,3 @@ def ends(rows: Tensor, stride: int) -> Tensor:
     """[⌈N / stride⌉] the last place of every `stride` of [B, N, H] rows."""
     total = rows.shape[1]
     return (torch.arange(0, total, stride, device=rows.device) + stride - 1).clamp(max=total - 1)
-
-
-def at_least_one(number: int, what: str) -> int:
-    """The number.
-
-    Raises:
-        CrossdraftError: it is below 1.
-    """
-    if number < 1:
-        raise CrossdraftError(f"{what} must be 1 or more, not {number}.")
-    return number

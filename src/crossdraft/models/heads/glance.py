@@ -25,6 +25,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
 from crossdraft.models.heads.lesson import Guess, Lesson
 from crossdraft.models.heads.parts import GatedMLP, RMSNorm, Rows, heads_of
+from crossdraft.models.heads.settings import at_least_one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,7 @@ class GlanceConfig(HeadConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("visual_size", "frames", "patches", "layers", "heads", "intermediate_size"):
-            if getattr(self, name) < 1:
-                raise CrossdraftError(f"A glance's {name} must be 1 or more, not {getattr(self, name)}.")
+            at_least_one(getattr(self, name), f"A glance's {name}")
         if self.hidden_size % self.heads:
             raise CrossdraftError(
                 f"A glance's feature of {self.hidden_size} cannot be shared by {self.heads} heads; choose a divisor."

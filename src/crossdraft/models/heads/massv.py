@@ -23,9 +23,10 @@ from torch import Tensor, arange, cat, nn
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.autoregressive import Autoregressive
 from crossdraft.models.heads.base import TargetTables, shifted
-from crossdraft.models.heads.compressor import Pool, at_least_one
+from crossdraft.models.heads.compressor import Pool
 from crossdraft.models.heads.lesson import Guess, Lesson
 from crossdraft.models.heads.parts import Attend, DecoderConfig, DecoderLayer, Front, RMSNorm, Rows, Unrolled
+from crossdraft.models.heads.settings import at_least_one
 
 
 @dataclass(frozen=True, kw_only=True)

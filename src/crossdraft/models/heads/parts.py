@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.base import HeadConfig
+from crossdraft.models.heads.settings import at_least_one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +43,7 @@ class DecoderConfig(HeadConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("heads", "kv_heads", "head_dim", "intermediate_size", "max_positions", "steps"):
-            if getattr(self, name) < 1:
-                raise CrossdraftError(f"A head's {name} must be 1 or more, not {getattr(self, name)}.")
+            at_least_one(getattr(self, name), f"A head's {name}")
         if self.heads % self.kv_heads:
             raise CrossdraftError(
                 f"A head's heads={self.heads} must be a multiple of its kv_heads={self.kv_heads}, which they share."

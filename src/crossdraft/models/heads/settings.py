@@ -3,6 +3,8 @@
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from crossdraft.errors import CrossdraftError
+
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", NoneType: "null"}
 
 
@@ -38,3 +40,14 @@ def told(kind: Any) -> str:
     if origin is tuple:
         return f"a list, each {told(args[0])}"
     return WORDS[kind]
+
+
+def at_least_one(number: int, what: str) -> int:
+    """The number.
+
+    Raises:
+        CrossdraftError: it is below 1.
+    """
+    if number < 1:
+        raise CrossdraftError(f"{what} must be 1 or more, not {number}.")
+    return number
