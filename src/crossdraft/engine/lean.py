@@ -42,6 +42,10 @@ class LeanText:
                 layer.post_attention_layernorm,
             ]
 
+    def features_only(self) -> "LeanText":
+        """The same decoder without a head: its logits are [B, kept, 0]."""
+        return LeanText(self.text, _NoHead())
+
     @property
     def usable(self) -> bool:
         """False while somebody listens to, or changes, what a module does whose forward is skipped here."""
@@ -113,7 +117,7 @@ class LeanText:
         )
         stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
         normed = _norm(layer.post_attention_layernorm, stream)
-        return stream + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed)) * mlp.up_proj(normed))
+        return stream + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed)).mul_(mlp.up_proj(normed)))
 
     def _remember(
         self, attention: Any, store: Any, normed: Tensor, turn: tuple[Tensor, Tensor]
@@ -131,6 +135,13 @@ def find_lean(model: PreTrainedModel) -> LeanText | None:
         return None
     moved = any(hasattr(module, "_hf_hook") for module in model.modules())  # accelerate's doing
     return None if moved else LeanText(text, head)
+
+
+class _NoHead(nn.Module):
+    """A head without words."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states[..., :0]
 
 
 def _norm(module: Any, states: Tensor) -> Tensor:

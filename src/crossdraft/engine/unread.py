@@ -1,0 +1,63 @@
+"""Vision layers whose output nobody reads.
+
+LLaVA and its kin take what they see from an inner layer of their vision tower (`vision_feature_layer`, mostly the last
+but one), and `transformers` computes the layers behind it all the same: one of 24 in CLIP's large tower, one of 5 in
+the reference target's. Here such layers hand on what they are given. What the model sees is the same, to the bit.
+"""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+TOWERS = ("vision_tower", "video_tower", "image_tower")
+
+
+def pass_unread(model: PreTrainedModel) -> int:
+    """Let vision layers behind the last one that is read hand on their input, in place; returns how many there were.
+
+    They keep their weights, and their places among the tower's hidden states. Only the tower's own last state is no
+    longer what it was. A model that does not say which layer it reads stays as it is.
+    """
+    wanted: Any = getattr(model.config, "vision_feature_layer", None)
+    if wanted is None:
+        return 0
+    count = 0
+    for layers in _towers(model):
+        read = _layers_read(len(layers), [wanted] if isinstance(wanted, int) else wanted)
+        for place in range(read, len(layers)):
+            layers[place] = _passing(layers[place])
+            count += 1
+    return count
+
+
+def _towers(model: PreTrainedModel) -> Iterator[nn.ModuleList]:
+    """The layers of each vision tower."""
+    for name in TOWERS:
+        tower: Any = getattr(model.base_model, name, None)
+        if tower is not None:
+            lists = (module for module in tower.modules() if isinstance(module, nn.ModuleList))
+            yield from (layers for layers in lists if len(layers) == tower.config.num_hidden_layers)
+
+
+def _layers_read(depth: int, wanted: list[int]) -> int:
+    """How many layers the hidden states `wanted` take; they are counted from the embeddings, or from the end.
+
+    >>> _layers_read(24, [-2]), _layers_read(24, [-1]), _layers_read(24, [0, 5])
+    (23, 24, 5)
+    """
+    return max(index if index >= 0 else depth + 1 + index for index in wanted)
+
+
+def _passing(layer: nn.Module) -> nn.Module:
+    """A layer of the same class, which `transformers` knows layers by, and with the same weights, that does nothing."""
+    kind = type(layer)
+    idle = type(f"Unread{kind.__name__}", (kind,), {"forward": _hand_on})
+    passing = cast("nn.Module", idle.__new__(idle))
+    passing.__dict__.update(layer.__dict__)
+    return passing
+
+
+def _hand_on(self: nn.Module, hidden_states: Tensor, *args: object, **kwargs: object) -> Tensor:
+    return hidden_states
