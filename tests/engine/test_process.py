@@ -6,10 +6,12 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,9 +21,11 @@ from crossdraft.engine.drafter import Budget, Committed, Draft
 from crossdraft.engine.placement import DrafterLost
 from crossdraft.engine.process import Process
 from crossdraft.engine.request import Origin, Request
+from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
-from crossdraft.engine.wire import pack_draft, unpack_draft
+from crossdraft.engine.wire import pack_draft, pack_request, unpack_draft, unpack_request
 from crossdraft.errors import CrossdraftError
+from crossdraft.events import Events, read_events
 from crossdraft.load import load_drafter, load_target
 from crossdraft.video.read import read_frames
 
@@ -276,3 +280,36 @@ def test_drafts_survive_the_wire():
     assert (back.tokens, back.parents, back.drawn_from) == (tree.tokens, tree.parents, tree.drawn_from)
     assert torch.equal(back.dists, tree.dists)
     assert unpack_draft(pack_draft(Draft(DraftTree.chain([1])))).tree.dists is None
+
+
+def test_requests_survive_the_wire_with_arrays_apart_and_writable():
+    clip = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
+    events = Events(
+        np.arange(5, dtype=np.uint16), np.zeros(5, np.uint16), np.arange(5), np.ones(5, np.uint8), 8, 8
+    )
+    for video in (clip, clip[:, ::2], clip[:0], torch.ones(2, 3), None):
+        request = Request("?", video=video, events=events, sampling=Sampling(0.5), namespace="n")
+        packed, arrays = pack_request(request)
+        back = unpack_request(packed, [bytearray(array) for array in arrays])
+        assert replace(back, video=None, events=None) == replace(request, video=None, events=None)
+        assert len(arrays) >= 4  # the events'
+        if video is not None:
+            assert np.array_equal(np.asarray(back.video), np.asarray(video))
+        for name in ("x", "y", "t", "p"):
+            there = getattr(back.events, name)
+            assert np.array_equal(there, getattr(events, name))
+            there[:] = 0
+
+
+def test_arrays_of_any_size_reach_the_child_and_what_follows_is_not_taken_for_one(
+    process, requests, alone, target
+):
+    events = read_events(requests[0].events)
+    process.start(9, replace(requests[0], events=events.slice(0, 0)), 4, None)  # nothing to see in it
+    with suppress(CrossdraftError):
+        process.collect(9)
+    process.end([9])
+    for request, tokens in zip(requests, alone, strict=True):
+        (answer,) = Decoder(target, process, adaptive=False).generate([replace(request, events=events)])
+        assert answer.tokens == tokens
+        assert answer.stats.accepted > 0

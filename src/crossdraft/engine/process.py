@@ -25,7 +25,7 @@ from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken
 from crossdraft.engine.request import Request
 from crossdraft.engine.timeline import Span
-from crossdraft.engine.wire import unpack_draft
+from crossdraft.engine.wire import pack_request, unpack_draft
 from crossdraft.errors import CrossdraftError
 
 LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
@@ -99,9 +99,9 @@ class Process:
         if not self.needs.video:  # decoded frames are large
             path = request.video if isinstance(request.video, str | os.PathLike) else None
             request = replace(request, video=path, inputs=None)
-        # Plain pickle copies tensors; torch would pass them on by a server that only multiprocessing's children reach.
-        asked = (ticket, pickle.dumps(request), nodes, on_token is not None)
-        serial = self._ask("start", asked, send=self._send_beside)
+        packed, arrays = pack_request(request)
+        asked = (ticket, packed, [array.nbytes for array in arrays], nodes, on_token is not None)
+        serial = self._ask("start", asked, send=lambda message: self._send_beside(message, arrays))
         self._reading[ticket] = (serial, time.monotonic())
 
     def collect(self, ticket: int) -> Draft:
@@ -212,17 +212,20 @@ class Process:
         (send or self._send)((kind, (self._serial, value)))
         return self._serial
 
-    def _send_beside(self, message: Message) -> None:
+    def _send_beside(self, message: Message, arrays: Sequence[memoryview]) -> None:
         """Send without waiting: clips and recordings are large, and the child may be in the midst of a pass."""
         self._await_courier()
         if self._child.poll() is not None:
             raise DrafterLost("its process ended")
-        self._courier = threading.Thread(target=self._deliver, args=(message,), name="courier", daemon=True)
+        parcel = (message, arrays)
+        self._courier = threading.Thread(target=self._deliver, args=parcel, name="courier", daemon=True)
         self._courier.start()
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, message: Message, arrays: Sequence[memoryview]) -> None:
         with suppress(OSError):  # the listener sees that the child is gone
             self._connection.send(message)
+            for array in arrays:
+                self._connection.send_bytes(array)
 
     def _await_courier(self) -> None:
         """Messages arrive in the order in which they were sent."""

@@ -1,10 +1,14 @@
-"""Drafts as plain data, for a drafter that lives in another process."""
+"""Drafts and requests as plain data, for a drafter that lives in another process."""
+
+import pickle
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.probes import Probes
+from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -45,3 +49,18 @@ def unpack_draft(packed: PackedDraft) -> Draft:
     tokens, parents, dists, drawn_from, independent, reach, probes = packed
     rows = None if dists is None else torch.from_numpy(dists)
     return Draft(DraftTree(tokens, parents, rows, drawn_from, independent), reach, probes=probes)
+
+
+def pack_request(request: Request) -> tuple[bytes, list[memoryview]]:
+    """A request, and apart from it its arrays as they lie in memory: clips and recordings are megabytes.
+
+    Plain pickle copies tensors; torch would pass them on by a server that only multiprocessing's children reach.
+    """
+    arrays: list[pickle.PickleBuffer] = []
+    packed = pickle.dumps(request, protocol=5, buffer_callback=arrays.append)
+    return packed, [array.raw() for array in arrays]
+
+
+def unpack_request(packed: bytes, arrays: Sequence[bytearray]) -> Request:
+    """The inverse of `pack_request`; the arrays may be written to, as those that were packed."""
+    return pickle.loads(packed, buffers=arrays)  # noqa: S301 - from the parent, over their own authenticated socket

@@ -100,10 +100,13 @@ def _reply(inner: "Ahead[Any]", connection: Connection, kind: str, value: Any, r
 def _start(inner: "Ahead[Any]", connection: Connection, asked: Any) -> Any:
     """Read a request and draft until done or until any message comes."""
     from crossdraft.engine.drafter import Budget
-    from crossdraft.engine.wire import pack_draft
+    from crossdraft.engine.wire import pack_draft, unpack_request
 
-    ticket, packed, nodes, watched = asked
-    request = pickle.loads(packed)  # noqa: S301 - from the parent, over their own authenticated socket
+    ticket, packed, sizes, nodes, watched = asked
+    arrays = [bytearray(size) for size in sizes]
+    for array in arrays:
+        connection.recv_bytes_into(array)
+    request = unpack_request(packed, arrays)
     on_token = (lambda token: connection.send(("token", token))) if watched else None
     inner.start_until(ticket, request, Budget(nodes, stop=connection.poll, on_token=on_token))
     return pack_draft(inner.collect(ticket))
