@@ -9,7 +9,7 @@ from crossdraft.drafters.cascade import CascadeDrafter
 from crossdraft.drafters.frames import fewer_frames
 from crossdraft.drafters.glancer import Glancer
 from crossdraft.drafters.heads.cross import CrossDrafter, tables_of
-from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.independent import IndependentDrafter, read_whole
 from crossdraft.engine.drafter import Budget, Committed
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
@@ -180,3 +180,16 @@ def test_without_a_clip_there_is_nothing_to_glance_at(event, target, clip):
     drafter = IndependentDrafter(event, glance=glancer(event, target))
     with pytest.raises(CrossdraftError, match="The request has no video"):
         drafter.begin([Request("What is ahead?", None, str(clip.events))])
+
+
+def test_the_model_behind_a_glance_makes_no_words_of_its_own(pair, target, asked):
+    """Its logits would be read by nobody; what it feels is what it always felt."""
+    plain = load_drafter(str(pair.event), "cpu", "float64", packed=False).model
+    drafter = IndependentDrafter(plain, glance=glancer(plain, target))
+    silent = drafter.model
+    with torch.inference_mode():
+        *_, loud = read_whole(plain, asked, 8, drafter.capture)
+        *_, mute = read_whole(silent, asked, 8, drafter.capture)
+    assert loud.logits[0].shape == (1, plain.vocab_size)
+    assert mute.logits[0].shape == (1, 0)
+    assert torch.equal(loud.hidden[0][0], mute.hidden[0][0])

@@ -91,7 +91,7 @@ class IndependentDrafter:
     ) -> None:
         self.needs = Needs(video=sees or glance is not None)
         self.words = words
-        self.model = model
+        self.model = model if glance is None else model.features_only()  # the glance has the last word
         self.glance = glance
         if glance is not None:
             self.capture = glance.glance.reads

@@ -6,6 +6,7 @@ detected, not subclassed: how features are obtained, the position rule, the mask
 whether passes over text may take the lean path.
 """
 
+import copy
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -173,6 +174,12 @@ class Target:
             for name in ("video", "image")
             if (function := getattr(model.base_model, f"get_{name}_features", None)) is not None
         }
+
+    def features_only(self) -> "Target":
+        """This model for those who only want its features: where its passes are lean, no logits are made [n, 0]."""
+        silent = copy.copy(self)
+        silent._lean = None if self._lean is None else self._lean.features_only()  # noqa: SLF001
+        return silent
 
     def new_cache(self, max_rows: int = 1, capacity: int = 512) -> KVCache:
         """An empty cache for this model."""
