@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,36 +16,22 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as hf_logging
 
 from crossdraft.drafters.foreign import ForeignDrafter
-from crossdraft.drafters.glancer import Glancer
-from crossdraft.drafters.heads.coupled import CoupledDrafter
-from crossdraft.drafters.heads.cross import CrossDrafter, tables_of
-from crossdraft.drafters.heads.fast import FastDrafter
-from crossdraft.drafters.heads.learning import LearningDrafter, Origin, check_folder
-from crossdraft.drafters.heads.registry import HEADS, STATIC, TREES, weights_of
-from crossdraft.drafters.heads.static import ACCEPTANCE, static_tree
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.pass_ import PassDrafter
 from crossdraft.drafters.short_head import ShortHead, read_ids
 from crossdraft.drafters.vocabulary import Lexicon, map_vocabularies, read_lexicon
 from crossdraft.engine.prepack import has_bf16, prepack
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.unread import pass_unread
 from crossdraft.errors import CrossdraftError
 from crossdraft.fingerprint import fingerprint
-from crossdraft.models.heads.base import Head, TargetTables
-from crossdraft.models.heads.cross import Cross
-from crossdraft.models.heads.fast import Fast
-from crossdraft.models.heads.files import load_head, read_config
-from crossdraft.models.heads.glance import Glance
-from crossdraft.models.heads.pass_ import LookaheadRows
 
 if TYPE_CHECKING:
     from crossdraft.models.eventgpt import EventGPTProcessor
     from crossdraft.video.preprocess import FrameSpec
 
 REFERENCE = Path(__file__).parent / "reference"
-HEAD_WEIGHTS = REFERENCE / "heads"
 DRAFTERS = ("event", "blind")  # of the reference pair
 NUM_FRAMES = 8
 DTYPES = {
@@ -64,7 +50,8 @@ def load_target(
     Args:
         source: `reference`, or the folder of a Hugging Face checkpoint (safetensors) of a supported class.
         device, dtype: default CUDA and bfloat16 if there is a GPU, else CPU and float32.
-        packed: on a CPU, keep the linear layers in the layout that its kernels read fastest; see `engine.prepack`.
+        packed: make it faster, for inference alone: on a CPU keep the linear layers in the layout that its kernels read
+            fastest (`engine.prepack`), and leave out what nobody reads of its vision tower (`engine.unread`).
 
     Raises:
         CrossdraftError: the folder lacks a file, a key or a shape differs, or the class is not supported.
@@ -102,6 +89,7 @@ def _target(folder: Path, model: PreTrainedModel, *, packed: bool) -> Target:
     from crossdraft.video.preprocess import FrameSpec
 
     if packed:
+        pass_unread(model)
         prepack(model)
     tokenizer = _tokenizer(folder)
     prepare = VideoPrompt(model, tokenizer, FrameSpec.from_pretrained(folder))
@@ -191,190 +179,15 @@ def load_model_drafter(
     return ForeignDrafter(model, own, target, how or "slem", sees=sees)
 
 
-def load_head_drafter(
-    name: str,
-    host: Target,
-    source: str = "reference",
-    folder: Path | None = None,
-    tree: str | None = None,
-    banned: Sequence[int] = (),
-    *,
-    packed: bool = True,
-) -> CoupledDrafter[Any]:
-    """A drafter around a head, which lives beside its target.
-
-    Args:
-        name: of the method; see `drafters.heads.registry`.
-        host: the target.
-        source: where that was loaded from.
-        folder: of the head; default the shipped one.
-        tree: `static`, or one of `drafters.heads.registry.TREES`; default the method's own, but `dynamic` in place of
-            `static` where no acceptance was measured, as of an imported head.
-        banned, packed: as in `load_drafter`.
-
-    Raises:
-        CrossdraftError: the head is missing, damaged, another target's or another method's, or an unknown tree.
-    """
-    method = HEADS[name]
-    place = folder or HEAD_WEIGHTS / weights_of(name)
-    head = load_head(place, TargetTables.of(host.model), target_fingerprint(source), method.network)
-    head = head.to(host.device, _head_dtype(host))
-    if packed:
-        prepack(head)
-    unmeasured = method.tree == STATIC and not (place / ACCEPTANCE).is_file()
-    tree = tree or ("dynamic" if unmeasured else method.tree)
-    if tree not in TREES and tree != STATIC:
-        raise CrossdraftError(f"Unknown tree '{tree}'; choose one of {', '.join((STATIC, *TREES))}.")
-    grow = static_tree(place) if tree == STATIC else TREES[tree]
-    return method.drafter(head, grow, sorted(host.eos), banned)
-
-
-def _head_dtype(host: Target) -> torch.dtype:
-    """The dtype of a head beside that target: what is drafted need not be as exact as what is said."""
-    slow = host.device.type == "cpu" and host.model.dtype is torch.float32
-    return torch.bfloat16 if slow and has_bf16() else host.model.dtype
-
-
 def _draft_dtype(device: str | None) -> str | None:
     """The dtype of a drafter of which nothing is said; see `_head_dtype`."""
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return "bfloat16" if place == "cpu" and has_bf16() else None
 
 
-def load_event_head(
-    name: str,
-    source: str = "event",
-    folder: Path | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    banned: Sequence[int] = (),
-    vocabulary: dict[str, int] | None = None,
-    *,
-    words: int | None = None,
-    packed: bool = True,
-) -> CrossDrafter | FastDrafter:
-    """An event model with a head on it as a drafter.
-
-    Args:
-        name: `event_medusa` or `fast`, the head's network.
-        source, device, dtype, banned, vocabulary, packed: of the event model, as in `load_drafter`.
-        folder: of the head; default the shipped one.
-        words: words of a place that may become nodes; default the drafter's own.
-
-    Raises:
-        CrossdraftError: as `load_drafter`, or the head is missing, damaged, or another event model's.
-    """
-    place = _event_head_folder(name, folder, source)
-    model = load_drafter(source, device, dtype, banned, vocabulary, packed=packed).model
-    head = _event_head(name, place, source, model, packed=packed)
-    more: Any = {} if words is None else {"words": words}
-    if isinstance(head, Cross):
-        return CrossDrafter(model, head, banned, **more)
-    return FastDrafter(model, cast("Fast", head), banned, **more)
-
-
-def load_glance_drafter(
-    drafter: IndependentDrafter,
-    tower: Target,
-    target: str,
-    source: str = "event",
-    folder: Path | None = None,
-    banned: Sequence[int] = (),
-    *,
-    packed: bool = True,
-) -> IndependentDrafter:
-    """An event drafter that glances at the clip.
-
-    Args:
-        drafter: one that does not, on the event model `source`; the two share their networks.
-        tower: the target, of which no more is used than its eyes; see `load_tower`.
-        target: where that was loaded from.
-        folder: of the glance; default the shipped one.
-        banned: ids that must never be drafted.
-        packed: as in `load_target`.
-
-    Raises:
-        CrossdraftError: the glance is missing, damaged, another event model's, or looks through another target's tower.
-    """
-    place = _event_head_folder("glance", folder, source)
-    glance = cast("Glance", _event_head("glance", place, source, drafter.model, packed=packed))
-    if glance.config.tower != target_fingerprint(target):
-        raise CrossdraftError(
-            f"The glance in {place} looks through another target's vision tower than that of '{target}'; train one for "
-            "this target, or use the drafter 'event_medusa'."
-        )
-    more: Any = {"words": drafter.words, "glance": Glancer(glance, tower)}
-    if isinstance(drafter, CrossDrafter):
-        return CrossDrafter(drafter.model, drafter.head, banned, **more)
-    return IndependentDrafter(drafter.model, banned, **more)
-
-
-def _event_head_folder(name: str, folder: Path | None, source: str) -> Path:
-    """Where the weights of a head on the event model `source` lie."""
-    place = folder or HEAD_WEIGHTS / name
-    if read_config(place).target != event_fingerprint(source):
-        raise CrossdraftError(
-            f"The head in {place} belongs to another event model than '{source}'; name its own with model=FOLDER, or "
-            "train it for this one."
-        )
-    return place
-
-
-def _event_head(name: str, place: Path, source: str, model: Target, *, packed: bool) -> Head:
-    """The head in that folder, on the event model `source`, which is loaded as `model`."""
-    head = load_head(place, tables_of(model), event_fingerprint(source), name)
-    head = head.to(model.device, model.model.dtype)
-    if packed:
-        prepack(head)
-    return head
-
-
-def load_pass_drafter(
-    host: Target, source: str = "reference", folder: Path | None = None, banned: Sequence[int] = ()
-) -> PassDrafter:
-    """PaSS's look-ahead embeddings as a drafter, beside their target; arguments as in `load_head_drafter`.
-
-    Raises:
-        CrossdraftError: the embeddings are missing, damaged, or another target's.
-    """
-    tables = TargetTables.of(host.model)
-    rows = load_head(folder or HEAD_WEIGHTS / "pass", tables, target_fingerprint(source), "pass")
-    return PassDrafter(cast("LookaheadRows", rows.to(host.device, host.model.dtype)), banned)
-
-
 def event_fingerprint(source: str) -> str:
     """Which weights an event model has: `event` or `blind` of the reference pair, or a folder; see `fingerprint`."""
     return fingerprint(_folder(source, DRAFTERS))
-
-
-def load_learning_drafter(
-    drafter: CoupledDrafter[Any],
-    network: str,
-    host: Target,
-    source: str,
-    seconds: float,
-    keep: int,
-    rate: float,
-    folder: Path | None = None,
-) -> LearningDrafter:
-    """A head's drafter that goes on learning while it serves.
-
-    Args:
-        drafter: around the head, loaded with `packed=False`.
-        network: the head's.
-        host, source: as in `load_head_drafter`.
-        seconds, keep, rate: see `LearningDrafter`.
-        folder: where the weights are saved, and found again if there are any.
-
-    Raises:
-        CrossdraftError: the folder holds something else, or a head that does not fit; and as `LearningDrafter`.
-    """
-    tables, origin = TargetTables.of(host.model), Origin(network, target_fingerprint(source))
-    head = drafter.head
-    if folder is not None and check_folder(folder):
-        head.restore(load_head(folder, tables, origin.target, network).stored())
-    rows = tables.head.to(host.device)[head.draft_ids]
-    return LearningDrafter(drafter, rows, seconds, keep, rate=rate, origin=origin, folder=folder)
 
 
 def target_fingerprint(source: str) -> str:

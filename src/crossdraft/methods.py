@@ -40,15 +40,17 @@ from crossdraft.load import (
     NUM_FRAMES,
     VideoPrompt,
     load_drafter,
+    load_model_drafter,
+    load_target,
+    load_tower,
+    tokenizer_of,
+)
+from crossdraft.load_heads import (
     load_event_head,
     load_glance_drafter,
     load_head_drafter,
     load_learning_drafter,
-    load_model_drafter,
     load_pass_drafter,
-    load_target,
-    load_tower,
-    tokenizer_of,
 )
 
 # How a model grows a tree, a pass for each level; static shapes need measured acceptances, see `drafters.trees`.

@@ -101,6 +101,16 @@ def test_labels_are_short_and_still_tell_drafters_apart():
     assert list(labels.values()) == ["eagle2", "union:hydra,memory", *texts[2:]]
 
 
+def test_a_glance_comes_with_the_heads_that_foresee_its_words(shipped, tmp_path):
+    mine, heads = weights(tmp_path / "mine"), weights(tmp_path / "heads")
+    assert facts_of(parse(f"glance:dir={mine},heads={heads}")).parameters == 2 * 17
+    assert facts_of(parse(f"glance:dir={mine},model=theirs")).parameters == 17
+    weights(shipped / "event_medusa")
+    assert facts_of(parse(f"glance:dir={mine}")).parameters == 2 * 17
+    with pytest.raises(CrossdraftError, match="nowhere holds no head for 'event_medusa'"):
+        choose(None, (f"glance:dir={mine},heads=nowhere",))
+
+
 def test_facts_by_hand(tmp_path):
     one = weights(tmp_path / "one", figures={"wall_s": 90.0})
     size = (one / "model.safetensors").stat().st_size

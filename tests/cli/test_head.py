@@ -12,7 +12,8 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
-from crossdraft.load import load_head_drafter, load_target
+from crossdraft.load import load_target
+from crossdraft.load_heads import load_head_drafter
 from crossdraft.models.heads.files import config_of, make, save_head
 
 

@@ -8,13 +8,8 @@ from transformers import AutoConfig, AutoTokenizer
 import crossdraft.models.eventgpt  # noqa: F401 - registers EventGPT with the auto classes
 from crossdraft.drafters.heads.registry import HEADS as HEADS_BY_NAME
 from crossdraft.engine.target import Target
-from crossdraft.load import (
-    HEAD_WEIGHTS,
-    event_fingerprint,
-    load_head_drafter,
-    load_target,
-    target_fingerprint,
-)
+from crossdraft.load import event_fingerprint, load_target, target_fingerprint
+from crossdraft.load_heads import HEAD_WEIGHTS, load_head_drafter
 from crossdraft.models.heads.files import read_config
 from crossdraft.train.cards import card
 from crossdraft.train.clips import clip_seed

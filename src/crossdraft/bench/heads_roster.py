@@ -14,7 +14,7 @@ from crossdraft.bench.specs import spec_of
 from crossdraft.drafters.heads.registry import HEADS, weights_of
 from crossdraft.drafters.spec import Spec
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import HEAD_WEIGHTS
+from crossdraft.load_heads import HEAD_WEIGHTS
 
 PROVENANCE = "provenance.json"  # beside the weights; written by `crossdraft train`
 CHAIN = {"tree": "chain"}
@@ -151,6 +151,10 @@ def _heads(spec: Spec) -> Iterator[tuple[Spec, Path]]:
     """Every trained drafter that is named in it, and the folder of its weights."""
     if spec.name in WEIGHTS:
         yield spec, Path(spec.settings.get("dir", HEAD_WEIGHTS / WEIGHTS[spec.name]))
+    if spec.name == "glance" and "heads" in spec.settings:
+        yield from _heads(Spec("event_medusa", settings={"dir": spec.settings["heads"]}))
+    elif spec.name == "glance" and "model" not in spec.settings:  # the shipped heads are the shipped model's
+        yield from _heads(Spec("event_medusa"))
     for part in spec.parts:
         yield from _heads(part)
 

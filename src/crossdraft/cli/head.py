@@ -77,7 +77,7 @@ def folder_of(head: str) -> Path:
         CrossdraftError: neither a folder nor a shipped head.
     """
     from crossdraft.drafters.heads.registry import weights_of
-    from crossdraft.load import HEAD_WEIGHTS
+    from crossdraft.load_heads import HEAD_WEIGHTS
 
     if Path(head).exists():
         return Path(head)

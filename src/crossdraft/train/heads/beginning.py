@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import HEAD_WEIGHTS, REFERENCE, target_fingerprint
+from crossdraft.load import REFERENCE, target_fingerprint
+from crossdraft.load_heads import HEAD_WEIGHTS
 from crossdraft.models.heads.files import WEIGHTS, read_config
 from crossdraft.train.provenance import sha256
 
