@@ -180,7 +180,7 @@ def load_model_drafter(
 
 
 def _draft_dtype(device: str | None) -> str | None:
-    """The dtype of a drafter of which nothing is said; see `_head_dtype`."""
+    """The dtype of a drafter of which nothing is said: what is drafted need not be as exact as what is said."""
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return "bfloat16" if place == "cpu" and has_bf16() else None
 

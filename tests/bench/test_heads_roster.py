@@ -105,8 +105,11 @@ def test_a_glance_comes_with_the_heads_that_foresee_its_words(shipped, tmp_path)
     mine, heads = weights(tmp_path / "mine"), weights(tmp_path / "heads")
     assert facts_of(parse(f"glance:dir={mine},heads={heads}")).parameters == 2 * 17
     assert facts_of(parse(f"glance:dir={mine},model=theirs")).parameters == 17
+    with pytest.raises(CrossdraftError, match="event_medusa:dir=FOLDER, or glance:heads=FOLDER"):
+        choose(None, (f"glance:dir={mine}",))
     weights(shipped / "event_medusa")
     assert facts_of(parse(f"glance:dir={mine}")).parameters == 2 * 17
+    assert facts_of(parse(f"glance:dir={mine},model=event")).parameters == 2 * 17
     with pytest.raises(CrossdraftError, match="nowhere holds no head for 'event_medusa'"):
         choose(None, (f"glance:dir={mine},heads=nowhere",))
 

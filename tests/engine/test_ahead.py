@@ -133,6 +133,48 @@ def test_rejections_are_prepared_for_the_likeliest_first():
     assert ahead.propose([7], [Budget(2)])[0].tree.tokens == (31, 32)
 
 
+def test_every_outcome_gets_its_first_words_before_a_less_urgent_one_gets_more():
+    outcomes = (Outcome((20,), 0.6), Outcome((1, 30), 0.2))
+    ahead, pushed = begun("ssd", Counting(outcomes), nodes=2 * STEP)
+    ahead.work(never)
+    whole = tuple(range(1, 2 * STEP + 2))
+    # Urgencies: 1, 0.6, 0.2, and 0.3 of each for the rest.
+    assert [(tokens, len(draft)) for _, _, tokens, draft in pushed] == [
+        (whole, STEP), ((20,), STEP), (whole, 2 * STEP), ((1, 30), STEP), ((20,), 2 * STEP), ((1, 30), 2 * STEP),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", range(30))
+def test_an_interruption_costs_nothing_that_was_prepared_and_ends_nothing(words):
+    """A message that asks for nothing may come at any time."""
+    drafter = Counting((Outcome((20,), 0.4),))
+    ahead, pushed = begun("ssd", drafter, nodes=2 * STEP)
+    before = drafter.written
+    ahead.work(lambda: drafter.written >= before + words)
+    ahead.work(never)
+    last = {tokens: draft for _, _, tokens, draft in pushed}
+    whole = tuple(range(1, 2 * STEP + 2))
+    assert last == {
+        (20,): tuple(range(21, 21 + 2 * STEP)), whole: tuple(range(2 * STEP + 2, 4 * STEP + 2)),
+    }  # fmt: skip
+
+
+class Deepening(Counting):
+    """Trees that are as large as they may be from the first, and grow by depth alone."""
+
+    def _propose(self, state, budget):
+        depth = super()._propose(state, budget).tree.depth
+        chain, beside = tuple(state.tail[:depth]), budget.nodes - depth
+        return Draft(DraftTree((*chain, *range(90, 90 + beside)), (*range(-1, depth - 1), *[-1] * beside)))
+
+
+def test_a_tree_that_has_no_more_nodes_grows_in_depth():
+    ahead, pushed = begun("pipespec", Deepening(), nodes=16)
+    ahead.work(never)
+    sizes = [(len(draft), sum(token < 90 for token in draft)) for *_, draft in pushed]
+    assert sizes == [(16, 4), (16, 8), (16, 12), (16, 16)]
+
+
 def test_the_policy_off_prepares_nothing_and_a_stop_signal_is_heeded():
     for policy, stop in (("off", never), ("ssd", lambda: True)):
         drafter = Counting((Outcome((20,), 0.4),))
@@ -202,6 +244,46 @@ def law_behind_a_miss(drafter: Tossing) -> float:
 
 def test_what_is_drawn_follows_its_law_though_something_was_drawn_ahead():
     assert abs(law_behind_a_miss(Tossing()) - 0.5) < 0.1  # three standard errors are 0.09
+
+
+class Stopping(Tossing):
+    """Ends a text at the first 0, and draws it anew each time that it is asked."""
+
+    def _propose(self, state, budget):
+        state.tail = []
+        while len(state.tail) < budget.nodes and 0 not in state.tail and not budget.stopped:
+            state.tail.append(int(torch.rand((), generator=state.generator) < 0.5))
+            if budget.on_token is not None:
+                budget.on_token(state.tail[-1])
+        return Draft(DraftTree.chain(state.tail), outcomes=(Outcome((5,), 0.9),))
+
+
+def law_of_what_is_pushed() -> float:
+    """The share of 1 among first words of drafts as they were pushed last."""
+    last = []
+    for seed in range(400):
+        pushed: list[int] = []
+
+        def push(ticket, turn, tokens, draft, pushed=pushed):
+            if tokens == (5,):
+                pushed.append(draft.tree.tokens[0])
+
+        ahead = Ahead(Stopping(), POLICIES["ssd"], push)
+        ahead.start_until(0, Request("?", sampling=Sampling(temperature=1.0, seed=seed)), Budget(8))
+        ahead.work(never)
+        last += pushed[-1:]
+    assert len(last) > 100
+    return sum(last) / len(last)
+
+
+def test_what_is_pushed_was_drawn_once():
+    assert abs(law_of_what_is_pushed() - 0.5) < 0.1
+
+
+def test_the_longer_of_two_draws_would_be_seen(monkeypatch):
+    """The control: growing, as greedy drafts may."""
+    monkeypatch.setattr(Sampling, "greedy", property(lambda self: True))
+    assert law_of_what_is_pushed() > 0.6
 
 
 def test_a_planted_bug_in_the_forks_chance_is_seen():

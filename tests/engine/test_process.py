@@ -244,10 +244,23 @@ def test_a_stale_reply_is_dropped(process, requests):
     assert len(process.propose([1], [Budget(3)])[0].tree) == 3
 
 
+def many(events: Events) -> Events:
+    """The same, over and over at the end: megabytes."""
+    more = 400_000
+    return Events(
+        *(
+            np.concatenate((part, np.repeat(part[-1:], more)))
+            for part in (events.x, events.y, events.t, events.p)
+        ),
+        events.width,
+        events.height,
+    )
+
+
 def test_a_large_request_is_not_waited_for(process, requests):
     """The child is held, so it takes nothing from the socket; the target goes on reading, and nothing is lost."""
     os.kill(process.pid, signal.SIGSTOP)
-    large = replace(requests[0], namespace="x" * 5_000_000)
+    large = replace(requests[0], video=None, inputs=None, events=many(read_events(requests[0].events)))
     starting = threading.Thread(target=process.start, args=(0, large, 4, None), daemon=True)
     starting.start()
     starting.join(20)
@@ -258,10 +271,32 @@ def test_a_large_request_is_not_waited_for(process, requests):
     assert len(process.propose([0], [Budget(4)])[0].tree) > 0
 
 
+def test_who_is_interrupted_while_a_request_is_on_its_way_writes_nothing_into_it(
+    process, requests, monkeypatch
+):
+    """Ctrl-C in `collect`, and the end of the request behind it: the arrays arrive whole all the same."""
+    os.kill(process.pid, signal.SIGSTOP)
+    process.start(0, replace(requests[0], events=many(read_events(requests[0].events))), 4, None)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with pytest.raises(KeyboardInterrupt):
+        process.collect(0)
+    signal.signal(signal.SIGALRM, before)
+    threading.Timer(0.3, os.kill, (process.pid, signal.SIGCONT)).start()
+    process.end([0])
+    process.start(1, requests[1], 4, None)
+    process.collect(1)
+    assert len(process.propose([1], [Budget(3)])[0].tree) == 3
+
+
 def test_a_child_that_takes_nothing_is_given_up(process, requests, monkeypatch):
     monkeypatch.setattr(process, "patience_s", 0.2)
     os.kill(process.pid, signal.SIGSTOP)
-    process.start(0, replace(requests[0], namespace="x" * 5_000_000), 4, None)
+    process.start(0, replace(requests[0], events=many(read_events(requests[0].events))), 4, None)
     with pytest.raises(DrafterLost, match="did not answer"):
         process.collect(0)
 

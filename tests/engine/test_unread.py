@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 from crossdraft.engine import unread
 from crossdraft.engine.target import Prompt, visual_rows
 from crossdraft.engine.unread import pass_unread
+from crossdraft.load import load_target
 
 from .zoo import TOWER, llava_next_video, llava_onevision, qwen2_5_vl, video_llava
 
@@ -73,3 +74,13 @@ def test_one_layer_too_many_would_be_seen(monkeypatch):
     monkeypatch.setattr(unread, "_layers_read", lambda depth, wanted: DEPTH - 2)
     assert pass_unread(model) == 4
     assert not torch.equal(seen(model, prompt, -2), before)
+
+
+@torch.inference_mode()
+def test_a_target_is_loaded_so_unless_it_is_to_stay_plain(pair):
+    def kinds(target):
+        return [type(layer).__name__ for layer in target.model.model.video_tower.encoder.layers]
+
+    lean, plain = (load_target(str(pair.target), "cpu", "float32", packed=packed) for packed in (True, False))
+    assert [name.startswith("Unread") for name in kinds(lean)] == [False] * (len(kinds(lean)) - 1) + [True]
+    assert not any(name.startswith("Unread") for name in kinds(plain))

@@ -139,11 +139,12 @@ def _check_here(spec: Spec) -> None:
     for head, folder in _heads(spec):
         if not (folder / "config.json").is_file():
             given = "dir" in head.settings
+            beside = ", or glance:heads=FOLDER" if head.name == "event_medusa" else ""
             raise CrossdraftError(
                 f"The folder {folder} holds no head for '{head.name}'; name one that `crossdraft train` has written."
                 if given
                 else f"The head of '{head.name}' does not ship with this version; name yours with --drafter "
-                f"{head.name}:dir=FOLDER."
+                f"{head.name}:dir=FOLDER{beside}."
             )
 
 
@@ -153,7 +154,7 @@ def _heads(spec: Spec) -> Iterator[tuple[Spec, Path]]:
         yield spec, Path(spec.settings.get("dir", HEAD_WEIGHTS / WEIGHTS[spec.name]))
     if spec.name == "glance" and "heads" in spec.settings:
         yield from _heads(Spec("event_medusa", settings={"dir": spec.settings["heads"]}))
-    elif spec.name == "glance" and "model" not in spec.settings:  # the shipped heads are the shipped model's
+    elif spec.name == "glance" and spec.settings.get("model", "event") == "event":  # the shipped model's own
         yield from _heads(Spec("event_medusa"))
     for part in spec.parts:
         yield from _heads(part)

@@ -135,7 +135,8 @@ class IndependentDrafter:
         """Continue the tail until the budget, the end of the answer, or the stop signal."""
         slots, eos = state.slots, self.model.eos
         while len(slots) < budget.nodes and state.reach >= budget.min_confidence and not budget.stopped:
-            if (slots and slots[-1].words[0] in eos) or self.room(state) == 0:
+            last = [slots[-1].words[0]] if slots else state.committed[-1:]
+            if not eos.isdisjoint(last) or self.room(state) == 0:
                 break
             for token in self._write(state, budget.nodes - len(slots)):
                 if budget.on_token is not None:

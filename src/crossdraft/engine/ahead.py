@@ -18,6 +18,7 @@ The policies differ in two points, which outcomes are prepared and how long the 
 """
 
 import time
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
@@ -31,6 +32,7 @@ from crossdraft.engine.tree import DraftTree
 NODES = 32  # longest draft that is prepared for one outcome
 MOST = 12  # outcomes that are prepared for one draft: each holds a copy of the drafter's cache
 STEP = 4  # tokens behind which a growing draft is sent on
+BEGUN = 0.3  # how much less urgent an outcome is that has its first words: then a hit waits for nothing
 FAINT = 0.01  # less likely outcomes are not worth a pass
 ANY = 10**9  # "a whole draft", however long
 
@@ -86,7 +88,7 @@ class _Prospect(Generic[State]):
         ready: tokens that are drafted already behind what is committed.
         foreseen: whether the last outcome was prepared.
         judged: whether the draft is being judged, and nothing was prepared for that yet.
-        waiting: outcomes to be prepared, likeliest last.
+        waiting: outcomes to be prepared, or prepared further, the most urgent last.
         prepared: for an outcome's tokens the forked state, and its draft.
         offered: the draft that was prepared for the last outcome, which the target may have taken.
         round: verdicts so far.
@@ -145,8 +147,8 @@ class Ahead(Inline[State]):
         """Prepare outcomes, the likeliest of all requests first, until told to stop or nothing is left."""
         for ticket, prospect in self._prospects.items():
             if prospect.judged and self.policy.whole and not stop():
-                prospect.judged = False
                 prospect.waiting = self._foresee(ticket, prospect, stop)
+                prospect.judged = stop()  # it may have been interrupted: once more, then
         while not stop():
             chances = {t: p.waiting[-1].chance for t, p in self._prospects.items() if p.waiting}
             if not chances:
@@ -155,45 +157,49 @@ class Ahead(Inline[State]):
             self._prepare(ticket, self._prospects[ticket], stop)
 
     def _foresee(self, ticket: int, prospect: _Prospect[State], stop: Stop) -> list[Outcome]:
-        """Prepare for everything being accepted; return the other outcomes to prepare, likeliest last."""
+        """The outcomes to prepare, likeliest last: that everything is accepted, and what the draft says may be."""
         start = time.perf_counter()
         fork = self.drafter.fork([self._state(ticket)])[0]
-        said = prospect.draft.tree.spine_tokens
+        draft, waiting = prospect.draft, []
+        said = draft.tree.spine_tokens
+        if self.policy.rejections:
+            likely = [outcome for outcome in draft.outcomes if outcome.chance >= FAINT]
+            waiting = sorted(likely, key=_chance)[-MOST:]
         # The verdict will bring one token more than the draft has: it takes the drafter's own next one.
-        longer = self.drafter.propose([fork], [Budget(len(prospect.draft.tree) + 1, stop=stop)])[0].tree
+        budget = _until(Budget(len(draft.tree) + 1, stop=stop), 1)
+        longer = self.drafter.propose([fork], [budget])[0].tree
         text = longer.spine_tokens
         if len(text) > len(said) and text[: len(said)] == said:
             tokens = text[: len(said) + 1]
             self.drafter.commit([fork], [Committed(tuple(longer.follow(said)), tokens)])
-            self._grow(ticket, prospect, tokens, fork, stop)
+            prospect.prepared[tokens] = fork, NOTHING
+            waiting = [outcome for outcome in waiting if outcome.tokens != tokens]
+            waiting.append(Outcome(tokens, 1.0))
         self._record("ahead", start)
-        if not self.policy.rejections:
-            return []
-        likely = [outcome for outcome in prospect.draft.outcomes if outcome.chance >= FAINT]
-        return sorted(likely, key=lambda outcome: outcome.chance)[-MOST:]
+        return waiting
 
     def _prepare(self, ticket: int, prospect: _Prospect[State], stop: Stop) -> None:
-        """Draft for the likeliest outcome that waits."""
+        """Draft a few words for the outcome that is worth it most, and push what there is of them."""
         start = time.perf_counter()
-        tokens = prospect.waiting.pop().tokens
-        fork = self.drafter.fork([self._state(ticket)])[0]
-        self.drafter.commit([fork], [Committed(tuple(prospect.draft.tree.follow(tokens[:-1])), tokens)])
-        self._grow(ticket, prospect, tokens, fork, stop)
-        self._record("ahead", start)
-
-    def _grow(
-        self, ticket: int, prospect: _Prospect[State], tokens: tuple[int, ...], fork: State, stop: Stop
-    ) -> None:
-        """Draft on a fork for this outcome, and push the draft each time that it has grown."""
-        known = 0
-        while True:
-            budget = _until(Budget(prospect.nodes, stop=stop), STEP)
-            draft = self.drafter.propose([fork], [budget])[0]
-            prospect.prepared[tokens] = fork, draft
-            if len(draft.tree) == known:
-                return
-            known = len(draft.tree)
+        outcome = prospect.waiting.pop()
+        tokens = outcome.tokens
+        if tokens in prospect.prepared:
+            fork, before = prospect.prepared[tokens]
+        else:
+            fork, before = self.drafter.fork([self._state(ticket)])[0], NOTHING
+            self.drafter.commit([fork], [Committed(tuple(prospect.draft.tree.follow(tokens[:-1])), tokens)])
+        # What is drawn is drawn once: of two draws, the longer one would not follow the law that is told with it.
+        greedy = self._held[ticket].request.sampling.greedy
+        budget = _until(Budget(prospect.nodes, stop=stop), STEP if greedy else ANY)
+        draft = self.drafter.propose([fork], [budget])[0]
+        prospect.prepared[tokens] = fork, draft
+        grown = _extent(draft) > _extent(before)
+        if grown:
             self.push(ticket, prospect.round, tokens, draft)
+        if greedy and (grown or stop()):
+            urgency = outcome.chance * (BEGUN if grown and before is NOTHING else 1.0)
+            insort(prospect.waiting, replace(outcome, chance=urgency), key=_chance)
+        self._record("ahead", start)
 
     def _adopt(self, ticket: int, verdict: Committed) -> bool:
         """Go on from what was prepared for this verdict; false if nothing was."""
@@ -223,6 +229,15 @@ class Ahead(Inline[State]):
         prospect = self._prospects.get(ticket)
         ready, foreseen = (0, False) if prospect is None else (prospect.ready, prospect.foreseen)
         return _until(budget, (self.policy.hit if foreseen else self.policy.miss) - ready)
+
+
+def _chance(outcome: Outcome) -> float:
+    return outcome.chance
+
+
+def _extent(draft: Draft) -> tuple[int, int]:
+    """How large it is: nodes, and where there may be no more of them, depth."""
+    return len(draft.tree), draft.tree.depth
 
 
 def _until(budget: Budget, enough: int) -> Budget:

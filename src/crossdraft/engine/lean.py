@@ -41,6 +41,8 @@ class LeanText:
                 layer.input_layernorm,
                 layer.post_attention_layernorm,
             ]
+            if isinstance(layer.mlp.act_fn, nn.Module):
+                self.skipped.append(layer.mlp.act_fn)  # what it says is written over
 
     def features_only(self) -> "LeanText":
         """The same decoder without a head: its logits are [B, kept, 0]."""

@@ -69,7 +69,8 @@ class Process:
         self._verdicts: dict[int, Turn] = {}  # ticket -> the last one
         self._reading: dict[int, tuple[int, float]] = {}  # ticket -> serial and time of its `start`
         self._spans: list[Span] = []
-        self._courier: threading.Thread | None = None  # on its way with a request
+        self._delivered = threading.Event()  # cleared while a courier is on its way with a request
+        self._delivered.set()
         self._on_token: OnToken | None = None
         self._tickets: set[int] = set()
         self._serial = 0
@@ -217,23 +218,21 @@ class Process:
         self._await_courier()
         if self._child.poll() is not None:
             raise DrafterLost("its process ended")
-        parcel = (message, arrays)
-        self._courier = threading.Thread(target=self._deliver, args=parcel, name="courier", daemon=True)
-        self._courier.start()
+        self._delivered.clear()
+        threading.Thread(target=self._deliver, args=(message, arrays), name="courier", daemon=True).start()
 
     def _deliver(self, message: Message, arrays: Sequence[memoryview]) -> None:
         with suppress(OSError):  # the listener sees that the child is gone
             self._connection.send(message)
             for array in arrays:
                 self._connection.send_bytes(array)
+        self._delivered.set()
 
     def _await_courier(self) -> None:
         """Messages arrive in the order in which they were sent."""
-        courier, self._courier = self._courier, None
-        if courier is not None:
-            courier.join(self.patience_s)
-            if courier.is_alive():
-                raise self._hangs(self.patience_s)
+        # No `join`: a thread whose `join` was interrupted (Ctrl-C) passes for ended, though it is not (Python 3.11).
+        if not self._delivered.wait(self.patience_s):
+            raise self._hangs(self.patience_s)
 
     def _send(self, message: Message) -> None:
         self._await_courier()

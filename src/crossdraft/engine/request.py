@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """A question about a clip.
+    """A question about a clip. Arrays in it must stay as they are until it is answered: they are read meanwhile.
 
     Args:
         prompt: the question, plain text.

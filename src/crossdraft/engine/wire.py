@@ -52,7 +52,7 @@ def unpack_draft(packed: PackedDraft) -> Draft:
 
 
 def pack_request(request: Request) -> tuple[bytes, list[memoryview]]:
-    """A request, and apart from it its arrays as they lie in memory: clips and recordings are megabytes.
+    """A request, and apart from it its NumPy arrays as they lie in memory: clips and recordings are megabytes.
 
     Plain pickle copies tensors; torch would pass them on by a server that only multiprocessing's children reach.
     """
