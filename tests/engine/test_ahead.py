@@ -133,15 +133,14 @@ def test_rejections_are_prepared_for_the_likeliest_first():
     assert ahead.propose([7], [Budget(2)])[0].tree.tokens == (31, 32)
 
 
-def test_every_outcome_gets_its_first_words_before_a_less_urgent_one_gets_more():
+def test_outcomes_are_prepared_whole_one_after_another_and_pushed_as_they_grow():
     outcomes = (Outcome((20,), 0.6), Outcome((1, 30), 0.2))
     ahead, pushed = begun("ssd", Counting(outcomes), nodes=2 * STEP)
     ahead.work(never)
     whole = tuple(range(1, 2 * STEP + 2))
-    # Urgencies: 1, 0.6, 0.2, and 0.3 of each for the rest.
     assert [(tokens, len(draft)) for _, _, tokens, draft in pushed] == [
-        (whole, STEP), ((20,), STEP), (whole, 2 * STEP), ((1, 30), STEP), ((20,), 2 * STEP), ((1, 30), 2 * STEP),
-    ]  # fmt: skip
+        (tokens, length) for tokens in (whole, (20,), (1, 30)) for length in (STEP, 2 * STEP)
+    ]
 
 
 @pytest.mark.parametrize("words", range(30))

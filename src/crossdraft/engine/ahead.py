@@ -18,7 +18,6 @@ The policies differ in two points, which outcomes are prepared and how long the 
 """
 
 import time
-from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
@@ -32,7 +31,6 @@ from crossdraft.engine.tree import DraftTree
 NODES = 32  # longest draft that is prepared for one outcome
 MOST = 12  # outcomes that are prepared for one draft: each holds a copy of the drafter's cache
 STEP = 4  # tokens behind which a growing draft is sent on
-BEGUN = 0.3  # how much less urgent an outcome is that has its first words: then a hit waits for nothing
 FAINT = 0.01  # less likely outcomes are not worth a pass
 ANY = 10**9  # "a whole draft", however long
 
@@ -88,7 +86,7 @@ class _Prospect(Generic[State]):
         ready: tokens that are drafted already behind what is committed.
         foreseen: whether the last outcome was prepared.
         judged: whether the draft is being judged, and nothing was prepared for that yet.
-        waiting: outcomes to be prepared, or prepared further, the most urgent last.
+        waiting: outcomes to be prepared, or prepared further, likeliest last.
         prepared: for an outcome's tokens the forked state, and its draft.
         offered: the draft that was prepared for the last outcome, which the target may have taken.
         round: verdicts so far.
@@ -164,7 +162,7 @@ class Ahead(Inline[State]):
         said = draft.tree.spine_tokens
         if self.policy.rejections:
             likely = [outcome for outcome in draft.outcomes if outcome.chance >= FAINT]
-            waiting = sorted(likely, key=_chance)[-MOST:]
+            waiting = sorted(likely, key=lambda outcome: outcome.chance)[-MOST:]
         # The verdict will bring one token more than the draft has: it takes the drafter's own next one.
         budget = _until(Budget(len(draft.tree) + 1, stop=stop), 1)
         longer = self.drafter.propose([fork], [budget])[0].tree
@@ -179,7 +177,7 @@ class Ahead(Inline[State]):
         return waiting
 
     def _prepare(self, ticket: int, prospect: _Prospect[State], stop: Stop) -> None:
-        """Draft a few words for the outcome that is worth it most, and push what there is of them."""
+        """Draft a few words more for the likeliest outcome that waits, and push what there is of them."""
         start = time.perf_counter()
         outcome = prospect.waiting.pop()
         tokens = outcome.tokens
@@ -197,8 +195,7 @@ class Ahead(Inline[State]):
         if grown:
             self.push(ticket, prospect.round, tokens, draft)
         if greedy and (grown or stop()):
-            urgency = outcome.chance * (BEGUN if grown and before is NOTHING else 1.0)
-            insort(prospect.waiting, replace(outcome, chance=urgency), key=_chance)
+            prospect.waiting.append(outcome)  # it is still the likeliest
         self._record("ahead", start)
 
     def _adopt(self, ticket: int, verdict: Committed) -> bool:
@@ -229,10 +226,6 @@ class Ahead(Inline[State]):
         prospect = self._prospects.get(ticket)
         ready, foreseen = (0, False) if prospect is None else (prospect.ready, prospect.foreseen)
         return _until(budget, (self.policy.hit if foreseen else self.policy.miss) - ready)
-
-
-def _chance(outcome: Outcome) -> float:
-    return outcome.chance
 
 
 def _extent(draft: Draft) -> tuple[int, int]:
