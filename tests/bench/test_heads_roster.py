@@ -105,8 +105,9 @@ def test_a_glance_comes_with_the_heads_that_foresee_its_words(shipped, tmp_path)
     mine, heads = weights(tmp_path / "mine"), weights(tmp_path / "heads")
     assert facts_of(parse(f"glance:dir={mine},heads={heads}")).parameters == 2 * 17
     assert facts_of(parse(f"glance:dir={mine},model=theirs")).parameters == 17
-    with pytest.raises(CrossdraftError, match="event_medusa:dir=FOLDER, or glance:heads=FOLDER"):
-        choose(None, (f"glance:dir={mine}",))
+    for asked, told in ((f"glance:dir={mine}", "glance:heads"), ("event_medusa", "event_medusa:dir")):
+        with pytest.raises(CrossdraftError, match=f"name yours with --drafter {told}=FOLDER"):
+            choose(None, (asked,))
     weights(shipped / "event_medusa")
     assert facts_of(parse(f"glance:dir={mine}")).parameters == 2 * 17
     assert facts_of(parse(f"glance:dir={mine},model=event")).parameters == 2 * 17

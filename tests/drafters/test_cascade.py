@@ -101,6 +101,15 @@ def test_the_draft_is_the_one_the_model_writes_alone(twin, question, inner):
         assert ours.reach == pytest.approx(its.reach)
 
 
+@pytest.mark.parametrize("overseen", [False, True])
+def test_behind_an_answer_that_has_ended_nothing_is_written(twin, overseen):
+    drafter = CascadeDrafter(twin, inners(twin, QUESTIONS[0])["prophet"]) if overseen else twin
+    for told, drafts in ((7, True), (min(twin.model.eos), False)):
+        (state,) = drafter.begin([Request(QUESTIONS[0], max_new_tokens=64)])
+        drafter.commit([state], [Committed((), (told,))])
+        assert bool(len(drafter.propose([state], [Budget(LENGTH)])[0].tree)) == drafts
+
+
 def test_a_planted_bug_in_the_bookkeeping_is_seen(twin, monkeypatch):
     """The control: keeping one word too few of what stood must change the draft."""
     cascade = CascadeDrafter(twin, Prophet(written_alone(twin, QUESTIONS[0])))

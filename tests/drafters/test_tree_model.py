@@ -288,6 +288,10 @@ def test_nothing_is_drafted_behind_the_end(kin):
     ends = [node for node in range(len(found)) if found.tokens[node] in ended.eos]
     assert ends
     assert all(not found.children(node) for node in ends)
+    for told, drafts in ((tree.tokens[0], False), (tree.tokens[0] + 1, True)):
+        state = drafter.begin(REQUESTS[:1])[0]
+        drafter.commit([state], [Committed((), (told,))])
+        assert bool(len(drafter.propose([state], [Budget(7)])[0].tree)) == drafts
 
 
 def test_nothing_is_drafted_beyond_the_context(kin, monkeypatch):

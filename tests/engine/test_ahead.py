@@ -1,15 +1,17 @@
 """Drafting ahead changes when a draft is made, never what is emitted."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 
 from crossdraft.drafters.fork import fork_of
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.union import UnionDrafter
 from crossdraft.engine.ahead import ANY, FAINT, POLICIES, STEP, Ahead, Policy
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs, Outcome
+from crossdraft.engine.placement import NOTHING
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
@@ -158,6 +160,60 @@ def test_an_interruption_costs_nothing_that_was_prepared_and_ends_nothing(words)
     }  # fmt: skip
 
 
+class Anew(Counting):
+    """Keeps no text: each draft is written, and told, from its first word on."""
+
+    def _propose(self, state, budget):
+        state.tail = []
+        return super()._propose(state, budget)
+
+
+def test_a_drafter_that_writes_anew_is_prepared_whole_too():
+    outcomes = (Outcome((20,), 0.6),)
+    ahead, pushed = begun("ssd", Anew(outcomes), nodes=2 * STEP)
+    ahead.work(never)
+    whole = tuple(range(1, 2 * STEP + 2))
+    assert [(tokens, len(draft)) for _, _, tokens, draft in pushed] == [
+        (tokens, length) for tokens in (whole, (20,)) for length in (STEP, 2 * STEP)
+    ]
+
+
+class Telling(Counting):
+    """What leads a union, as a memory does: other words than the other's, all told at once."""
+
+    def _propose(self, state, budget):
+        words = [70 + place for place in range(min(budget.nodes, STEP + 1))]
+        for word in words if budget.on_token is not None else ():
+            budget.on_token(word)
+        return Draft(DraftTree.chain(words), reach=(0.1,) * len(words))
+
+
+class Sure(Counting):
+    """So sure of its words that they are the union's main path."""
+
+    def _propose(self, state, budget):
+        draft = super()._propose(state, budget)
+        return Draft(draft.tree, reach=(0.9,) * len(draft.tree))
+
+
+def test_who_leads_a_union_does_not_keep_the_others_from_writing():
+    ahead, pushed = begun("pipespec", UnionDrafter([Telling(), Sure()]), nodes=6)
+    ahead.work(never)
+    (tokens,) = {tokens for _, _, tokens, _ in pushed}
+    assert tokens[0] == 1, "the likelier words are the main path"
+    last = pushed[-1][3]
+    assert len(last) == 6
+    assert tokens[-1] + 1 in last
+
+
+def test_outcomes_behind_words_that_were_cut_off_are_not_prepared():
+    ahead, pushed = begun("ssd", Counting((Outcome((1, 2, 3, 40), 0.9), Outcome((1, 30), 0.2))), nodes=4)
+    prospect = ahead._prospects[7]
+    ahead._judged(7, prospect.draft, 2)
+    ahead.work(never)
+    assert {tokens for _, _, tokens, _ in pushed} == {(1, 2, 3), (1, 30)}
+
+
 class Deepening(Counting):
     """Trees that are as large as they may be from the first, and grow by depth alone."""
 
@@ -255,6 +311,68 @@ class Stopping(Tossing):
             if budget.on_token is not None:
                 budget.on_token(state.tail[-1])
         return Draft(DraftTree.chain(state.tail), outcomes=(Outcome((5,), 0.9),))
+
+
+class Patient(Stopping):
+    """Counts its words, so that a verdict may come in between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = 0
+
+    def _propose(self, state, budget):
+        told = budget.on_token
+
+        def on_token(token: int) -> None:
+            self.words += 1
+            if told is not None:
+                told(token)
+
+        return super()._propose(state, replace(budget, on_token=on_token))
+
+
+def next_words(seed: int) -> tuple[int, ...]:
+    """What is drafted behind a verdict that came while its draft was written, and before the target saw that.
+
+    Of these drafts a short one is pushed in time, hence taken; a long one is asked for.
+    """
+    pushed: dict[tuple[int, ...], Draft] = {}
+    drafter = Patient()
+    ahead = Ahead(
+        drafter, POLICIES["ssd"], lambda ticket, turn, tokens, draft: pushed.update({tokens: draft})
+    )
+    sampling = Sampling(temperature=1.0, seed=seed)
+    ahead.start_until(0, Request("?", sampling=sampling), Budget(8, stop=lambda: True))  # it was late
+    before = drafter.words
+    late = False
+
+    def stop() -> bool:
+        nonlocal late
+        late = late or drafter.words >= before + 4
+        return late
+
+    ahead.work(stop)
+    in_time = {} if late else pushed
+    ahead.commit([0], [Committed((), (5,))])
+    if (5,) in in_time:
+        return in_time[5,].tree.tokens
+    return ahead.propose([0], [Budget(8)])[0].tree.tokens
+
+
+def law_behind_a_late_draft() -> float:
+    firsts = [words[0] for seed in range(600) if (words := next_words(seed))]
+    assert len(firsts) > 200
+    return sum(firsts) / len(firsts)
+
+
+def test_what_came_too_late_to_be_taken_is_not_drawn_again():
+    assert abs(law_behind_a_late_draft() - 0.5) < 0.09  # three standard errors are at most 0.09
+
+
+def test_drawing_again_what_took_long_would_be_seen(monkeypatch):
+    """The control: who asks is given another draft than the one that was drawn for that."""
+    monkeypatch.setattr(Ahead, "_offered", lambda self, ticket: NOTHING)
+    assert abs(law_behind_a_late_draft() - 0.5) > 0.15
 
 
 def law_of_what_is_pushed() -> float:

@@ -139,12 +139,13 @@ def _check_here(spec: Spec) -> None:
     for head, folder in _heads(spec):
         if not (folder / "config.json").is_file():
             given = "dir" in head.settings
-            beside = ", or glance:heads=FOLDER" if head.name == "event_medusa" else ""
+            lent = spec.name == "glance" and head.name == "event_medusa"  # it says its words with their help
+            setting = "glance:heads" if lent else f"{head.name}:dir"
             raise CrossdraftError(
                 f"The folder {folder} holds no head for '{head.name}'; name one that `crossdraft train` has written."
                 if given
                 else f"The head of '{head.name}' does not ship with this version; name yours with --drafter "
-                f"{head.name}:dir=FOLDER{beside}."
+                f"{setting}=FOLDER."
             )
 
 

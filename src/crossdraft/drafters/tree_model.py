@@ -41,6 +41,7 @@ class Growing:
     generator: torch.Generator
     rows: Tensor | None
     loose: DraftTree = field(default_factory=DraftTree.empty)
+    ended: bool = False  # what is committed ends the answer
 
 
 class TreeDrafter:
@@ -71,6 +72,7 @@ class TreeDrafter:
     def commit(self, states: Sequence[Growing], verdicts: Sequence[Committed]) -> None:
         for state, verdict in zip(states, verdicts, strict=True):
             state.written += verdict.tokens
+            state.ended = not self.model.eos.isdisjoint(verdict.tokens[-1:])
             _resynchronise(state)
 
     @torch.inference_mode()
@@ -104,7 +106,7 @@ class TreeDrafter:
 
     def _goes_on(self, state: Growing, tree: DraftTree, node: int) -> bool:
         depth = 0 if node == ROOT else tree.depths[node]
-        ended = node != ROOT and tree.tokens[node] in self.model.eos
+        ended = state.ended if node == ROOT else tree.tokens[node] in self.model.eos
         return not ended and len(state.written) + depth < self.model.context
 
     def _distributions(self, state: Growing, tree: DraftTree, nodes: Sequence[int]) -> Tensor | None:

@@ -118,13 +118,24 @@ class Ahead(Inline[State]):
         self._prospects[ticket] = _Prospect(self.collect(ticket), min(NODES, budget.nodes))
 
     def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        patient = [self._patience(ticket, budget) for ticket, budget in zip(tickets, budgets, strict=True)]
-        drafts = super().propose(tickets, patient)
-        for ticket, draft, budget in zip(tickets, drafts, budgets, strict=True):
-            if draft.refusal is None:
-                turn = self._prospects[ticket].round if ticket in self._prospects else 0
-                self._prospects[ticket] = _Prospect(draft, budget.nodes, round=turn)
-        return drafts
+        # A draft that was prepared for this verdict is the draft, though the target asked before it saw that. What was
+        # drawn would otherwise be drawn anew where it took long, and follow another law than the one told with it.
+        drafts = {ticket: self._offered(ticket) for ticket in tickets}
+        asked = [(t, b) for t, b in zip(tickets, budgets, strict=True) if not len(drafts[t].tree)]
+        made = super().propose([t for t, _ in asked], [self._patience(t, b) for t, b in asked])
+        drafts |= {ticket: draft for (ticket, _), draft in zip(asked, made, strict=True)}
+        return [self._judged(t, drafts[t], b.nodes) for t, b in zip(tickets, budgets, strict=True)]
+
+    def _offered(self, ticket: int) -> Draft:
+        return self._prospects[ticket].offered if ticket in self._prospects else NOTHING
+
+    def _judged(self, ticket: int, draft: Draft, nodes: int) -> Draft:
+        """The draft as far as the target judges it now: what follows is prepared from there."""
+        draft = draft.first(nodes)
+        if draft.refusal is None:
+            turn = self._prospects[ticket].round if ticket in self._prospects else 0
+            self._prospects[ticket] = _Prospect(draft, nodes, round=turn)
+        return draft
 
     def took(self, ticket: int, tree: DraftTree) -> None:
         """The target judges this part of the draft that was pushed for its last verdict."""
@@ -145,8 +156,9 @@ class Ahead(Inline[State]):
         """Prepare outcomes, the likeliest of all requests first, until told to stop or nothing is left."""
         for ticket, prospect in self._prospects.items():
             if prospect.judged and self.policy.whole and not stop():
+                prospect.judged = False
                 prospect.waiting = self._foresee(ticket, prospect, stop)
-                prospect.judged = stop()  # it may have been interrupted: once more, then
+                prospect.judged = not prospect.prepared and stop()  # it was interrupted: once more, then
         while not stop():
             chances = {t: p.waiting[-1].chance for t, p in self._prospects.items() if p.waiting}
             if not chances:
@@ -161,11 +173,13 @@ class Ahead(Inline[State]):
         draft, waiting = prospect.draft, []
         said = draft.tree.spine_tokens
         if self.policy.rejections:
-            likely = [outcome for outcome in draft.outcomes if outcome.chance >= FAINT]
+            likely = [o for o in draft.outcomes if o.chance >= FAINT and _may_come(o, draft.tree)]
             waiting = sorted(likely, key=lambda outcome: outcome.chance)[-MOST:]
         # The verdict will bring one token more than the draft has: it takes the drafter's own next one.
-        budget = _until(Budget(len(draft.tree) + 1, stop=stop), 1)
-        longer = self.drafter.propose([fork], [budget])[0].tree
+        budget = Budget(len(draft.tree) + 1, stop=stop)
+        longer = self.drafter.propose([fork], [_until(budget, 1, said)])[0].tree
+        if len(longer.spine) <= len(said) and not stop():
+            longer = self.drafter.propose([fork], [budget])[0].tree  # what was told was no more than a part's
         text = longer.spine_tokens
         if len(text) > len(said) and text[: len(said)] == said:
             tokens = text[: len(said) + 1]
@@ -188,10 +202,13 @@ class Ahead(Inline[State]):
             self.drafter.commit([fork], [Committed(tuple(prospect.draft.tree.follow(tokens[:-1])), tokens)])
         # What is drawn is drawn once: of two draws, the longer one would not follow the law that is told with it.
         greedy = self._held[ticket].request.sampling.greedy
-        budget = _until(Budget(prospect.nodes, stop=stop), STEP if greedy else ANY)
-        draft = self.drafter.propose([fork], [budget])[0]
-        prospect.prepared[tokens] = fork, draft
+        budget = Budget(prospect.nodes, stop=stop)
+        step = _until(budget, STEP, before.tree.spine_tokens) if greedy else budget
+        draft = self.drafter.propose([fork], [step])[0]
+        if greedy and _extent(draft) <= _extent(before) and not stop():
+            draft = self.drafter.propose([fork], [budget])[0]  # what was told was no more than a part's
         grown = _extent(draft) > _extent(before)
+        prospect.prepared[tokens] = fork, draft if grown else before
         if grown:
             self.push(ticket, prospect.round, tokens, draft)
         if greedy and (grown or stop()):
@@ -228,17 +245,29 @@ class Ahead(Inline[State]):
         return _until(budget, (self.policy.hit if foreseen else self.policy.miss) - ready)
 
 
+def _may_come(outcome: Outcome, tree: DraftTree) -> bool:
+    """Whether the target may leave the tree so, if this is all of a draft that it judges."""
+    *path, _ = outcome.tokens
+    return len(tree.follow(path)) == len(path)
+
+
 def _extent(draft: Draft) -> tuple[int, int]:
     """How large it is: nodes, and where there may be no more of them, depth."""
     return len(draft.tree), draft.tree.depth
 
 
-def _until(budget: Budget, enough: int) -> Budget:
-    """The budget, to be stopped when so many tokens more have been written, too."""
-    written = 0
+def _until(budget: Budget, enough: int, known: Sequence[int] = ()) -> Budget:
+    """The budget, to be stopped, too, when so many tokens have been written behind the `known` ones.
+
+    A drafter that writes anew from the root is told of those again, one that keeps its text is not: they do not count.
+    """
+    told = written = 0
 
     def on_token(token: int) -> None:
-        nonlocal written
-        written += 1
+        nonlocal told, written
+        if written == 0 and told < len(known) and known[told] == token:
+            told += 1
+        else:
+            written += 1
 
     return replace(budget, stop=lambda: written >= enough or budget.stopped, on_token=on_token)

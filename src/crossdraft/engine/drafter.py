@@ -109,6 +109,12 @@ class Draft:
         """[m, h] embeddings that the last m of these are fed as, if they are to be read as anything but their ids."""
         return None if self.probes is None else self.probes.embeddings
 
+    def first(self, nodes: int) -> "Draft":
+        """The draft of its first nodes; its outcomes and its probes stay, for whoever takes all of it."""
+        if nodes >= len(self.tree):
+            return self
+        return replace(self, tree=self.tree.first(nodes), reach=self.reach[:nodes])
+
     def cut(self, tree: DraftTree) -> "Draft":
         """The draft with `tree`, a part of its own; without its probes if one stood behind a node that is gone."""
         if tree is self.tree:

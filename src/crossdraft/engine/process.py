@@ -154,8 +154,7 @@ class Process:
         packed = prepared.get(self._verdicts[ticket]) if ticket in self._verdicts else None
         if packed is None:
             return None
-        draft = unpack_draft(packed)
-        draft = replace(draft, tree=draft.tree.first(budget.nodes), reach=draft.reach[: budget.nodes])
+        draft = unpack_draft(packed).first(budget.nodes)
         self._send(("took", (ticket, draft.tree.tokens, draft.tree.parents)))
         return draft
 
@@ -218,15 +217,22 @@ class Process:
         self._await_courier()
         if self._child.poll() is not None:
             raise DrafterLost("its process ended")
+        courier = threading.Thread(target=self._deliver, args=(message, arrays), name="courier", daemon=True)
         self._delivered.clear()
-        threading.Thread(target=self._deliver, args=(message, arrays), name="courier", daemon=True).start()
+        try:
+            courier.start()
+        except RuntimeError:  # no more threads may be started
+            self._delivered.set()
+            raise
 
     def _deliver(self, message: Message, arrays: Sequence[memoryview]) -> None:
-        with suppress(OSError):  # the listener sees that the child is gone
-            self._connection.send(message)
-            for array in arrays:
-                self._connection.send_bytes(array)
-        self._delivered.set()
+        try:
+            with suppress(OSError):  # the listener sees that the child is gone
+                self._connection.send(message)
+                for array in arrays:
+                    self._connection.send_bytes(array)
+        finally:
+            self._delivered.set()
 
     def _await_courier(self) -> None:
         """Messages arrive in the order in which they were sent."""

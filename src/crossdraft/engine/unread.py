@@ -27,7 +27,7 @@ def pass_unread(model: PreTrainedModel) -> int:
     for layers in _towers(model):
         read = _layers_read(len(layers), [wanted] if isinstance(wanted, int) else wanted)
         for place in range(read, len(layers)):
-            layers[place] = _passing(layers[place])
+            cast("Any", layers[place]).forward = _hand_on
             count += 1
     return count
 
@@ -36,9 +36,10 @@ def _towers(model: PreTrainedModel) -> Iterator[nn.ModuleList]:
     """The layers of each vision tower."""
     for name in TOWERS:
         tower: Any = getattr(model.base_model, name, None)
-        if tower is not None:
+        depth = getattr(getattr(tower, "config", None), "num_hidden_layers", None)
+        if depth is not None:
             lists = (module for module in tower.modules() if isinstance(module, nn.ModuleList))
-            yield from (layers for layers in lists if len(layers) == tower.config.num_hidden_layers)
+            yield from (layers for layers in lists if len(layers) == depth)
 
 
 def _layers_read(depth: int, wanted: list[int]) -> int:
@@ -50,14 +51,6 @@ def _layers_read(depth: int, wanted: list[int]) -> int:
     return max(index if index >= 0 else depth + 1 + index for index in wanted)
 
 
-def _passing(layer: nn.Module) -> nn.Module:
-    """A layer of the same class, which `transformers` knows layers by, and with the same weights, that does nothing."""
-    kind = type(layer)
-    idle = type(f"Unread{kind.__name__}", (kind,), {"forward": _hand_on})
-    passing = cast("nn.Module", idle.__new__(idle))
-    passing.__dict__.update(layer.__dict__)
-    return passing
-
-
-def _hand_on(self: nn.Module, hidden_states: Tensor, *args: object, **kwargs: object) -> Tensor:
+def _hand_on(hidden_states: Tensor, *args: object, **kwargs: object) -> Tensor:
+    """In a layer's place."""
     return hidden_states

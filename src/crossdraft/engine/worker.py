@@ -105,8 +105,7 @@ def _start(inner: "Ahead[Any]", connection: Connection, asked: Any) -> Any:
     ticket, packed, sizes, nodes, watched = asked
     arrays = [bytearray(size) for size in sizes]
     for array in arrays:
-        if connection.recv_bytes_into(array) != len(array):
-            raise EOFError("a request came in part")
+        connection.recv_bytes_into(array)
     request = unpack_request(packed, arrays)
     on_token = (lambda token: connection.send(("token", token))) if watched else None
     inner.start_until(ticket, request, Budget(nodes, stop=connection.poll, on_token=on_token))
