@@ -260,7 +260,8 @@ def many(events: Events) -> Events:
 def test_a_large_request_is_not_waited_for(process, requests):
     """The child is held, so it takes nothing from the socket; the target goes on reading, and nothing is lost."""
     os.kill(process.pid, signal.SIGSTOP)
-    large = replace(requests[0], video=None, inputs=None, events=many(read_events(requests[0].events)))
+    recording = many(read_events(requests[0].events))
+    large = replace(requests[0], video=None, inputs=None, events=recording, namespace="x" * 5_000_000)
     starting = threading.Thread(target=process.start, args=(0, large, 4, None), daemon=True)
     starting.start()
     starting.join(20)

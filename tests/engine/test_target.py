@@ -42,6 +42,18 @@ def test_a_hooked_decoder_takes_its_own_forward():
     assert found.passes(1e-10), found
 
 
+@torch.inference_mode()
+def test_what_a_hook_was_shown_is_not_written_over():
+    model, prompt = ZOO["video_llava"]()
+    gate = model.model.language_model.layers[1].mlp.act_fn
+    shown = []
+    handle = gate.register_forward_hook(lambda module, given, out: shown.append((given[0], out)))
+    check_conformance(as_target(model, prompt), prompt, TOKENS)
+    handle.remove()
+    assert shown
+    assert all(torch.equal(gate(given), out) for given, out in shown)
+
+
 @pytest.mark.parametrize("name", ["video_llava", "qwen2_5_vl"])
 def test_conformance_with_an_additive_mask(name):
     model, prompt = ZOO[name]("eager")  # its softmax is float32 whatever the model is
