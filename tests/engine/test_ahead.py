@@ -206,8 +206,36 @@ def test_who_leads_a_union_does_not_keep_the_others_from_writing():
     assert tokens[-1] + 1 in last
 
 
-def test_outcomes_behind_words_that_were_cut_off_are_not_prepared():
-    ahead, pushed = begun("ssd", Counting((Outcome((1, 2, 3, 40), 0.9), Outcome((1, 30), 0.2))), nodes=4)
+@pytest.mark.parametrize("policy", ["pipespec", "pearl", "ssd"])
+def test_a_drafter_that_writes_anew_drafts_where_a_part_of_its_draft_was_judged(policy):
+    ahead, _ = begun(policy, Anew(), nodes=6)
+    ahead.commit([7], [Committed((0,), (1, 2))])
+    (draft,) = ahead.propose([7], [Budget(4)])
+    assert draft.tree.tokens[0] == 3
+
+
+class Forked(Anew):
+    """Anew, and of the nodes it may have it gives some to siblings before the text goes on."""
+
+    def _propose(self, state, budget):
+        depth = super()._propose(state, replace(budget, nodes=(budget.nodes + 1) // 2)).tree.depth
+        chain, beside = tuple(state.tail[:depth]), budget.nodes // 2
+        return Draft(DraftTree((*chain, *range(90, 90 + beside)), (*range(-1, depth - 1), *[-1] * beside)))
+
+
+def test_the_next_word_is_found_though_a_larger_tree_would_not_show_it():
+    drafter = Forked()
+    ahead, _ = begun("pipespec", drafter, nodes=7)
+    before = drafter.written
+    ahead._foresee(7, ahead._prospects[7], never)
+    assert list(ahead._prospects[7].prepared) == [(1, 2, 3, 4, 5)]
+    assert drafter.written - before <= 6
+
+
+def test_outcomes_that_cannot_come_any_more_are_not_prepared():
+    """They lie behind words that were cut off; or they leave the tree by a word that stands in it."""
+    outcomes = (Outcome((1, 2, 3, 40), 0.9), Outcome((1, 30), 0.2), Outcome((1, 2), 0.8))
+    ahead, pushed = begun("ssd", Counting(outcomes), nodes=4)
     prospect = ahead._prospects[7]
     ahead._judged(7, prospect.draft, 2)
     ahead.work(never)
@@ -371,8 +399,58 @@ def test_what_came_too_late_to_be_taken_is_not_drawn_again():
 
 def test_drawing_again_what_took_long_would_be_seen(monkeypatch):
     """The control: who asks is given another draft than the one that was drawn for that."""
-    monkeypatch.setattr(Ahead, "_offered", lambda self, ticket: NOTHING)
+    whole = Ahead._prospect
+    monkeypatch.setattr(
+        Ahead, "_prospect", lambda self, ticket: replace(whole(self, ticket), offered=NOTHING)
+    )
     assert abs(law_behind_a_late_draft() - 0.5) > 0.15
+
+
+class Lasting(Tossing):
+    """Ends a text at the first 0, and keeps of it what the target agrees with."""
+
+    def _propose(self, state, budget):
+        while len(state.tail) < budget.nodes and 0 not in state.tail and not budget.stopped:
+            state.tail.append(int(torch.rand((), generator=state.generator) < 0.5))
+            if budget.on_token is not None:
+                budget.on_token(state.tail[-1])
+        return Draft(DraftTree.chain(state.tail[: budget.nodes]))
+
+    def commit(self, states, verdicts):
+        for state, verdict in zip(states, verdicts, strict=True):
+            agrees = tuple(state.tail[: len(verdict.tokens)]) == verdict.tokens
+            state.tail = state.tail[len(verdict.tokens) :] if agrees else []
+
+
+def law_behind_a_missed_draft() -> float:
+    """The share of 1 among the next words where the first draft went on for so long that it was not waited for."""
+    firsts = []
+    for seed in range(1600):
+        drafter, words = Lasting(), 0
+
+        def stop() -> bool:
+            nonlocal words
+            words += 1
+            return words > 4
+
+        ahead = Ahead(drafter, POLICIES["ssd"])
+        sampling = Sampling(temperature=1.0, seed=seed)
+        ahead.start_until(0, Request("?", sampling=sampling), Budget(8, stop=stop))
+        if 0 not in ahead.collect(0).tree.tokens:
+            ahead.missed([0])
+            ahead.commit([0], [Committed((), (1,))])
+            firsts.append(ahead.propose([0], [Budget(8)])[0].tree.tokens[0])
+    assert len(firsts) > 60
+    return sum(firsts) / len(firsts)
+
+
+def test_a_first_draft_that_was_not_waited_for_is_not_drafted_on():
+    assert abs(law_behind_a_missed_draft() - 0.5) < 0.18  # three standard errors
+
+
+def test_drafting_it_on_would_be_seen(monkeypatch):
+    monkeypatch.setattr(Ahead, "missed", lambda self, tickets: None)
+    assert law_behind_a_missed_draft() > 0.9
 
 
 def law_of_what_is_pushed() -> float:

@@ -102,6 +102,29 @@ def test_where_nothing_is_ready_nobody_is_asked(process, requests):
     assert process.ready([0], [Budget(1)])[0].tree == DraftTree.chain([4])
 
 
+def drawn_behind_its_first_word(process, request, *, late: bool) -> bool:
+    """Whether what a sampled answer's hidden draft said behind its first word is what is drafted next."""
+    nodes = 6
+    process.start(0, request, nodes, None)
+    serial, _ = process._reading[0]
+    reply = process._fetch(serial, 60)
+    process._replies[serial] = "answer", reply
+    first = unpack_draft(reply if late else pack_draft(process.collect(0))).tree.tokens
+    assert len(first) > 2
+    process.commit([0], [Committed((0,) if not late else (), first[:1])])
+    after = process.propose([0], [Budget(nodes)])[0].tree.tokens
+    process.end([0])
+    return after[: len(first) - 1] == first[1:]
+
+
+def test_a_sampled_draft_that_was_not_waited_for_is_not_drafted_on(process, requests):
+    """That it took long says something of what was drawn; see `Ahead.missed`."""
+    request = replace(requests[0], sampling=Sampling(temperature=50.0, seed=1))
+    assert drawn_behind_its_first_word(process, request, late=False)
+    assert not drawn_behind_its_first_word(process, request, late=True)
+    assert drawn_behind_its_first_word(process, requests[0], late=True)  # greedy: it would say the same again
+
+
 def test_what_was_prepared_for_another_verdict_is_not_taken(process, requests):
     """A draft is known by its round and its outcome: one that comes late must not answer a later question."""
     process.start(0, requests[0], 4, None)

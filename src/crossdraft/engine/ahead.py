@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Outcome
-from crossdraft.engine.placement import NOTHING, Inline
+from crossdraft.engine.placement import NOTHING, Held, Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 
@@ -117,24 +117,45 @@ class Ahead(Inline[State]):
         super().start_until(ticket, request, budget)
         self._prospects[ticket] = _Prospect(self.collect(ticket), min(NODES, budget.nodes))
 
+    def missed(self, tickets: Sequence[int]) -> None:
+        """Their first drafts came too late for the target to judge.
+
+        What was drawn for them is not drafted any more: that it took long says something of it (that the text did not
+        end at once), and so it would follow another law than the one told with it.
+        """
+        for ticket in tickets:
+            held = self._held[ticket]
+            if held.undrawn is not None:
+                held.state = held.undrawn
+                self._prospects[ticket] = _Prospect(NOTHING, self._prospects[ticket].nodes)
+
     def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
         # A draft that was prepared for this verdict is the draft, though the target asked before it saw that. What was
         # drawn would otherwise be drawn anew where it took long, and follow another law than the one told with it.
-        drafts = {ticket: self._offered(ticket) for ticket in tickets}
+        drafts = {ticket: self._prospect(ticket).offered for ticket in tickets}
         asked = [(t, b) for t, b in zip(tickets, budgets, strict=True) if not len(drafts[t].tree)]
-        made = super().propose([t for t, _ in asked], [self._patience(t, b) for t, b in asked])
-        drafts |= {ticket: draft for (ticket, _), draft in zip(asked, made, strict=True)}
+        drafts |= self._ask(asked)
+        # Of what was drafted before, a drafter that keeps no text has nothing ready.
+        asked = [(t, b) for t, b in asked if not len(drafts[t].tree) and self._prospect(t).ready]
+        drafts |= self._ask(asked, anew=True)
         return [self._judged(t, drafts[t], b.nodes) for t, b in zip(tickets, budgets, strict=True)]
 
-    def _offered(self, ticket: int) -> Draft:
-        return self._prospects[ticket].offered if ticket in self._prospects else NOTHING
+    def _ask(self, asked: Sequence[tuple[int, Budget]], *, anew: bool = False) -> dict[int, Draft]:
+        if not asked:
+            return {}
+        tickets = [ticket for ticket, _ in asked]
+        made = super().propose(tickets, [self._patience(t, b, anew=anew) for t, b in asked])
+        return dict(zip(tickets, made, strict=True))
+
+    def _prospect(self, ticket: int) -> _Prospect[State]:
+        """What is known; of a request that the drafter comes to late, nothing."""
+        return self._prospects.get(ticket) or _Prospect(NOTHING, 0, foreseen=False)
 
     def _judged(self, ticket: int, draft: Draft, nodes: int) -> Draft:
         """The draft as far as the target judges it now: what follows is prepared from there."""
         draft = draft.first(nodes)
         if draft.refusal is None:
-            turn = self._prospects[ticket].round if ticket in self._prospects else 0
-            self._prospects[ticket] = _Prospect(draft, nodes, round=turn)
+            self._prospects[ticket] = _Prospect(draft, nodes, round=self._prospect(ticket).round)
         return draft
 
     def took(self, ticket: int, tree: DraftTree) -> None:
@@ -144,6 +165,8 @@ class Ahead(Inline[State]):
         self._prospects[ticket] = _Prospect(draft, before.nodes, round=before.round)
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
+        for ticket in tickets:
+            self._held[ticket].undrawn = None
         unforeseen = [entry for entry in zip(tickets, verdicts, strict=True) if not self._adopt(*entry)]
         super().commit([ticket for ticket, _ in unforeseen], [verdict for _, verdict in unforeseen])
 
@@ -151,6 +174,12 @@ class Ahead(Inline[State]):
         for ticket in tickets:
             self._prospects.pop(ticket, None)
         super().end(tickets)
+
+    def _first(self, held: Held[State], budget: Budget) -> Draft:
+        state = self._begin(held)
+        if not held.request.sampling.greedy:
+            held.undrawn = self.drafter.fork([state])[0]
+        return super()._first(held, budget)
 
     def work(self, stop: Stop) -> None:
         """Prepare outcomes, the likeliest of all requests first, until told to stop or nothing is left."""
@@ -171,24 +200,39 @@ class Ahead(Inline[State]):
         start = time.perf_counter()
         fork = self.drafter.fork([self._state(ticket)])[0]
         draft, waiting = prospect.draft, []
-        said = draft.tree.spine_tokens
         if self.policy.rejections:
             likely = [o for o in draft.outcomes if o.chance >= FAINT and _may_come(o, draft.tree)]
             waiting = sorted(likely, key=lambda outcome: outcome.chance)[-MOST:]
-        # The verdict will bring one token more than the draft has: it takes the drafter's own next one.
-        budget = Budget(len(draft.tree) + 1, stop=stop)
-        longer = self.drafter.propose([fork], [_until(budget, 1, said)])[0].tree
-        if len(longer.spine) <= len(said) and not stop():
-            longer = self.drafter.propose([fork], [budget])[0].tree  # what was told was no more than a part's
-        text = longer.spine_tokens
-        if len(text) > len(said) and text[: len(said)] == said:
-            tokens = text[: len(said) + 1]
-            self.drafter.commit([fork], [Committed(tuple(longer.follow(said)), tokens)])
+        tokens = self._say_more(fork, draft.tree, stop)
+        if tokens is not None:
             prospect.prepared[tokens] = fork, NOTHING
             waiting = [outcome for outcome in waiting if outcome.tokens != tokens]
             waiting.append(Outcome(tokens, 1.0))
         self._record("ahead", start)
         return waiting
+
+    def _say_more(self, fork: State, tree: DraftTree, stop: Stop) -> tuple[int, ...] | None:
+        """Tell the fork that everything was accepted, and its own next word behind it; `None` if it has none.
+
+        The verdict will bring one token more than the draft has: it takes that for the target's.
+        """
+        said = tree.spine_tokens
+        budget = _until(Budget(len(tree) + 1, stop=stop), 1, said)
+        longer = self.drafter.propose([fork], [budget])[0].tree
+        tokens = longer.spine_tokens[: len(said) + 1]
+        if len(tokens) > len(said) and tokens[:-1] == said:
+            self.drafter.commit([fork], [Committed(tuple(longer.follow(said)), tokens)])
+            return tokens
+        if stop():
+            return None
+        # Its next word is there when it is asked for that alone: in a larger tree others came first.
+        if said:
+            self.drafter.commit([fork], [Committed(tuple(tree.spine), said)])
+        last = self.drafter.propose([fork], [Budget(1, stop=stop)])[0].tree.spine_tokens
+        if not last:
+            return None
+        self.drafter.commit([fork], [Committed((0,), last)])
+        return (*said, *last)
 
     def _prepare(self, ticket: int, prospect: _Prospect[State], stop: Stop) -> None:
         """Draft a few words more for the likeliest outcome that waits, and push what there is of them."""
@@ -205,7 +249,7 @@ class Ahead(Inline[State]):
         budget = Budget(prospect.nodes, stop=stop)
         step = _until(budget, STEP, before.tree.spine_tokens) if greedy else budget
         draft = self.drafter.propose([fork], [step])[0]
-        if greedy and _extent(draft) <= _extent(before) and not stop():
+        if greedy and _extent(draft) <= _extent(before) and step.stopped and not stop():
             draft = self.drafter.propose([fork], [budget])[0]  # what was told was no more than a part's
         grown = _extent(draft) > _extent(before)
         prospect.prepared[tokens] = fork, draft if grown else before
@@ -224,7 +268,7 @@ class Ahead(Inline[State]):
         said, count = before.draft.tree.spine_tokens, len(verdict.tokens)
         # Where the target judged a part only of what was drafted, the rest of it may be what follows.
         kept = len(said) - count if said[:count] == verdict.tokens else 0
-        ready = kept if fork is None else len(draft.tree.spine)
+        ready = kept if fork is None else 0
         self._prospects[ticket] = _Prospect(
             NOTHING,
             before.nodes,
@@ -238,17 +282,16 @@ class Ahead(Inline[State]):
             self._held[ticket].state = fork
         return fork is not None
 
-    def _patience(self, ticket: int, budget: Budget) -> Budget:
+    def _patience(self, ticket: int, budget: Budget, *, anew: bool) -> Budget:
         """The budget, with a stop signal for when the target has waited for enough."""
-        prospect = self._prospects.get(ticket)
-        ready, foreseen = (0, False) if prospect is None else (prospect.ready, prospect.foreseen)
-        return _until(budget, (self.policy.hit if foreseen else self.policy.miss) - ready)
+        prospect = self._prospect(ticket)
+        enough = self.policy.hit if prospect.foreseen else self.policy.miss
+        return _until(budget, enough if anew else enough - prospect.ready)
 
 
 def _may_come(outcome: Outcome, tree: DraftTree) -> bool:
     """Whether the target may leave the tree so, if this is all of a draft that it judges."""
-    *path, _ = outcome.tokens
-    return len(tree.follow(path)) == len(path)
+    return len(tree.follow(outcome.tokens)) == len(outcome.tokens) - 1
 
 
 def _extent(draft: Draft) -> tuple[int, int]:

@@ -71,13 +71,14 @@ State = TypeVar("State")
 
 
 @dataclass
-class _Held(Generic[State]):
+class Held(Generic[State]):
     """What the placement keeps of one request."""
 
     request: Request
     state: State | None = None
     first: "Future[Draft] | None" = None
     stop: threading.Event | None = None
+    undrawn: State | None = None  # of a sampled answer, before anything was drawn; see `Ahead.missed`
 
 
 class Inline(Generic[State]):
@@ -93,12 +94,12 @@ class Inline(Generic[State]):
         self.needs = drafter.needs
         self.cost = cost
         self.hidden = hidden if drafter.needs.nothing else "off"
-        self._held: dict[int, _Held[State]] = {}
+        self._held: dict[int, Held[State]] = {}
         self._spans: list[Span] = []
         self._thread: ThreadPoolExecutor | None = None
 
     def start(self, ticket: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
-        held = self._held[ticket] = _Held[State](request)
+        held = self._held[ticket] = Held[State](request)
         mode = self.cost.hiding(nodes) if self.hidden == "auto" else self.hidden
         if mode == "off" or nodes == 0:
             return
@@ -112,7 +113,7 @@ class Inline(Generic[State]):
 
     def start_until(self, ticket: int, request: Request, budget: Budget) -> None:
         """Read the request and draft at once, within a budget that may carry a stop signal."""
-        held = self._held[ticket] = _Held[State](request)
+        held = self._held[ticket] = Held[State](request)
         held.first = Future()
         held.first.set_result(self._first(held, budget))
 
@@ -155,15 +156,15 @@ class Inline(Generic[State]):
         if self._thread is not None:
             self._thread.shutdown()
 
-    def _first(self, held: _Held[State], budget: Budget) -> Draft:
+    def _first(self, held: Held[State], budget: Budget) -> Draft:
         """Read the request and write the hidden draft."""
-        state = self._begin(held)
+        state = self._begin(held) if held.state is None else held.state
         start = time.perf_counter()
         draft = self.drafter.propose([state], [budget])[0]
         self._record("hidden draft", start, len(draft.tree))
         return draft
 
-    def _begin(self, held: _Held[State]) -> State:
+    def _begin(self, held: Held[State]) -> State:
         start = time.perf_counter()
         held.state = state = self.drafter.begin([held.request])[0]
         self._record("read", start)

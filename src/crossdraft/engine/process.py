@@ -162,8 +162,9 @@ class Process:
         for ticket, verdict in zip(tickets, verdicts, strict=True):
             before, _ = self._verdicts.get(ticket, (-1, ()))
             self._verdicts[ticket] = before + 1, verdict.tokens
+        missed = [ticket for ticket in tickets if ticket in self._reading]
         told = zip(tickets, verdicts, strict=True)
-        self._send(("commit", [(ticket, v.path, v.tokens, v.probe_top) for ticket, v in told]))
+        self._send(("commit", (missed, [(ticket, v.path, v.tokens, v.probe_top) for ticket, v in told])))
 
     def end(self, tickets: Sequence[int]) -> None:
         known = [ticket for ticket in tickets if ticket in self._tickets]

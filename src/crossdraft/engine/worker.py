@@ -69,7 +69,9 @@ def _tell(inner: "Ahead[Any]", kind: str, value: Any, refused: set[int]) -> None
     from crossdraft.engine.tree import DraftTree
 
     if kind == "commit":
-        told = [entry for entry in value if entry[0] not in refused]
+        missed, verdicts = value
+        inner.missed([ticket for ticket in missed if ticket not in refused])
+        told = [entry for entry in verdicts if entry[0] not in refused]
         inner.commit(
             [ticket for ticket, *_ in told],
             [Committed(path, tokens, probe_top=top) for _, path, tokens, top in told],
