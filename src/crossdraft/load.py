@@ -273,7 +273,11 @@ def _folder(source: str, shipped: Sequence[str]) -> Path:
             )
     for name in ("config.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
-            raise CrossdraftError(f"The checkpoint {folder} lacks {name}.")
+            network = _config(folder).get("network") if name != "config.json" else None
+            hint = (
+                f": it is a head, which a drafter takes as its dir (METHOD:dir={folder})" if network else ""
+            )
+            raise CrossdraftError(f"The checkpoint {folder} lacks {name}{hint}.")
     if not list(folder.glob("*.safetensors")):
         raise CrossdraftError(
             f"The checkpoint {folder} lacks its weights (*.safetensors); pickled weights are not read."

@@ -29,7 +29,7 @@ def captured(pair: PairPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(pair: PairPaths, captured: Path, out: Path, *more: str, method: str = "eagle") -> int:
     where = ["--capture", str(captured), "--kept-back", str(captured), "--target", str(pair.target)]
-    return main(["train", method, *more, *where, "--out", str(out), "--device", "cpu", "--json"])
+    return main(["train", method, *where, *more, "--out", str(out), "--device", "cpu", "--json"])
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_an_interrupted_training_ends_as_an_unbroken_one(
     ("more", "method", "sentence"),
     [
         (("config.head=2",), "eagle", "no setting 'head'; did you mean 'heads'?"),
-        (("optim.step=2",), "eagle", "unknown key 'optim.step'; did you mean 'steps'?"),
+        (("optim.step=2",), "eagle", "unknown key 'optim.step'; did you mean 'optim.steps'?"),
         (("network=eagel",), "eagle", "did you mean 'eagle'?"),
         (("config.levels=[0,1,2]",), "eagle3", "has not layer 0"),
         ((), "eagle3", "not (2, 4, 6); set levels"),
@@ -205,6 +205,18 @@ def test_what_cannot_be_trained_is_one_sentence(
     said = capsys.readouterr().err.splitlines()[-1]
     assert sentence in said
     assert not (tmp_path / "run" / "head").exists()
+
+
+def test_what_the_kept_back_answers_lack_is_missed_before_the_first_step(
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    poor, run = tmp_path / "poor", tmp_path / "run"
+    settings = "--clips 1 --prompts 1 --max-new-tokens 4 --workers 0 --device cpu --layers 1"
+    assert main(["capture", str(poor), "--target", str(pair.target), *settings.split()]) == 0
+    capsys.readouterr()
+    assert train(pair, captured, run, *SMALL, "--kept-back", str(poor)) == 2
+    assert f"The capture {poor} has not layer" in capsys.readouterr().err.splitlines()[-1]
+    assert not (run / "train.log.jsonl").exists()
 
 
 def test_a_folder_of_another_training_is_refused_and_what_differs_is_named(

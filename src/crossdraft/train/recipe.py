@@ -278,7 +278,8 @@ def _explain(kind: type[Section], error: ValidationError) -> str:
         return f"'{where}': {first['msg'].lower()}."
     known = _section_at(kind, first["loc"][:-1]).model_fields
     near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1, cutoff=0.4)
-    hint = f"did you mean '{near[0]}'?" if near else f"known keys are {', '.join(known)}."
+    around = "".join(f"{part}." for part in first["loc"][:-1])
+    hint = f"did you mean '{around}{near[0]}'?" if near else f"known keys are {', '.join(known)}."
     return f"unknown key '{where}'; {hint}"
 
 

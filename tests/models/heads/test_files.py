@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.load import load_target
 from crossdraft.models.heads.base import TargetTables, positions_of, shifted
 from crossdraft.models.heads.files import config_of, load_head, read_config, save_head
 from crossdraft.models.heads.registry import NETWORKS
@@ -58,6 +59,21 @@ def test_a_configuration_that_makes_no_sense_is_one_sentence(change, sentence, t
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(CrossdraftError, match=sentence.replace("?", r"\?")):
         load_head(tmp_path, tables())
+
+
+def test_a_folder_without_a_head_says_where_there_is_one(tmp_path):
+    with pytest.raises(
+        CrossdraftError, match=r"There is no folder .*nowhere; `crossdraft train` writes heads\."
+    ):
+        read_config(tmp_path / "nowhere")
+    with pytest.raises(CrossdraftError, match="holds no head; `crossdraft train`"):
+        read_config(tmp_path)
+    (tmp_path / "head").mkdir()
+    save_head(tmp_path / "head", some_head("eagle"), "eagle", "x")
+    with pytest.raises(CrossdraftError, match=f"holds no head; its head lies in {tmp_path / 'head'}"):
+        read_config(tmp_path)
+    with pytest.raises(CrossdraftError, match=f"it is a head, which a drafter takes .*METHOD:dir={tmp_path}"):
+        load_target(str(tmp_path / "head"))
 
 
 def test_a_head_of_another_target_or_network_is_refused(tmp_path):

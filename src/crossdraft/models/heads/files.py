@@ -61,6 +61,13 @@ def read_config(folder: Path) -> HeadFile:
         CrossdraftError: the file is missing, no JSON, of another format, or has an unknown network or key.
     """
     path = folder / CONFIG
+    if not path.is_file():
+        inner = folder / "head"
+        hint = (
+            f"its head lies in {inner}" if (inner / CONFIG).is_file() else "`crossdraft train` writes heads"
+        )
+        there = f"The folder {folder} holds no head" if folder.is_dir() else f"There is no folder {folder}"
+        raise CrossdraftError(f"{there}; {hint}.")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

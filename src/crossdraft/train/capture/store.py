@@ -92,10 +92,7 @@ class Store:
         Raises:
             CrossdraftError: a layer or an answer that has not been captured, or first pieces of different lengths.
         """
-        depth, wanted = self.index.owner.depth, self.index.wanted
-        layers, visual_layers = canonical(layers, depth), canonical(visual_layers, depth)
-        self._refuse_missing("layers", layers, wanted.layers)
-        self._refuse_missing("visual-layers", visual_layers, wanted.visual_layers)
+        layers, visual_layers = self.held(layers, visual_layers)
         return lesson_of([_excerpt(*self._at(index)) for index in indices], layers, visual_layers)
 
     def top(self, indices: Sequence[int]) -> Top:
@@ -130,6 +127,20 @@ class Store:
                 self._opened.popitem(last=False)
         self._opened.move_to_end(number)
         return self._opened[number]
+
+    def held(
+        self, layers: Sequence[int], visual_layers: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """These layers, counted from the embeddings.
+
+        Raises:
+            CrossdraftError: one of them has not been captured.
+        """
+        depth, wanted = self.index.owner.depth, self.index.wanted
+        text, visual = canonical(layers, depth), canonical(visual_layers, depth)
+        self._refuse_missing("layers", text, wanted.layers)
+        self._refuse_missing("visual-layers", visual, wanted.visual_layers)
+        return text, visual
 
     def _refuse_missing(self, option: str, asked: tuple[int, ...], held: tuple[int, ...]) -> None:
         missing = sorted(set(asked) - set(held))

@@ -84,6 +84,7 @@ class FeatureCourse:
 
     def _stored(self, head: Head, store: Store) -> Stored:
         layers, visual = _wanted(head)
+        store.held(layers, visual)  # what is not there is missed now, and not after the first steps
         return Stored(store, layers, visual, self.given.recipe.seed)
 
 

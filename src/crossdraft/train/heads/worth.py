@@ -38,7 +38,7 @@ def worth(
     methods = methods_of(network)
     first = next(iter(methods.values()))
     drafter = first.drafter(head, TREES["chain"], sorted(target.eos))
-    say(f"{network}: drafting for {len(requests)} answers (measure.pairs=0 leaves that out)")
+    say(f"{network}: drafting for questions: {len(requests)} (measure.pairs=0 leaves that out)")
     with progress_bar() as bar:
         task = bar.add_task("measuring", total=2 * (1 + len(methods)))
         counts = count_ranks(target, drafter, requests, settings)
