@@ -205,7 +205,7 @@ def test_probes_are_answered_in_a_process_of_its_own(pair, requests, alone):
         ("text:how=guess", "guess"),
         ("union:ngram,(union:ngram)", "joins 2 others"),
         ("event_medusa:tree=cape", "no setting 'tree'; it knows dir, model, words"),
-        ("fast:dir=nowhere", "nowhere/config.json cannot be read"),
+        ("fast:dir=nowhere", "no folder nowhere"),
         ("guided:keep=0", "cannot be '0'; give a share"),
         ("guided:layers=two", "cannot be 'two'; give numbers of layers"),
         ("choose:event=3,memory,ngram", "no setting 'event'"),

@@ -267,24 +267,17 @@ def test_a_stale_reply_is_dropped(process, requests):
     assert len(process.propose([1], [Budget(3)])[0].tree) == 3
 
 
-def many(events: Events) -> Events:
-    """The same, over and over at the end: megabytes."""
-    more = 400_000
-    return Events(
-        *(
-            np.concatenate((part, np.repeat(part[-1:], more)))
-            for part in (events.x, events.y, events.t, events.p)
-        ),
-        events.width,
-        events.height,
-    )
+def heavy(request: Request) -> Request:
+    """With megabytes of events: the last one over and over."""
+    events = read_events(request.events)
+    parts = (np.pad(part, (0, 400_000), "edge") for part in (events.x, events.y, events.t, events.p))
+    return replace(request, events=Events(*parts, events.width, events.height))
 
 
 def test_a_large_request_is_not_waited_for(process, requests):
     """The child is held, so it takes nothing from the socket; the target goes on reading, and nothing is lost."""
     os.kill(process.pid, signal.SIGSTOP)
-    recording = many(read_events(requests[0].events))
-    large = replace(requests[0], video=None, inputs=None, events=recording, namespace="x" * 5_000_000)
+    large = replace(heavy(requests[0]), video=None, inputs=None, namespace="x" * 5_000_000)
     starting = threading.Thread(target=process.start, args=(0, large, 4, None), daemon=True)
     starting.start()
     starting.join(20)
@@ -298,7 +291,7 @@ def test_a_large_request_is_not_waited_for(process, requests):
 def test_who_is_interrupted_while_a_request_is_on_its_way_writes_nothing_into_it(process, requests):
     """Ctrl-C in `collect`, and the end of the request behind it: the arrays arrive whole all the same."""
     os.kill(process.pid, signal.SIGSTOP)
-    process.start(0, replace(requests[0], events=many(read_events(requests[0].events))), 4, None)
+    process.start(0, heavy(requests[0]), 4, None)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -320,7 +313,7 @@ def test_who_is_interrupted_while_a_request_is_on_its_way_writes_nothing_into_it
 def test_a_child_that_takes_nothing_is_given_up(process, requests, monkeypatch):
     monkeypatch.setattr(process, "patience_s", 0.2)
     os.kill(process.pid, signal.SIGSTOP)
-    process.start(0, replace(requests[0], events=many(read_events(requests[0].events))), 4, None)
+    process.start(0, heavy(requests[0]), 4, None)
     with pytest.raises(DrafterLost, match="did not answer"):
         process.collect(0)
 

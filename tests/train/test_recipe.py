@@ -21,7 +21,10 @@ def test_the_shipped_recipe_is_valid_and_overrides_reach_it() -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("target.train.0.question=3", "'target.train.0.question'; did you mean 'target.train.0.questions'?"),
+        (
+            "target.train.0.question=3",
+            "unknown key 'target.train.0.question'; did you mean 'target.train.0.questions'?",
+        ),
         ("tresads=1", "unknown key 'tresads'; did you mean 'threads'?"),
         ("target.train.0.optim.steps=many", "'target.train.0.optim.steps'"),
         ("target.train.0.optim.steps=0", "greater than 0"),

@@ -115,7 +115,7 @@ def head(
     import json
 
     from crossdraft.cli.reporting import hush
-    from crossdraft.drafters.heads.registry import HEADS
+    from crossdraft.drafters.heads.registry import serving
     from crossdraft.train.heads.recipe import load_head_recipe
     from crossdraft.train.heads.start import start
 
@@ -127,8 +127,7 @@ def head(
     if as_json:
         typer.echo(json.dumps({"out": str(place / "head"), **figures}))
         return
-    takers = [method for method, kind in HEADS.items() if kind.network == recipe.network] or [name]
-    drafters = " or ".join(f"{method}:dir={place / 'head'}" for method in takers)
+    drafters = " or ".join(f"{method}:dir={place / 'head'}" for method in serving(recipe.network) or [name])
     typer.echo(f"The head lies in {place / 'head'}; --drafter takes it as {drafters}.")
 
 

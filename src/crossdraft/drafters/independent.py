@@ -135,8 +135,7 @@ class IndependentDrafter:
         """Continue the tail until the budget, the end of the answer, or the stop signal."""
         slots, eos = state.slots, self.model.eos
         while len(slots) < budget.nodes and state.reach >= budget.min_confidence and not budget.stopped:
-            last = [slots[-1].words[0]] if slots else state.committed[-1:]
-            if not eos.isdisjoint(last) or self.room(state) == 0:
+            if self.ended(state) or self.room(state) == 0:
                 break
             for token in self._write(state, budget.nodes - len(slots)):
                 if budget.on_token is not None:
@@ -146,6 +145,11 @@ class IndependentDrafter:
         count = min(budget.nodes, len(slots))
         dists = torch.stack(state.dists[:count]) if count else None
         return Draft(DraftTree.chain(state.tail[:count], dists))
+
+    def ended(self, state: Writing) -> bool:
+        """Whether what is written, judged or not, ends the answer."""
+        last = [state.slots[-1].words[0]] if state.slots else state.committed[-1:]
+        return not self.model.eos.isdisjoint(last)
 
     def room(self, state: Writing) -> int:
         """How many more tokens can be fed before the drafter's own context, or its cache, is full."""

@@ -107,10 +107,9 @@ class OverseenDrafter:
 
     def draft(self, state: Overseen, budget: Budget) -> Draft:
         """Continue the outer one's tail until the budget, the end of the answer, or the stop signal."""
-        text, eos = state.writing, self.outer.model.eos
+        text = state.writing
         while len(text.slots) < budget.nodes and text.reach >= budget.min_confidence and not budget.stopped:
-            last = [text.slots[-1].words[0]] if text.slots else text.committed[-1:]
-            if not eos.isdisjoint(last) or self.outer.room(text) == 0:
+            if self.outer.ended(text) or self.outer.room(text) == 0:
                 break
             before = len(text.slots)
             self._write(state, budget)

@@ -176,9 +176,8 @@ class Ahead(Inline[State]):
         super().end(tickets)
 
     def _first(self, held: Held[State], budget: Budget) -> Draft:
-        state = self._begin(held)
         if not held.request.sampling.greedy:
-            held.undrawn = self.drafter.fork([state])[0]
+            held.undrawn = self.drafter.fork([self._begun(held)])[0]
         return super()._first(held, budget)
 
     def work(self, stop: Stop) -> None:
@@ -268,11 +267,10 @@ class Ahead(Inline[State]):
         said, count = before.draft.tree.spine_tokens, len(verdict.tokens)
         # Where the target judged a part only of what was drafted, the rest of it may be what follows.
         kept = len(said) - count if said[:count] == verdict.tokens else 0
-        ready = kept if fork is None else 0
         self._prospects[ticket] = _Prospect(
             NOTHING,
             before.nodes,
-            ready=ready,
+            ready=kept if fork is None else 0,
             foreseen=fork is not None or kept > 0,
             judged=False,
             offered=draft,

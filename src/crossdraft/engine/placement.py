@@ -158,17 +158,19 @@ class Inline(Generic[State]):
 
     def _first(self, held: Held[State], budget: Budget) -> Draft:
         """Read the request and write the hidden draft."""
-        state = self._begin(held) if held.state is None else held.state
+        state = self._begun(held)
         start = time.perf_counter()
         draft = self.drafter.propose([state], [budget])[0]
         self._record("hidden draft", start, len(draft.tree))
         return draft
 
-    def _begin(self, held: Held[State]) -> State:
-        start = time.perf_counter()
-        held.state = state = self.drafter.begin([held.request])[0]
-        self._record("read", start)
-        return state
+    def _begun(self, held: Held[State]) -> State:
+        """The drafter's state; if it has none, the request is read now."""
+        if held.state is None:
+            start = time.perf_counter()
+            held.state = self.drafter.begin([held.request])[0]
+            self._record("read", start)
+        return held.state
 
     def _refusal(self, ticket: int) -> str | None:
         """Why the drafter cannot read a request that it comes to only now, when the answer has begun."""
@@ -179,8 +181,7 @@ class Inline(Generic[State]):
         return None
 
     def _state(self, ticket: int) -> State:
-        held = self._held[ticket]
-        return self._begin(held) if held.state is None else held.state
+        return self._begun(self._held[ticket])
 
     def _record(self, name: str, start: float, tokens: int = 0) -> None:
         self._spans.append(Span("drafter", name, start, time.perf_counter(), tokens))

@@ -117,6 +117,11 @@ HEADS: Mapping[str, HeadMethod] = {
 }  # fmt: skip
 
 
+def serving(network: str) -> dict[str, HeadMethod]:
+    """Ways of drafting with a network, by name; none of one that is no reader of the target's features."""
+    return {name: method for name, method in HEADS.items() if method.network == network}
+
+
 def weights_of(name: str) -> str:
     """The shipped weights that serve a method; a name that is none of `HEADS` stands for its own."""
     method = HEADS.get(name)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from crossdraft.drafters.heads.registry import HEADS, TREES, HeadMethod
+from crossdraft.drafters.heads.registry import TREES, HeadMethod, serving
 from crossdraft.drafters.heads.static import LARGEST
 from crossdraft.drafters.trees import RankCounts, fill, greedy_shape
 from crossdraft.engine.request import Request
@@ -21,7 +21,7 @@ def methods_of(network: str) -> dict[str, HeadMethod]:
     Raises:
         CrossdraftError: no drafter is registered for it.
     """
-    methods = {name: method for name, method in HEADS.items() if method.network == network}
+    methods = serving(network)
     if not methods:
         raise CrossdraftError(f"No drafter serves the network '{network}'; register one.")
     return methods
