@@ -1,6 +1,6 @@
 # make setup    make .venv with everything for development
 # make demo     a clip made on the spot, questions answered, the timeline shown
-# make test     the fast tests; ARGS="tests/engine -k tree" narrows them down
+# make test     the fast tests; ARGS="tests/engine -k tree" narrows them down, ARGS="-n0 --pdb" debugs
 # make test-all the slow ones too
 # make check    style, types, import directions
 # make interop  our exported EAGLE-3 in the real speculators package, in an environment of its own
@@ -8,14 +8,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.crossdraft-ready
-# Small tensors on few cores: more threads than one cost time, and two test runs side by side a great deal of it.
+# Small tensors on few cores: more threads than one cost time. Tests run side by side instead, a process a core.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all check format interop bench clean
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n 's/^# make /make /p' Makefile
 
 setup: $(READY)
 
@@ -34,10 +35,10 @@ bench: setup
 	$(BIN)/crossdraft bench $(ARGS)
 
 test: setup
-	$(ONE_THREAD) $(BIN)/python -m pytest $(ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 test-all: setup
-	$(ONE_THREAD) $(BIN)/python -m pytest -m '' $(ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -m '' $(SIDE_BY_SIDE) $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .
