@@ -117,6 +117,16 @@ def test_a_class_that_is_not_supported_names_those_that_are(pair, tmp_path):
         cd.Engine.load(str(pair.target), str(pair.target))
 
 
+@pytest.mark.parametrize("other", ["tokenizer_config.json", ""])
+def test_a_configuration_that_is_none_is_one_sentence(pair, tmp_path, other):
+    shutil.copytree(pair.target, tmp_path / "t")
+    (tmp_path / "t" / "config.json").write_text("[]")
+    if other:
+        (tmp_path / "t" / other).unlink()
+    with pytest.raises(cd.CrossdraftError, match=r"config\.json is no configuration"):
+        cd.Engine.load(str(tmp_path / "t"), None)
+
+
 def test_another_vocabulary_is_refused(pair, tmp_path):
     shutil.copytree(pair.event, tmp_path / "d")
     path = tmp_path / "d" / "tokenizer.json"

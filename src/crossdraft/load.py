@@ -286,10 +286,14 @@ def _folder(source: str, shipped: Sequence[str]) -> Path:
 
 
 def _config(folder: Path) -> dict[str, object]:
+    path = folder / "config.json"
     try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CrossdraftError(f"{folder / 'config.json'} is not valid JSON: {error}.") from error
+        raise CrossdraftError(f"{path} is not valid JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise CrossdraftError(f"{path} is no configuration: it must hold a JSON object.")
+    return found
 
 
 def _model(kind: Any, folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:

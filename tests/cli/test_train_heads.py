@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from crossdraft.cli.main import main
+from crossdraft.cli.train import _taken
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.sitting import Sitting
 from tests.support import ClipPaths, PairPaths
@@ -217,6 +218,36 @@ def test_what_the_kept_back_answers_lack_is_missed_before_the_first_step(
     assert train(pair, captured, run, *SMALL, "--kept-back", str(poor)) == 2
     assert f"The capture {poor} has not layer" in capsys.readouterr().err.splitlines()[-1]
     assert not (run / "train.log.jsonl").exists()
+
+
+def test_a_network_that_no_drafter_serves_is_missed_before_the_first_step(
+    pair: PairPaths,
+    captured: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Unless nobody asks what it is worth."""
+    monkeypatch.setattr("crossdraft.drafters.heads.registry.HEADS", {})
+    capsys.readouterr()
+    assert train(pair, captured, tmp_path / "run", *SMALL) == 2
+    assert "No drafter serves the network 'eagle'" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "train.log.jsonl").exists()
+    assert train(pair, captured, tmp_path / "run", *SMALL, "measure.pairs=0") == 0
+
+
+@pytest.mark.parametrize(
+    ("network", "event", "said"),
+    [
+        ("eagle", "event", "--drafter takes it as eagle1:dir=run/head or eagle2:dir=run/head"),
+        ("eagle", "mine", "--drafter takes it as eagle1:dir=run/head or eagle2:dir=run/head"),
+        ("fast", "event", "--drafter takes it as fast:dir=run/head"),
+        ("glance", "mine", "--drafter takes it as glance:dir=run/head,model=mine"),
+        ("gated", "event", "no drafter serves the network 'gated' yet"),
+    ],
+)
+def test_who_trained_a_head_is_told_how_it_is_taken(network: str, event: str, said: str) -> None:
+    assert _taken(network, Path("run/head"), event).startswith(said)
 
 
 def test_a_folder_of_another_training_is_refused_and_what_differs_is_named(

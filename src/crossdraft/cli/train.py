@@ -115,7 +115,6 @@ def head(
     import json
 
     from crossdraft.cli.reporting import hush
-    from crossdraft.drafters.heads.registry import serving
     from crossdraft.train.heads.recipe import load_head_recipe
     from crossdraft.train.heads.start import start
 
@@ -127,8 +126,22 @@ def head(
     if as_json:
         typer.echo(json.dumps({"out": str(place / "head"), **figures}))
         return
-    drafters = " or ".join(f"{method}:dir={place / 'head'}" for method in serving(recipe.network) or [name])
-    typer.echo(f"The head lies in {place / 'head'}; --drafter takes it as {drafters}.")
+    typer.echo(f"The head lies in {place / 'head'}; {_taken(recipe.network, place / 'head', event)}.")
+
+
+def _taken(network: str, folder: Path, event: str) -> str:
+    """How a drafter takes the head in that folder, for people."""
+    from crossdraft.drafters.heads.registry import serving
+    from crossdraft.methods import METHODS
+    from crossdraft.train.heads.start import on_events
+
+    model = f",model={event}" if event != "event" and on_events(network) else ""
+    methods = list(serving(network)) or [name for name in [network] if name in METHODS]
+    if not methods:
+        return (
+            f"no drafter serves the network '{network}' yet: give it an entry in drafters/heads/registry.py"
+        )
+    return "--drafter takes it as " + " or ".join(f"{name}:dir={folder}{model}" for name in methods)
 
 
 def _about(recipe: Path) -> str:

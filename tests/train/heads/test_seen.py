@@ -26,17 +26,16 @@ def model(tmp_path_factory):
 
 
 class Listed:
-    """Clips of a list, as far as a sight looks: the third has no events."""
+    """Clips of a list, as far as a sight looks."""
 
-    def __init__(self, events) -> None:
-        self.events, self.reads = str(events), 0
+    def __init__(self, *events) -> None:
+        self.events = [None if path is None else str(path) for path in events]
 
     def __len__(self) -> int:
-        return 3
+        return len(self.events)
 
     def read(self, index):
-        self.reads += 1
-        return Clip(f"clip-{index}", "clip.mp4", ("what?",), None if index == 2 else self.events)
+        return Clip(f"clip-{index}", "clip.mp4", ("what?",), self.events[index])
 
 
 def test_every_epoch_walks_once_round_all_clips():
@@ -52,7 +51,7 @@ def test_every_epoch_walks_once_round_all_clips():
 
 @torch.inference_mode()
 def test_features_are_the_models_own_even_where_training_is_coarse(model, clip, tmp_path):
-    sight = Seen(model, Listed(clip.events), 0, tmp_path / "seen.safetensors", "me")
+    sight = Seen(model, Listed(clip.events, clip.events), 0, tmp_path / "seen.safetensors", "me")
     own = model.encode(model.prepare(Request("another question?", events=str(clip.events))))
     with torch.autocast("cpu", torch.bfloat16):
         seen = sight.visual(0, [1, 0])
@@ -61,20 +60,22 @@ def test_features_are_the_models_own_even_where_training_is_coarse(model, clip, 
 
 
 def test_a_clip_is_looked_at_once_and_not_again_after_an_interruption(model, clip, tmp_path, monkeypatch):
-    file, source = tmp_path / "seen.safetensors", Listed(clip.events)
+    file, source, looks = tmp_path / "seen.safetensors", Listed(clip.events, clip.events), []
+    look = Seen._look
+    monkeypatch.setattr(Seen, "_look", lambda sight, clip: looks.append(clip) or look(sight, clip))
     monkeypatch.setattr("crossdraft.train.heads.seen.KEPT_EVERY", 2)
     sight = Seen(model, source, 0, file, "me")
     first = sight.visual(0, [0])
     assert not file.exists()
     both = sight.visual(1, [0, 1, 0])
-    assert source.reads == 2
+    assert looks == [0, 1]
     assert torch.equal(both[0], first[0])
     again = Seen(model, source, 0, file, "me")
     assert torch.equal(again.visual(2, [1, 0]), both[[1, 0]])
-    assert source.reads == 2
+    assert looks == [0, 1]
     others = Seen(model, source, 0, file, "another model, or other clips")
     others.visual(0, [0])
-    assert source.reads == 3
+    assert looks == [0, 1, 0]
 
 
 def test_a_damaged_file_is_looked_at_again(model, clip, tmp_path):
@@ -83,9 +84,9 @@ def test_a_damaged_file_is_looked_at_again(model, clip, tmp_path):
     assert Seen(model, Listed(clip.events), 0, file, "me").known == {}
 
 
-def test_a_clip_without_events_is_named(model, clip, tmp_path):
+def test_a_clip_without_events_is_named_before_any_is_looked_at(model, clip, tmp_path):
     with pytest.raises(CrossdraftError, match="clip-2 of the capture has no events"):
-        Seen(model, Listed(clip.events), 0, tmp_path / "seen.safetensors", "me").visual(0, [2])
+        Seen(model, Listed(clip.events, clip.events, None), 0, tmp_path / "seen.safetensors", "me")
 
 
 def test_scenes_are_those_that_were_captured():

@@ -25,7 +25,7 @@ from crossdraft.engine.drafter import Budget, Committed, Draft
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.folders import atomic_folder
-from crossdraft.models.heads.files import read_config, save_head
+from crossdraft.models.heads.files import CONFIG, read_config, save_head
 
 log = logging.getLogger(__name__)
 
@@ -200,6 +200,10 @@ def check_folder(folder: Path) -> bool:
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
+    if not (folder / CONFIG).is_file():
+        raise CrossdraftError(
+            f"There is no head in {folder}, and it is not empty; name an empty or a new folder."
+        )
     read_config(folder)
     return True
 

@@ -9,10 +9,10 @@ CARD = """\
 ---
 license: apache-2.0
 ---
-# {network}: a head for crossdraft's reference target
+# {network}: a head for crossdraft
 
-{parameters} parameters, bf16. Trained by `crossdraft train {network}` on the target's own answers (recipe, versions,
-data: `provenance.json`) in {minutes:.0f} minutes.
+{parameters} parameters, bf16. Trained by `crossdraft train {network}` on its target's own answers (target, recipe,
+versions, data: `provenance.json`) in {minutes:.0f} minutes.
 
 {table}
 """

@@ -45,6 +45,11 @@ class Given:
     online: int
     out: Path
 
+    @property
+    def questions(self) -> int:
+        """How many questions about kept-back clips the finished head is measured with."""
+        return 0 if self.kept_back is None else min(self.recipe.measure.pairs, len(self.kept_back))
+
 
 @dataclass(frozen=True)
 class Lectures:

@@ -89,9 +89,9 @@ class EventCourse:
     def about(self) -> str:
         settings = self.given.recipe.measure
         return (
-            f"Tokens a verify pass under the engine, bonus included, on {settings.pairs} questions about validation "
-            f"scenes: `hidden` the pass that takes the draft written while the target reads, and the share of those "
-            f"drafts that held so far; `rounds` those after it, of at most {settings.nodes} nodes."
+            f"Tokens a verify pass under the engine, bonus included, on {self.given.questions} questions about "
+            f"kept-back clips: `hidden` the pass that takes the draft written while the target reads, and the share of "
+            f"those drafts that held so far; `rounds` those after it, of at most {settings.nodes} nodes."
         )
 
     def tables(self) -> TargetTables:

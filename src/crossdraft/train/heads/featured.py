@@ -16,7 +16,7 @@ from crossdraft.train.heads.course import CHECKED, Check, Given, Lectures, told
 from crossdraft.train.heads.learn import Teaching
 from crossdraft.train.heads.lessons import Asked, Lessons, Stored
 from crossdraft.train.heads.measure import figures_of
-from crossdraft.train.heads.worth import worth
+from crossdraft.train.heads.worth import methods_of, worth
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class FeatureCourse:
     def about(self) -> str:
         settings = self.given.recipe.measure
         return (
-            f"Tokens a verify pass under the engine, bonus included, on {settings.pairs} questions about validation "
-            f"scenes; trees of {settings.nodes} nodes, chains of {settings.chain}."
+            f"Tokens a verify pass under the engine, bonus included, on {self.given.questions} questions about "
+            f"kept-back clips; trees of {settings.nodes} nodes, chains of {settings.chain}."
         )
 
     def tables(self) -> TargetTables:
@@ -56,17 +56,15 @@ class FeatureCourse:
         rows = self.tables().head.to(self.host.device)[head.draft_ids].float()
         teaching = Teaching(head, rows, recipe)
         lessons = self._lessons(head)
+        if self.given.questions:
+            methods_of(recipe.network)  # what cannot be measured is missed now, and not when all is learned
         check = None if back is None else _check(teaching, self._stored(head, back))
         return Lectures(
             teaching.loss_of(lessons), lambda step: lessons.describe(step, recipe.optim.clips), check
         )
 
     def measured(self, head: Head, folder: Path) -> dict[str, object]:
-        """τ of every way of drafting with this network; acceptance by rank is left beside the weights.
-
-        Raises:
-            CrossdraftError: no drafter is registered for it.
-        """
+        """τ of every way of drafting with this network; acceptance by rank is left beside the weights."""
         recipe = self.given.recipe
         requests = kept_back_requests(self.given.kept_back, recipe.measure.pairs)
         if not requests:

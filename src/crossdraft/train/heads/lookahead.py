@@ -60,8 +60,8 @@ class PassCourse:
     @property
     def about(self) -> str:
         return (
-            f"Tokens a verify pass under the engine, bonus included, on {self.given.recipe.measure.pairs} questions "
-            "about validation scenes; chains as long as there are embeddings."
+            f"Tokens a verify pass under the engine, bonus included, on {self.given.questions} questions about "
+            "kept-back clips; chains as long as there are embeddings."
         )
 
     def tables(self) -> TargetTables:

@@ -45,10 +45,16 @@ class Seen(Walk):
         seed: of their order.
         file: where features are kept from one sitting to the next.
         owner: what tells these features from others: model and clips.
+
+    Raises:
+        CrossdraftError: a list names a clip without events.
     """
 
     def __init__(self, model: Target, source: Source, seed: int, file: Path, owner: str) -> None:
         super().__init__(len(source), seed)
+        if not isinstance(source, SceneSource):
+            for clip in range(len(source)):
+                events_of(source, clip)  # what is not there is missed now, and not when a step comes to it
         self.model, self.source, self.file, self.owner = model, source, file, owner
         self.known = self._read()
         self._kept = len(self.known)

@@ -26,6 +26,11 @@ COURSES: Mapping[str, Callable[[Given], Course]] = {
 }
 
 
+def on_events(network: str) -> bool:
+    """Whether heads of this network stand on an event model."""
+    return COURSES.get(network) == EventCourse.of
+
+
 def start(
     recipe: HeadRecipe,
     out: Path,
