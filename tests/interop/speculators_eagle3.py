@@ -1,7 +1,7 @@
 """Our exported EAGLE-3 in the real `speculators` package, on a CPU: the same logits, draft after draft.
 
-The package wants an older transformers than ours, so it runs in an environment of its own: `make interop`. No test
-runner collects this file.
+The package wants an older transformers than ours, so it runs in an environment of its own: `make interop`. The test
+runner does not collect this file; `tests/models/heads/exchange/test_interop.py` runs what of it is ours.
 """
 
 import sys
@@ -10,17 +10,16 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from crossdraft.models.heads.base import TargetTables
+from crossdraft.models.heads.eagle3 import Eagle3Config
 from crossdraft.models.heads.exchange.carry import export_head
 from crossdraft.models.heads.exchange.check import seeded_lesson
 from crossdraft.models.heads.exchange.layout import Host
 from crossdraft.models.heads.files import load_head, make, save_head
 from crossdraft.models.heads.lesson import Lesson
-from crossdraft.models.heads.parts import DecoderConfig
 
 TOLERANCE, STEPS = 1e-5, 4
 HIDDEN, VOCABULARY, DEEP, SHA = 64, 200, 7, "0" * 64
@@ -42,13 +41,13 @@ def make_target(folder: Path) -> Host:
 
 
 def write_head(folder: Path, host: Host, drafted: int) -> None:
-    """An EAGLE-3 whose every weight matters; grouped heads, whose width is not hidden_size / heads."""
+    """An EAGLE-3 whose every weight matters; scaled levels, grouped heads, whose width is not hidden_size / heads."""
     ids = tuple(
         sorted(torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(2))[:drafted].tolist())
     )
-    config = DecoderConfig(
+    config = Eagle3Config(
         hidden_size=HIDDEN, vocab_size=VOCABULARY, num_layers=DEEP, draft_ids=ids, heads=4, kv_heads=2, head_dim=24,
-        intermediate_size=96, rope_theta=5000.0, eps=1e-5, steps=STEPS,
+        intermediate_size=96, rope_theta=5000.0, eps=1e-5, steps=STEPS, level_scales=(1.0, 0.5, 2.0),
     )  # fmt: skip
     torch.manual_seed(3)
     head = make("eagle3", config, host.tables)
@@ -62,6 +61,8 @@ def write_head(folder: Path, host: Host, drafted: int) -> None:
 @torch.no_grad()
 def theirs(folder: Path, lesson: Lesson) -> list[Tensor]:
     """[T, D] logits of each step, for the lesson's first row; they are seen where their output layer puts them out."""
+    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+
     config = Eagle3SpeculatorConfig.from_pretrained(folder)
     config.transformer_layer_config._attn_implementation = "eager"  # the default needs a compiler and a GPU
     model = Eagle3DraftModel.from_pretrained(folder, config=config).eval()
