@@ -8,7 +8,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.crossdraft-ready
-# Small tensors on few cores: more threads than one cost time. Tests run side by side instead, a process a core.
+# Small tensors on few cores: more threads than one cost time. Tests run side by side instead, a process a core, four at most.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
 

@@ -136,7 +136,7 @@ def _taken(network: str, folder: Path, event: str) -> str:
     from crossdraft.train.heads.start import on_events
 
     model = f",model={event}" if event != "event" and on_events(network) else ""
-    methods = list(serving(network)) or [name for name in [network] if name in METHODS]
+    methods = serving(network) or METHODS.keys() & {network}
     if not methods:
         return (
             f"no drafter serves the network '{network}' yet: give it an entry in drafters/heads/registry.py"
