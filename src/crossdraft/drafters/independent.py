@@ -279,7 +279,9 @@ def read_encoded(
     cache.offsets[row] = offset
     for piece in pieces[:-1]:
         model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()])
-    return cache, model.extend(cache, slice(0, 1), pieces[-1:], [DraftTree.empty()], capture)
+    out = model.extend(cache, slice(0, 1), pieces[-1:], [DraftTree.empty()], capture)
+    out.done.wait()  # whoever times the reading must not count it as drafting
+    return cache, out
 
 
 def own_chances(model: Target, request: Request) -> torch.Generator:

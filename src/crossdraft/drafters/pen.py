@@ -106,6 +106,7 @@ class Pen:
         row = cache.add_row(cache.capacity)
         cache.offsets[row] = offset
         outs = [model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()]) for piece in pieces]
+        outs[-1].done.wait()  # whoever times the reading must not count it as drafting
         logits = outs[-1].logits[0][-1]
         # A stream of its own: the target's draws must not depend on it.
         generator = torch.Generator(model.device).manual_seed(request.sampling.seed + 1)

@@ -161,6 +161,7 @@ class Decoder:
             live.begin(prompt, self.target)
             with live.timeline.span("target", "encode"):
                 encoded = self.target.encode(prompt)
+                self.target.clock.mark().wait()
             pieces, offset = self.target.chunks(prompt, encoded)
             largest = max(self.budgets.nodes, self.budgets.hidden_nodes) + self.probes
             row = self.cache.add_row(len(prompt) + live.request.max_new_tokens + largest + 1)
@@ -174,6 +175,8 @@ class Decoder:
                     )
                     for piece in pieces[:-1]
                 ]
+                for out in outs:  # launched is not done: until then the drafter goes on
+                    out.done.wait()
         finally:  # whatever happens, the drafter must not be left writing
             draft = self._guard([live], lambda drafter: drafter.collect(live.ticket), answering=False)
         draft = draft or NOTHING
@@ -184,6 +187,7 @@ class Decoder:
             out = self.target.extend(
                 self.cache, own, pieces[-1:], [draft.fed], self.needs.hidden_layers, [draft.tail]
             )
+            out.done.wait()
         self.cost.ride.add(len(pieces[-1].tokens) + len(draft.fed), out.seconds)
         live.count_reading(until)
         live.stats.add_time("ride-along", out.seconds)
@@ -202,7 +206,7 @@ class Decoder:
         tails = [draft.tail for draft in drafts]
         rows = slice(0, len(lives))
         out = self.target.extend(self.cache, rows, chunks, fed, self.needs.hidden_layers, tails)
-        verified = time.perf_counter()
+        verified = out.done.wait()
         self._commit(lives, drafts, out, [1] * len(lives), Origin.DRAFTED)
         end = time.perf_counter()
         self.cost.passes(len(lives)).add(1 + max(len(tree) for tree in fed), out.seconds / len(lives))

@@ -8,7 +8,6 @@ whether passes over text may take the lean path.
 
 import copy
 import inspect
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from crossdraft.engine.cache import KVCache
+from crossdraft.engine.clock import Mark, clock_of
 from crossdraft.engine.lean import find_lean
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
@@ -67,12 +67,20 @@ class TargetOut:
     Args:
         logits: [1 + n, V] at the root and at every node; [0, V] behind a silent chunk.
         hidden: for each captured layer [m + n, h], at the chunk's tokens and at every node.
-        seconds: time of the model's own forward, without the adapter's work.
+        began, done: where the model's own forward begins and ends in the device's work.
+
+    The pass is launched, and may not be done yet: on a GPU whoever reads a time, or acts on its end, waits for `done`.
     """
 
     logits: list[Tensor]
     hidden: list[tuple[Tensor, ...]]
-    seconds: float
+    began: Mark
+    done: Mark
+
+    @property
+    def seconds(self) -> float:
+        """Time of the model's own forward on its device, without the adapter's work; waits for its end."""
+        return self.done.wait() - self.began.wait()
 
 
 # Where configurations name the ids that visual features replace; EventGPT's frames are a video to its adapter.
@@ -160,6 +168,7 @@ class Target:
     ) -> None:
         self.model = model.eval()
         self.device = model.device
+        self.clock = clock_of(self.device)
         self.prepare = prepare
         self.decode = decode
         self.eos = frozenset(eos)
@@ -248,11 +257,11 @@ class Target:
         embeds = self._embeds(ids, sizes, tails) if any(tail is not None for tail in tails) else None
         mask = self._mask(cache, rows, chunks, trees, width, keys)
         kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 else width
-        start = time.perf_counter()
+        began = self.clock.mark()
         if chunks[0].silent and (filled := self._fill(cache, chunks[0], ids, positions, capture)) is not None:
             cache.advance(rows.start, pending[0])
-            seconds = time.perf_counter() - start
-            return TargetOut([torch.empty(0, self.vocab_size, device=self.device)], [filled], seconds)
+            nothing = torch.empty(0, self.vocab_size, device=self.device)
+            return TargetOut([nothing], [filled], began, self.clock.mark())
         if self._lean is not None and self._lean.usable and not chunks[0].encoded:
             scores, states = self._lean(ids, positions, mask, cache, kept, embeds)
         else:
@@ -261,16 +270,14 @@ class Target:
                 arguments["output_hidden_states"] = True
             out = self.model(**arguments, past_key_values=cache, use_cache=True, logits_to_keep=kept)
             scores, states = out.logits, out.hidden_states
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # costs nothing: the caller needs the logits now
-        seconds = time.perf_counter() - start
+        done = self.clock.mark()
         logits, hidden = [], []
         for row, (m, tree) in enumerate(zip(pending, trees, strict=True)):
             cache.advance(rows.start + row, m)
             first = m - 1 - (width - kept)  # the root's place among the kept logits
             logits.append(scores[row, first : first + 1 + len(tree)])
             hidden.append(tuple(states[layer][row, : m + len(tree)] for layer in capture))
-        return TargetOut(logits, hidden, seconds)
+        return TargetOut(logits, hidden, began, done)
 
     def _fill(
         self, cache: KVCache, chunk: Chunk, ids: Tensor, positions: Tensor, capture: Sequence[int]
