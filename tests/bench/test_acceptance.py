@@ -10,7 +10,7 @@ from crossdraft.errors import CrossdraftError
 
 
 def run(accepted, rounds):
-    return Run((1,), 1.0, 0.5, {}, rounds, accepted, (accepted,), (rounds,))
+    return Run((1,) * (accepted + rounds), 1.0, 0.5, {}, rounds, (accepted,), (rounds,))
 
 
 def test_ratio_by_hand():

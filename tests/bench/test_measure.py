@@ -18,7 +18,7 @@ class Recorder:
 
     def answer(self, item):
         self.log.append((self.name, item.seed))
-        return Run((1, 2), self.seconds, 0.1, {"other": self.seconds}, rounds=2, accepted=0)
+        return Run((1, 2), self.seconds, 0.1, {"other": self.seconds}, rounds=2)
 
     def close(self):
         pass

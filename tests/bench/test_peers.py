@@ -43,7 +43,7 @@ def test_all_peers_write_the_targets_tokens(target, item, assistant):
         assert run.tokens == own.tokens
         assert 0 < run.ttft_s < run.total_s
         assert sum(run.stages_s.values()) == pytest.approx(run.total_s)
-        assert run.rounds + run.accepted == len(run.tokens)
+        assert 0 < run.rounds <= len(run.tokens)
 
 
 def test_the_engines_stages_add_up(target, item):

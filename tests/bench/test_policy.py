@@ -11,8 +11,8 @@ from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 
 
-def run(seconds, tokens=2, notes=()):
-    return Run((1,) * tokens, seconds, 0.5, {"draft": seconds / 4}, 2, 1, notes=notes)
+def run(seconds, tokens=3, notes=()):
+    return Run((1,) * tokens, seconds, 0.5, {"draft": seconds / 4}, 2, notes=notes)
 
 
 def test_the_best_fixed_budget_is_the_fastest_and_the_policy_is_not_among_them():

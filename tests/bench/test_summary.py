@@ -63,14 +63,13 @@ def test_a_planted_lossy_method_is_reported(target, pairs):
 
 def test_figures_by_hand(target, pairs):
     tokens = (5, 6, 7, 8)
-    alone = Run(tokens, 4.0, 1.0, {"prefill": 1.0, "verify": 3.0}, rounds=4, accepted=0, reading_s=1.0)
+    alone = Run(tokens, 4.0, 1.0, {"prefill": 1.0, "verify": 3.0}, rounds=4, reading_s=1.0)
     method = Run(
         tokens,
         2.0,
         1.1,
         {"prefill": 1.1, "verify": 0.9},
         rounds=2,
-        accepted=2,
         accepted_at=(1, 1),
         offered_at=(2, 1),
         reading_s=1.1,
@@ -100,7 +99,7 @@ def test_figures_by_hand(target, pairs):
 
 
 def plain(tokens, total_s):
-    return Run(tokens, total_s, 0.5, {"other": total_s}, rounds=1, accepted=0)
+    return Run(tokens, total_s, 0.5, {"other": total_s}, rounds=1)
 
 
 def printed(methods, pairs=1, width=160):
@@ -112,13 +111,13 @@ def printed(methods, pairs=1, width=160):
 
 
 def test_tau_has_an_interval_over_pairs_repeats_added_up(target, pairs):
-    def drafted(accepted, rounds):
-        return replace(plain((1, 2), 2.0), accepted=accepted, rounds=rounds)
+    def drafted(tokens, rounds):
+        return replace(plain((1,) * tokens, 2.0), rounds=rounds)
 
-    # Pair by pair 6/2 and 3/4, as two repeats each: 1 + 9/6, between 1 + 3/4 and 1 + 6/2.
+    # Pair by pair 8 tokens in 2 passes and 7 in 4, as two repeats each: 15/6, between 7/4 and 8/2.
     runs = {
         "target": [[plain((1, 2), 4.0)] * 2] * 2,
-        "event": [[drafted(2, 1), drafted(4, 1)], [drafted(3, 2), drafted(0, 2)]],
+        "event": [[drafted(3, 1), drafted(5, 1)], [drafted(5, 2), drafted(2, 2)]],
     }
     own, ours = summarise(Results(runs), pairs, target)
     assert (ours.tau.low, ours.tau.value, ours.tau.high) == pytest.approx((1.75, 2.5, 4))

@@ -9,10 +9,10 @@ from crossdraft.load import load_drafter, load_target
 
 
 def test_the_prompts_own_pass_is_not_counted():
-    stats = Stats(new_tokens=8)
-    stats.count_round(0, 0, 0, hidden=True)  # the prompt: one token, nothing drafted
-    stats.count_round(3, 6, 3, hidden=False)  # four tokens
-    stats.count_round(2, 4, 2, hidden=False)  # three
+    stats = Stats()
+    stats.count_round(0, 0, 0, 1, hidden=True)  # the prompt: one token, nothing drafted
+    stats.count_round(3, 6, 3, 4, hidden=False)  # four tokens
+    stats.count_round(2, 4, 2, 3, hidden=False)  # three
     found = Tally.of(stats)
     assert found == Tally(2, 7, (2, 2, 1), (2, 2, 1))
     assert found.tau == 3.5

@@ -328,7 +328,7 @@ def test_the_answer_tells_what_happened(target, kin):
     assert sum(len(piece.tokens) for piece in answer.pieces) == stats.new_tokens
     assert "".join(piece.text for piece in answer.pieces) == answer.text
     assert 0 < stats.ttft_s < stats.total_s
-    assert stats.tau == pytest.approx(1 + stats.accepted / stats.rounds)
+    assert stats.tau == pytest.approx(stats.new_tokens / stats.rounds)
     assert stats.first_provisional_s is not None
     provisional = [piece for piece in pieces if piece.origin is Origin.PROVISIONAL]
     assert provisional
@@ -376,3 +376,24 @@ def test_what_a_drafter_refuses_midway_costs_no_answer(target, alone, method):
     found = decoder(target, Refusing([]), "off", adaptive=False).generate(REQUESTS[:2])
     assert [answer.tokens for answer in found] == alone[:2]
     assert found[0].notes == ("The drafter was lost (The shelf is on fire); the target went on alone.",)
+
+
+def test_tokens_behind_an_answers_end_count_neither_as_accepted_nor_for_tau(target, alone):
+    """A draft that goes on behind the stop string is accepted there as well, but nothing of it is emitted."""
+    whole = alone[4]
+    request = replace(REQUESTS[4], stop=(target.decode(whole[5:7]),))
+    assert len(whole) > 12
+    script = Scripted([DraftTree.chain(whole[1:3]), DraftTree.chain(whole[4:12])])
+    (answer,) = Decoder(target, Inline(script, CostModel(), "off"), adaptive=False).generate([request])
+    assert answer.tokens == whole[:7]
+    assert (answer.stats.rounds, answer.stats.accepted) == (3, 2 + 3)
+    assert answer.stats.tau == pytest.approx(7 / 3)
+    assert answer.stats.accepted_per_position == [1.0, 1.0, 1.0]
+
+
+def test_the_parts_of_the_rounds_are_told_apart(target, kin):
+    (answer,) = Decoder(target, Inline(kin, CostModel(), "off"), adaptive=False).generate(REQUESTS[4:])
+    times = answer.stats.stages_s
+    assert 0 < times["draft"] < times["rounds"]
+    assert 0 < times["communication"] < times["draft"]  # in this thread it is next to nothing
+    assert times["verify"] + times["draft"] + times["communication"] < times["rounds"]

@@ -110,14 +110,14 @@ def compare_acceptance(
 def compare(runs: Mapping[str, Sequence[Run]], kinds: Sequence[str], nodes: int) -> Comparison:
     """The figures of drafters' runs over the same pairs."""
     counts = {
-        name: np.array([(run.accepted, run.rounds) for run in own], dtype=np.float64)
+        name: np.array([(len(run.tokens), run.rounds) for run in own], dtype=np.float64)
         for name, own in runs.items()
     }
     groups = {kind: np.flatnonzero(np.asarray(kinds) == kind) for kind in dict.fromkeys(kinds)}
 
     def tau(name: str, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
-        accepted, rounds = np.moveaxis(counts[name][chosen].sum(-2), -1, 0)
-        return 1 + accepted / rounds
+        tokens, rounds = np.moveaxis(counts[name][chosen].sum(-2), -1, 0)
+        return tokens / rounds
 
     size = len(kinds)
     drafters = {

@@ -123,15 +123,17 @@ class EngineContestant:
 def run_of(answer: Answer, total_s: float) -> Run:
     """An engine's answer as a run.
 
-    `draft` holds what the target's lane waited for: drafting in the rounds, and hidden drafting that was not hidden.
+    `draft` holds the drafter's computing that the target waited for, `communication` what else passed until a reply was
+    here: sending, packing, idling. Drafting beside the target's own work is in neither.
     """
     stats, times = answer.stats, answer.stats.stages_s
     rounds = times.get("rounds", 0.0)
-    engine = max(0.0, rounds - times.get("verify", 0.0) - times.get("draft", 0.0))
+    overhead = max(0.0, rounds - times.get("verify", 0.0) - times.get("draft", 0.0))
     stages = {name: times.get(name, 0.0) for name in (*READING, "ride-along")}
-    stages["draft"] = times.get("draft", 0.0) + stats.hidden_drafting_s - stats.hidden_inside_s
+    stages["draft"] = times.get("draft", 0.0) + times.get("hidden draft", 0.0)
+    stages["communication"] = times.get("communication", 0.0) + times.get("hidden communication", 0.0)
     stages["verify"] = times.get("verify", 0.0)
-    stages["engine"] = engine
+    stages["engine"] = max(0.0, overhead - times.get("communication", 0.0))
     stages["other"] = max(0.0, total_s - sum(stages.values()))
     return Run(
         tokens=answer.tokens,
@@ -139,14 +141,13 @@ def run_of(answer: Answer, total_s: float) -> Run:
         ttft_s=stats.ttft_s,
         stages_s=stages,
         rounds=stats.rounds,
-        accepted=stats.accepted,
         accepted_at=tuple(stats.accepted_at),
         offered_at=tuple(stats.drafted_at),
         reading_s=sum(stages[name] for name in READING),
         hidden_drafting_s=stats.hidden_drafting_s,
         hidden_inside_s=stats.hidden_inside_s,
         rounds_s=rounds,
-        overhead_s=engine,
+        overhead_s=overhead,
         notes=answer.notes,
         lossy=None if stats.lossless else stats.rule,
     )

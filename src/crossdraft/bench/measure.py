@@ -20,11 +20,11 @@ class Run:
         ttft_s: until the first final token.
         stages_s: where the time on the target's lane went; they add up to `total_s`.
         rounds: target passes that emitted tokens; the prefill's is one.
-        accepted: drafted tokens that were kept.
         accepted_at, offered_at: drafts kept and offered, by depth.
         reading_s: the target's preparing, encoding and prefill up to the last piece.
-        hidden_drafting_s, hidden_inside_s: drafting for the ride-along, and the part of it inside the prefill.
-        rounds_s, overhead_s: the rounds after the prefill, and the engine's own part of them.
+        hidden_drafting_s, hidden_inside_s: drafting for the ride-along, drafts that came too late for it included, and
+            the part of it while the target prepared, encoded and prefilled.
+        rounds_s, overhead_s: the rounds after the prefill, and the engine's own part of them, `communication` included.
         notes: what the engine wants to be known (a lost drafter).
         lossy: the acceptance rule with its settings, if it was a lossy one.
     """
@@ -34,7 +34,6 @@ class Run:
     ttft_s: float
     stages_s: Mapping[str, float]
     rounds: int
-    accepted: int
     accepted_at: tuple[int, ...] = ()
     offered_at: tuple[int, ...] = ()
     reading_s: float | None = None
@@ -71,10 +70,6 @@ class Results:
     def tokens(self, name: str) -> list[int]:
         """Tokens of each pair, repeats added up."""
         return [sum(len(run.tokens) for run in repeats) for repeats in self.runs[name]]
-
-    def accepted(self, name: str) -> list[int]:
-        """Drafted tokens that were kept of each pair, repeats added up."""
-        return [sum(run.accepted for run in repeats) for repeats in self.runs[name]]
 
     def rounds(self, name: str) -> list[int]:
         """Target passes of each pair, repeats added up."""

@@ -76,7 +76,6 @@ class HFContestant:
             ttft_s=first.at - start,
             stages_s=stages,
             rounds=len(passes.spans),
-            accepted=max(0, len(tokens) - len(passes.spans)),
         )
 
     def close(self) -> None:

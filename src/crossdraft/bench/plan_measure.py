@@ -88,6 +88,9 @@ def stages_of(
         raise CrossdraftError("The answers end before a round of drafting; measure more pairs.")
     reading = [_reading(answer) for answer in without]
     hidden = [answer.timeline.total("drafter", "read", "hidden draft") for answer in beside]
+    waited = sum(
+        answer.stats.stages_s.get(stage, 0.0) for answer in beside for stage in ("draft", "communication")
+    )
     slowed = sum(_reading(answer) for answer in beside) - sum(reading)
     overlap = sum(min(pair) for pair in zip(reading, hidden, strict=True))
     contention = 1.0 if shared else max(0.0, slowed) / overlap if overlap else 0.0
@@ -95,7 +98,7 @@ def stages_of(
     return Stages(
         prefill=1e3 * median(whole),
         step=passes[0][1],
-        draft_step=1e3 * sum(answer.stats.stages_s.get("draft", 0.0) for answer in beside) / drafted,
+        draft_step=1e3 * waited / drafted,
         acceptance=(_alpha(beside),),
         tokens=max(LEAST_TOKENS, round(fmean(len(answer.tokens) for answer in without))),
         draft_prefill=1e3 * median(answer.timeline.total("drafter", "read") for answer in beside),

@@ -21,6 +21,7 @@ STAGES = {  # in the order of an answer, with colours that stay apart in greysca
     "prefill": "#4488cc",
     "ride-along": "#88bbee",
     "draft": "#dd8833",
+    "communication": "#eecc99",
     "verify": "#559944",
     "engine": "#aa3355",
     "other": "#dddddd",

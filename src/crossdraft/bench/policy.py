@@ -216,8 +216,8 @@ def speed(results: Results, name: str, against: str) -> Interval:
 
 def _line(name: str, results: Results) -> Line:
     runs = results.of(name)
-    tau = acceptance_length([run.accepted for run in runs], [run.rounds for run in runs]).value
-    waited = sum(run.stages_s.get("draft", 0.0) for run in runs)
+    tau = acceptance_length([len(run.tokens) for run in runs], [run.rounds for run in runs]).value
+    waited = sum(run.stages_s.get(stage, 0.0) for run in runs for stage in ("draft", "communication"))
     return Line(name, speed(results, name, ALONE), tau, waited / sum(run.total_s for run in runs))
 
 

@@ -193,7 +193,7 @@ def _reading(stats: Stats) -> float:
 
 
 def _engine_per_round(stats: Stats) -> float:
-    """Seconds of a round that neither the target's forward nor the drafter took; the ride-along is no such round."""
+    """Seconds of a round, the ride-along's apart, in which neither the target's forward nor the drafter computed."""
     times = stats.stages_s
     own = times.get("rounds", 0.0) - times.get("verify", 0.0) - times.get("draft", 0.0)
     return own / (stats.rounds - 1) if stats.rounds > 1 else 0.0

@@ -104,16 +104,18 @@ def ratio_per_token(
     return bootstrap(over, len(top), seed=seed)
 
 
-def acceptance_length(accepted: Sequence[int], rounds: Sequence[int]) -> Interval:
-    """τ, tokens per verify pass, bonus included: 1 + Σ accepted / Σ rounds over pairs, as `ratio`.
+def acceptance_length(tokens: Sequence[int], rounds: Sequence[int]) -> Interval:
+    """τ, mean acceptance length: Σ tokens of the answers / Σ verify passes over pairs, as `ratio`.
+
+    The bonus tokens are among them; what a pass judged behind an answer's end is not.
 
     Args:
-        accepted, rounds: of each pair; every answer takes a pass.
+        tokens, rounds: of each pair; every answer takes a pass.
 
-    >>> str(acceptance_length([3, 3], [2, 2]))
+    >>> str(acceptance_length([5, 5], [2, 2]))
     '2.50 [2.50, 2.50]'
     """
-    return ratio([kept + passes for kept, passes in zip(accepted, rounds, strict=True)], rounds)
+    return ratio(tokens, rounds)
 
 
 def per_position(accepted: Sequence[Sequence[int]], offered: Sequence[Sequence[int]]) -> list[float]:

@@ -34,7 +34,7 @@ class Method:
         ttft, latency: time to the first final token; time of the whole answer.
         tokens_per_s: median over runs.
         speedups: Σ time of a baseline / Σ time of this method, by baseline; per token when sampling.
-        tau: tokens per target pass, bonus included: Σ tokens / Σ passes.
+        tau: tokens of the answers per verify pass, bonus included: Σ tokens / Σ passes.
         per_position: share of offered drafts accepted at each depth, pooled.
         hidden_share: part of the hidden drafting inside the target's prefill, pooled; None if nothing was hidden.
         prefill_slowdown: median over runs of this method's reading time / the target's in the same pair and
@@ -109,7 +109,7 @@ def _method(name: str, results: Results, items: Sequence[Item], target: Target) 
             for baseline in BASELINES
             if baseline in results.runs
         },
-        tau=acceptance_length(results.accepted(name), results.rounds(name)),
+        tau=acceptance_length(results.tokens(name), results.rounds(name)),
         per_position=tuple(per_position([run.accepted_at for run in runs], [run.offered_at for run in runs])),
         hidden_share=sum(run.hidden_inside_s for run in runs) / hidden if hidden else None,
         prefill_slowdown=_slowdown(name, results),

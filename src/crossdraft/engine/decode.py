@@ -75,8 +75,7 @@ class Decoder:
         self._live: list[Live] = []  # in the order of their cache rows
         self._done: dict[int, Live] = {}
         self._tickets = 0
-        self._drafter_seconds = 0.0
-        self._waited = 0.0  # the part of it that is drafting: reading a request is no cost of a longer draft
+        self._waited = 0.0  # for drafting: reading a request is no cost of a longer draft
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -198,7 +197,9 @@ class Decoder:
 
     def _round(self, lives: list[Live]) -> None:
         """Propose → verify → commit → emit, for all live requests in one target pass."""
-        start, drafter_before = time.perf_counter(), self._drafter_seconds
+        start = time.perf_counter()
+        for live in lives:
+            live.first_round = min(live.first_round, start)
         drafts = self._propose(lives)
         fed = [draft.fed for draft in drafts]
         drafted = time.perf_counter()
@@ -213,7 +214,6 @@ class Decoder:
         for live, tree in zip(lives, fed, strict=True):
             live.timeline.spans.append(Span("target", "verify", drafted, verified, 1 + len(tree)))
             live.stats.add_time("verify", out.seconds)
-            live.stats.add_time("draft", self._drafter_seconds - drafter_before)
             live.stats.add_time("rounds", end - start)
 
     def _propose(self, lives: Sequence[Live]) -> list[Draft]:
@@ -268,13 +268,15 @@ class Decoder:
             verdict = self._judge(live, tree, rows)
             path = verdict.path
             self.cache.keep(self._live.index(live), path)
-            live.stats.count_round(tree.depth, len(tree), len(path), hidden=origin is Origin.HIDDEN)
             self.budgets.saw_verdict(live, tree, path, hidden=origin is Origin.HIDDEN)
             tokens = (*(tree.tokens[node] for node in path), verdict.bonus)
             before = len(live.tokens)
             live.emit(tokens, rows, (-1, *path), origin, self.target, self._tell)
+            emitted = tuple(live.tokens[before:])
+            live.stats.count_round(
+                tree.depth, len(tree), len(path), len(emitted), hidden=origin is Origin.HIDDEN
+            )
             if live.speculating:  # of a finished answer too: a drafter may remember it
-                emitted = tuple(live.tokens[before:])
                 told = self._told(path[: len(emitted)], emitted, rows, layers, root, live)
                 verdicts[live.ticket] = told if draft.probes is None else answered(told, draft.probes, behind)
         if verdicts:
@@ -367,9 +369,10 @@ class Decoder:
             self.drafter.close()
             self.drafter = None
             return None
-        self._drafter_seconds += time.perf_counter() - start
+        end = time.perf_counter()
         spans = self.drafter.drain()
         for live in lives:
+            live.waits.append((start, end))
             # A late span of the request before (its last commit) may come along.
             live.timeline.spans.extend(span for span in spans if span.start >= live.started)
         reading = sum(span.seconds for span in spans if span.name == "read")

@@ -1,5 +1,6 @@
 """One request while it is answered: what was emitted, what it cost, when it ends."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -12,7 +13,7 @@ from crossdraft.engine.estimates import Frailty
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Prompt, Target
-from crossdraft.engine.timeline import Timeline
+from crossdraft.engine.timeline import Timeline, covered
 from crossdraft.errors import CrossdraftError
 
 READING = ("prepare", "encode", "prefill")  # the target's lane before the ride-along pass
@@ -47,6 +48,11 @@ class Live:
         self.frailty = Frailty()  # how its drafts have fared
         self.reach: tuple[float, ...] = ()  # the drafter's chances of the nodes that are being judged
         self.prompt: PromptFeatures | None = None  # for its drafter, until it has been told
+        self.waits: list[
+            tuple[float, float]
+        ] = []  # when the target waited for the drafter: start and end of each
+        self.read_until = math.inf  # when the target's reading ended
+        self.first_round = math.inf  # when the first round after it began
 
     @property
     def root(self) -> int:
@@ -133,23 +139,46 @@ class Live:
         return min(found, default=None)
 
     def count_reading(self, until: float) -> None:
-        """The prefill is over at `until`: how much of the drafting was hidden in it?"""
-        hidden = [span for span in self.timeline.spans if span.lane == "drafter" and span.start < until]
-        self.stats.hidden_drafting_s = sum(span.seconds for span in hidden)
+        """The target's reading is over at `until`: how much of the drafting was hidden in it?"""
+        self.read_until = until
+        for stage in READING:
+            self.stats.add_time(stage, self.timeline.total("target", stage))
+        self._count_hidden()
+
+    def _count_hidden(self) -> None:
+        """Add up the hidden drafting known so far; the spans of a late draft come only with a later reply."""
+        drafter = [span for span in self.timeline.spans if span.lane == "drafter"]
+        late = (
+            {"read", "hidden draft"} if any(span.name == "hidden draft" for span in drafter) else set[str]()
+        )
+        hidden = [span for span in drafter if span.start < self.read_until or span.name in late]
         # What ran before the target began to read (inline, one after the other) was not hidden.
         reading = [span for span in self.timeline.spans if span.lane == "target" and span.name in READING]
+        self.stats.hidden_drafting_s = sum(span.seconds for span in hidden)
         self.stats.hidden_inside_s = sum(
             part.overlap(span.start, span.end) for part in hidden for span in reading
         )
-        for stage in READING:
-            self.stats.add_time(stage, self.timeline.total("target", stage))
-        first = next((span.end for span in hidden if span.name == "read"), None)
-        self.stats.first_provisional_s = None if first is None else first - self.started
+        first = next((span.end - self.started for span in hidden if span.name == "read"), None)
+        if first is not None and self.tokens and first >= self.stats.ttft_s:
+            first = None  # what comes behind the first final token is not provisional
+        self.stats.first_provisional_s = first
+
+    def _count_waits(self) -> None:
+        """Part what the target waited into the drafter's computing, and sending, packing and idling.
+
+        In the rounds they are the stages `draft` and `communication`, before these with `hidden` in front.
+        """
+        drafter = [span for span in self.timeline.spans if span.lane == "drafter"]
+        for start, end in self.waits:
+            computing, when = covered(drafter, start, end), "" if start >= self.first_round else "hidden "
+            self.stats.add_time(f"{when}draft", computing)
+            self.stats.add_time(f"{when}communication", end - start - computing)
 
     def close(self) -> None:
         """The request leaves the batch."""
         self.stats.total_s = time.perf_counter() - self.started
-        self.stats.new_tokens = len(self.tokens)
+        self._count_hidden()
+        self._count_waits()
 
     def answer(self) -> Answer:
         """What the user gets."""

@@ -27,17 +27,25 @@ class Stats:
     ttft_s: float = 0.0
     total_s: float = 0.0
     stages_s: dict[str, float] = field(default_factory=dict)
-    hidden_drafting_s: float = 0.0  # time spent drafting for the ride-along, wherever it ran
-    hidden_inside_s: float = 0.0  # the part of it inside the target's prefill
+    hidden_drafting_s: float = (
+        0.0  # reading and drafting for the ride-along, also where it came too late for it
+    )
+    hidden_inside_s: float = 0.0  # the part of it while the target prepared, encoded and prefilled
 
     @property
     def tau(self) -> float:
-        """Mean acceptance length: tokens per verify pass, bonus included = 1 + accepted/rounds."""
-        return 1 + self.accepted / self.rounds if self.rounds else 0.0
+        """Mean acceptance length: tokens emitted per verify pass, bonus included.
+
+        A token that the pass also judged but that lies behind the answer's end is not emitted and does not count.
+        """
+        return self.new_tokens / self.rounds if self.rounds else 0.0
 
     @property
     def hidden_share(self) -> float | None:
-        """Part of the hidden drafting time that lay inside the target's prefill, 0..1; None if nothing was hidden."""
+        """Part of the hidden drafting that ran while the target read its prompt, 0..1; None if there was none.
+
+        The target reads while it prepares the video, encodes it and prefills.
+        """
         return self.hidden_inside_s / self.hidden_drafting_s if self.hidden_drafting_s else None
 
     @property
@@ -47,7 +55,10 @@ class Stats:
 
     @property
     def overhead_share(self) -> float:
-        """The engine's own part of the rounds after the prefill: 1 − (target forward + drafter) / round."""
+        """The engine's own part of the rounds after the prefill: 1 − (target forward + drafter's computing) / round.
+
+        Sending, packing and waiting for a drafter that computes nothing meanwhile are the engine's own.
+        """
         rounds = self.stages_s.get("rounds", 0.0)
         known = self.stages_s.get("verify", 0.0) + self.stages_s.get("draft", 0.0)
         return max(0.0, 1 - known / rounds) if rounds else 0.0
@@ -61,9 +72,16 @@ class Stats:
         """Add to a stage's time."""
         self.stages_s[stage] = self.stages_s.get(stage, 0.0) + seconds
 
-    def count_round(self, depth: int, nodes: int, accepted: int, *, hidden: bool) -> None:
-        """One verify pass over a tree of `nodes` nodes and `depth` levels accepted a path of `accepted` nodes."""
+    def count_round(self, depth: int, nodes: int, accepted: int, emitted: int, *, hidden: bool) -> None:
+        """One verify pass over a tree of `nodes` nodes and `depth` levels accepted a path of `accepted` nodes.
+
+        `emitted` tokens came of it: accepted + 1, or fewer where the answer ended inside the path. What lies behind
+        that end counts neither as offered nor as accepted.
+        """
+        if emitted <= accepted:
+            accepted = depth = emitted
         self.rounds += 1
+        self.new_tokens += emitted
         self.drafted += nodes
         self.accepted += accepted
         if hidden:

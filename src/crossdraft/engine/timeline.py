@@ -7,7 +7,7 @@ target's stand on one axis.
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -32,6 +32,19 @@ class Span:
     def overlap(self, start: float, end: float) -> float:
         """Seconds of this span inside [start, end]."""
         return max(0.0, min(self.end, end) - max(self.start, start))
+
+
+def covered(spans: Iterable[Span], start: float, end: float) -> float:
+    """Seconds of [start, end] in which at least one of the spans ran.
+
+    >>> covered([Span("drafter", "read", 0, 2), Span("drafter", "draft", 1, 3)], 0.5, 10)
+    2.5
+    """
+    total, until = 0.0, start
+    for span in sorted(spans, key=lambda span: span.start):
+        total += max(0.0, min(span.end, end) - max(span.start, until))
+        until = max(until, span.end)
+    return total
 
 
 @dataclass

@@ -42,7 +42,7 @@ def test_it_is_well_formed_and_shows_everything():
         "target",
         "100 ms",
         "80 ms",
-        "2.50",
+        "1.50",
     )
     for expected in shown:
         assert expected in words
