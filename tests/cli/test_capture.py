@@ -33,7 +33,7 @@ def test_capture_check_and_go_on(pair: PairPaths, tmp_path: Path, capsys: pytest
     assert main(command(pair, out)) == 0  # nothing is left to do
     assert json.loads(capsys.readouterr().out)["answers"] == 0
     assert main(["capture", str(out), "--check", "--target", str(pair.target), "--device", "cpu"]) == 0
-    assert "2 shards are whole. 6 answers, drawn at random, were read again" in capsys.readouterr().out
+    assert "2 shards OK. 6 random answers recomputed" in capsys.readouterr().out
 
 
 def test_compare_says_how_fast_it_was(

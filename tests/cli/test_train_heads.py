@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from crossdraft.cli.main import main
 from crossdraft.cli.train import _taken
 from crossdraft.errors import CrossdraftError
+from crossdraft.train.capture.store import Store
 from crossdraft.train.sitting import Sitting
 from tests.support import ClipPaths, PairPaths
 
@@ -75,11 +77,56 @@ def test_from_a_capture_to_a_head_that_drafts(
     assert len(set(answers.values())) == 1
 
 
+@pytest.mark.parametrize(
+    ("method", "levels"), [("eagle3", {"levels": [2, 1, 1]}), ("dflash", {"read_layers": [1, 2]})]
+)
+def test_sizes_that_the_recipe_leaves_open_are_the_targets(
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], method, levels
+) -> None:
+    """A default capture holds the layers that a default head reads; their scales are measured on it."""
+    run, quick = tmp_path / "run", (*SMALL[4:], "measure.pairs=0", "optim.bf16=false")
+    assert train(pair, captured, run, *quick, method=method) == 0
+    text = json.loads((pair.target / "config.json").read_text())["text_config"]
+    config = json.loads((run / "head" / "config.json").read_text())["config"]
+    names = {
+        "hidden_size": "hidden_size",
+        "intermediate_size": "intermediate_size",
+        "vocab_size": "vocab_size",
+    }
+    names |= {
+        "heads": "num_attention_heads",
+        "kv_heads": "num_key_value_heads",
+        "num_layers": "num_hidden_layers",
+    }
+    assert {ours: config[ours] for ours in names} == {ours: text[theirs] for ours, theirs in names.items()}
+    assert {name: config[name] for name in levels} == levels
+    store = Store.open(captured)
+    rows = [store.lesson([answer], [1]).hidden[1][0, :-1].float() for answer in range(len(store))]
+    size = float(torch.cat(rows).square().mean().sqrt())
+    scale = dict(zip(next(iter(levels.values())), config["level_scales"], strict=True))[1]
+    assert scale == pytest.approx(1 / size, rel=0.2)
+
+
+def test_levels_are_given_as_lists_are_everywhere_and_each_line_is_logged_once(
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    quick = (*SMALL, "measure.pairs=0", "config.levels=2,1,2", "config.level_scales=0.5,1e-1,1")
+    assert train(pair, captured, tmp_path / "run", *quick, method="eagle3") == 0
+    config = json.loads((tmp_path / "run" / "head" / "config.json").read_text())["config"]
+    assert (config["levels"], config["level_scales"]) == ([2, 1, 2], [0.5, 0.1, 1.0])
+    said = [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines() if line[2:3] == ":"]
+    assert [line.partition(" loss")[0] for line in said[:1]] == ["train 3/6"]
+    assert sum(line.startswith("train 6: validation ") for line in said) == 1
+    assert len({line.split(" ")[1] for line in said if " tau " in line}) == 2  # checks after steps 3 and 6
+    assert sum(" tau " in line for line in said) == 2
+
+
 # Heads whose lessons are made otherwise, and how little of each is enough to see it work.
 OTHERS = {
     "event_medusa": ("config.width=16", "config.steps=3"),
     "fast": ("config.width=16", "config.steps=6"),
-    "glance": ("config.visual_size=32", "config.patches=5", "config.heads=2", "config.intermediate_size=16"),
+    "glance": ("config.intermediate_size=16",),
     "pass": ("config.steps=2",),
 }
 FEW = (*SMALL[5:], "optim.ema=0.5")  # without the sizes of a decoder
@@ -185,8 +232,8 @@ def test_an_interrupted_training_ends_as_an_unbroken_one(
         (("config.head=2",), "eagle", "no setting 'head'; did you mean 'heads'?"),
         (("optim.step=2",), "eagle", "unknown key 'optim.step'; did you mean 'optim.steps'?"),
         (("network=eagel",), "eagle", "did you mean 'eagle'?"),
-        (("config.levels=[0,1,2]",), "eagle3", "has not layer 0"),
-        ((), "eagle3", "not (2, 4, 6); set levels"),
+        (("config.levels=[0,1,2]",), "eagle3", "lacks layer 0"),
+        (("config.levels=2,4,6",), "eagle3", "Layer 4 is outside the target"),
         (("config.steps=abc",), "eagle", "'steps' of the network 'eagle' must be a whole number, not 'abc'"),
         (("config.kv_heads=0",), "eagle", "kv_heads must be 1 or more, not 0"),
         (("optim.learning_rate=1e30", "optim.clip_norm=1e30"), "eagle", "answers"),
@@ -216,7 +263,7 @@ def test_what_the_kept_back_answers_lack_is_missed_before_the_first_step(
     assert main(["capture", str(poor), "--target", str(pair.target), *settings.split()]) == 0
     capsys.readouterr()
     assert train(pair, captured, run, *SMALL, "--kept-back", str(poor)) == 2
-    assert f"The capture {poor} has not layer" in capsys.readouterr().err.splitlines()[-1]
+    assert f"The capture {poor} lacks layer" in capsys.readouterr().err.splitlines()[-1]
     assert not (run / "train.log.jsonl").exists()
 
 

@@ -80,7 +80,9 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(
 ) -> None:
     """Checkpoints come every two steps: step 6 (index 5) must not overwrite that of step 4."""
     whole = train(tmp_path / "whole", 8)
-    with pytest.raises(CrossdraftError, match=r"^Step 6 of broken/fit has loss (nan|inf) .*learning_rate"):
+    with pytest.raises(
+        CrossdraftError, match=r"^Step 6 of broken/fit diverged: loss (nan|inf), .*learning_rate"
+    ):
         train(tmp_path / "broken", 8, lambda step: spoilt if step == 5 else 1.0)
     assert train(tmp_path / "broken", 8) == whole
 
@@ -93,7 +95,7 @@ def test_a_gradient_that_is_no_number_stops_too(tmp_path: Path) -> None:
         return (model(torch.ones(1, 4)) * 0).sqrt().sum(), {}
 
     with pytest.raises(
-        CrossdraftError, match=r"Step 1 .* has loss 0.0 and a gradient of length nan; nothing is"
+        CrossdraftError, match=r"Step 1 .* diverged: loss 0.0, gradient norm nan; there is no"
     ):
         optimise(Stage(tmp_path, "fit", optim(4)), model, whole(loss_of))
     assert torch.equal(model.weight, fresh().weight)
@@ -264,7 +266,7 @@ def test_a_batch_that_ruins_the_loss_is_named(tmp_path: Path) -> None:
     def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
         return model(torch.ones(1, 4)).sum() * (float("nan") if step == 2 else 1.0), {}
 
-    with pytest.raises(CrossdraftError, match=r"^Step 3 of .*/fit, on answers 2, 12, has loss nan"):
+    with pytest.raises(CrossdraftError, match=r"^Step 3 of .*/fit, on answers 2, 12, diverged: loss nan"):
         optimise(
             Stage(tmp_path, "fit", optim(4)),
             model,

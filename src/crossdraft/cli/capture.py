@@ -30,9 +30,7 @@ VisualLayers = Annotated[
 
 @app.command()
 def capture(
-    out: Annotated[
-        Path, typer.Argument(help="Folder of the capture; one that was interrupted is gone on with.")
-    ],
+    out: Annotated[Path, typer.Argument(help="Folder of the capture; an interrupted one is resumed.")],
     target: Annotated[
         str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")
     ] = "reference",
@@ -155,7 +153,7 @@ def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:
         _tell(json.dumps({"shards": len(store.index.shards), **asdict(found)}))
         return
     shards = len(store.index.shards)
-    _tell(f"{out}: {shards} {'shard is' if shards == 1 else 'shards are'} whole. {found.sentence()}")
+    _tell(f"{out}: {shards} {'shard' if shards == 1 else 'shards'} OK. {found.sentence()}")
 
 
 def _source(listed: Path | None, clips: int | None, scenes: dict[str, object], seed: int) -> "Source":

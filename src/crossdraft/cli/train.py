@@ -94,7 +94,8 @@ def head(
         Path | None, typer.Option(help="What to learn from: a folder of `crossdraft capture`.")
     ] = None,
     kept_back: Annotated[
-        Path | None, typer.Option(help="Another capture, of other clips, to check on and to measure with.")
+        Path | None,
+        typer.Option(help="Validation capture, of other clips: checks and the final measurement use it."),
     ] = None,
     target: Annotated[
         str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")
@@ -111,7 +112,7 @@ def head(
     ] = "event",
     as_json: AsJson = False,
 ) -> None:
-    """Train a head on what a target said; an interrupted run goes on where it stopped."""
+    """Train a head on what a target said; an interrupted run is resumed."""
     import json
 
     from crossdraft.cli.reporting import hush
@@ -120,7 +121,8 @@ def head(
 
     hush()
     name = str(context.info_name)
-    recipe = load_head_recipe(config or name, overrides or ())
+    reference = target == "reference" and event == "event"
+    recipe = load_head_recipe(config or name, overrides or (), reference=reference)
     place = out or Path("runs/heads") / name
     figures = start(recipe, place, target, device, capture, kept_back, online, event)
     if as_json:

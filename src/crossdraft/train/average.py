@@ -32,7 +32,7 @@ class Average:
 
     @torch.no_grad()
     def take(self, values: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint's averages, laid out as the weights are.
+        """Resume from a checkpoint's averages, laid out as the weights are.
 
         Raises:
             KeyError, RuntimeError: they are of other weights.

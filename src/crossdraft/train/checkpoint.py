@@ -1,4 +1,4 @@
-"""A stage's checkpoint: written whole, and refused with a sentence where it cannot be gone on from."""
+"""A stage's checkpoint: written whole, and refused with a sentence where it cannot be resumed from."""
 
 import pickle
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def write_checkpoint(
     more: Mapping[str, Any] | None = None,
     ranks: Ranks = ALONE,
 ) -> None:
-    """Weights, optimiser, steps done, seconds spent, and what else a stage goes on from.
+    """Weights, optimiser, steps done, seconds spent, and what else a stage resumes from.
 
     All ranks must call; the first one writes.
     """
@@ -79,7 +79,7 @@ def take_weights(module: nn.Module, weights: Mapping[str, Tensor], path: Path) -
 
 
 def take_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any], path: Path) -> None:
-    """Go on with a checkpoint's moments.
+    """Resume a checkpoint's optimiser moments.
 
     Raises:
         CrossdraftError: they are of other parameters, as where another recipe froze the tower.
@@ -92,7 +92,7 @@ def take_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any], path
 
 
 def take_average(average: Average, values: Mapping[str, Tensor], path: Path) -> None:
-    """Go on with a checkpoint's averaged weights.
+    """Resume a checkpoint's averaged weights.
 
     Raises:
         CrossdraftError: they are of other parameters.
@@ -108,7 +108,7 @@ def _save(path: Path, state: Mapping[str, Any], ranks: Ranks) -> None:
     if ranks.first:
         with atomic_path(path) as temporary:
             torch.save(gathered, temporary)
-    ranks.wait()  # nobody goes on to read what is not there yet
+    ranks.wait()  # nobody reads what is not there yet
 
 
 def _read(path: Path, keys: set[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def plain(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_same(kept: Mapping[str, Any] | None, identity: Mapping[str, Any] | None, path: Path) -> None:
-    """Refuse to go on with another training's checkpoint, or to take its weights for this one's.
+    """Refuse to resume another training's checkpoint, or to take its weights for this one's.
 
     Args:
         kept: the checkpoint's; `None` = it was written without, and is believed.

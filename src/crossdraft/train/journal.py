@@ -19,7 +19,7 @@ def cut(log: Path, step: int, checked: int) -> None:
         lines = [(json.loads(line), line) for line in whole_lines(log)]
         kept = [line for entry, line in lines if entry["step"] <= (checked if "check" in entry else step)]
     except (ValueError, KeyError, TypeError) as error:
-        raise CrossdraftError(f"The log {log} is damaged; remove it to go on without it.") from error
+        raise CrossdraftError(f"The log {log} is damaged; remove it to resume without it.") from error
     with atomic_path(log) as path:
         path.write_text("".join(kept), encoding="utf-8")
 

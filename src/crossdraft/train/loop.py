@@ -42,7 +42,7 @@ def optimise(
         ranks: those who train together.
 
     Raises:
-        CrossdraftError: the loss or its gradient is no finite number, the checkpoint cannot be gone on from, the checks
+        CrossdraftError: the loss or its gradient is not finite, the checkpoint cannot be resumed from, the checks
             do not give the figure that is watched, or a step's clips cannot be shared out.
     """
     sitting = Sitting(stage, modules, loss_of, check, describe, ranks)

@@ -6,7 +6,8 @@ typing error never trains the wrong thing for an hour. `key=value` overrides use
 """
 
 import difflib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -17,6 +18,7 @@ from crossdraft.errors import CrossdraftError
 
 RECIPES = Path(__file__).parent / "recipes"
 REFERENCE_RECIPE = RECIPES / "reference.yaml"
+NUMBERS = re.compile(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*(,\s*[-+]?[\d.]+(e[-+]?\d+)?\s*)+", re.IGNORECASE)
 Read = TypeVar("Read", bound="Section")
 
 
@@ -130,7 +132,10 @@ class Train(Section):
     questions: int = Field(gt=0)
     attribute_weight: float = Field(default=0.3, ge=0)
     question_wear: float = Field(
-        default=0.0, ge=0, lt=1, description="largest share of a question's words worn"
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="largest share of a question's words dropped or replaced (prompt noise)",
     )
     freeze_tower: bool = Field(default=False, description="keep the tower as its sight stage left it")
     jitter: Jitter = Jitter()
@@ -204,8 +209,13 @@ def load_recipe(path: str | Path = REFERENCE_RECIPE, overrides: Sequence[str] = 
     return read_section(Recipe, path, overrides)
 
 
-def read_section(kind: type[Read], path: str | Path, overrides: Sequence[str] = ()) -> Read:
+def read_section(
+    kind: type[Read], path: str | Path, overrides: Sequence[str] = (), layer: tuple[str, bool] | None = None
+) -> Read:
     """Read a YAML recipe and apply `dotted.key=value` overrides.
+
+    Args:
+        layer: name of a section whose settings replace those beside it, and whether they do; it is removed either way.
 
     Raises:
         CrossdraftError: the file is missing or not YAML, or a key or value is wrong (nearest key suggested).
@@ -214,12 +224,25 @@ def read_section(kind: type[Read], path: str | Path, overrides: Sequence[str] = 
     tree = _parse(_read(path), f"The recipe {path}")
     if not isinstance(tree, dict):
         raise CrossdraftError(f"The recipe {path} must be a mapping of sections, as those in {RECIPES} are.")
+    if layer is not None:
+        name, wanted = layer
+        replaced = tree.pop(name, None)
+        tree = _layered(tree, replaced) if wanted and isinstance(replaced, dict) else tree
     for override in overrides:
         _override(tree, override)
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
         raise CrossdraftError(f"The recipe {path}: {_explain(kind, error)}") from error
+
+
+def _layered(tree: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a tree with those of another in their place, section by section."""
+    both = dict(tree)
+    for name, value in over.items():
+        below = both.get(name)
+        both[name] = _layered(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return both
 
 
 def _read(path: Path) -> str:
@@ -267,7 +290,18 @@ def _override(tree: dict[str, Any], override: str) -> None:
         raise CrossdraftError(
             f"The override '{override}' must name a phase and one of its settings, for example {example}=…."
         )
-    node[last] = _parse(text, f"The value of the override '{override}'")
+    node[last] = _listed(_parse(text, f"The value of the override '{override}'"))
+
+
+def _listed(value: Any) -> Any:
+    """A value of an override; numbers with commas between them are a list, as on the command line everywhere.
+
+    >>> _listed("2,6,9"), _listed("0.5, 1e-3"), _listed("a,b")
+    ([2, 6, 9], [0.5, 0.001], 'a,b')
+    """
+    if not isinstance(value, str) or NUMBERS.fullmatch(value) is None:
+        return value
+    return [float(one) if "." in one or "e" in one.lower() else int(one) for one in value.split(",")]
 
 
 def _explain(kind: type[Section], error: ValidationError) -> str:

@@ -120,7 +120,7 @@ def run_tokenizer(run: Reference) -> None:
     """Learn the vocabulary from training scenes and training wordings."""
     folder = run.out / "tokenizer"
     if (folder / "tokenizer.json").is_file():
-        say(f"tokenizer: {len(run.tokenizer)} ids, learned before")
+        say(f"tokenizer: {len(run.tokenizer)} ids, from an earlier run")
         return
     texts = []
     for clip in range(run.recipe.tokenizer.scenes):
@@ -177,7 +177,7 @@ def run_target(run: Reference) -> None:
 
 
 def run_answers(run: Reference) -> None:
-    """Let the target answer questions about the drafter's training clips; goes on behind what is already there."""
+    """Let the target answer questions about the drafter's training clips; resumes after what is already there."""
     recipe, path = run.recipe, run.answers
     respondent = run.trained("target")
     respondent.seer.model.to(torch.bfloat16)  # as it ships, and twice as fast

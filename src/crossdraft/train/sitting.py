@@ -112,7 +112,7 @@ class Sitting:
             self.step = int(state["step"])
             self.started -= float(state["spent"])
             if self.ranks.first:
-                say(f"{stage.name}: resumed at step {self.step}")
+                say(f"{stage.name}: resumed from step {self.step}")
         self.ranks.wait()
         if self.ranks.first:
             cut(stage.log, self.step, self.standing.checked if stage.optim.watch else self.step)
@@ -176,14 +176,14 @@ class Sitting:
             return
         stage = self.stage
         kept = (
-            f"{stage.checkpoint} holds the last good weights"
+            f"{stage.checkpoint} holds the last finite weights"
             if stage.checkpoint.exists()
-            else "nothing is kept"
+            else "there is no checkpoint yet"
         )
         batch = f", on {self.describe(self.step)}," if self.describe else ""
         raise CrossdraftError(
-            f"Step {self.step + 1} of {stage.folder.name}/{stage.name}{batch} has loss {loss} and a gradient of length "
-            f"{norm}; {kept}: lower this stage's optim.learning_rate and run it again."
+            f"Step {self.step + 1} of {stage.folder.name}/{stage.name}{batch} diverged: loss {loss}, gradient norm "
+            f"{norm}; {kept}. Lower this stage's optim.learning_rate and run it again."
         )
 
     def keep(self) -> None:
@@ -223,7 +223,7 @@ class Sitting:
         if figures and self.ranks.first:
             note_check(self.stage.log, self.step, self.spent, figures)
             told = " ".join(f"{name} {value:.3f}" for name, value in figures.items())
-            say(f"{self.stage.name} {self.step}: {told}")
+            say(f"{self.stage.name} {self.step}: validation {told}")
         return figures
 
     def tell(self) -> None:

@@ -25,7 +25,7 @@ class Standing:
     checked: int = 0
 
     def after(self, step: int, value: float) -> "Standing":
-        """The standing after one more check. A value that is no number is no better than any."""
+        """The standing after one more check. NaN is no better than any value."""
         if value > self.best:
             return Standing(value, step, 0, step)
         return replace(self, missed=self.missed + 1, checked=step)

@@ -43,7 +43,7 @@ def test_prompts_are_of_the_training_unless_they_are_worn() -> None:
         ({"clips": 0}, "0 from 0 on are not"),
         ({"clips": 2, "first": 999_999}, "2 from 999999 on are not"),
         ({"prompts": 0}, "0 prompts a clip"),
-        ({"wear": 1.0}, "wear of questions is 1.0"),
+        ({"wear": 1.0}, "prompt noise .--wear. is 1.0"),
     ],
 )
 def test_scenes_that_are_not_there_are_refused(settings: dict[str, object], sentence: str) -> None:

@@ -153,10 +153,10 @@ def test_another_target(folder: Path) -> None:
 def test_a_layer_that_was_not_captured(folder: Path) -> None:
     store = Store.open(folder)
     with pytest.raises(
-        CrossdraftError, match=r"has not layer 2 \(--layers 1,3\); capture anew with --layers 1,2,3"
+        CrossdraftError, match=r"lacks layer 2 \(it has --layers 1,3\); capture again with --layers 1,2,3, or"
     ):
         store.lesson([0], (1, 2))
-    with pytest.raises(CrossdraftError, match=r"--visual-layers 0\); capture anew with --visual-layers 0,3"):
+    with pytest.raises(CrossdraftError, match=r"--visual-layers 0\); capture again with --visual-layers 0,3"):
         store.lesson([0], (1,), (-1,))
     with pytest.raises(CrossdraftError, match="Layer 4 is outside the target"):
         store.lesson([0], (4,))

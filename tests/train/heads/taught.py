@@ -5,7 +5,7 @@ FOLDER NAME:SETTINGS…, as `tests.train.two` has it; settings are the recipe's.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from crossdraft.models.heads.base import Head, TargetTables
+from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
 from crossdraft.train.heads.course import Lectures
 from crossdraft.train.heads.learn import Teaching
 from crossdraft.train.heads.recipe import HeadRecipe
@@ -46,10 +46,16 @@ class CountingCourse:
 
     @property
     def host(self) -> Any:
-        text = SimpleNamespace(hidden_size=HIDDEN, num_hidden_layers=LAYERS)
+        text = SimpleNamespace(
+            hidden_size=HIDDEN, num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=2,
+            intermediate_size=40, rope_parameters={"rope_theta": 1e6}, rms_norm_eps=1e-5,
+        )  # fmt: skip
         return SimpleNamespace(
             text_config=text, vocab_size=VOCABULARY, context=self.context, device=torch.device("cpu")
         )
+
+    def measured_sizes(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {}
 
     def tables(self) -> TargetTables:
         return tables()

@@ -9,7 +9,7 @@ import torch
 
 from crossdraft.models.heads.files import load_head, stored_weights
 from crossdraft.train.heads.run import head_config, identity
-from tests.train.heads.small import IDS, tables
+from tests.train.heads.small import tables
 from tests.train.heads.taught import CountingCourse, run_of, train
 from tests.train.two import run_two
 
@@ -52,23 +52,23 @@ def test_a_head_is_measured_with_the_very_weights_that_are_loaded(tmp_path):
 def test_positions_are_the_targets_unless_the_recipe_says_otherwise(tmp_path):
     run = run_of(tmp_path)
     course = CountingCourse(run.recipe, context=9000)
-    assert head_config(run.recipe, course.host, IDS, "x").max_positions == 9000
-    short = head_config(run.recipe, run.course.host, IDS, "x")
+    assert head_config(run.recipe, course, "x").max_positions == 9000
+    short = head_config(run.recipe, run.course, "x")
     assert short.max_positions == 2048  # room to spare: a draft may reach beyond the context
     said = run.recipe.model_copy(update={"config": {**run.recipe.config, "max_positions": 77}})
-    assert head_config(said, course.host, IDS, "x").max_positions == 77
+    assert head_config(said, course, "x").max_positions == 77
     medusa = run.recipe.model_copy(update={"network": "medusa", "config": {}})
-    assert not hasattr(head_config(medusa, course.host, IDS, "x"), "max_positions")
+    assert not hasattr(head_config(medusa, course, "x"), "max_positions")
 
 
 def test_what_decides_the_weights_is_in_the_identity_and_nothing_else_is(tmp_path):
     run = run_of(tmp_path)
-    config = head_config(run.recipe, run.course.host, IDS, "x")
+    config = head_config(run.recipe, run.course, "x")
     ours = identity(run, config)
 
     def changed(**more) -> bool:
         other = run_of(tmp_path, **more)
-        return identity(other, head_config(other.recipe, other.course.host, IDS, "x")) != ours
+        return identity(other, head_config(other.recipe, other.course, "x")) != ours
 
     what = ({"seed": 1}, {"noise": 0.2}, {"step_weight": 0.5}, {"optim": {"steps": 7}}, {"loss": {"kl": 1.0}})
     assert all(changed(**more) for more in (*what, {"optim": {"schedule": "cosine"}}))

@@ -31,7 +31,7 @@ NEAR_TIE, NEAR_TIE_COARSE = (
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of it.
+    """The result of a check.
 
     Args:
         answers, places: how many were read again.
@@ -54,11 +54,11 @@ class Checked:
         return not self.differing and self.error <= self.tolerance
 
     def sentence(self) -> str:
-        """For people."""
+        """One line for people."""
         return (
-            f"{self.answers} answers, drawn at random, were read again, {self.places} tokens: {self.differing} differ, "
-            f"{self.near_ties} are near-ties; features are {self.error:.2g} off at most (rounding explains "
-            f"{self.tolerance:g})."
+            f"{self.answers} random answers recomputed, {self.places} tokens: {self.differing} differ, "
+            f"{self.near_ties} near-ties; max relative error of features "
+            f"{self.error:.2g} (tolerance {self.tolerance:g})."
         )
 
 
@@ -70,7 +70,7 @@ def check_sample(store: Store, target: Target, source: Source, count: int = SAMP
     """
     wanted, indices = store.index.wanted, range(len(store))
     if not indices:
-        raise CrossdraftError(f"The capture {store.folder} holds no answers yet; go on with it first.")
+        raise CrossdraftError(f"The capture {store.folder} holds no answers yet; resume it first.")
     chosen = np.random.default_rng(seed).choice(len(indices), min(count, len(indices)), replace=False)
     coarse = target.model.dtype in (torch.bfloat16, torch.float16)
     differing = near = places = 0

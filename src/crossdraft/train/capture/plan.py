@@ -100,7 +100,7 @@ def begun(folder: Path, plan: Plan) -> Index:
     if found.asked_sha256 != fresh.asked_sha256:
         raise CrossdraftError(
             f"{folder} holds a capture with other settings ({_difference(found, fresh)}); name another folder, or "
-            "repeat its settings to go on with it."
+            "repeat its settings to resume it."
         )
     whole: list[Entry] = []
     for entry in found.shards:

@@ -146,8 +146,9 @@ class Store:
         missing = sorted(set(asked) - set(held))
         if missing:
             raise CrossdraftError(
-                f"The capture {self.folder} has not layer {missing[0]} (--{option} {','.join(map(str, held))}); "
-                f"capture anew with --{option} {','.join(map(str, sorted({*asked, *held})))}."
+                f"The capture {self.folder} lacks layer {missing[0]} (it has --{option} {','.join(map(str, held))}); "
+                f"capture again with --{option} {','.join(map(str, sorted({*asked, *held})))}, or let the head read "
+                "layers that it has (its recipe's config)."
             )
 
 

@@ -31,7 +31,7 @@ def source_behind(store: Store) -> Source:
 
 
 def kept_back_requests(store: Store | None, pairs: int) -> list[Request]:
-    """Questions about clips that were kept back, as few of each clip as will do."""
+    """Questions about validation clips, as few of each clip as will do."""
     return [request for _, request in kept_back_questions(store, pairs)]
 
 

@@ -31,7 +31,7 @@ def card(recipe: HeadRecipe, figures: Mapping[str, Any], about: str) -> str:
 def _table(engine: Mapping[str, Any], about: str) -> str:
     if not engine:
         return "Its drafts were not measured."
-    lines = [about, "", "| drafts | τ | kept at each position |", "|---|---|---|"]
+    lines = [about, "", "| drafts | τ | accepted up to each position |", "|---|---|---|"]
     lines += [
         f"| {name} | {found['tau']:.2f} | {' '.join(f'{share:.2f}' for share in found['per_position'])} |"
         for name, found in engine.items()

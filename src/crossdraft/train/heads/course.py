@@ -3,19 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from crossdraft.engine.target import Target
-from crossdraft.models.heads.base import Head, TargetTables
+from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
 from crossdraft.models.heads.objective import PLACES
 from crossdraft.train.capture.store import Store
-from crossdraft.train.console import say
 from crossdraft.train.heads.recipe import HeadRecipe
 from crossdraft.train.share import WHOLE, LossOf, Part, merged
 
-CHECKED = 8  # batches of a look at what was kept back
+CHECKED = 8  # batches of a validation check
 Check = Callable[[int], Mapping[str, float]]
 
 
@@ -30,7 +29,7 @@ class Given:
         fingerprint: of its weights.
         event: the event model, for heads on one: `event`, or a folder.
         store: a capture to learn from.
-        kept_back: another one, to be checked on and measured with.
+        kept_back: a validation capture, for checks and the final measurement.
         online: scenes to ask the target about, where there is no capture.
         out: where the training keeps what it must not do twice.
     """
@@ -47,7 +46,7 @@ class Given:
 
     @property
     def questions(self) -> int:
-        """How many questions about kept-back clips the finished head is measured with."""
+        """How many questions about validation clips the finished head is measured with."""
         return 0 if self.kept_back is None else min(self.recipe.measure.pairs, len(self.kept_back))
 
 
@@ -58,7 +57,7 @@ class Lectures:
     Args:
         loss_of: the loss of a step's share.
         describe: what a step learns from, for people.
-        check: a look at what was kept back; `None` = there is nothing.
+        check: validation; `None` = there is no validation data.
     """
 
     loss_of: LossOf
@@ -89,6 +88,15 @@ class Course(Protocol):
         """How `measured` measures, in a sentence."""
         ...
 
+    def measured_sizes(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings of the head that are measured on data because the recipe leaves them out; empty if there are none.
+
+        Args:
+            kind: the network's configuration class.
+            settings: those that are known.
+        """
+        ...
+
     def tables(self) -> TargetTables:
         """What the head borrows."""
         ...
@@ -105,8 +113,8 @@ class Course(Protocol):
         ...
 
 
-def check_of(loss_of: LossOf, name: str) -> Check:
-    """A look at answers that were kept back: the figures of a loss, over some batches."""
+def check_of(loss_of: LossOf) -> Check:
+    """Validation: the figures of a loss, over some batches."""
 
     @torch.no_grad()
     def check(step: int) -> Mapping[str, float]:
@@ -115,14 +123,6 @@ def check_of(loss_of: LossOf, name: str) -> Check:
             loss, figures = loss_of(batch, WHOLE)
             parts.append(Part(float(loss), figures.get(PLACES, 1.0), figures))
         loss, figures = merged(parts)
-        return told(
-            name, step, {"loss": loss} | {key: value for key, value in figures.items() if key != PLACES}
-        )
+        return {"loss": loss} | {key: value for key, value in figures.items() if key != PLACES}
 
     return check
-
-
-def told(name: str, step: int, figures: dict[str, float]) -> dict[str, float]:
-    """The figures of a check, said aloud."""
-    say(f"{name} {step}: " + " ".join(f"{key} {value:.3f}" for key, value in sorted(figures.items())))
-    return figures

@@ -3,7 +3,7 @@
 The event model is small, and stays on the CPU.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,10 +17,10 @@ from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
-from crossdraft.models.heads.base import Head, TargetTables
+from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
 from crossdraft.models.heads.cross import Cross
 from crossdraft.models.heads.fast import Fast
-from crossdraft.models.heads.glance import Glance
+from crossdraft.models.heads.glance import Glance, GlanceConfig
 from crossdraft.models.heads.lesson import Lesson
 from crossdraft.models.heads.objective import Objective
 from crossdraft.train.capture.store import Store
@@ -30,7 +30,7 @@ from crossdraft.train.heads.course import Given, Lectures, check_of
 from crossdraft.train.heads.cross import cross_loss
 from crossdraft.train.heads.events import EventAnswers, spoken_of
 from crossdraft.train.heads.fast import fast_loss
-from crossdraft.train.heads.glance import GlanceAnswers, firsts_of
+from crossdraft.train.heads.glance import GlanceAnswers, firsts_of, patches_of
 from crossdraft.train.heads.hidden import measure_hidden
 from crossdraft.train.heads.measure import figures_of
 from crossdraft.train.heads.seen import Seen, Unseen, events_of
@@ -90,9 +90,20 @@ class EventCourse:
         settings = self.given.recipe.measure
         return (
             f"Tokens a verify pass under the engine, bonus included, on {self.given.questions} questions about "
-            f"kept-back clips: `hidden` the pass that takes the draft written while the target reads, and the share of "
-            f"those drafts that held so far; `rounds` those after it, of at most {settings.nodes} nodes."
+            f"validation clips: `hidden` the pass that verifies the hidden draft, and the share of those drafts "
+            f"accepted up to each position; `rounds` the passes after it, of at most {settings.nodes} nodes."
         )
+
+    def measured_sizes(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """`visual_size` and `patches` of a glance: those of the target's visual features."""
+        if not issubclass(kind, GlanceConfig):
+            return {}
+        target = self.given.target
+        found = {"visual_size": target.text_config.hidden_size}
+        if "patches" not in settings:
+            request = source_behind(self.store).read(0).requests(1)[0]
+            found["patches"] = patches_of(target.prepare(request), target.traits.visual_ids)
+        return {name: value for name, value in found.items() if name not in settings}
 
     def tables(self) -> TargetTables:
         return tables_of(self.host)
@@ -108,7 +119,7 @@ class EventCourse:
         check = None
         if kept_back is not None:
             loss = self._loss(head, self._answers(kept_back, head), kept_back)
-            check = check_of(loss, self.given.recipe.network)
+            check = check_of(loss)
         return Lectures(self._loss(head, answers, self.store), describe, check)
 
     def measured(self, head: Head, folder: Path) -> dict[str, object]:

@@ -4,19 +4,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from crossdraft.drafters.heads.static import ACCEPTANCE
 from crossdraft.engine.target import Target
-from crossdraft.models.heads.base import Head, TargetTables
+from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
 from crossdraft.train.capture.online import Online
 from crossdraft.train.capture.scenery import SceneSource
 from crossdraft.train.capture.store import Store
 from crossdraft.train.heads.asked import draft_ids_of, kept_back_requests
-from crossdraft.train.heads.course import CHECKED, Check, Given, Lectures, told
+from crossdraft.train.heads.course import CHECKED, Check, Given, Lectures
 from crossdraft.train.heads.learn import Teaching
 from crossdraft.train.heads.lessons import Asked, Lessons, Stored
 from crossdraft.train.heads.measure import figures_of
+from crossdraft.train.heads.sizes import levels_read, scales_of
 from crossdraft.train.heads.worth import methods_of, worth
+from crossdraft.train.share import WHOLE
+
+SIZED = 16  # answers on which scales are measured
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,16 @@ class FeatureCourse:
         settings = self.given.recipe.measure
         return (
             f"Tokens a verify pass under the engine, bonus included, on {self.given.questions} questions about "
-            f"kept-back clips; trees of {settings.nodes} nodes, chains of {settings.chain}."
+            f"validation clips; trees of {settings.nodes} nodes, chains of {settings.chain}."
         )
+
+    def measured_sizes(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """`level_scales`: one over the root mean square of each level that the head fuses, on a few answers."""
+        levels = levels_read(kind, settings)
+        if not levels or "level_scales" in settings:
+            return {}
+        lesson = self._source(sorted(set(levels)), ()).lesson(0, SIZED, WHOLE)
+        return {"level_scales": scales_of(lesson.hidden, lesson.lengths.tolist(), levels)}
 
     def tables(self) -> TargetTables:
         return TargetTables.of(self.given.target.model)
@@ -55,10 +68,10 @@ class FeatureCourse:
         recipe, back = self.given.recipe, self.given.kept_back
         rows = self.tables().head.to(self.host.device)[head.draft_ids].float()
         teaching = Teaching(head, rows, recipe)
-        lessons = self._lessons(head)
+        lessons = self._source(*_wanted(head))
         if self.given.questions:
             methods_of(recipe.network)  # what cannot be measured is missed now, and not when all is learned
-        check = None if back is None else _check(teaching, self._stored(head, back))
+        check = None if back is None else _check(teaching, self._stored(back, *_wanted(head)))
         return Lectures(
             teaching.loss_of(lessons), lambda step: lessons.describe(step, recipe.optim.clips), check
         )
@@ -73,15 +86,15 @@ class FeatureCourse:
         counts.save(folder / ACCEPTANCE)
         return figures_of(found)
 
-    def _lessons(self, head: Head) -> Lessons:
-        if self.given.store is not None:
-            return self._stored(head, self.given.store)
-        layers, visual = _wanted(head)
+    def _source(self, layers: Sequence[int], visual: Sequence[int]) -> Lessons:
+        """What is learned from, with these layers."""
+        store = self.given.store
+        if store is not None:
+            return self._stored(store, layers, visual)
         scenes = SceneSource(clips=self.given.online, seed=self.given.recipe.seed)
         return Asked(Online(self.host, scenes, layers, visual))
 
-    def _stored(self, head: Head, store: Store) -> Stored:
-        layers, visual = _wanted(head)
+    def _stored(self, store: Store, layers: Sequence[int], visual: Sequence[int]) -> Stored:
         store.held(layers, visual)  # what is not there is missed now, and not after the first steps
         return Stored(store, layers, visual, self.given.recipe.seed)
 
@@ -93,6 +106,6 @@ def _wanted(head: Head) -> tuple[Sequence[int], Sequence[int]]:
 
 def _check(teaching: Teaching, kept_back: Lessons) -> Check:
     def check(step: int) -> Mapping[str, float]:
-        return told(teaching.recipe.network, step, teaching.figures(kept_back, CHECKED))
+        return teaching.figures(kept_back, CHECKED)
 
     return check

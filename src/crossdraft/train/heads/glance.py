@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.frames import evenly
+from crossdraft.drafters.frames import PIXELS, evenly
+from crossdraft.engine.target import Prompt
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.glance import GlanceConfig
 from crossdraft.models.heads.lesson import Lesson
@@ -70,3 +71,20 @@ def firsts_of(store: Store, locate: Callable[[int], tuple[int, int]]) -> dict[in
     for number in range(len(store)):
         firsts.setdefault(locate(number)[0], number)
     return firsts
+
+
+def patches_of(prompt: Prompt, visual_ids: Collection[int]) -> int:
+    """How many visual features the target has for a frame, by a prompt with a clip in it.
+
+    Raises:
+        CrossdraftError: the target does not see a clip frame by frame.
+    """
+    pixels = prompt.features.get(PIXELS)
+    count = sum(token in visual_ids for token in prompt.input_ids.tolist())
+    frames = pixels.shape[1] if isinstance(pixels, Tensor) and pixels.ndim == 5 else 0
+    if not frames or not count or count % frames:
+        raise CrossdraftError(
+            "A glance needs a target that encodes a clip frame by frame, as Video-LLaVA and LLaVA-NeXT-Video do; "
+            f"this one has {count} visual features for a clip. Train another head, for example event_medusa."
+        )
+    return count // frames

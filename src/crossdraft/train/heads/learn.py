@@ -1,4 +1,4 @@
-"""A head's loss on a step's answers, and its figures on answers that were kept back."""
+"""A head's loss on a step's answers, and its figures on validation answers."""
 
 from dataclasses import dataclass
 

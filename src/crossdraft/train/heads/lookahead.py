@@ -1,14 +1,14 @@
 """The course of PaSS's look-ahead embeddings: captured answers, which the target itself reads again (`pass_`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from crossdraft.drafters.pass_ import PassDrafter
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.heads.base import Head, TargetTables
+from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
 from crossdraft.models.heads.objective import Objective
 from crossdraft.models.heads.pass_ import LookaheadRows
 from crossdraft.train.capture.store import Store
@@ -61,20 +61,23 @@ class PassCourse:
     def about(self) -> str:
         return (
             f"Tokens a verify pass under the engine, bonus included, on {self.given.questions} questions about "
-            "kept-back clips; chains as long as there are embeddings."
+            "validation clips; chains as long as there are embeddings."
         )
+
+    def measured_sizes(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {}
 
     def tables(self) -> TargetTables:
         return TargetTables.of(self.host.model)
 
     def lectures(self, head: Head) -> Lectures:
-        back, recipe = self.given.kept_back, self.given.recipe
+        back = self.given.kept_back
         walk, order = self._walk(self.store)
 
         def describe(step: int) -> str:
             return f"answers {', '.join(map(str, order(step)))} of {self.store.folder}"
 
-        check = None if back is None else check_of(self._loss(head, self._walk(back)[0]), recipe.network)
+        check = None if back is None else check_of(self._loss(head, self._walk(back)[0]))
         return Lectures(self._loss(head, walk), describe, check)
 
     def measured(self, head: Head, folder: Path) -> dict[str, object]:

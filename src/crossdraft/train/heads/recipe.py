@@ -19,7 +19,7 @@ class Vocabulary(Section):
 
 
 class Measure(Section):
-    """Drafting with the finished head under the real engine, on clips that were kept back."""
+    """Drafting with the finished head under the real engine, on validation clips."""
 
     pairs: int = Field(default=24, ge=0, description="answers; 0: none")
     nodes: int = Field(default=60, gt=0, description="of a tree")
@@ -32,7 +32,9 @@ class HeadRecipe(Section):
     """Everything that `crossdraft train METHOD` does with a head."""
 
     network: str
-    config: dict[str, Any] = Field(default={}, description="the network's own settings")
+    config: dict[str, Any] = Field(
+        default={}, description="the network's settings; what is left out or null is the target's own"
+    )
     loss: dict[str, float] = Field(min_length=1, description="losses by name, and their weights")
     step_weight: float = Field(
         default=1.0, gt=0, le=1, description="weight of a guess, relative to the one before"
@@ -52,8 +54,16 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
-def load_head_recipe(source: str | Path, overrides: Sequence[str] = ()) -> HeadRecipe:
+def load_head_recipe(
+    source: str | Path, overrides: Sequence[str] = (), *, reference: bool = False
+) -> HeadRecipe:
     """A shipped recipe by name, or one from a file, with `dotted.key=value` overrides.
+
+    Args:
+        source: a shipped recipe's name, or a YAML file.
+        overrides: applied last.
+        reference: whether the head is for the shipped reference pair, which is smaller than any other: then the
+            recipe's section `reference` replaces what it names.
 
     Raises:
         CrossdraftError: as `train.recipe.load_recipe`; or there is no such recipe.
@@ -61,4 +71,4 @@ def load_head_recipe(source: str | Path, overrides: Sequence[str] = ()) -> HeadR
     path = Path(source) if Path(source).suffix else RECIPES / f"{source}.yaml"
     if not Path(source).suffix and not path.is_file():
         raise CrossdraftError(f"There is no recipe '{source}'; choose among {', '.join(recipe_names())}.")
-    return read_section(HeadRecipe, path, overrides)
+    return read_section(HeadRecipe, path, overrides, ("reference", reference))

@@ -1,27 +1,26 @@
-"""`crossdraft train METHOD`: a head from its recipe and its course, whole in one folder at the end.
+"""`crossdraft train METHOD`: a head from its recipe and its course, saved as one folder at the end.
 
-OUT/train.ckpt, train.log.jsonl    while it learns; an interrupted run goes on from there
+OUT/train.ckpt, train.log.jsonl    while it learns; an interrupted run is resumed from there
 OUT/head/                          config.json, model.safetensors, provenance.json, README.md, and what drafting needs
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from crossdraft.engine.target import Target
 from crossdraft.folders import atomic_folder
 from crossdraft.models.heads.base import Head, HeadConfig
 from crossdraft.models.heads.files import config_of, make, save_head
 from crossdraft.models.heads.glance import GlanceConfig
-from crossdraft.models.heads.parts import DecoderConfig
 from crossdraft.models.heads.registry import NETWORKS
 from crossdraft.train.console import say
 from crossdraft.train.heads.card import card
 from crossdraft.train.heads.course import Check, Course, Lectures
 from crossdraft.train.heads.recipe import HeadRecipe
+from crossdraft.train.heads.sizes import sizes_of
 from crossdraft.train.loop import load_weights, optimise
 from crossdraft.train.provenance import sha256, write_provenance
 from crossdraft.train.ranks import ALONE, Ranks
@@ -61,7 +60,7 @@ def train_head(run: HeadRun, ranks: Ranks = ALONE) -> dict[str, Any]:
     recipe, course = run.recipe, run.course
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
-    config = head_config(recipe, course.host, course.draft_ids, str(run.source.get("target", "")))
+    config = head_config(recipe, course, str(run.source.get("target", "")))
     stage = Stage(run.out, "train", recipe.optim, identity(run, config))
     head, lectures = _beginning(run, config)
     figures: dict[str, Any] = optimise(
@@ -104,25 +103,30 @@ def _beginning(run: HeadRun, config: HeadConfig) -> tuple[Head, Lectures]:
     return head, run.course.lectures(head)
 
 
-def head_config(recipe: HeadRecipe, host: Target, draft_ids: Sequence[int], target: str) -> HeadConfig:
-    """The network's configuration: its own settings from the recipe, sizes and words from the model it belongs to.
+def head_config(recipe: HeadRecipe, course: Course, target: str) -> HeadConfig:
+    """The network's configuration: settings from the recipe; sizes that it leaves open from the model.
 
-    `target` is the fingerprint of the one whose words are learned.
+    A setting that is `null` in the recipe, or not in it, is the model's own. `target` is the fingerprint of the target
+    that is learned from.
+
+    Raises:
+        CrossdraftError: an unknown network or setting, or a value that fits neither.
     """
-    text = host.text_config
-    known: dict[str, Any] = {
-        "hidden_size": text.hidden_size,
+    where, host = f"The recipe's config of {recipe.network}", course.host
+    settings: dict[str, Any] = {
+        "hidden_size": host.text_config.hidden_size,
         "vocab_size": host.vocab_size,
-        "num_layers": text.num_hidden_layers,
-        "draft_ids": tuple(sorted(draft_ids)),
+        "num_layers": host.text_config.num_hidden_layers,
+        "draft_ids": tuple(sorted(course.draft_ids)),
     }
+    given = {name: value for name, value in recipe.config.items() if value is not None}
     network = NETWORKS.get(recipe.network)
-    if network is not None and issubclass(network.config, DecoderConfig):
-        # A draft may reach beyond the end of a short context; what it has too many of are rows of a table.
-        known["max_positions"] = max(host.context, network.config.max_positions)
-    if network is not None and issubclass(network.config, GlanceConfig):
-        known["tower"] = target
-    return config_of(recipe.network, {**known, **recipe.config}, f"The recipe's config of {recipe.network}")
+    if network is None:
+        return config_of(recipe.network, settings | given, where)
+    if issubclass(network.config, GlanceConfig):
+        settings["tower"] = target
+    settings |= sizes_of(network.config, host) | given
+    return config_of(recipe.network, settings | course.measured_sizes(network.config, settings), where)
 
 
 def save(run: HeadRun, head: Head, figures: dict[str, Any], check: Check | None) -> None:

@@ -1,6 +1,6 @@
 """`crossdraft train medusa2`: a target and its head together, in two folders at the end.
 
-OUT/train.ckpt, train.log.jsonl    while they learn; an interrupted run goes on from there
+OUT/train.ckpt, train.log.jsonl    while they learn; an interrupted run is resumed from there
 OUT/target/                        the new target, an ordinary checkpoint
 OUT/head/                          its head; provenance.json and README.md say what has changed
 """
@@ -128,7 +128,7 @@ def _check(recipe: JointRecipe, target: Target, joint: Joint) -> Check | None:
     if recipe.optim.watch is None:
         return None
     kept_back = SceneSource("validation", CHECKED, recipe.measure.pairs, seed=recipe.seed)
-    return check_of(joint.loss_of(Said(target, joint, kept_back, recipe.optim.clips)), "kept back")
+    return check_of(joint.loss_of(Said(target, joint, kept_back, recipe.optim.clips)))
 
 
 def _save(

@@ -1,0 +1,124 @@
+"""Sizes that a recipe leaves open: the shipped heads' for the reference pair, for another target its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+from crossdraft.load import REFERENCE, load_drafter, load_target, target_fingerprint
+from crossdraft.models.heads.base import HeadConfig, TargetTables
+from crossdraft.models.heads.files import make, read_config
+from crossdraft.models.heads.glance import GlanceConfig
+from crossdraft.models.heads.registry import NETWORKS
+from crossdraft.train.heads.glance import patches_of
+from crossdraft.train.heads.recipe import load_head_recipe, recipe_names
+from crossdraft.train.heads.run import head_config
+from crossdraft.train.heads.sizes import default_levels, scales_of, sizes_of
+from crossdraft.train.heads.start import on_events
+from tests.support import ClipPaths
+
+HEADS = REFERENCE / "heads"
+
+
+@dataclass
+class ReferenceCourse:
+    """The part of a training of a shipped head that decides its sizes."""
+
+    host: Target
+    target: Target
+    draft_ids: Sequence[int]
+    clip: Path
+
+    def measured_sizes(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+        if not issubclass(kind, GlanceConfig):
+            return {}
+        prompt = self.target.prepare(Request("What is ahead?", self.clip))
+        patches = patches_of(prompt, self.target.traits.visual_ids)
+        return {"visual_size": self.target.text_config.hidden_size, "patches": patches}
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return load_target("reference", "cpu", "float32")
+
+
+@pytest.fixture(scope="module")
+def event(target: Target) -> Target:
+    return load_drafter("event", "cpu", "float32", tuple(sorted(target.reserved))).model
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in HEADS.iterdir()))
+def test_the_shipped_recipe_gives_the_shipped_network(
+    name: str, target: Target, event: Target, clip: ClipPaths
+) -> None:
+    """The same configuration and as many parameters, though recipes name no sizes but those that differ."""
+    recipe = load_head_recipe(name, reference=True)
+    shipped = read_config(HEADS / name).config
+    host = event if on_events(recipe.network) else target
+    course = ReferenceCourse(host, target, shipped.draft_ids, clip.video)
+    config = head_config(recipe, course, target_fingerprint("reference"))  # pyright: ignore[reportArgumentType]
+    assert config == shipped
+    size = (config.vocab_size, config.hidden_size)
+    head = make(name, config, TargetTables(torch.zeros(size), torch.zeros(size), _last_layer(target, name)))
+    with safe_open(HEADS / name / "model.safetensors", "pt") as file:
+        stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.offset_keys()}
+    assert {key: tuple(value.shape) for key, value in head.stored().items()} == stored
+
+
+def _last_layer(target: Target, name: str) -> Any:
+    return TargetTables.of(target.model).last_layer if name == "glide" else None
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
+    """7B sizes in, 7B sizes out: every width, head count and layer is the target's."""
+    text = SimpleNamespace(
+        hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8,
+        intermediate_size=11008, rope_parameters={"rope_theta": 5e5}, rms_norm_eps=1e-5, head_dim=128,
+    )  # fmt: skip
+    host: Any = SimpleNamespace(text_config=text, context=4096, vocab_size=32064)
+    recipe = load_head_recipe(name)
+    known = {"hidden_size": 4096, "vocab_size": 32064, "num_layers": 32, "draft_ids": tuple(range(500))}
+    known |= {"tower": "x", "visual_size": 4096, "patches": 257} if name == "glance" else {}
+    config = NETWORKS[recipe.network].config(
+        **{**known, **sizes_of(NETWORKS[recipe.network].config, host), **recipe.config}
+    )
+    expected = {"heads": 32, "kv_heads": 8, "head_dim": 128, "intermediate_size": 11008, "rope_theta": 5e5}
+    expected |= {"eps": 1e-5, "max_positions": 4096, "levels": (2, 16, 29), "middle_layer": 16}
+    expected |= {"read_layers": (2, 16, 29, 31, 32), "token_size": 4096, "gram_size": None}
+    expected |= {"width": 512 if name == "fast" else 4096}
+    if name == "massv":
+        expected |= {"width": 2048, "heads": 16, "kv_heads": 16, "intermediate_size": 5504}
+    found = {field: getattr(config, field) for field in expected if hasattr(config, field)}
+    assert found == {field: expected[field] for field in found}
+
+
+def test_every_level_is_one_that_a_capture_keeps() -> None:
+    from crossdraft.train.capture.layers import default_layers
+
+    for depth in range(2, 80):
+        assert set(default_levels(depth)) <= set(default_layers(depth))
+
+
+def test_a_setting_of_the_callers_own_stands_before_the_references() -> None:
+    changed = load_head_recipe(
+        "eagle3", ["config.levels=1,2,3", "config.intermediate_size=null"], reference=True
+    )
+    assert changed.config["levels"] == [1, 2, 3]
+    assert changed.config["intermediate_size"] is None  # the target's own
+    assert changed.config["level_scales"] == [0.06, 0.045, 0.038]
+    assert changed.optim.learning_rate == 1.5e-3 != load_head_recipe("eagle3").optim.learning_rate
+
+
+def test_scales_are_one_over_the_root_mean_square_of_what_is_there() -> None:
+    hidden = {3: torch.full((2, 4, 5), 8.0), 7: torch.full((2, 4, 5), 0.25)}
+    hidden[3][0, 2:] = 1e9  # behind the end of a shorter answer: of three tokens two have features
+    assert scales_of(hidden, [3, 5], [3, 7, 3]) == [0.12, 4.0, 0.12]
+    assert scales_of({1: torch.zeros(1, 4, 5)}, [4], [1]) == [1.0]
