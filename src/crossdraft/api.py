@@ -17,6 +17,7 @@ from typing import Any, Self, overload
 from crossdraft.engine.ahead import POLICIES, policy_for
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES, Decoder
+from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.pinning import pin
 from crossdraft.engine.placement import HIDDEN_MODES, Inline, Placement
@@ -151,7 +152,9 @@ class Engine:
             read_spec(drafter),
             place,
             loaded,
-            lambda drafter: Inline(drafter, cost, options.hidden),
+            lambda drafter: Inline(
+                drafter, cost, options.hidden, resolve(options.draft_device or loaded.device)
+            ),
             apart if options.placement == "process" else None,
         )
         return cls(loaded, placed, options, cost)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.engine.lean import find_lean
+from crossdraft.engine.lean import attend, find_lean
 from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target
 
@@ -67,3 +67,30 @@ def test_features_that_do_not_fill_their_places_are_the_models_own_business():
     short = replace(piece, tokens=piece.tokens[:-1], encoded=encoded)
     with pytest.raises(ValueError, match="do not match"):  # as transformers says it
         target.extend(cache, slice(0, 1), [short], [DraftTree.empty()])
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_grouped_heads_need_no_kernel_that_takes_a_bias_too(rows, queries):
+    """What a CUDA device is asked to do gives what the CPU's kernel gives, and asks for groups only without a bias."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(rows, 6, queries, 8, generator=generator, dtype=torch.float64)
+    keys, values = (torch.randn(rows, 2, 11, 8, generator=generator, dtype=torch.float64) for _ in range(2))
+    seen = torch.rand(rows, 1, queries, 11, generator=generator) < 0.5
+    bias = torch.zeros(seen.shape, dtype=torch.float64).masked_fill_(~seen, float("-inf"))
+    bias[..., 0] = 0
+    asked = []
+    plain = torch.nn.functional.scaled_dot_product_attention
+
+    def kernel(*arguments, enable_gqa=False, **settings):
+        asked.append(enable_gqa)
+        return plain(*arguments, enable_gqa=enable_gqa, **settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "scaled_dot_product_attention", kernel)
+        here = attend(query, keys, values, bias, causal=False, scale=0.3, masked_groups=True)
+        there = attend(query, keys, values, bias, causal=False, scale=0.3, masked_groups=False)
+        attend(query, keys, values, None, causal=False, scale=0.3, masked_groups=False)
+    assert asked == [True, False, True]
+    assert there.shape == here.shape == query.shape
+    assert torch.allclose(here, there, rtol=0, atol=1e-14)

@@ -135,3 +135,27 @@ def test_ragged_rows_equal_rows_alone():
         alone = target.extend(prefilled(1), slice(0, 1), [chunks[row]], [trees[row]]).logits[0]
         assert together[row].shape == alone.shape
         assert (together[row] - alone).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("pasts", [(3, 3), (5, 2), (0, 4)])
+def test_who_may_attend_to_what_row_by_row(pasts):
+    """The mask is built in one go; here it is said again place by place."""
+    model, prompt = ZOO["video_llava"]()
+    target = as_target(model, prompt)
+    cache = target.new_cache(max_rows=2)
+    trees = [DraftTree.from_paths([[5, 6, 7], [5, 8], [9]]), DraftTree.chain([5, 6])]
+    chunks = [Chunk(torch.tensor([1, 2])), Chunk(torch.tensor([3]))]
+    for past in pasts:
+        cache.lengths[cache.add_row(32)] = past
+    width = max(len(chunk.tokens) + len(tree) for chunk, tree in zip(chunks, trees, strict=True))
+    keys = cache.open_window(slice(0, 2), width)
+    mask = target._mask(cache, slice(0, 2), chunks, trees, width, keys)
+    assert mask.shape == (2, 1, width, keys)
+    for row, (past, chunk, tree) in enumerate(zip(pasts, chunks, trees, strict=True)):
+        m = len(chunk.tokens)
+        for query in range(m + len(tree)):
+            node = query - m
+            seen = set(range(past + min(query + 1, m)))
+            if node >= 0:
+                seen |= {past + m + above for above in tree.path(node)}
+            assert mask[row, 0, query].nonzero().flatten().tolist() == sorted(seen), (row, query)

@@ -26,6 +26,7 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.spec import Spec, renamed
 from crossdraft.engine.ahead import policy_for
 from crossdraft.engine.cost import CostModel
+from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.live import READING
 from crossdraft.engine.placement import Inline, Placement
@@ -226,7 +227,7 @@ def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Con
         models.spec(drafter),
         models.place(target),
         target,
-        lambda drafter: Inline(drafter, cost),
+        lambda drafter: Inline(drafter, cost, device=resolve(models.draft_device or target.device)),
         None if inline or needs_no_process(spec) else apart,
     )
     engine = Engine(target, placement, Options(), cost)

@@ -1,11 +1,10 @@
 """Prefill beside drafting, with the real engine: one after the other, in a thread, in a process of its own."""
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Generic, TypeVar
 
 import torch
 
@@ -16,7 +15,7 @@ from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter
+from crossdraft.engine.drafter import Budget
 from crossdraft.engine.live import READING
 from crossdraft.engine.placement import DrafterLost, Inline, Placement
 from crossdraft.engine.process import Process
@@ -26,7 +25,6 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
 NEW_TOKENS, NODES, REPEATS, STEPS = 16, 4, 3, 8
-State = TypeVar("State")
 Say = Callable[[str], None]
 
 
@@ -35,7 +33,7 @@ class Beside:
     """One placement. Times in seconds, medians over the repeats unless they are quartiles.
 
     Args:
-        placement: `before` (one after the other), `thread` (two CUDA streams on a GPU), `process`.
+        placement: `before` (one after the other), `thread` (on a GPU: on a CUDA stream of its own), `process`.
         skipped: why it was not measured, or None.
         reading_alone, reading: the target's prefill without a drafter and with it.
         hidden_tokens: drafted when the prefill was over.
@@ -74,34 +72,6 @@ class DraftCost:
     step: Quartiles
 
 
-class OnStream(Generic[State]):
-    """A drafter whose work goes to a CUDA stream of its own, so that it can overlap with the target's."""
-
-    def __init__(self, drafter: Drafter[State], device: torch.device) -> None:
-        self.drafter = drafter
-        self.needs = drafter.needs
-        self.stream = torch.cuda.Stream(device)
-
-    def begin(self, requests: Sequence[Request]) -> list[State]:
-        with torch.cuda.stream(self.stream):
-            return self.drafter.begin(requests)
-
-    def propose(self, states: Sequence[State], budgets: Sequence[Budget]) -> list[Draft]:
-        with torch.cuda.stream(self.stream):
-            return self.drafter.propose(states, budgets)
-
-    def commit(self, states: Sequence[State], verdicts: Sequence[Committed]) -> None:
-        with torch.cuda.stream(self.stream):
-            self.drafter.commit(states, verdicts)
-
-    def fork(self, states: Sequence[State]) -> list[State]:
-        with torch.cuda.stream(self.stream):
-            return self.drafter.fork(states)
-
-    def end(self, states: Sequence[State]) -> None:
-        self.drafter.end(states)
-
-
 @dataclass(frozen=True, slots=True)
 class Where:
     """Where the drafter runs: its device and dtype, and the cores of a process of its own."""
@@ -130,12 +100,11 @@ def measure_drafter(
         )
     say(f"{name}: alone")
     cost = DraftCost(name, parameters(drafter.model.model), *_alone(drafter, budget_s))
-    worker = OnStream(drafter, where.device) if where.device.type == "cuda" else drafter
     found = []
     for placement, hidden in (("before", "before"), ("thread", "beside")):
         say(f"{name}: {placement}")
-        found.append(_beside(target, placement, Inline(worker, CostModel(), hidden)))
-    del drafter, worker
+        found.append(_beside(target, placement, Inline(drafter, CostModel(), hidden, where.device)))
+    del drafter
     gc.collect()
     torch.cuda.empty_cache()
     say(f"{name}: process")

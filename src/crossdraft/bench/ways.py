@@ -118,7 +118,9 @@ def open_ways(
             return models.beside(spec_of(spec), target)
 
         def place(spec: str, where: str) -> Placement:
-            return process(spec) if where == PROCESS else opened(Inline(drafter(spec), CostModel(), where))
+            if where == PROCESS:
+                return process(spec)
+            return opened(Inline(drafter(spec), CostModel(), where, target.device))
 
         yield [
             tuple(

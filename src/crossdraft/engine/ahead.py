@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from crossdraft.engine.cost import CostModel
+from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Outcome
 from crossdraft.engine.placement import NOTHING, Held, Inline
 from crossdraft.engine.request import Request
@@ -70,10 +71,12 @@ def policy_for(device: str | None, draft_device: str | None, *, own_cores: bool)
     """The policy of a drafter on these devices: where it shares the target's device or cores, it would only slow it.
 
     Args:
-        device, draft_device: of the target and of the drafter; `None` = the same.
+        device: of the target; `None` = the GPU if there is one, else the CPU.
+        draft_device: of the drafter; `None` = the target's.
         own_cores: on a CPU, whether they share no core.
     """
-    return BEST if own_cores or draft_device not in (None, device) else "off"
+    shared = draft_device is None or resolve(draft_device) == resolve(device)
+    return BEST if own_cores or not shared else "off"
 
 
 @dataclass

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from crossdraft.engine.devices import to_device
 from crossdraft.errors import CrossdraftError
 
 GROW = 64  # capacity is rounded up to this, so that joining rows rarely reallocate
@@ -151,7 +152,7 @@ class KVCache(Cache):
             )
         index: slice | Tensor = slice(lengths[0], lengths[0] + new_tokens)
         if any(length != lengths[0] for length in lengths):
-            starts = torch.tensor(lengths, device=self._device()).view(-1, 1, 1, 1)
+            starts = self._sent(lengths).view(-1, 1, 1, 1)
             index = starts + torch.arange(new_tokens, device=starts.device).view(1, 1, -1, 1)
         self.window = (rows, index, end)
         return end
@@ -172,7 +173,7 @@ class KVCache(Cache):
         """Commit an accepted path: tree nodes (offsets behind the row's length) are compacted into place."""
         start, count = self.lengths[row], len(path)
         if list(path) != list(range(count)):  # a chain's prefix already lies where it belongs
-            source = torch.tensor([start + node for node in path], device=self._device())
+            source = self._sent([start + node for node in path])
             for layer in self._stores:
                 for store in (layer.keys, layer.values):
                     store[row, :, start : start + count] = store[row].index_select(1, source)
@@ -183,8 +184,10 @@ class KVCache(Cache):
         rows, store = self.window[0], self._stores[layer]
         return store.keys[rows, :, :count], store.values[rows, :, :count]
 
-    def _device(self) -> torch.device | None:
-        return self._stores[0].keys.device if self._stores[0].is_initialized else None
+    def _sent(self, places: Sequence[int]) -> Tensor:
+        """Indexes, where the keys are."""
+        indexes = torch.tensor(places)
+        return to_device(indexes, self._stores[0].keys.device) if self._stores[0].is_initialized else indexes
 
     def _copy_row(self, source: int, target: int, length: int) -> None:
         for layer in self._stores:

@@ -31,8 +31,6 @@ class LeanText:
     def __init__(self, text: nn.Module, head: nn.Module) -> None:
         self.text: Any = text
         self.head = head
-        config: Any = text.config
-        self.grouped = config.num_key_value_heads != config.num_attention_heads
         self.skipped = [text, *self.text.layers]
         for layer in self.text.layers:
             self.skipped += [
@@ -114,9 +112,7 @@ class LeanText:
         first = (
             bias is None and stream.shape[1] > 1
         )  # only a first pass over several tokens goes without a mask
-        mixed = F.scaled_dot_product_attention(
-            query, keys, values, bias, is_causal=first, scale=attention.scaling, enable_gqa=self.grouped
-        )
+        mixed = attend(query, keys, values, bias, causal=first, scale=attention.scaling)
         stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
         normed = _norm(layer.post_attention_layernorm, stream)
         return stream + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed)).mul_(mlp.up_proj(normed)))
@@ -146,9 +142,51 @@ class _NoHead(nn.Module):
         return states[..., :0]
 
 
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    *,
+    causal: bool,
+    scale: float,
+    masked_groups: bool | None = None,
+) -> Tensor:
+    """Attention of [B, H, n, d] queries to [B, G, keys, d] keys and values; each of the G serves H / G heads.
+
+    Args:
+        bias: [B, 1, n, keys] added to the scores, or `None`.
+        causal: without a bias, each query sees the keys up to its own.
+        scale: of the scores.
+        masked_groups: whether the kernels take a bias and grouped heads at once; `None` = on a CPU alone. CUDA's fused
+            ones do not, and the plain one that is left writes all scores to memory. So, as in `transformers`, a single
+            query's heads are put side by side as if they were queries, and else the keys and values are repeated.
+
+    Returns:
+        [B, H, n, d].
+    """
+    groups = query.shape[1] // keys.shape[1]
+    if masked_groups is None:
+        masked_groups = query.device.type == "cpu"
+    if groups == 1 or bias is None or masked_groups:
+        return F.scaled_dot_product_attention(
+            query, keys, values, bias, is_causal=causal, scale=scale, enable_gqa=groups > 1
+        )
+    if query.shape[2] == 1:
+        packed = query.reshape(query.shape[0], keys.shape[1], groups, -1)
+        return F.scaled_dot_product_attention(packed, keys, values, bias, scale=scale).reshape(query.shape)
+    keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
+    return F.scaled_dot_product_attention(query, keys, values, bias, scale=scale)
+
+
 def _norm(module: Any, states: Tensor) -> Tensor:
-    """Root-mean-square norm, as the module does it, to the bit: a mean is a sum, divided."""
+    """Root-mean-square norm, as the module does it, to the bit."""
     wide = states.float()
+    if wide.device.type != "cpu":  # `mean` divides there in another way: say what the module says
+        return module.weight * (
+            wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)
+        ).to(states.dtype)
+    # A mean is a sum, divided; so it takes fewer passes.
     scale = wide.square().sum(-1, keepdim=True).div_(states.shape[-1]).add_(module.variance_epsilon).rsqrt_()
     return module.weight * (wide * scale).to(states.dtype)
 

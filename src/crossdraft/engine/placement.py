@@ -12,9 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
+import torch
+
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.request import Request
+from crossdraft.engine.side_stream import OnStream
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -82,18 +85,31 @@ class Held(Generic[State]):
 
 
 class Inline(Generic[State]):
-    """The drafter in this process, on the target's device.
+    """The drafter in this process.
 
-    `hidden` says when the draft for the ride-along is made: `before` the prefill, `beside` it in a thread (two CUDA
-    streams on a GPU), `off` (the drafter reads the request after the prefill), or `auto`: as the cost model finds
-    cheapest from the times measured so far. On one shared device none of them is free.
+    `hidden` says when the draft for the ride-along is made: `before` the prefill, `beside` it in a thread (and, on a
+    GPU, on a CUDA stream of its own), `off` (the drafter reads the request after the prefill), or `auto`: as the cost
+    model finds cheapest from the times measured so far. On one shared device none of them is free.
+
+    Args:
+        drafter, cost, hidden: see above.
+        device: where the drafter's network is; `None` = on no GPU.
     """
 
-    def __init__(self, drafter: Drafter[State], cost: CostModel, hidden: str = "auto") -> None:
+    def __init__(
+        self,
+        drafter: Drafter[State],
+        cost: CostModel,
+        hidden: str = "auto",
+        device: torch.device | None = None,
+    ) -> None:
         self.drafter = drafter
         self.needs = drafter.needs
         self.cost = cost
         self.hidden = hidden if drafter.needs.nothing else "off"
+        self._stream: OnStream[State] | None = None
+        if device is not None and device.type == "cuda" and self.hidden in ("auto", "beside"):
+            self.drafter = self._stream = OnStream(drafter, device)
         self._held: dict[int, Held[State]] = {}
         self._spans: list[Span] = []
         self._thread: ThreadPoolExecutor | None = None
@@ -109,7 +125,9 @@ class Inline(Generic[State]):
             held.stop = threading.Event()
             self._thread = self._thread or ThreadPoolExecutor(1, "drafter")
             budget = Budget(nodes, stop=held.stop.is_set, on_token=on_token)
-            held.first = self._thread.submit(self._first, held, budget)
+            held.first = self._thread.submit(
+                self._beside, held, budget, self._stream and self._stream.point()
+            )
 
     def start_until(self, ticket: int, request: Request, budget: Budget) -> None:
         """Read the request and draft at once, within a budget that may carry a stop signal."""
@@ -121,7 +139,10 @@ class Inline(Generic[State]):
         held = self._held[ticket]
         if held.stop is not None:
             held.stop.set()
-        return held.first.result() if held.first is not None else NOTHING
+        draft = held.first.result() if held.first is not None else NOTHING
+        if self._stream is not None:
+            self._stream.take([draft])
+        return draft
 
     def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
         refused = {ticket: why for ticket in tickets if (why := self._refusal(ticket)) is not None}
@@ -155,6 +176,13 @@ class Inline(Generic[State]):
                 held.stop.set()
         if self._thread is not None:
             self._thread.shutdown()
+
+    def _beside(self, held: Held[State], budget: Budget, point: "torch.cuda.Event | None") -> Draft:
+        """`_first` in the drafter's thread; on a GPU behind `point`, on the drafter's stream."""
+        if self._stream is None or point is None:
+            return self._first(held, budget)
+        with self._stream.beside(point):
+            return self._first(held, budget)
 
     def _first(self, held: Held[State], budget: Budget) -> Draft:
         """Read the request and write the hidden draft."""

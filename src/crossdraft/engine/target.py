@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.clock import Mark, clock_of
+from crossdraft.engine.devices import to_device
 from crossdraft.engine.lean import find_lean
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
@@ -288,10 +289,11 @@ class Target:
         embeds = self._lean.text.embed_tokens(ids)
         for kind, features in (chunk.encoded or {}).items():
             rows = visual_rows(features).to(embeds)
-            places = ids == self.traits.placeholders.get(kind, -1)
-            if int(places.sum()) != len(rows):
+            # Counted on the host: the device has only been told to make them.
+            places = (chunk.tokens == self.traits.placeholders.get(kind, -1)).nonzero().flatten()
+            if len(places) != len(rows):
                 return None  # the model puts them together in a way of its own
-            embeds[places] = rows
+            embeds[0].index_copy_(0, to_device(places, self.device), rows)
         last = self.text_config.num_hidden_layers
         states = self._lean.fill(embeds, positions, cache, whole=not {-1, last}.isdisjoint(capture))
         return tuple(states[layer][0] for layer in capture)
@@ -312,7 +314,11 @@ class Target:
             ids.append([*chunk.tokens.tolist(), *tree.tokens, *padding])
             nodes = [start + m - 1 + depth for depth in self._depths(tree)]
             positions.append([*range(start, start + m), *nodes, *padding])
-        return torch.tensor(ids, device=self.device), self._position_ids(torch.tensor(positions), chunks)
+        placed = self._position_ids(torch.tensor(positions), chunks)
+        sent = to_device(
+            torch.cat([torch.tensor(ids)[None], placed.view(-1, *placed.shape[-2:])]), self.device
+        )
+        return sent[0], sent[1:] if self.traits.mrope else sent[1]
 
     def _embeds(self, ids: Tensor, sizes: Sequence[int], tails: Sequence[Tensor | None]) -> Tensor:
         """[B, width, h] what ids [B, width] are read as; those that end each row's `sizes` may be given."""
@@ -353,7 +359,7 @@ class Target:
         for row, chunk in enumerate(chunks):
             if chunk.positions is not None:
                 positions[..., row, : len(chunk.tokens)] = chunk.positions
-        return positions.to(self.device)
+        return positions
 
     def _mask(
         self,
@@ -370,16 +376,19 @@ class Target:
         plain = all(tree.is_chain for tree in trees) and level
         if plain and (width == 1 or lengths[0] == 0):
             return None
-        mask = torch.zeros(len(chunks), 1, width, keys, dtype=torch.bool)
-        mask[..., 0] = True  # padded queries look at something, so that no softmax is empty
+        past: int | Tensor = lengths[0]
+        if not level:
+            past = to_device(torch.tensor(lengths), self.device).view(-1, 1, 1, 1)
+        # Up to itself is right for a chunk and for a chain; what is padded behind them nobody sees.
+        queries = torch.arange(width, device=self.device)[:, None]
+        causal = torch.arange(keys, device=self.device) <= past + queries
+        mask = causal.expand(len(chunks), 1, width, keys).contiguous()
         for row, (chunk, tree) in enumerate(zip(chunks, trees, strict=True)):
-            past, m, n = lengths[row], len(chunk.tokens), len(tree)
-            view = mask[row, 0, : m + n]
-            view[:, :past] = True
-            view[:m, past : past + m] = torch.ones(m, m, dtype=torch.bool).tril_()
-            view[m:, past : past + m] = True
-            view[m:, past + m : past + m + n] = tree.visible
-        return mask.to(self.device)
+            if not tree.is_chain:
+                m, n = len(chunk.tokens), len(tree)
+                first = lengths[row] + m
+                mask[row, 0, m : m + n, first : first + n] = to_device(tree.visible, self.device)
+        return mask
 
     def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
         """Explicit [3, L] positions and the offset of later text for M-RoPE models; nothing where all is text."""

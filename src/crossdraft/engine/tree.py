@@ -205,11 +205,11 @@ class DraftTree:
         n = len(self)
         if self.is_chain:
             return torch.ones(n, n, dtype=torch.bool).tril_()
-        mask = torch.eye(n, dtype=torch.bool)
-        for node, parent in enumerate(self.parents):
-            if parent != ROOT:
-                mask[node] |= mask[parent]
-        return mask
+        step = torch.eye(n + 1)  # the root's place is 0, so that everybody has a parent
+        step[torch.arange(1, n + 1), torch.tensor(self.parents) + 1] = 1
+        for _ in range((self.depth - 1).bit_length()):  # twice as many steps up each time
+            step = (step @ step).clamp_max_(1)
+        return step[1:, 1:] > 0
 
     def path(self, node: int) -> list[int]:
         """Nodes from a child of the root down to `node`; empty for the root."""

@@ -1,0 +1,51 @@
+"""Devices are compared as devices, not as strings."""
+
+import pytest
+import torch
+
+from crossdraft.engine.ahead import policy_for
+from crossdraft.engine.devices import resolve, to_device
+
+
+@pytest.mark.parametrize(
+    ("device", "draft_device", "policy"),
+    [
+        ("cuda", "cuda:0", "off"),
+        ("cuda:0", "cuda", "off"),
+        ("cuda:0", "cuda:0", "off"),
+        ("cuda:1", "cuda:1", "off"),
+        ("cuda", None, "off"),
+        ("cuda:1", None, "off"),
+        (None, None, "off"),
+        ("cpu", "cpu", "off"),
+        ("cuda", "cuda:1", "ssd"),
+        ("cuda", "cpu", "ssd"),
+        ("cpu", "cuda", "ssd"),
+    ],
+)
+def test_a_drafter_on_the_targets_device_does_not_draft_while_it_verifies(device, draft_device, policy):
+    assert policy_for(device, draft_device, own_cores=False) == policy
+
+
+@pytest.mark.parametrize(("gpu", "same", "other"), [(False, "cpu", "cuda:0"), (True, "cuda:0", "cpu")])
+def test_no_name_means_the_gpu_if_there_is_one_else_the_cpu(monkeypatch, gpu, same, other):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert policy_for(None, same, own_cores=False) == "off"
+    assert policy_for(None, other, own_cores=False) == "ssd"
+
+
+def test_cores_of_its_own_are_a_place_of_its_own():
+    assert policy_for("cpu", "cpu", own_cores=True) == "ssd"
+
+
+def test_a_name_without_a_number_is_the_current_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert resolve("cuda") == resolve("cuda:1") != resolve("cuda:0")
+    assert resolve("cpu:0") == resolve("cpu")
+
+
+def test_on_a_cpu_nothing_is_copied():
+    values = torch.arange(3)
+    assert to_device(values, torch.device("cpu")) is values
