@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from crossdraft.cli.compare import Comparison
+    from crossdraft.drawing.figures import Baseline
     from crossdraft.engine.request import Answer, Request
     from crossdraft.engine.target import Target
 
@@ -112,9 +113,10 @@ def ask(
 
     from crossdraft.api import Request
     from crossdraft.cli.compare import compare as run_compare
+    from crossdraft.cli.compare import target_alone
     from crossdraft.cli.session import Setup, opened, stream
-    from crossdraft.cli.view.svg import save_svg
     from crossdraft.cli.view.terminal import PlainView, SilentView, TerminalView, coloured, console_for
+    from crossdraft.drawing.save import save_timeline
     from crossdraft.engine.sampling import Sampling
     from crossdraft.files import atomic_path
 
@@ -138,21 +140,24 @@ def ask(
     with opened(setup, request) as engine:
         view = SilentView() if as_json else TerminalView(console) if colour else PlainView()
         answer = stream(engine, request, view)
-        if not as_json:
-            show(console, answer, engine.target)
         comparison = run_compare(engine, request, answer) if compare else None
+        timed, baseline = typical(answer, comparison)
+        if not as_json:
+            show(console, timed, engine.target, baseline)
         if as_json:
             typer.echo(
-                json.dumps(report(request, answer, engine.target, comparison), ensure_ascii=False, indent=1)
+                json.dumps(report(request, timed, engine.target, comparison), ensure_ascii=False, indent=1)
             )
         elif comparison is not None:
             console.print(f"\n{comparison.sentence()}", markup=False, soft_wrap=True)
+        if plot is not None and baseline is None and drafter != "none":
+            baseline = target_alone(engine, request)
     if trace is not None:
         with atomic_path(trace) as path:
-            answer.timeline.save_chrome(path)
+            timed.timeline.save_chrome(path)
         typer.echo(f"wrote {trace}", err=True)
     if plot is not None:
-        save_svg(plot, question, answer)
+        save_timeline(plot, question, timed, baseline)
         typer.echo(f"wrote {plot}", err=True)
 
 
@@ -163,21 +168,34 @@ def _check_suffix(option: str, path: Path | None, suffix: str) -> None:
         )
 
 
-def show(console: "Console", answer: "Answer", target: "Target") -> None:
-    """Everything below the answer: who wrote what, figures, timeline, notes."""
+def typical(answer: "Answer", comparison: "Comparison | None") -> "tuple[Answer, Baseline | None]":
+    """The answer whose figures are shown, and the target alone.
+
+    After a comparison these are its runs of median time, so that every time that is shown is of the same runs; but a
+    sampled answer is shown with its own figures, because the runs behind the comparison said something else.
+    """
+    if comparison is None or comparison.drafted is None or comparison.drafted.tokens != answer.tokens:
+        return answer, None
+    return comparison.drafted, comparison.baseline
+
+
+def show(console: "Console", answer: "Answer", target: "Target", baseline: "Baseline | None" = None) -> None:
+    """Everything below the answer: tokens by origin, figures, timeline, notes."""
     from rich.text import Text
 
     from crossdraft.cli.view.growing import legend
     from crossdraft.cli.view.lanes import timeline_text
-    from crossdraft.cli.view.summary import figures
+    from crossdraft.drawing.figures import figures
 
     if console.is_terminal:
-        console.print(legend())
+        console.print(legend(answer))
     console.print()
-    for what, value in figures(answer):
-        console.print(Text(f"{what:<25}", "dim") + Text(value))
+    shown = figures(answer, baseline)
+    margin = max(len(what) for what, _ in shown) + 2
+    for what, value in shown:
+        console.print(Text(what.ljust(margin), "dim") + Text(value), soft_wrap=True)
     console.print()
-    console.print(timeline_text(answer.timeline, console.width), soft_wrap=True)
+    console.print(timeline_text(answer, console.width, baseline), soft_wrap=True)
     if answer.logprobs is not None:
         pairs = zip(answer.tokens, answer.logprobs, strict=True)
         shown = "  ".join(f"{target.decode([token])!r} {value:.3f}" for token, value in pairs)

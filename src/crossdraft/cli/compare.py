@@ -1,14 +1,15 @@
 """The same question to the target alone: is it the same text, and how much faster was it?"""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
-from statistics import median
 
 from crossdraft.api import Engine
 from crossdraft.bench.divergence import first_difference, top2_gap
 from crossdraft.bench.order import orders
+from crossdraft.drawing.figures import Baseline, counted
 from crossdraft.engine.cost import CostModel
+from crossdraft.engine.pinning import pinned
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.target import Target
 
@@ -38,11 +39,12 @@ class Comparison:
     Args:
         identical: greedy: the tokens are the same in every run. None when sampling: there only the distribution is.
         difference: where they part, if they do.
-        speedup: median time a token of the target alone, over that with the drafter.
-        alone_ms, drafted_ms: median time of an answer.
+        speedup: time a token of the target alone over that with the drafter, both of the run of median time.
+        alone_ms, drafted_ms: time of an answer, of the run of median time.
         repeats: runs of each.
-        cores: CPU cores of the target, the same in both; None = all.
+        cores: CPU cores of the target alone: its own share or all that the pair uses, whichever was faster; None = any.
         notes: what the engine wanted to be known, such as a lost drafter.
+        drafted, alone: the runs of median time themselves, for pictures and figures.
     """
 
     identical: bool | None
@@ -54,24 +56,37 @@ class Comparison:
     cores: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
     lossy: str | None = None  # the rule that the drafted answers were judged by, if it changes what is said
+    drafted: Answer | None = field(default=None, repr=False)
+    alone: Answer | None = field(default=None, repr=False)
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """The target alone, for a picture."""
+        count = None if self.cores is None else len(self.cores)
+        return None if self.alone is None else Baseline(self.alone, self.repeats, count)
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
-        return asdict(self)
+        found = asdict(replace(self, drafted=None, alone=None))
+        del found["drafted"], found["alone"]
+        return found
 
     def sentence(self) -> str:
         """For people."""
         return " ".join([f"{self._verdict()}.", *self.notes])
 
     def _verdict(self) -> str:
-        count = len(self.cores or ())
-        alike = (
-            f", the target and what lives beside it on {count} {'core' if count == 1 else 'cores'} in both"
-        )
-        cores = "" if self.cores is None else alike
-        times = f"{self.alone_ms:.0f} ms alone, {self.drafted_ms:.0f} ms with the drafter{cores}"
+        alone, drafted = self.alone_ms, self.drafted_ms
+        unit, digits = "ms", 0
+        if self.identical is None and self.alone is not None and self.drafted is not None:
+            # Answers that were drawn differ in length.
+            alone, drafted = 1e3 * _per_token(self.alone), 1e3 * _per_token(self.drafted)
+            unit, digits = "ms a token", 1
+        cores = "" if self.cores is None else f" on {counted(len(self.cores), 'core', 'cores')}"
+        often = "" if self.repeats == 1 else f"; median of {self.repeats} runs each"
         speed = (
-            f"{self.speedup:.2f}x as fast as the target alone ({times}; median of {self.repeats} runs each)"
+            f"{self.speedup:.2f}x as fast as the target alone ({alone:.{digits}f} {unit} alone{cores}, "
+            f"{drafted:.{digits}f} {unit} with the drafter{often})"
         )
         if self.identical is None:
             if self.lossy is not None:
@@ -93,17 +108,51 @@ def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REP
 
     The target alone is judged exactly, whatever rule the drafted answers are judged by.
     """
-    exact = replace(engine.options, rule=None, draft_cores=None)  # which this process, pinned, may not use
-    engines = {"drafted": engine, "alone": Engine(engine.target, None, exact, CostModel())}
+    engines = {"drafted": (engine, None), **baselines(engine)}
     runs: dict[str, list[Answer]] = {name: [] for name in engines}
     for turn in islice(orders(list(engines)), repeats):
         for name in turn:
-            runs[name].append(engines[name].generate(request))
-    return summarise(engine, request, runs["alone"], runs["drafted"], answer)
+            runner, cores = engines[name]
+            with pinned(cores):
+                runs[name].append(runner.generate(request))
+    drafted = runs.pop("drafted")
+    fastest = min(runs, key=lambda name: _per_token(_median_run(runs[name])))
+    return summarise(engine, request, runs[fastest], drafted, answer, engines[fastest][1])
+
+
+def baselines(engine: Engine) -> dict[str, tuple[Engine, tuple[int, ...] | None]]:
+    """The target alone on its share of the cores, and on all that the pair uses where those are more; with the cores.
+
+    The first core list is None where the target has no share of its own.
+    """
+    options = engine.options
+    whole = tuple(sorted({*(options.target_cores or ()), *(options.draft_cores or ())}))
+    exact = replace(options, rule=None, draft_cores=None)  # which this process, pinned, may not use
+    found = {"share": (Engine(engine.target, None, exact, CostModel()), options.target_cores)}
+    if options.target_cores and len(whole) > len(options.target_cores):
+        with pinned(whole):
+            alone = Engine(engine.target, None, replace(exact, target_cores=whole), CostModel())
+        found["all"] = (alone, whole)
+    return found
+
+
+def target_alone(engine: Engine, request: Request) -> Baseline:
+    """The answer of the target alone, run once on its share and once on all cores of the pair: the faster one."""
+    answers: list[tuple[Answer, tuple[int, ...] | None]] = []
+    for runner, cores in baselines(engine).values():
+        with pinned(cores):
+            answers.append((runner.generate(request), cores))
+    answer, cores = min(answers, key=lambda found: found[0].stats.total_s)
+    return Baseline(answer, cores=None if cores is None else len(cores))
 
 
 def summarise(
-    engine: Engine, request: Request, alone: Sequence[Answer], drafted: Sequence[Answer], watched: Answer
+    engine: Engine,
+    request: Request,
+    alone: Sequence[Answer],
+    drafted: Sequence[Answer],
+    watched: Answer,
+    cores: tuple[int, ...] | None = None,
 ) -> Comparison:
     """The figures of all runs; the answer that somebody watched counts for its tokens, not for its time."""
     greedy = request.sampling.greedy
@@ -113,16 +162,19 @@ def summarise(
         notes.append("The target alone did not repeat its own tokens either.")
     if engine.drafter is not None and engine.drafter.needs.remembers:
         notes.append("The drafter remembers: each run knew the answers of the runs before.")
+    own, other = _median_run(alone), _median_run(drafted)
     return Comparison(
         identical=pair is None if greedy else None,
         difference=None if pair is None else find_difference(engine.target, request, *pair),
-        speedup=round(_typical(alone) / _typical(drafted), 3),
-        alone_ms=round(1e3 * median(run.stats.total_s for run in alone), 2),
-        drafted_ms=round(1e3 * median(run.stats.total_s for run in drafted), 2),
+        speedup=round(_per_token(own) / _per_token(other), 3),
+        alone_ms=round(1e3 * own.stats.total_s, 2),
+        drafted_ms=round(1e3 * other.stats.total_s, 2),
         repeats=len(drafted),
-        cores=engine.options.target_cores,
+        cores=cores,
         notes=tuple(dict.fromkeys(notes)),
         lossy=None if watched.stats.lossless else watched.stats.rule,
+        drafted=other,
+        alone=own,
     )
 
 
@@ -141,6 +193,11 @@ def find_difference(target: Target, request: Request, own: Sequence[int], other:
     return Difference(at, target.decode(own[at : at + 1]), target.decode(other[at : at + 1]), gap)
 
 
-def _typical(answers: Sequence[Answer]) -> float:
-    """Seconds a token, median of the runs: sampled answers differ in length."""
-    return median(answer.stats.total_s / answer.stats.new_tokens for answer in answers)
+def _per_token(answer: Answer) -> float:
+    """Seconds a token: sampled answers differ in length."""
+    return answer.stats.total_s / answer.stats.new_tokens
+
+
+def _median_run(answers: Sequence[Answer]) -> Answer:
+    """The run of median time a token; of an even number the faster of the two in the middle."""
+    return sorted(answers, key=_per_token)[(len(answers) - 1) // 2]

@@ -32,7 +32,7 @@ def demo(
 ) -> None:
     """Make a clip of a scene no training has seen, ask it questions in wordings no training has seen, and compare."""
     from crossdraft.api import Request
-    from crossdraft.cli.ask import show
+    from crossdraft.cli.ask import show, typical
     from crossdraft.cli.compare import compare
     from crossdraft.cli.session import Setup, opened, stream
     from crossdraft.cli.view.terminal import PlainView, TerminalView, coloured, console_for
@@ -56,10 +56,11 @@ def demo(
             console.rule() if colour else console.print()
             console.print(qa.question, style="bold", markup=False, soft_wrap=True)
             answer = stream(engine, request, TerminalView(console) if colour else PlainView())
-            show(console, answer, engine.target)
             comparison = compare(engine, request, answer, REPEATS)
+            timed, baseline = typical(answer, comparison)
+            show(console, timed, engine.target, baseline)
             console.print(f"\n{comparison.sentence()}", markup=False, soft_wrap=True)
-            results.append((qa, answer, comparison))
+            results.append((qa, timed, comparison))
     summarise(console, results)
     command = "crossdraft" if which("crossdraft") else ".venv/bin/crossdraft"
     console.print("\nAsk it yourself:", markup=False)

@@ -1,7 +1,9 @@
 """Provisional text is shown behind the final text for as long as the target agrees with it."""
 
 from crossdraft.cli.view.growing import STYLES, Growing, legend
-from crossdraft.engine.request import Origin, Piece
+from crossdraft.engine.request import Answer, Finish, Origin, Piece
+from crossdraft.engine.stats import Stats
+from crossdraft.engine.timeline import Timeline
 
 
 def growing(*pieces: tuple[Origin, tuple[int, ...], str]) -> Growing:
@@ -54,4 +56,9 @@ def test_every_origin_has_its_own_style():
         ("c", STYLES[Origin.TARGET]),
     ]
     assert len(set(STYLES.values())) == len(Origin)
-    assert "hidden" in legend().plain
+
+
+def test_the_legend_names_the_origins_that_the_answer_has():
+    pieces = (Piece((1,), "a", Origin.HIDDEN), Piece((2,), "b", Origin.TARGET))
+    shown = legend(Answer("ab", (1, 2), pieces, Finish.EOS, Stats(), Timeline())).plain
+    assert shown == "■ hidden: drafted during the prefill   ■ target: the target's own"

@@ -2,43 +2,63 @@
 
 import pytest
 
-from crossdraft.cli.view.lanes import axis, cells, draw, end_of, labels, ticks, timeline_text
+from crossdraft.cli.view.lanes import axis, cells, draw, timeline_text
+from crossdraft.drawing.axis import labels, ticks
+from crossdraft.drawing.figures import Baseline
+from crossdraft.drawing.kinds import OTHER, end_of, kind_of
+from crossdraft.engine.request import Answer, Finish
+from crossdraft.engine.stats import Stats
 from crossdraft.engine.timeline import Span, Timeline
 
 SPANS = [
     Span("target", "prefill", 10.0, 10.6),
     Span("drafter", "hidden draft", 10.1, 10.6),
-    Span("target", "verify", 10.8, 11.0),
+    Span("target", "verify", 10.8, 11.0, 5),
 ]
+
+
+def answer(spans, *, hidden=4):
+    return Answer("", (), (), Finish.EOS, Stats(drafted=hidden, hidden_drafted=hidden), Timeline(spans))
+
+
+def labelled(row):
+    return ["" if kind is None else kind.label for kind in row]
 
 
 def test_a_cell_belongs_to_the_span_that_fills_most_of_it():
     spans = [Span("target", "prefill", 0.0, 1.4), Span("target", "verify", 1.4, 3.0)]
-    assert cells(spans, 0.0, 1.0, 4) == ["prefill", "verify", "verify", ""]
+    assert labelled(cells(spans, 0.0, 1.0, 4)) == ["prefill", "verify", "verify", ""]
 
 
 def test_a_cell_that_is_hardly_busy_is_idle():
     spans = [Span("target", "verify", 0.0, 0.2), Span("target", "verify", 1.0, 1.3)]
-    assert cells(spans, 0.0, 1.0, 2) == ["", "verify"]
+    assert labelled(cells(spans, 0.0, 1.0, 2)) == ["", "verify"]
 
 
 def test_short_spans_fill_a_cell_together():
     spans = [Span("target", "verify", 0.1 * i, 0.1 * i + 0.05) for i in range(10)]
-    assert cells(spans, 0.0, 1.0, 1) == ["verify"]
+    assert labelled(cells(spans, 0.0, 1.0, 1)) == ["verify"]
 
 
 @pytest.mark.parametrize(
     ("row", "line"),
     [
-        (["read"] * 8, "░░read░░"),
-        (["read"] * 5, "░░░░░"),  # no room for the name
+        (["read"] * 11, "░░prefill░░"),
+        (["read"] * 5, "░░░░░"),  # no room for the label
         (["", "verify", "verify", ""], " ██ "),
         (["hidden draft"] * 2 + ["draft"] * 2, "▓▓▒▒"),
         (["unheard of"], "▚"),
     ],
 )
 def test_a_lane_is_drawn_by_meaning(row, line):
-    assert draw(row).plain == line
+    kinds = [kind_of(Span("x", name, 0, 1)) if name else None for name in row]
+    assert draw(kinds).plain == line
+
+
+def test_a_verify_pass_over_one_token_is_a_decode_step():
+    assert kind_of(Span("target", "verify", 0, 1, 1)).label == "decode steps"
+    assert kind_of(Span("target", "verify", 0, 1, 2)).label == "verify"
+    assert kind_of(Span("target", "unheard of", 0, 1)) == OTHER
 
 
 @pytest.mark.parametrize(
@@ -61,16 +81,33 @@ def test_marks_stand_where_their_times_are():
 
 
 def test_both_lanes_on_one_axis():
-    shown = timeline_text(Timeline(SPANS), 35).plain.splitlines()
-    # 22 cells a second: the draft fills cells 2.2 to 13.2, the verify pass 17.6 to 22.
+    shown = timeline_text(answer(SPANS), 49).plain.splitlines()
+    # 32 cells a second: the draft fills cells 3.2 to 19.2, the verify pass 25.6 to 32.
     assert shown == [
-        "         0          500        1000 ms",
-        "drafter    ▓▓▓▓▓▓▓▓▓▓▓",
-        "target   ░░░prefill░░░    █████",
-        "         ░ reads   ▓ drafts while the target reads   █ verifies",
+        "         0               500             1000 ms",
+        "drafter     ▓▓hidden draft▓▓",
+        "target   ░░░░░░prefill░░░░░░       ██████",
+        "         ░ prefill",
+        "         ▓ hidden draft (during the prefill)",
+        "         █ verify",
     ]
 
 
+def test_the_target_alone_has_a_lane_on_the_same_axis():
+    alone = answer([Span("target", "prefill", 0.0, 1.0), Span("target", "verify", 1.0, 2.0, 1)], hidden=0)
+    shown = timeline_text(answer(SPANS), 100, Baseline(alone)).plain.splitlines()
+    assert shown[3].startswith("target alone  ")
+    assert len(shown[2]) < len(shown[3])
+    assert "decode step (one token)" in shown[-1]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_no_line_is_wider_than_the_terminal_if_that_has_room_at_all(width):
+    shown = timeline_text(answer(SPANS), width).plain.splitlines()
+    least = max(len("         ▓ hidden draft (during the prefill)"), 0)
+    assert max(map(len, shown)) <= max(width, least)
+
+
 def test_nothing_recorded_is_nothing_drawn():
-    assert timeline_text(Timeline(), 80).plain == ""
+    assert timeline_text(answer([]), 80).plain == ""
     assert end_of(Timeline()) == 0

@@ -4,18 +4,15 @@ from dataclasses import dataclass, field
 
 from rich.text import Text
 
-from crossdraft.engine.request import Origin, Piece
+from crossdraft.drawing.figures import origins
+from crossdraft.drawing.kinds import ORIGINS
+from crossdraft.engine.request import Answer, Origin, Piece
 
 STYLES = {
     Origin.PROVISIONAL: "dim italic",
     Origin.HIDDEN: "green",
     Origin.DRAFTED: "cyan",
     Origin.TARGET: "bold",
-}
-MEANINGS = {
-    Origin.HIDDEN: "accepted from hidden drafting",
-    Origin.DRAFTED: "accepted later",
-    Origin.TARGET: "added by the target",
 }
 
 
@@ -51,6 +48,7 @@ class Growing:
         return shown[len(shown.plain) - len(shown.plain.lstrip()) :]
 
 
-def legend() -> Text:
-    """What the colours of a final text mean."""
-    return Text("   ").join(Text(f"■ {meaning}", STYLES[origin]) for origin, meaning in MEANINGS.items())
+def legend(answer: Answer) -> Text:
+    """What the colours of a final text mean; the origins that it has."""
+    shown = [origin for origin, count in origins(answer) if count]
+    return Text("   ").join(Text(f"■ {name}: {ORIGINS[name]}", STYLES[Origin(name)]) for name in shown)

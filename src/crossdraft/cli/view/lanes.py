@@ -3,61 +3,27 @@
 So they look (an answer of four rounds):
 
          0            50           100          150 ms
-drafter  ░░read░░▓▓▓hidden draft▓▓▓       ▒▒   ▒▒
+drafter  ░prefill▓▓▓hidden draft▓▓▓       ▒▒   ▒▒
 target   ░░░░░░░░░░prefill░░░░░░░░░░███████  ███  ███
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from rich.text import Text
 
-from crossdraft.engine.timeline import Span, Timeline
+from crossdraft.drawing.axis import labels, ticks
+from crossdraft.drawing.figures import Baseline
+from crossdraft.drawing.kinds import DECODE, KINDS, OTHER, Kind, end_of, kind_of, lanes_of, plain
+from crossdraft.engine.request import Answer
+from crossdraft.engine.timeline import Span
 
-FIRST = ("drafter", "target")  # the order of the lanes; others follow
 BUSY = 0.25  # a cell is drawn if its spans fill more of it than this
+ALONE = "target alone"
 
 
-@dataclass(frozen=True)
-class Look:
-    """How the spans of one meaning are drawn."""
-
-    meaning: str
-    glyph: str
-    style: str
-    names: tuple[str, ...]
-
-
-LOOKS = (
-    Look("reads", "░", "blue", ("prepare", "encode", "prefill", "read")),
-    Look("drafts while the target reads", "▓", "green", ("hidden draft",)),
-    Look("drafts", "▒", "cyan", ("draft", "resync")),
-    Look("prepares for the verdict", "·", "cyan", ("ahead",)),
-    Look("verifies", "█", "yellow", ("ride-along", "verify")),
-)
-OTHER = Look("does something else", "▚", "magenta", ())
-
-
-def look_of(name: str) -> Look:
-    """The look of a span of that name."""
-    return next((look for look in LOOKS if name in look.names), OTHER)
-
-
-def lanes_of(timeline: Timeline) -> list[str]:
-    """The lanes in the order in which they are drawn."""
-    names = {span.lane for span in timeline.spans}
-    return [lane for lane in FIRST if lane in names] + sorted(names - set(FIRST))
-
-
-def end_of(timeline: Timeline) -> float:
-    """Seconds from the start of the first span to the end of the last."""
-    return max((span.end for span in timeline.spans), default=0.0) - timeline.start
-
-
-def cells(spans: Sequence[Span], start: float, step: float, width: int) -> list[str]:
-    """The name of the span that fills most of each cell; empty where the lane is idle.
+def cells(spans: Sequence[Span], start: float, step: float, width: int) -> list[Kind | None]:
+    """The kind of span that fills most of each cell; None where the lane is idle.
 
     Args:
         spans: of one lane.
@@ -65,45 +31,26 @@ def cells(spans: Sequence[Span], start: float, step: float, width: int) -> list[
         step: seconds per cell.
         width: number of cells.
     """
-    row = []
+    row: list[Kind | None] = []
     for cell in range(width):
         left = start + cell * step
-        filled = [(span.overlap(left, left + step), span.name) for span in spans]
+        filled = [(span.overlap(left, left + step), kind_of(span)) for span in spans]
         busy = sum(seconds for seconds, _ in filled) > BUSY * step
-        row.append(max(filled)[1] if busy else "")
+        row.append(max(filled, key=lambda pair: pair[0])[1] if busy else None)
     return row
 
 
-def draw(row: Sequence[str]) -> Text:
-    """A lane's cells as one line; a run of cells wears its name if there is room for it."""
+def draw(row: Sequence[Kind | None]) -> Text:
+    """A lane's cells as one line; a run of cells carries its label if there is room for it."""
     line = Text()
-    for name, group in groupby(row):
+    for kind, group in groupby(row):
         count = len(list(group))
-        if not name:
+        if kind is None:
             line.append(" " * count)
             continue
-        look = look_of(name)
-        label = name if len(name) + 2 <= count else ""
-        line.append(label.center(count, "\0").replace("\0", look.glyph), look.style)
+        label = kind.label if len(kind.label) + 2 <= count else ""
+        line.append(label.center(count, "\0").replace("\0", kind.glyph), kind.colour)
     return line
-
-
-def ticks(seconds: float, most: int) -> list[float]:
-    """Round times from 0 on, at most `most` steps of 1, 2 or 5 times a power of ten.
-
-    >>> ticks(0.17, 4)
-    [0.0, 0.05, 0.1, 0.15]
-    """
-    power = 10.0 ** math.floor(math.log10(seconds / most))
-    step = next(factor * power for factor in (1, 2, 5, 10) if seconds <= factor * power * most)
-    return [round(mark * step, 9) for mark in range(int(seconds / step + 1e-9) + 1)]
-
-
-def labels(marks: Sequence[float], seconds: float) -> list[str]:
-    """Texts of the marks of an axis of that length; the last one carries the unit."""
-    unit, scale = ("s", 1.0) if seconds >= 5 else ("ms", 1e3)
-    texts = [f"{mark * scale:g}" for mark in marks]
-    return [*texts[:-1], f"{texts[-1]} {unit}"]
 
 
 def axis(seconds: float, width: int) -> str:
@@ -115,21 +62,39 @@ def axis(seconds: float, width: int) -> str:
     return line
 
 
-def timeline_text(timeline: Timeline, width: int) -> Text:
-    """Axis, lanes and legend, `width` characters wide; empty if nothing was recorded."""
-    names, seconds = lanes_of(timeline), end_of(timeline)
+def timeline_text(answer: Answer, width: int, baseline: Baseline | None = None) -> Text:
+    """Axis, lanes and legend, `width` characters wide; empty if nothing was recorded.
+
+    With a baseline there is a lane for the target alone, on the same axis.
+    """
+    rows = [(name, plain(answer), name, answer.timeline) for name in lanes_of(answer.timeline)]
+    if baseline is not None:
+        rows.append((ALONE, plain(baseline.answer), "target", baseline.answer.timeline))
+    seconds = max((end_of(timeline) for *_, timeline in rows), default=0.0)
     if not seconds:
         return Text()
-    margin = max(map(len, names)) + 2
-    room = max(10, width - margin - 4)
+    margin = max(len(name) for name, *_ in rows) + 2
+    room = max(10, width - margin - 8)  # the last mark's label reaches beyond its place
     lines = [Text(" " * margin + axis(seconds, room), "dim")]
-    for name in names:
-        spans = [span for span in timeline.spans if span.lane == name]
-        line = Text(name.ljust(margin)) + draw(cells(spans, timeline.start, seconds / room, room))
+    used: set[Kind] = set()
+    for name, spans, lane, timeline in rows:
+        own = [span for span in spans if span.lane == lane]
+        used |= {kind_of(span) for span in own}
+        line = Text(name.ljust(margin)) + draw(cells(own, timeline.start, seconds / room, room))
         line.rstrip()
         lines.append(line)
-    used = {look_of(span.name) for span in timeline.spans}
-    key = Text("   ").join(
-        Text(f"{look.glyph} {look.meaning}", look.style) for look in (*LOOKS, OTHER) if look in used
-    )
-    return Text("\n").join([*lines, Text(" " * margin) + key])
+    key = [
+        Text(f"{kind.glyph} {kind.meaning}", kind.colour) for kind in (*KINDS, DECODE, OTHER) if kind in used
+    ]
+    return Text("\n").join([*lines, *wrapped(key, margin, width)])
+
+
+def wrapped(items: Sequence[Text], margin: int, width: int) -> list[Text]:
+    """Items side by side, three blanks apart, in as many lines as a terminal of that width needs."""
+    lines: list[Text] = []
+    for item in items:
+        if lines and lines[-1].cell_len + 3 + item.cell_len <= width:
+            lines[-1].append("   ").append_text(item)
+        else:
+            lines.append(Text(" " * margin) + item)
+    return lines

@@ -1,0 +1,83 @@
+"""The figures of an answer, as short lines for people."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crossdraft.engine.request import Answer
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The same question to the target alone.
+
+    Args:
+        answer: what it answered.
+        runs: how often it and the pair were run; with more than one, both answers are the runs of median time.
+        cores: how many CPU cores it ran on; None = as many as it liked, or no CPU.
+    """
+
+    answer: "Answer"
+    runs: int = 1
+    cores: int | None = None
+
+    @property
+    def where(self) -> str:
+        """On how many cores, for people; empty if that is not known."""
+        return "" if self.cores is None else f"on {counted(self.cores, 'core', 'cores')}"
+
+    @property
+    def how_often(self) -> str:
+        """How the times were taken, for people."""
+        return "one run each" if self.runs == 1 else f"median of {self.runs} runs each"
+
+
+def figures(answer: "Answer", baseline: Baseline | None = None) -> list[tuple[str, str]]:
+    """(what, value) lines below an answer; the baseline's times stand beside the answer's."""
+    stats = answer.stats
+    drafting = stats.drafted > 0
+    first = [("first provisional text", ms(stats.first_provisional_s))] if stats.hidden_drafted else []
+    alone = None if baseline is None else baseline.answer.stats
+    ttft = ms(stats.ttft_s) + ("" if alone is None else f" (target alone {ms(alone.ttft_s)})")
+    total = ms(stats.total_s) + ("" if alone is None else f" (target alone {ms(alone.total_s)})")
+    found = [
+        *first,
+        ("time to first token (TTFT)", ttft),
+        ("total time (E2E)", f"{total}, {stats.new_tokens} tokens, {stats.tokens_per_s:.0f} tokens/s"),
+    ]
+    if drafting:
+        found += [
+            ("mean acceptance length τ", f"{stats.tau:.2f}, {counted(stats.rounds, 'verify pass', 'verify passes')}"),
+            ("hidden draft", hidden_draft(answer)),
+            ("tokens by origin", ", ".join(f"{count} {origin}" for origin, count in origins(answer))),
+        ]  # fmt: skip
+    return found if stats.lossless else [*found, ("rule", f"lossy: {stats.rule}")]
+
+
+def hidden_draft(answer: "Answer") -> str:
+    """What became of the hidden draft."""
+    stats = answer.stats
+    if not stats.hidden_drafted:
+        return "none"
+    share = "" if stats.hidden_share is None else f", {stats.hidden_share:.0%} of its time inside the prefill"
+    return f"{stats.hidden_drafted} tokens, {stats.hidden_accepted} accepted{share}"
+
+
+def origins(answer: "Answer") -> list[tuple[str, int]]:
+    """How many tokens are of each origin."""
+    return [
+        (origin, sum(len(piece.tokens) for piece in answer.pieces if piece.origin.value == origin))
+        for origin in ("hidden", "drafted", "target")
+    ]
+
+
+def counted(number: int, one: str, more: str) -> str:
+    """A number with its noun."""
+    return f"{number} {one if number == 1 else more}"
+
+
+def ms(seconds: float | None) -> str:
+    """A time for people."""
+    if seconds is None:
+        return "none"
+    return f"{seconds:.2f} s" if seconds >= 10 else f"{seconds * 1e3:.0f} ms"

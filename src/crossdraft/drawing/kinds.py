@@ -1,0 +1,78 @@
+"""What the spans of a timeline and the tokens of an answer are called: the same words in every picture and table."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crossdraft.engine.request import Answer
+    from crossdraft.engine.timeline import Span, Timeline
+
+FIRST = ("drafter", "target")  # the order of the lanes; others follow
+
+# origin of a token: what it means
+ORIGINS = {
+    "hidden": "drafted during the prefill",
+    "drafted": "drafted in a later round",
+    "target": "the target's own",
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Spans of one meaning.
+
+    Args:
+        label: on the span itself, if there is room.
+        meaning: in the legend.
+        style: in pictures, a name of `shapes.PALETTE`.
+        glyph, colour: in a terminal; the colour is one of rich's.
+        names: the engine's names of such spans.
+    """
+
+    label: str
+    meaning: str
+    style: str
+    glyph: str
+    colour: str
+    names: tuple[str, ...]
+
+
+KINDS = (
+    Kind("preprocess", "preprocess", "preprocess", "·", "bright_black", ("prepare",)),
+    Kind("encoder", "vision encoder", "encoder", "░", "bright_black", ("encode",)),
+    Kind("prefill", "prefill", "prefill", "░", "blue", ("prefill", "read")),
+    Kind("hidden draft", "hidden draft (during the prefill)", "hidden-draft", "▓", "green", ("hidden draft",)),
+    Kind("draft", "draft", "draft", "▒", "cyan", ("draft", "resync")),
+    Kind("parallel draft", "parallel draft (for the next rounds)", "parallel-draft", "▪", "magenta", ("ahead",)),
+    Kind("ride-along", "ride-along (verify in the prefill's last pass)", "ride-along", "█", "red", ("ride-along",)),
+    Kind("verify", "verify", "verify", "█", "yellow", ("verify",)),
+)  # fmt: skip
+PREFILL = next(kind for kind in KINDS if kind.label == "prefill")
+DECODE = Kind("decode steps", "decode step (one token)", "decode", "=", "yellow", ())
+OTHER = Kind("other", "other", "other", "▚", "white", ())
+
+
+def kind_of(span: "Span") -> Kind:
+    """The kind of a span; a verify pass over the root alone is a plain decode step."""
+    if span.name == "verify" and span.tokens == 1:
+        return DECODE
+    return next((kind for kind in KINDS if span.name in kind.names), OTHER)
+
+
+def plain(answer: "Answer") -> "list[Span]":
+    """The spans of an answer; without a hidden draft the prefill's last piece, on which one would ride, is prefill."""
+    spans = answer.timeline.spans
+    if answer.stats.hidden_drafted:
+        return list(spans)
+    return [replace(span, name="prefill") if span.name == "ride-along" else span for span in spans]
+
+
+def lanes_of(timeline: "Timeline") -> list[str]:
+    """The lanes in the order in which they are drawn."""
+    names = {span.lane for span in timeline.spans}
+    return [lane for lane in FIRST if lane in names] + sorted(names - set(FIRST))
+
+
+def end_of(timeline: "Timeline") -> float:
+    """Seconds from the start of the first span to the end of the last."""
+    return max((span.end for span in timeline.spans), default=0.0) - timeline.start
