@@ -8,13 +8,22 @@ for piece in engine.stream(request): ...
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self, overload
 
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+
+from crossdraft.checkpoints.locate import source_text
+from crossdraft.checkpoints.parts import parts
+from crossdraft.checks import choice, core_numbers, positive, whole
+from crossdraft.drafters.spec import Spec
+from crossdraft.dtypes import dtype_name
 from crossdraft.engine.ahead import POLICIES, policy_for
+from crossdraft.engine.cores import available_cores
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES, Decoder
 from crossdraft.engine.devices import resolve
@@ -23,9 +32,10 @@ from crossdraft.engine.pinning import pin
 from crossdraft.engine.placement import HIDDEN_MODES, Inline, Placement
 from crossdraft.engine.process import Process
 from crossdraft.engine.request import Answer, Piece, Request
+from crossdraft.engine.rules import check_rule
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_target
+from crossdraft.load import adapt_model, load_target
 from crossdraft.methods import Place, read_spec
 from crossdraft.placing import ahead_in, place_drafter
 
@@ -51,6 +61,14 @@ class Options:
         adaptive: let measured times and acceptances set the budget of each round.
         rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); default the exact one. Only
             a lossy rule changes answers, and their `stats` name it; see docs/rules.md.
+        num_frames, fps: how many frames of a clip the target reads, evenly spread: so many, or so many for each
+            second, not both; default what the checkpoint's own video processor says, else 8 frames. Frames that a
+            request gives as an array are read as they are.
+
+    dtypes may also be given as `torch.dtype`, devices as `torch.device`.
+
+    Raises:
+        CrossdraftError: a value of another kind, out of range, or unknown.
     """
 
     placement: str = "inline"
@@ -67,29 +85,36 @@ class Options:
     hidden_nodes: int = HIDDEN_NODES
     adaptive: bool = True
     rule: str | None = None
+    num_frames: int | None = None
+    fps: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("placement", self.placement, PLACEMENTS),
-            ("ahead", self.ahead, ("auto", *POLICIES)),
-            ("hidden", self.hidden, HIDDEN_MODES),
-        ):
-            if value not in known:
-                raise CrossdraftError(f"Unknown {name} '{value}'; choose one of {', '.join(known)}.")
-        for name, count in (
-            ("max_batch", self.max_batch),
-            ("nodes", self.nodes),
-            ("hidden_nodes", self.hidden_nodes),
-        ):
-            if count < 1:
-                raise CrossdraftError(f"{name} is {count}; it must be at least 1.")
-        for name, cores in (("target_cores", self.target_cores), ("draft_cores", self.draft_cores)):
-            absent = sorted(set(cores or ()) - os.sched_getaffinity(0))
-            if absent:
-                allowed = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
-                raise CrossdraftError(
-                    f"{name} names core {absent[0]}, but this process may use only {allowed}."
-                )
+        choice("placement", self.placement, PLACEMENTS)
+        choice("ahead", self.ahead, ("auto", *POLICIES))
+        choice("hidden", self.hidden, HIDDEN_MODES)
+        check_rule(self.rule)
+        # Written back in one form each, so that whoever reads an option finds a string, an int, a tuple of ints.
+        for name in ("max_batch", "nodes", "hidden_nodes"):
+            self._set(name, whole(name, getattr(self, name)))
+        for name in ("dtype", "draft_dtype"):
+            if (dtype := getattr(self, name)) is not None:
+                self._set(name, dtype_name(dtype, name))
+        for name in ("device", "draft_device"):
+            if (device := getattr(self, name)) is not None:
+                self._set(name, str(device))
+        for name in ("target_cores", "draft_cores"):
+            self._set(name, core_numbers(name, getattr(self, name), available_cores()))
+        if self.num_frames is not None:
+            self._set("num_frames", whole("num_frames", self.num_frames))
+        if self.fps is not None:
+            self._set("fps", positive("fps", self.fps))
+        if None not in (self.num_frames, self.fps):
+            raise CrossdraftError(
+                f"num_frames is {self.num_frames} and fps is {self.fps}; give one of them, the other follows."
+            )
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
 
 class Engine:
@@ -104,7 +129,10 @@ class Engine:
 
     @classmethod
     def load(
-        cls, target: str = "reference", drafter: str | None = "event", options: Options | None = None
+        cls,
+        target: str | os.PathLike[str] = "reference",
+        drafter: str | os.PathLike[str] | None = "event",
+        options: Options | None = None,
     ) -> Self:
         """Load a pair.
 
@@ -117,29 +145,85 @@ class Engine:
         Raises:
             CrossdraftError: a folder lacks something, shapes or keys differ, or the vocabularies do.
         """
+        options, source = options or Options(), source_text(target)
+
+        def adapted() -> Target:
+            return load_target(
+                source,
+                options.device,
+                options.dtype,
+                num_frames=options.num_frames,
+                fps=options.fps,
+            )
+
+        return cls._load(adapted, Place(source), drafter, options)
+
+    @classmethod
+    def from_model(
+        cls,
+        model: PreTrainedModel,
+        processor: ProcessorMixin | PreTrainedTokenizerBase,
+        drafter: str | os.PathLike[str] | None = "union:memory,ngram",
+        options: Options | None = None,
+        *,
+        packed: bool = False,
+    ) -> Self:
+        """An engine around a Hugging Face model that is loaded already, which stays as it is unless it is `packed`.
+
+        Args:
+            model: a video VLM of a supported class, in eval mode, where it is to run.
+            processor: its processor, or its tokenizer; see `load.adapt_model`.
+            drafter: as in `load`.
+            options: as in `load`, without `device` and `dtype`: those are the model's.
+            packed: give the model's layers the layout that is fastest here, for good; see `load.load_target`.
+
+        Raises:
+            CrossdraftError: as `load.adapt_model`, or the drafter does not fit.
+        """
         options = options or Options()
-        allowed, restore = os.sched_getaffinity(0), pin(options.target_cores)
+        if options.device is not None or options.dtype is not None:
+            raise CrossdraftError(
+                "Options(device=…, dtype=…) are for Engine.load; move a loaded model yourself, with model.to(…)."
+            )
+        target = adapt_model(model, processor, options.num_frames, options.fps, packed=packed)
+        origin = model.config.name_or_path
+        source = origin if origin and Path(origin).is_dir() else None
+        place = Place(source, tokenizer=parts(processor)[0])
+        return cls._load(lambda: target, place, drafter, replace(options, device=str(model.device)))
+
+    @classmethod
+    def _load(
+        cls,
+        make_target: Callable[[], Target],
+        place: Place,
+        drafter: str | os.PathLike[str] | None,
+        options: Options,
+    ) -> Self:
+        """Bind the thread to the target's cores, then make the pair; `place` knows the target by name."""
+        allowed, restore = available_cores(), pin(options.target_cores)
         try:
-            engine = cls._load(target, drafter, options, tuple(sorted(allowed)))
+            loaded = make_target()
+            engine = cls(loaded, None, options, CostModel())
+            if drafter is not None:
+                engine.drafter = engine._placed(read_spec(drafter), place, allowed)
         except BaseException:
             restore()
             raise
         engine.unpin = restore
         return engine
 
-    @classmethod
-    def _load(cls, target: str, drafter: str | None, options: Options, allowed: tuple[int, ...]) -> Self:
-        loaded = load_target(target, options.device, options.dtype)
-        cost = CostModel()
-        if drafter is None:
-            return cls(loaded, None, options, cost)
-        place = Place(
-            target,
-            options.draft_device or options.device,
-            options.draft_dtype or options.dtype,
-            loaded.vocab_size,
-            tuple(sorted(loaded.eos)),
-            tuple(sorted(loaded.reserved)),
+    def _placed(self, spec: Spec, place: Place, allowed: tuple[int, ...]) -> Placement:
+        """The drafter that a spec names, where the options want it; the process may use the `allowed` cores."""
+        options, loaded = self.options, self.target
+        place = replace(
+            place,
+            device=options.draft_device or options.device,
+            dtype=options.draft_dtype or options.dtype,
+            vocab_size=loaded.vocab_size,
+            eos=tuple(sorted(loaded.eos)),
+            banned=tuple(sorted(loaded.reserved)),
+            num_frames=options.num_frames,
+            fps=options.fps,
         )
         left = tuple(core for core in allowed if core not in (options.target_cores or ())) or allowed
         cores = options.draft_cores or (None if options.target_cores is None else left)
@@ -148,16 +232,15 @@ class Engine:
             usual = _ahead(options, cores, loaded.device.type)
             return Process(factory, cores, ahead=ahead_in(role, usual))
 
-        placed = place_drafter(
-            read_spec(drafter),
+        return place_drafter(
+            spec,
             place,
             loaded,
             lambda drafter: Inline(
-                drafter, cost, options.hidden, resolve(options.draft_device or loaded.device)
+                drafter, self.cost, options.hidden, resolve(options.draft_device or loaded.device)
             ),
             apart if options.placement == "process" else None,
         )
-        return cls(loaded, placed, options, cost)
 
     @overload
     def generate(self, requests: Request) -> Answer: ...

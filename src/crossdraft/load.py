@@ -6,44 +6,53 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import transformers
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as hf_logging
 
+from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
 from crossdraft.drafters.foreign import ForeignDrafter
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead, read_ids
 from crossdraft.drafters.vocabulary import Lexicon, map_vocabularies, read_lexicon
+from crossdraft.dtypes import DTYPES, dtype_name
 from crossdraft.engine.prepack import has_bf16, prepack
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.engine.unread import pass_unread
 from crossdraft.errors import CrossdraftError
 from crossdraft.fingerprint import fingerprint
+from crossdraft.video.clip import FrameSampling
+from crossdraft.video.inputs import model_class
+from crossdraft.video.spec import FrameSpec, video_settings
+from crossdraft.video_prompt import VideoPrompt
 
 if TYPE_CHECKING:
     from crossdraft.models.eventgpt import EventGPTProcessor
-    from crossdraft.video.preprocess import FrameSpec
 
 REFERENCE = Path(__file__).parent / "reference"
 DRAFTERS = ("event", "blind")  # of the reference pair
-NUM_FRAMES = 8
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 
 
 def load_target(
-    source: str = "reference", device: str | None = None, dtype: str | None = None, *, packed: bool = True
+    source: str = "reference",
+    device: str | None = None,
+    dtype: str | None = None,
+    *,
+    packed: bool = True,
+    num_frames: int | None = None,
+    fps: float | None = None,
 ) -> Target:
     """A video VLM as a target.
 
@@ -52,12 +61,14 @@ def load_target(
         device, dtype: default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         packed: make it faster, for inference alone: on a CPU keep the linear layers in the layout that its kernels read
             fastest (`engine.prepack`), and leave out what nobody reads of its vision tower (`engine.unread`).
+        num_frames, fps: how many frames of a clip it reads, or how many for each second; default what the checkpoint's
+            video processor says, else 8 frames.
 
     Raises:
         CrossdraftError: the folder lacks a file, a key or a shape differs, or the class is not supported.
     """
     folder = _folder(source, ("reference",))
-    return _target(folder, _video_model(folder, device, dtype), packed=packed)
+    return _target(folder, _video_model(folder, device, dtype), num_frames, fps, packed=packed)
 
 
 def load_tower(
@@ -79,20 +90,59 @@ def load_tower(
 
 
 def _video_model(folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
-    from crossdraft.video.inputs import model_class
-
     kind = model_class(_config(folder).get("model_type"))
     return _model(getattr(transformers, kind), folder, device, dtype)
 
 
-def _target(folder: Path, model: PreTrainedModel, *, packed: bool) -> Target:
-    from crossdraft.video.preprocess import FrameSpec
+def _target(
+    folder: Path,
+    model: PreTrainedModel,
+    num_frames: int | None = None,
+    fps: float | None = None,
+    *,
+    packed: bool,
+) -> Target:
+    spec, sampling = frame_settings(*video_settings(folder))
+    return _adapter(model, _tokenizer(folder), spec, sampling.instead(num_frames, fps), packed=packed)
 
+
+def adapt_model(
+    model: PreTrainedModel,
+    processor: ProcessorMixin | PreTrainedTokenizerBase,
+    num_frames: int | None = None,
+    fps: float | None = None,
+    *,
+    packed: bool = False,
+) -> Target:
+    """A video VLM that is loaded already, as a target; the model stays as it is, unless it may be packed.
+
+    Args:
+        model: of a supported class, in eval mode, with sdpa or eager attention, on the device where it is to run.
+        processor: its processor; or its tokenizer, then frames are made as the model's family usually wants them.
+        num_frames, fps, packed: as in `load_target`; packing changes the model for good.
+
+    Raises:
+        CrossdraftError: the model is none of these, is in training mode, or the processor does not fit.
+    """
+    check_model(model)
+    tokenizer, settings = parts(processor)
+    check_tokenizer(tokenizer, model)
+    spec, sampling = frame_settings("The processor", settings) if settings else (None, FrameSampling())
+    return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), packed=packed)
+
+
+def _adapter(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    spec: FrameSpec | None,
+    sampling: FrameSampling,
+    *,
+    packed: bool,
+) -> Target:
     if packed:
         pass_unread(model)
         prepack(model)
-    tokenizer = _tokenizer(folder)
-    prepare = VideoPrompt(model, tokenizer, FrameSpec.from_pretrained(folder))
+    prepare = VideoPrompt(model, tokenizer, spec, sampling)
     return Target(model, prepare, _text(tokenizer), _eos(model, tokenizer), _reserved(model, tokenizer))
 
 
@@ -206,35 +256,6 @@ def vocabulary_of(source: str) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class VideoPrompt:
-    """Turns a request into the inputs of a video VLM: decode, sample, preprocess, fill the prompt template."""
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    spec: "FrameSpec"
-
-    def __call__(self, request: Request) -> Prompt:
-        from crossdraft.video.inputs import model_inputs
-        from crossdraft.video.read import read_frames
-
-        if request.inputs is not None:
-            inputs = {name: value for name, value in request.inputs.items() if isinstance(value, Tensor)}
-        else:
-            if request.video is None:
-                raise CrossdraftError("The request has no video; give the path of a clip.")
-            if isinstance(request.video, str | Path):
-                frames, times = read_frames(request.video, NUM_FRAMES)
-            else:
-                frames = torch.as_tensor(np.asarray(request.video))
-                times = np.arange(len(frames), dtype=np.float64)
-            inputs = model_inputs(self.model.config, self.tokenizer, self.spec, frames, times, request.prompt)
-        features = {
-            name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")
-        }
-        return Prompt(inputs["input_ids"][0], features)
-
-
-@dataclass(frozen=True)
 class EventPrompt:
     """Turns a request into the inputs of an EventGPT. A blind one is shown blank frames: it sees nothing."""
 
@@ -299,9 +320,7 @@ def _config(folder: Path) -> dict[str, object]:
 def _model(kind: Any, folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
     """Load strictly: nothing missing, nothing left over, no shape changed."""
     gpu = torch.cuda.is_available()
-    name = dtype or ("bfloat16" if gpu and device != "cpu" else "float32")
-    if name not in DTYPES:
-        raise CrossdraftError(f"Unknown dtype '{name}'; choose one of {', '.join(DTYPES)}.")
+    name = dtype_name(dtype or ("bfloat16" if gpu and device != "cpu" else "float32"))
     try:
         place = torch.device(device or ("cuda" if gpu else "cpu"))
         torch.empty(0, device=place)

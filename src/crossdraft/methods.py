@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
+from crossdraft.checks import text as check_text
 from crossdraft.drafters.cascade import CascadeDrafter
 from crossdraft.drafters.choose import ChooseDrafter
 from crossdraft.drafters.guided import GuidedDrafter
@@ -37,8 +39,6 @@ from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import (
-    NUM_FRAMES,
-    VideoPrompt,
     load_drafter,
     load_model_drafter,
     load_target,
@@ -52,6 +52,7 @@ from crossdraft.load_heads import (
     load_learning_drafter,
     load_pass_drafter,
 )
+from crossdraft.video_prompt import VideoPrompt
 
 # How a model grows a tree, a pass for each level; static shapes need measured acceptances, see `drafters.trees`.
 TREES = {"dynamic": expand_and_rerank, "cape": chain_with_siblings}
@@ -62,7 +63,9 @@ class Place:
     """For which target a drafter is made, and where it runs.
 
     Without a target there is no vocabulary: only drafters that need none can be made, and those that are `given`.
-    `host` is the target itself, for drafters that live beside it; without one they load their own.
+    `host` is the target itself, for drafters that live beside it; without one they load their own. `tokenizer` is the
+    target's where it has no folder to be read from; `target` is then `None`, or where its weights once came from.
+    `num_frames` and `fps` are the target's options, for those that load their own.
     """
 
     target: str | None = "reference"
@@ -74,6 +77,14 @@ class Place:
     packed: bool = True
     given: "Mapping[str, Callable[[], Drafter[Any]]]" = field(default_factory=dict)
     host: Target | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+    num_frames: int | None = None
+    fps: float | None = None
+
+    @property
+    def has_vocabulary(self) -> bool:
+        """True if there is a target."""
+        return self.target is not None or self.tokenizer is not None
 
 
 @dataclass(frozen=True)
@@ -108,8 +119,13 @@ def build(text: str, place: Place) -> Drafter[Any]:
     return build_spec(read_spec(text), place)
 
 
-def read_spec(text: str) -> Spec:
-    """A spec from its text; a folder names itself."""
+def read_spec(text: str | os.PathLike[str]) -> Spec:
+    """A spec from its text; a folder names itself.
+
+    Raises:
+        CrossdraftError: it is no text, or as `parse`.
+    """
+    text = check_text("drafter", str(text) if isinstance(text, os.PathLike) else text, "union:memory,ngram")
     return Spec(text) if text.strip() and Path(text).is_dir() else parse(text)
 
 
@@ -170,7 +186,7 @@ def _language_model(source: str, how: str | None, place: Place) -> Drafter[Any]:
 
 def _ngram(spec: Spec, place: Place) -> Drafter[Any]:
     given = _settings(spec, {"longest": _count, "copied": _count})
-    tokenizer = None if place.target is None else _tokenizer(place)
+    tokenizer = _tokenizer(place) if place.has_vocabulary else None
 
     def encode(text: str) -> list[int]:
         return [] if tokenizer is None else list(tokenizer.encode(text, add_special_tokens=False))
@@ -192,12 +208,14 @@ def _lookahead(spec: Spec, place: Place) -> Drafter[Any]:
 
 def _memory(spec: Spec, place: Place) -> Drafter[Any]:
     given = _settings(spec, {"folder": Path, "capacity": _count})
-    vocabulary = "" if place.target is None else json.dumps(sorted(_tokenizer(place).get_vocab().items()))
+    vocabulary = json.dumps(sorted(_tokenizer(place).get_vocab().items())) if place.has_vocabulary else ""
     fingerprint = hashlib.blake2b(vocabulary.encode(), digest_size=16).hexdigest()
     return MemoryDrafter(Shelf(given.get("folder"), given.get("capacity", CAPACITY), fingerprint))
 
 
 def _tokenizer(place: Place) -> PreTrainedTokenizerBase:
+    if place.tokenizer is not None:
+        return place.tokenizer
     if place.target is None:
         raise CrossdraftError(
             "That drafter needs a target's tokenizer, which recorded answers lack; name memory, ngram or trace."
@@ -221,15 +239,14 @@ def _phased(spec: Spec, place: Place) -> Drafter[Any]:
 def _view(spec: Spec, place: Place) -> Drafter[Any]:
     frames = _settings(spec, {"frames": _count}).get("frames", FRAMES)
     tokenizer = _tokenizer(place)
-    if frames > NUM_FRAMES:
-        raise CrossdraftError(
-            f"'{spec}' asks for more than the {NUM_FRAMES} frames that the target itself sees."
-        )
     target = _host(place)
     if not isinstance(target.prepare, VideoPrompt):
         raise CrossdraftError(
             f"The target {place.target} reads no video frames, of which '{spec}' could leave out some."
         )
+    seen = target.prepare.sampling.num_frames
+    if seen is not None and frames > seen:
+        raise CrossdraftError(f"'{spec}' asks for more than the {seen} frames that the target itself sees.")
     prepare = FewerFrames(target.model, tokenizer, target.prepare.spec, frames)
     return view_of(target, prepare, place.banned)
 
@@ -239,7 +256,7 @@ def _head(spec: Spec, place: Place) -> Drafter[Any]:
     return load_head_drafter(
         spec.name,
         _host(place),
-        str(place.target),
+        _source(place),
         given.get("dir"),
         given.get("tree"),
         place.banned,
@@ -263,7 +280,7 @@ def _online(spec: Spec, place: Place) -> Drafter[Any]:
         drafter,
         HEADS[name].network,
         host,
-        str(place.target),
+        _source(place),
         given.get("seconds", SECONDS),
         given.get("keep", KEEP),
         given.get("rate", RATE),
@@ -291,7 +308,7 @@ def _glance(spec: Spec, place: Place) -> Drafter[Any]:
     settings = {name: value for name, value in spec.settings.items() if name in ("model", "words")}
     if "heads" in given:
         settings["dir"] = spec.settings["heads"]
-    source, target = given.get("model", "event"), str(place.target)
+    source, target = given.get("model", "event"), _source(place)
     # The shipped heads are the shipped model's; another one goes without, unless it is given its own.
     if source == "event" or "heads" in given:
         drafter = _event_head(Spec("event_medusa", settings=settings), place)
@@ -311,7 +328,7 @@ def _glance(spec: Spec, place: Place) -> Drafter[Any]:
 
 def _pass(spec: Spec, place: Place) -> Drafter[Any]:
     folder = _settings(spec, {"dir": Path}).get("dir")
-    return load_pass_drafter(_host(place), str(place.target), folder, place.banned)
+    return load_pass_drafter(_host(place), _source(place), folder, place.banned)
 
 
 def _guided(spec: Spec, place: Place) -> Drafter[Any]:
@@ -333,7 +350,24 @@ def _guided(spec: Spec, place: Place) -> Drafter[Any]:
 
 
 def _host(place: Place) -> Target:
-    return place.host or load_target(str(place.target), place.device, place.dtype, packed=place.packed)
+    return place.host or load_target(
+        _source(place),
+        place.device,
+        place.dtype,
+        packed=place.packed,
+        num_frames=place.num_frames,
+        fps=place.fps,
+    )
+
+
+def _source(place: Place) -> str:
+    """Where the target's weights lie."""
+    if place.target is None:
+        raise CrossdraftError(
+            "That drafter needs the folder of its target's weights; load the target from its folder (Engine.load), or "
+            "name a drafter that needs none, such as union:memory,ngram."
+        )
+    return place.target
 
 
 def _cascade(spec: Spec, place: Place) -> Drafter[Any]:

@@ -1,11 +1,11 @@
 """Who computes on which CPU cores."""
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from crossdraft.engine.cores import available_cores
 from crossdraft.errors import CrossdraftError
 
 MOST_SPANS, MOST_LETTERS = 8, 40  # of a list in an error message
@@ -34,7 +34,7 @@ def choose_cores(target: str | None = None, draft: str | None = None, *, all_tar
     Raises:
         CrossdraftError: a core that this process may not use.
     """
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = available_cores()
     own = parse_cores(target, allowed) if target else None
     other = parse_cores(draft, allowed) if draft else None
     if own is None:

@@ -2,13 +2,18 @@
 
 import os
 import platform
-import resource
+import sys
 from pathlib import Path
 
 import torch
 import transformers
 
 from crossdraft import __version__
+
+try:
+    import resource
+except ImportError:  # Windows has none
+    resource = None
 
 MIB = 2**20
 
@@ -24,7 +29,7 @@ def environment() -> dict[str, object]:
         "cpu": _cpu(),
         "cpus": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
-        "load_1min": round(os.getloadavg()[0], 2),
+        "load_1min": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
 
@@ -35,8 +40,15 @@ def memory() -> dict[str, float | None]:
     if torch.cuda.is_available():
         peaks = (torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count()))
         cuda = round(sum(peaks) / MIB, 1)
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
-    return {"peak_rss_mib": round(resident / MIB, 1), "peak_cuda_mib": cuda}
+    return {"peak_rss_mib": _peak_rss(), "peak_cuda_mib": cuda}
+
+
+def _peak_rss() -> float | None:
+    """Peak resident memory of this process in MiB; None where the system does not say."""
+    if resource is None:
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts in bytes, Linux in KiB
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MIB, 1)
 
 
 def peak_rss_of(pid: int) -> float | None:

@@ -192,7 +192,10 @@ def free_memory(device: torch.device) -> float:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        try:
+            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, ValueError):  # Windows has no sysconf, macOS not these names
+            return math.inf
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), math.inf)
 
 

@@ -11,7 +11,7 @@ from crossdraft.bench.names import check_names
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import NUM_FRAMES
+from crossdraft.video.clip import DEFAULT_FRAMES
 
 LONGEST = 2
 ANSWERS = ("long", "any")
@@ -111,5 +111,5 @@ def _clip(scene: scenes.Scene, folder: Path | None) -> tuple[object, object]:
         clip = scenes.write_clip(scene, folder)
         return str(clip.video), str(clip.events)
     frames = round(scenes.DURATION_S * scenes.VIDEO_FPS)
-    times = np.linspace(0, frames - 1, NUM_FRAMES, dtype=int) / scenes.VIDEO_FPS
+    times = np.linspace(0, frames - 1, DEFAULT_FRAMES, dtype=int) / scenes.VIDEO_FPS
     return scenes.render(scene, times, scenes.VIDEO_SIZE), scenes.simulate_events(scene)

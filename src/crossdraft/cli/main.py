@@ -30,16 +30,17 @@ COMMANDS = (
     "convert",
 )
 
-EXTRA_OF = {
-    "av": "video",
-    "cv2": "events",
+# Optional dependencies by the name that is imported; what `pip install` calls them. crossdraft itself is not on PyPI.
+PACKAGE_OF = {
+    "av": "av",
+    "cv2": "opencv-python-headless",
     "faery": "faery",
-    "h5py": "events",
-    "hdf5plugin": "events",
-    "matplotlib": "plots",
-    "pydantic": "train",
-    "scipy": "plots",
-    "yaml": "events",
+    "h5py": "h5py",
+    "hdf5plugin": "hdf5plugin",
+    "matplotlib": "matplotlib",
+    "pydantic": "pydantic",
+    "scipy": "scipy",
+    "yaml": "pyyaml",
 }
 
 RED, PLAIN, SHOW_CURSOR = "\x1b[31m", "\x1b[0m", "\x1b[?25h"
@@ -99,10 +100,10 @@ def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
     except CrossdraftError as error:
         return _complain(str(error))
     except ModuleNotFoundError as error:
-        extra = EXTRA_OF.get((error.name or "").partition(".")[0])
-        if extra is None:
+        package = PACKAGE_OF.get((error.name or "").partition(".")[0])
+        if package is None:
             raise
-        return _complain(f"Package '{error.name}' is missing; install it: pip install 'crossdraft[{extra}]'.")
+        return _complain(f"Package '{error.name}' is missing; install it: pip install {package}.")
     except KeyboardInterrupt:
         return 130
     finally:

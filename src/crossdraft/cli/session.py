@@ -13,6 +13,7 @@ from crossdraft.api import Engine, Options
 from crossdraft.bench.cores import choose_cores
 from crossdraft.cli.view.terminal import View
 from crossdraft.engine.ahead import POLICIES
+from crossdraft.engine.cores import available_cores
 from crossdraft.engine.decode import STILL_READING
 from crossdraft.engine.request import Answer, Request
 from crossdraft.errors import CrossdraftError
@@ -75,7 +76,7 @@ def place(setup: Setup) -> Options:
 
 def _can_be_apart(setup: Setup) -> bool:
     """True if there is a drafter, a core to spare for it, and no wish that only an inline one can fulfil."""
-    spare = len(os.sched_getaffinity(0)) > 1 and _on_cpu(setup.draft_device or setup.device)
+    spare = len(available_cores()) > 1 and _on_cpu(setup.draft_device or setup.device)
     return setup.drafter != "none" and setup.hidden == "auto" and spare
 
 

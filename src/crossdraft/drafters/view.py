@@ -8,11 +8,9 @@ something cheap should take over: `phased:view,ngram`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -48,8 +46,6 @@ class FewerFrames:
             raise CrossdraftError(
                 "The drafter 'view' cannot take frames out of ready-made inputs; give the request a clip."
             )
-        if request.video is None:
-            raise CrossdraftError("The request has no video; give the path of a clip.")
         frames, times_s = sampled(request.video, self.frames)
         inputs = model_inputs(self.model.config, self.tokenizer, self.spec, frames, times_s, request.prompt)
         ids = inputs.pop("input_ids")[0]
@@ -58,13 +54,9 @@ class FewerFrames:
 
 def sampled(video: object, count: int) -> tuple[Tensor, np.ndarray]:
     """`count` frames [count, H, W, 3] of a clip, evenly spread, and their times [count] in seconds."""
-    from crossdraft.video.read import read_frames
+    from crossdraft.video.clip import FrameSampling, read_clip
 
-    if isinstance(video, str | Path):
-        frames, times_s = read_frames(video, max(count, 3))
-    else:
-        frames = torch.as_tensor(np.asarray(video))
-        times_s = np.arange(len(frames), dtype=np.float64)
+    frames, times_s = read_clip(video, FrameSampling(max(count, 3)))
     chosen = evenly(len(frames), count)
     return frames[chosen], times_s[chosen]
 

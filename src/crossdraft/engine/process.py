@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -307,7 +307,8 @@ def _launch(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[
     if cores is not None:
         environment["OMP_NUM_THREADS"] = str(len(cores))
     with tempfile.TemporaryDirectory(prefix="crossdraft-") as folder:
-        address = str(Path(folder) / "link")
+        # Windows has no sockets in folders; its pipes have names of their own.
+        address = rf"\\.\pipe\{Path(folder).name}" if sys.platform == "win32" else str(Path(folder) / "link")
         with _listener(address, key) as listener:
             child = subprocess.Popen(
                 [sys.executable, "-m", "crossdraft.engine.worker", address, ",".join(map(str, cores or ()))],
@@ -337,7 +338,7 @@ def _launch(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[
 
 def _listener(address: str, key: bytes) -> Listener:
     try:
-        return Listener(address, family="AF_UNIX", authkey=key)
+        return Listener(address, authkey=key)  # of the kind that the address names
     except OSError as error:  # such as a folder for temporary files with too long a name
         raise CrossdraftError(
             f"The drafter's process cannot be reached at {address} ({error}); set TMPDIR to a folder with a short "
@@ -347,11 +348,6 @@ def _listener(address: str, key: bytes) -> Listener:
 
 def _wake_if_dead(child: "subprocess.Popen[bytes]", address: str) -> None:
     """`accept` has no timeout: if the child ends before it calls, knock in its place so that accept fails."""
-    import socket
-
     child.wait()
-    with socket.socket(socket.AF_UNIX) as knock:
-        try:
-            knock.connect(address)
-        except OSError:
-            return  # the child had connected, or the listener is gone: nobody waits
+    with suppress(OSError):  # the child had connected, or the listener is gone: nobody waits
+        Client(address).close()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from crossdraft.checks import text, whole
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 
@@ -40,9 +41,8 @@ class Request:
     inputs: Mapping[str, object] | None = None  # ready-made model inputs; then `video` is not read
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise CrossdraftError(f"max_new_tokens is {self.max_new_tokens}; ask for at least 1 token.")
-        if not self.prompt.strip() and self.inputs is None:
+        object.__setattr__(self, "max_new_tokens", whole("max_new_tokens", self.max_new_tokens))
+        if not text("prompt", self.prompt, "What is ahead?").strip() and self.inputs is None:
             raise CrossdraftError("The prompt is empty; ask a question about the clip.")
 
 

@@ -1,12 +1,13 @@
 """The child's side of `process.py`: `python -m crossdraft.engine.worker ADDRESS CORES`, key on standard input."""
 
-import os
 import pickle
 import signal
 import sys
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection
 from typing import TYPE_CHECKING, Any
+
+from crossdraft.engine.cores import bind_cores
 
 if TYPE_CHECKING:
     from crossdraft.engine.ahead import Ahead
@@ -16,10 +17,10 @@ def main() -> None:
     """Pin to the given cores, call back, serve one drafter until told to close."""
     address, cores = sys.argv[1], sys.argv[2]
     if cores:
-        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+        bind_cores({int(core) for core in cores.split(",")})
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     key = bytes.fromhex(sys.stdin.read())
-    with Client(address, family="AF_UNIX", authkey=key) as connection:
+    with Client(address, authkey=key) as connection:
         serve(connection, len(cores.split(",")) if cores else None)
 
 

@@ -91,7 +91,10 @@ def model_class(model_type: object) -> str:
 def _family(model_type: object) -> Family:
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         known = ", ".join(FAMILIES)
-        raise CrossdraftError(f"Video models of type {model_type!r} are not known; use one of {known}.")
+        raise CrossdraftError(
+            f"Video models of type {model_type!r} are not known; use one of {known}, or add the type as "
+            "docs/adding_a_vlm.md shows."
+        )
     return FAMILIES[model_type]
 
 
@@ -122,7 +125,8 @@ def _render(tokenizer: PreTrainedTokenizerBase, family: Family, question: str) -
         turn = {"role": "user", "content": [{"type": "video"}, {"type": "text", "text": question}]}
         try:
             text = tokenizer.apply_chat_template([turn], tokenize=False, add_generation_prompt=True)
-        except (TemplateError, TypeError, ValueError):  # written for plain text only
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
+            # written for plain text only, or broken; ranges of a template may overflow
             text = ""
         if isinstance(text, str) and family.placeholder in text:
             return text

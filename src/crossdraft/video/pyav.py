@@ -5,6 +5,6 @@ from crossdraft.errors import CrossdraftError
 try:
     import av
 except ImportError as error:
-    raise CrossdraftError("Videos are read and written by PyAV; pip install 'crossdraft[video]'.") from error
+    raise CrossdraftError("Videos are read and written by PyAV; install it with `pip install av`.") from error
 
 __all__ = ["av"]

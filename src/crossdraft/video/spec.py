@@ -58,7 +58,16 @@ class FrameSpec:
         Raises:
             CrossdraftError: no preprocessor file, or one that is broken or asks for something we do not do.
         """
-        where, settings = _settings(Path(folder))
+        where, settings = video_settings(folder)
+        return cls.from_settings(settings, where)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], where: object) -> "FrameSpec":
+        """Read the spec from a processor's settings; `where` they stand begins the complaint.
+
+        Raises:
+            CrossdraftError: they lack something, or ask for something we do not do.
+        """
 
         def does(step: str) -> bool:
             return bool(settings.get(f"do_{step}", step != "center_crop"))
@@ -79,15 +88,19 @@ class FrameSpec:
             ) from None
 
 
-def _settings(folder: Path) -> tuple[Path, Mapping[str, Any]]:
-    """The file and the settings in it; HF's order of preference."""
+def video_settings(folder: str | os.PathLike[str]) -> tuple[Path, Mapping[str, Any]]:
+    """The file that says how a checkpoint wants its frames, and the settings in it; HF's order of preference.
+
+    Raises:
+        CrossdraftError: there is none, or it is broken.
+    """
     for name, part in (
         ("processor_config.json", "video_processor"),
         ("video_preprocessor_config.json", None),
         ("preprocessor_config.json", None),
         ("processor_config.json", "image_processor"),
     ):
-        where = folder / name
+        where = Path(folder) / name
         if not where.is_file():
             continue
         try:

@@ -7,6 +7,7 @@ their answers says so.
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from crossdraft.checks import text
 from crossdraft.engine.accept import Rule
 from crossdraft.engine.rules import block, greedy, kseq, specinfer, speculative
 from crossdraft.engine.rules.ensemble import Ensemble
@@ -33,6 +34,15 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         )
     }
 )
+
+
+def check_rule(spec: str | None) -> Rule | None:
+    """The rule of that name and settings, which may or may not fit a request; `None` of `None`.
+
+    Raises:
+        CrossdraftError: no rule or setting has the name, or a value is out of range.
+    """
+    return None if spec is None else parse(text("rule", spec, "typical:eps=0.05"), RULES)
 
 
 def rule_for(spec: str | None, sampling: Sampling) -> Rule:

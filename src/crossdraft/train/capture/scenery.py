@@ -6,10 +6,10 @@ import numpy as np
 
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import NUM_FRAMES
 from crossdraft.train.batches import draw_questions, question_words, wear
 from crossdraft.train.capture.sources import Clip
 from crossdraft.train.clips import clip_seed, sample_times
+from crossdraft.video.clip import DEFAULT_FRAMES
 
 SPLITS = ("train", "validation")
 MOST_PROMPTS = 512  # of one scene
@@ -82,5 +82,5 @@ class SceneSource:
             words = question_words()
             questions = [wear(question, self.wear, words, rng) for question in questions]
         scene = scenes.make_scene(clip_seed(self.split, clip))
-        frames = scenes.render(scene, sample_times(NUM_FRAMES), scenes.VIDEO_SIZE)
+        frames = scenes.render(scene, sample_times(DEFAULT_FRAMES), scenes.VIDEO_SIZE)
         return Clip(f"{self.split}-{clip:07d}", frames, tuple(questions))

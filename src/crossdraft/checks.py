@@ -1,0 +1,89 @@
+"""Checks of values that a user gives from Python or on the command line, each with one sentence of complaint."""
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from crossdraft.errors import CrossdraftError
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """`value` as an int of at least `least`; NumPy's whole numbers are taken too, truth values are not.
+
+    Raises:
+        CrossdraftError: it is no whole number, or too small.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise CrossdraftError(
+            f"{name} is {_shown(value)}; it must be a whole number, such as {max(least, 1)}."
+        )
+    number = operator.index(value)
+    if number < least:
+        raise CrossdraftError(f"{name} is {number}; it must be at least {least}.")
+    return number
+
+
+def positive(name: str, value: Any) -> float:
+    """`value` as a finite float above 0.
+
+    Raises:
+        CrossdraftError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise CrossdraftError(f"{name} is {_shown(value)}; it must be a number above 0.")
+    return float(value)
+
+
+def text(name: str, value: Any, example: str) -> str:
+    """`value`, which must be a string.
+
+    Raises:
+        CrossdraftError: it is something else.
+    """
+    if not isinstance(value, str):
+        raise CrossdraftError(f"{name} is {_shown(value)}; give a string such as {example!r}.")
+    return value
+
+
+def choice(name: str, value: Any, known: Iterable[str]) -> str:
+    """`value`, which must be one of the known words.
+
+    Raises:
+        CrossdraftError: it is another one.
+    """
+    words = tuple(known)
+    if value not in words:
+        raise CrossdraftError(f"Unknown {name} '{value}'; choose one of {', '.join(words)}.")
+    return value
+
+
+def core_numbers(name: str, value: Any, allowed: Iterable[int]) -> tuple[int, ...] | None:
+    """Core numbers from any collection of whole numbers; `None` stays `None`.
+
+    Raises:
+        CrossdraftError: it is no such collection, is empty, or names a core that is not `allowed`.
+    """
+    if value is None:
+        return None
+    usable = tuple(allowed)
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise CrossdraftError(
+            f"{name} is {_shown(value)}; give the numbers of cores, such as ({usable[0]},)."
+        )
+    cores = tuple(whole(f"A core in {name}", core, least=0) for core in value)
+    if not cores:
+        raise CrossdraftError(f"{name} is empty; give the numbers of cores, or None for all of them.")
+    absent = [core for core in cores if core not in usable]
+    if absent:
+        raise CrossdraftError(
+            f"{name} names core {absent[0]}, but this process may use only {', '.join(map(str, usable))}."
+        )
+    return cores
+
+
+def _shown(value: object) -> str:
+    """A value as it stands in an error message: short, with its type where that is not plain."""
+    shown = repr(value)
+    if len(shown) > 60:
+        shown = f"{shown[:60]}…"
+    return shown if isinstance(value, str | int | float | None) else f"{shown} (a {type(value).__name__})"

@@ -1,0 +1,123 @@
+"""A clip as a request gives it, a file or frames, as the frames that a model is to read."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossdraft.checks import positive, whole
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from crossdraft.video.header import VideoInfo
+
+DEFAULT_FRAMES = 8
+MAX_FRAMES = 768  # of a rate alone: what Qwen's video processors take at most
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSampling:
+    """How many frames of a clip a model reads; they are spread evenly, first and last included.
+
+    Args:
+        num_frames: so many. Goes before `fps`.
+        fps: so many for each second of the clip, at least `min_frames`, at most `max_frames` and those that it has.
+        min_frames, max_frames: see `fps`.
+
+    Raises:
+        CrossdraftError: a value is no number, or too small.
+    """
+
+    num_frames: int | None = None
+    fps: float | None = None
+    min_frames: int = 1
+    max_frames: int = MAX_FRAMES
+
+    def __post_init__(self) -> None:
+        for name in ("num_frames", "min_frames", "max_frames"):
+            if (value := getattr(self, name)) is not None:
+                whole(name, value)
+        if self.fps is not None:
+            positive("fps", self.fps)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> "FrameSampling":
+        """What a Hugging Face video processor's settings ask for; 8 frames where they say nothing.
+
+        Raises:
+            CrossdraftError: as the class.
+        """
+        given = {name: settings[name] for name in cls.__slots__ if settings.get(name) is not None}
+        return cls(**given) if {"num_frames", "fps"} & given.keys() else cls(DEFAULT_FRAMES)
+
+    def instead(self, num_frames: int | None, fps: float | None) -> "FrameSampling":
+        """This, unless one of the two is given."""
+        return self if num_frames is None and fps is None else FrameSampling(num_frames, fps)
+
+    def count(self, path: object, header: "VideoInfo") -> int:
+        """How many frames of a clip with that header.
+
+        Raises:
+            CrossdraftError: a rate is asked for, and the header does not say how long the clip is.
+        """
+        if self.num_frames is not None or self.fps is None:
+            return self.num_frames or DEFAULT_FRAMES
+        if header.seconds <= 0:
+            raise CrossdraftError(
+                f"{path} does not say how long it is, so that {self.fps:g} frames a second cannot be counted; give "
+                "num_frames (--frames) in place of fps (--fps)."
+            )
+        most = min(self.max_frames, header.frames or self.max_frames)
+        return max(1, min(max(round(header.seconds * self.fps), self.min_frames), most))
+
+
+def read_clip(video: Any, sampling: FrameSampling) -> tuple[Tensor, np.ndarray]:
+    """The frames of a clip, and when they were taken.
+
+    Args:
+        video: the path of a video file; or uint8 RGB frames [F, H, W, 3], which are all taken as they are.
+        sampling: of a file.
+
+    Returns:
+        frames uint8 [F, H, W, 3] and times float64 [F] in seconds, for frames as given their numbers.
+
+    Raises:
+        CrossdraftError: none of these, or as `read_frames`.
+    """
+    if video is None:
+        raise CrossdraftError("The request has no video; give the path of a clip.")
+    if isinstance(video, str | os.PathLike):
+        return _read_file(os.fspath(video), sampling)
+    if isinstance(video, bytes | bytearray | memoryview) or hasattr(video, "read"):
+        raise CrossdraftError(
+            f"The request's video is a {type(video).__name__}; write it to a file and give the path, or give decoded "
+            "frames (uint8 [F, H, W, 3])."
+        )
+    try:
+        frames = video.cpu() if isinstance(video, Tensor) else torch.as_tensor(np.asarray(video))
+    except (TypeError, ValueError, RuntimeError):
+        frames = None
+    if frames is None or frames.ndim != 4:
+        shape = "" if frames is None else f" of shape {list(frames.shape)}"
+        raise CrossdraftError(
+            f"The request's video is a {type(video).__name__}{shape}; give the path of a clip, or decoded frames "
+            "(uint8 [F, H, W, 3])."
+        )
+    return frames, np.arange(len(frames), dtype=np.float64)
+
+
+def _read_file(path: "str | bytes", sampling: FrameSampling) -> tuple[Tensor, np.ndarray]:
+    from crossdraft.video.header import probe
+    from crossdraft.video.read import read_frames
+
+    name = os.fsdecode(path)
+    if "://" in name:
+        raise CrossdraftError(
+            f"Videos are not fetched from addresses; download {name} and give the file's path."
+        )
+    count = sampling.num_frames if sampling.num_frames is not None else sampling.count(name, probe(name))
+    return read_frames(name, count)

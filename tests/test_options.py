@@ -1,0 +1,76 @@
+"""Values from Python: accepted in every sensible form, and else refused at once in one sentence."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import crossdraft as cd
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_batch": 1.5}, r"max_batch is 1\.5; it must be a whole number"),
+        ({"nodes": "x"}, "nodes is 'x'; it must be a whole number"),
+        ({"nodes": True}, "nodes is True; it must be a whole number"),
+        ({"hidden_nodes": None}, "hidden_nodes is None; it must be a whole number"),
+        ({"target_cores": "0"}, r"target_cores is '0'; give the numbers of cores, such as \(\d+,\)"),
+        ({"draft_cores": 0}, "draft_cores is 0; give the numbers of cores"),
+        ({"draft_cores": ("a",)}, "A core in draft_cores is 'a'"),
+        ({"draft_cores": ()}, "draft_cores is empty"),
+        ({"dtype": "int3"}, "Unknown dtype 'int3'; choose one of float32"),
+        ({"dtype": torch.int8}, "Unknown dtype 'int8'"),
+        ({"draft_dtype": 16}, "Unknown draft_dtype '16'"),
+        ({"rule": "typcal"}, "no acceptance rule 'typcal' .did you mean 'typical'"),
+        ({"rule": 3}, "rule is 3; give a string"),
+        ({"placement": ["inline"]}, "Unknown placement"),
+        ({"num_frames": 0}, "num_frames is 0; it must be at least 1"),
+        ({"num_frames": 2.5}, r"num_frames is 2\.5; it must be a whole number"),
+        ({"fps": 0}, "fps is 0; it must be a number above 0"),
+        ({"fps": "2"}, "fps is '2'; it must be a number above 0"),
+        ({"fps": float("nan")}, "fps is nan"),
+        ({"fps": 2, "num_frames": 8}, "give one of them"),
+    ],
+)
+def test_options_are_refused_at_once(options, words):
+    with pytest.raises(cd.CrossdraftError, match=words):
+        cd.Options(**options)
+
+
+def test_options_take_what_torch_and_numpy_give():
+    options = cd.Options(
+        dtype=torch.float32, draft_dtype="bf16", device=torch.device("cpu"), nodes=np.int64(7)
+    )
+    assert (options.dtype, options.draft_dtype, options.device) == ("float32", "bfloat16", "cpu")
+    assert type(options.nodes) is int
+    assert cd.Options(target_cores=[0]).target_cores == (0,)
+    assert cd.Options(fps=2).fps == 2.0
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({"prompt": None}, "prompt is None; give a string"),
+        ({"prompt": 5}, "prompt is 5; give a string"),
+        ({"prompt": "why?", "max_new_tokens": 1.5}, r"max_new_tokens is 1\.5; it must be a whole number"),
+        ({"prompt": "why?", "max_new_tokens": "5"}, "max_new_tokens is '5'; it must be a whole number"),
+        ({"prompt": "why?", "max_new_tokens": 0}, "max_new_tokens is 0; it must be at least 1"),
+    ],
+)
+def test_requests_are_refused_at_once(request_, words):
+    with pytest.raises(cd.CrossdraftError, match=words):
+        cd.Request(**request_)
+
+
+def test_folders_may_be_paths(pair):
+    with cd.Engine.load(Path(pair.target), Path(pair.event)) as engine:
+        assert engine.drafter is not None
+
+
+def test_a_loaded_model_is_not_a_folder():
+    with pytest.raises(cd.CrossdraftError, match=r"target is a Linear; .*Engine\.from_model"):
+        cd.Engine.load(torch.nn.Linear(1, 1))
+    with pytest.raises(cd.CrossdraftError, match="drafter is 5; give a string"):
+        cd.Engine.load("reference", 5)
