@@ -101,7 +101,7 @@ def test_weights_that_do_not_fit(pair, tmp_path, damage):
         "missing": "lacks",
         "extra": "unknown surprise",
         "shape": "wrong shape",
-        "cut": "cannot be loaded",
+        "cut": "cut off or damaged",
     }
     with pytest.raises(cd.CrossdraftError, match=words[damage]):
         cd.Engine.load(str(tmp_path / "t"), None)

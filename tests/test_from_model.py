@@ -80,7 +80,11 @@ def test_what_does_not_fit_is_one_sentence(pair, model, tokenizer):
         make(str(pair.target), tokenizer)
     with pytest.raises(cd.CrossdraftError, match="load it as VideoLlavaForConditionalGeneration"):
         make(model.model, tokenizer)
-    text = LlamaForCausalLM(LlamaConfig(32, 8, 16, 1, 1)).eval()
+    text = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=32, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1
+        )
+    ).eval()
     with pytest.raises(cd.CrossdraftError, match=r"'llama' are not known.*adding_a_vlm"):
         make(text, tokenizer)
     with pytest.raises(cd.CrossdraftError, match=r"training mode; call model\.eval"):

@@ -1,6 +1,5 @@
 """Models from local folders: safetensors only, never remote code, every key and shape accounted for."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -18,9 +16,11 @@ from transformers import (
     ProcessorMixin,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.utils import logging as hf_logging
 
+from crossdraft.checkpoints.files import check_files, read_config
+from crossdraft.checkpoints.locate import find_checkpoint
 from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
+from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, load_weights
 from crossdraft.drafters.foreign import ForeignDrafter
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
@@ -90,7 +90,7 @@ def load_tower(
 
 
 def _video_model(folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
-    kind = model_class(_config(folder).get("model_type"))
+    kind = model_class(read_config(folder).get("model_type"))
     return _model(getattr(transformers, kind), folder, device, dtype)
 
 
@@ -126,7 +126,6 @@ def adapt_model(
     """
     check_model(model)
     tokenizer, settings = parts(processor)
-    check_tokenizer(tokenizer, model)
     spec, sampling = frame_settings("The processor", settings) if settings else (None, FrameSampling())
     return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), packed=packed)
 
@@ -139,6 +138,7 @@ def _adapter(
     *,
     packed: bool,
 ) -> Target:
+    check_tokenizer(tokenizer, model)
     if packed:
         pass_unread(model)
         prepack(model)
@@ -171,7 +171,7 @@ def load_drafter(
     from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor
 
     folder = _folder(source, DRAFTERS)
-    kind = _config(folder).get("model_type")
+    kind = read_config(folder).get("model_type")
     if kind != "eventgpt":
         raise CrossdraftError(f"{folder} holds a model of type '{kind}', the drafter must be an 'eventgpt'.")
     model = _model(EventGPTForConditionalGeneration, folder, device, dtype or _draft_dtype(device))
@@ -211,7 +211,7 @@ def load_model_drafter(
         CrossdraftError: as `load_target`, or the model cannot draft.
     """
     folder, dtype = _folder(source, ("text",)), dtype or _draft_dtype(device)
-    sees = _config(folder).get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    sees = read_config(folder).get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     tokenizer = _tokenizer(folder)
     if sees:
         model = load_target(str(folder), device, dtype, packed=packed)
@@ -283,38 +283,11 @@ class EventPrompt:
 
 
 def _folder(source: str, shipped: Sequence[str]) -> Path:
-    """The folder of a name or path, checked for what every checkpoint needs."""
-    if source in shipped:
-        folder = REFERENCE / ("target" if source == "reference" else source)
-    else:
-        folder = Path(source)
-        if not folder.is_dir():
-            raise CrossdraftError(
-                f"'{source}' is neither {' nor '.join(shipped)} nor a folder; give the folder of a checkpoint."
-            )
-    for name in ("config.json", "tokenizer_config.json"):
-        if not (folder / name).is_file():
-            network = _config(folder).get("network") if name != "config.json" else None
-            hint = (
-                f": it is a head, which a drafter takes as its dir (METHOD:dir={folder})" if network else ""
-            )
-            raise CrossdraftError(f"The checkpoint {folder} lacks {name}{hint}.")
-    if not list(folder.glob("*.safetensors")):
-        raise CrossdraftError(
-            f"The checkpoint {folder} lacks its weights (*.safetensors); pickled weights are not read."
-        )
+    """The folder of a name, path or repository, checked for what every checkpoint needs."""
+    folders = {name: REFERENCE / ("target" if name == "reference" else name) for name in shipped}
+    folder = find_checkpoint(source, folders)
+    check_files(folder)
     return folder
-
-
-def _config(folder: Path) -> dict[str, object]:
-    path = folder / "config.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CrossdraftError(f"{path} is not valid JSON: {error}.") from error
-    if not isinstance(found, dict):
-        raise CrossdraftError(f"{path} is no configuration: it must hold a JSON object.")
-    return found
 
 
 def _model(kind: Any, folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
@@ -326,47 +299,15 @@ def _model(kind: Any, folder: Path, device: str | None, dtype: str | None) -> Pr
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
         raise CrossdraftError(f"Device '{device}' cannot be used here; try --device cpu.") from error
-    bars = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()  # a bar for every model of a run is noise
-    try:
-        loaded: Any = kind.from_pretrained(
-            str(folder),
-            dtype=DTYPES[name],
-            output_loading_info=True,
-            local_files_only=True,
-            use_safetensors=True,
-            attn_implementation="sdpa",
-            ignore_mismatched_sizes=True,
-        )
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
-        raise CrossdraftError(f"The checkpoint {folder} cannot be loaded: {_first_line(error)}") from error
-    finally:
-        if bars:
-            hf_logging.enable_progress_bar()
-    model, report = loaded
-    for what, key in (
-        ("lacks", "missing_keys"),
-        ("has an unknown", "unexpected_keys"),
-        ("has a wrong shape for", "mismatched_keys"),
-    ):
-        if report[key]:
-            first = min(map(str, report[key]))
-            raise CrossdraftError(
-                f"The checkpoint {folder} {what} {first} ({len(report[key])} such); convert it again."
-            )
+    model: Any = load_weights(kind, folder, DTYPES[name])
     return model.to(place).eval()
-
-
-def _first_line(error: Exception) -> str:
-    """What a library's error says, without its essay."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CrossdraftError(f"The tokenizer in {folder} cannot be loaded: {_first_line(error)}") from error
+    except LIBRARY_ERRORS as error:
+        raise CrossdraftError(f"The tokenizer in {folder} cannot be loaded: {first_line(error)}") from error
 
 
 def _text(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[int]], str]:

@@ -1,8 +1,17 @@
 """Where a checkpoint lies: shipped with this package, in a folder, or in the local Hugging Face cache."""
 
 import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from crossdraft.errors import CrossdraftError
+
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")  # owner/name
+CACHED = re.compile(r"models--([\w.-]+)--([\w.-]+)")  # its folder in the cache
 
 
 def source_text(source: object) -> str:
@@ -17,3 +26,40 @@ def source_text(source: object) -> str:
         f"The target is a {type(source).__name__}; give the name or folder of a checkpoint, or hand a loaded model to "
         "Engine.from_model(model, processor)."
     )
+
+
+def find_checkpoint(source: str, shipped: Mapping[str, Path]) -> Path:
+    """The folder of a checkpoint. Nothing is downloaded.
+
+    Args:
+        source: one of the shipped names, a folder, or a repository id such as `Qwen/Qwen2.5-VL-7B-Instruct` that lies
+            in the local Hugging Face cache (`HF_HOME`).
+        shipped: name -> folder.
+
+    Raises:
+        CrossdraftError: it is none of these.
+    """
+    if source in shipped:
+        return shipped[source]
+    if Path(source).is_dir():
+        return Path(source)
+    if REPOSITORY.fullmatch(source):
+        try:
+            return Path(snapshot_download(source, local_files_only=True))
+        except (LocalEntryNotFoundError, HFValidationError, OSError, ValueError):
+            raise CrossdraftError(
+                f"'{source}' is no folder, and no repository of that name lies in the local Hugging Face cache; "
+                f"download it with `hf download {source}`, or give the folder of a checkpoint."
+            ) from None
+    raise CrossdraftError(
+        f"'{source}' is neither {' nor '.join(shipped)} nor a folder; give the folder of a checkpoint, or the id of a "
+        "repository (owner/name) in the local Hugging Face cache."
+    )
+
+
+def mend(folder: Path) -> str:
+    """How to complete a checkpoint that lacks something."""
+    found = CACHED.search(str(folder))
+    if found is None:
+        return "copy the checkpoint again, whole"
+    return f"complete it with `hf download {found[1]}/{found[2]}`"

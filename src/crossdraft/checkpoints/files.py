@@ -1,0 +1,193 @@
+"""A checkpoint's files, checked before a model is built: are they there, whole, and of a kind that is loaded?"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from crossdraft.checkpoints.locate import mend
+from crossdraft.errors import CrossdraftError
+
+POINTER = b"version https://git-lfs"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MOST_HEADER = 100_000_000  # bytes; the limit of safetensors itself
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def check_files(folder: Path) -> None:
+    """Refuse a folder that holds no checkpoint of a kind that is loaded. Reads no weights, only what describes them.
+
+    Raises:
+        CrossdraftError: a file is missing, cut off or a Git LFS pointer; the weights are quantised, an adapter's, or
+            pickled.
+    """
+    config = read_config(folder)
+    if (folder / "adapter_config.json").is_file():
+        raise CrossdraftError(
+            f"{folder} holds an adapter (adapter_config.json), which is not loaded by itself; merge it into its model "
+            "(merge_and_unload in peft) and save that."
+        )
+    if config.get("network"):
+        raise CrossdraftError(
+            f"{folder} is no model: it is a head, which a drafter takes as its dir (METHOD:dir={folder})."
+        )
+    _refuse_quantised(folder, config)
+    _check_tokenizer(folder)
+    stored_shapes(folder)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A checkpoint's `config.json`.
+
+    Raises:
+        CrossdraftError: it is missing, or no JSON object.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CrossdraftError(f"The checkpoint {folder} lacks config.json; {mend(folder)}.")
+    return _json_object(path, "configuration")
+
+
+def stored_shapes(folder: Path) -> Shapes:
+    """Name and shape of every tensor that a checkpoint stores, from the headers of its safetensors files.
+
+    Raises:
+        CrossdraftError: a file is missing, cut off, a Git LFS pointer, or no safetensors file; or there are only
+            pickled weights.
+    """
+    shapes: Shapes = {}
+    for path in _weight_files(folder):
+        header = _header(path)
+        try:
+            shapes |= {
+                name: tuple(int(side) for side in entry["shape"])
+                for name, entry in header.items()
+                if name != "__metadata__"
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise CrossdraftError(f"{path} has a header that is damaged; {mend(folder)}.") from error
+    return shapes
+
+
+def _refuse_quantised(folder: Path, config: Mapping[str, Any]) -> None:
+    text = config.get("text_config")
+    parts = [config, text] if isinstance(text, dict) else [config]
+    for part in parts:
+        for key in ("quantization_config", "compression_config"):
+            if part.get(key) is not None:
+                found = part[key]
+                method = found.get("quant_method") if isinstance(found, dict) else None
+                _refuse_method(folder, f"{key}: {method or found}")
+    for name in ("quantize_config.json", "quant_config.json"):  # how GPTQ and AWQ once said it
+        if (folder / name).is_file():
+            _refuse_method(folder, name)
+
+
+def _refuse_method(folder: Path, method: str) -> None:
+    raise CrossdraftError(
+        f"The checkpoint {folder} is quantised ({method[:60]}), which is not supported; give the checkpoint in 16 or "
+        "32 bits that it was made from."
+    )
+
+
+def _check_tokenizer(folder: Path) -> None:
+    if not (folder / "tokenizer_config.json").is_file():
+        raise CrossdraftError(f"The checkpoint {folder} lacks tokenizer_config.json; {mend(folder)}.")
+    _json_object(folder / "tokenizer_config.json", "configuration")
+    if not any((folder / name).is_file() for name in VOCABULARIES):
+        raise CrossdraftError(
+            f"The checkpoint {folder} lacks its tokenizer (tokenizer.json); {mend(folder)}."
+        )
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        _refuse_pointer(path)
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 16))
+            if not file.read().rstrip().endswith(b"}"):
+                raise CrossdraftError(f"The tokenizer {path} is empty or cut off; {mend(folder)}.")
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that hold a checkpoint's weights, all of them there."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).is_file():
+        shards = sorted(folder.glob("*.safetensors"))
+        if shards:
+            raise CrossdraftError(
+                f"The checkpoint {folder} holds {shards[0].name} but lacks {INDEX}, which says what lies where; "
+                f"{mend(folder)}."
+            )
+        pickled = [path for end in ("*.bin", "*.pt", "*.pth") for path in sorted(folder.glob(end))]
+        if pickled:
+            raise CrossdraftError(
+                f"The checkpoint {folder} lacks safetensors, and its {pickled[0].name} is not read, because pickled "
+                "weights can run code; where you trust them, load them with transformers and save_pretrained them anew."
+            )
+        raise CrossdraftError(
+            f"The checkpoint {folder} lacks its weights (model.safetensors); {mend(folder)}."
+        )
+    found = _json_object(folder / INDEX, "index")
+    listed = found.get("weight_map")
+    if not isinstance(listed, dict) or not listed or "metadata" not in found:
+        raise CrossdraftError(
+            f"{folder / INDEX} is no index: it lacks weight_map or metadata; {mend(folder)}."
+        )
+    names = sorted({str(name) for name in listed.values()})
+    for name in names:
+        if Path(name).name != name:
+            raise CrossdraftError(
+                f"{folder / INDEX} names {name!r}, which lies outside the folder; {mend(folder)}."
+            )
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise CrossdraftError(
+            f"The checkpoint {folder} lacks {missing[0]} ({len(missing)} of {len(names)} weight files are missing); "
+            f"{mend(folder)}."
+        )
+    return [folder / name for name in names]
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """The header of a safetensors file; its length is checked against the file's."""
+    _refuse_pointer(path)
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(MOST_HEADER, size - 8):
+            raise CrossdraftError(f"{path} is empty, cut off or no safetensors file; {mend(path.parent)}.")
+        try:
+            header = json.loads(file.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            end = max(ends, default=0)
+        except (ValueError, AttributeError, KeyError, IndexError, TypeError) as error:
+            raise CrossdraftError(f"{path} has a header that is damaged; {mend(path.parent)}.") from error
+    if size != 8 + length + end:
+        raise CrossdraftError(
+            f"{path} has {size} bytes where its header asks for {8 + length + end}: it is cut off or damaged; "
+            f"{mend(path.parent)}."
+        )
+    return header
+
+
+def _refuse_pointer(path: Path) -> None:
+    with path.open("rb") as file:
+        if file.read(len(POINTER)) == POINTER:
+            raise CrossdraftError(
+                f"{path} is a Git LFS pointer, not the file itself; fetch it with `git lfs pull`, or `hf download`."
+            )
+
+
+def _json_object(path: Path, what: str) -> dict[str, Any]:
+    _refuse_pointer(path)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CrossdraftError(
+            f"{path} is not valid JSON: {str(error)[:100]}; {mend(path.parent)}."
+        ) from error
+    if not isinstance(found, dict):
+        raise CrossdraftError(f"{path} is no {what}: it must hold a JSON object.")
+    return found

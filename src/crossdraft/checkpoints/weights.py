@@ -1,0 +1,173 @@
+"""A checkpoint's weights against its configuration: compared by name and shape before any of them is read.
+
+The model is built on the `meta` device, which allocates nothing, and the names in the files are rewritten by
+transformers' own rules for older layouts. So what does not fit costs no more than reading the files' headers.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import AutoConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+from transformers.utils import logging as hf_logging
+from transformers.utils.loading_report import LoadStateDictInfo
+
+from crossdraft.checkpoints.files import read_config, stored_shapes
+from crossdraft.errors import CrossdraftError
+
+# What transformers may raise on a checkpoint that is damaged, or needs a package that is not there.
+LIBRARY_ERRORS = (
+    OSError,
+    ValueError,
+    RuntimeError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ImportError,
+    ArithmeticError,
+    AssertionError,
+    MemoryError,
+    StrictDataclassError,
+    SafetensorError,
+)
+
+
+def load_weights(kind: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """A model from its folder, on the CPU: nothing missing, nothing left over, no shape changed.
+
+    Args:
+        kind: the class to load, or an auto class.
+        folder: as `files.check_files` has passed it.
+        dtype: of the weights in memory.
+
+    Raises:
+        CrossdraftError: configuration and weights do not fit each other, or the class.
+    """
+    with _quiet():
+        refuse_misfit(folder, compare(kind, folder))
+        try:
+            loaded: Any = kind.from_pretrained(
+                str(folder),
+                dtype=dtype,
+                output_loading_info=True,
+                local_files_only=True,
+                use_safetensors=True,
+                attn_implementation="sdpa",
+                ignore_mismatched_sizes=True,
+            )
+        except LIBRARY_ERRORS as error:
+            raise CrossdraftError(f"The checkpoint {folder} cannot be loaded: {first_line(error)}") from error
+    model, report = loaded
+    refuse_misfit(folder, report)
+    return model
+
+
+def compare(kind: Any, folder: Path) -> dict[str, Iterable[Any]]:
+    """What loading will miss, find too much, or find in another shape, in the form of transformers' loading report.
+
+    Raises:
+        CrossdraftError: the configuration describes no model.
+    """
+    shapes = stored_shapes(folder)
+    model = _build(kind, folder, len(shapes))
+    expected: dict[str, Any] = model.state_dict()
+    mapping = get_model_conversion_mapping(model)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    mismatched: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
+    report = LoadStateDictInfo(
+        missing_keys=set(expected),
+        unexpected_keys=set(),
+        mismatched_keys=set(),
+        error_msgs=[],
+        conversion_errors={},
+        skipped_pp_keys=set(),
+    )
+    for key, shape in shapes.items():
+        name, pattern = rename_source_key(key, renamings, converters, model.base_model_prefix, expected)
+        if name not in expected and key in expected:
+            name = key
+        if name not in expected:
+            report.unexpected_keys.add(name)
+            continue
+        report.missing_keys.discard(name)
+        if pattern is not None:  # merged or split from several: the loading itself will tell
+            report.missing_keys.clear()
+        elif shape != tuple(expected[name].shape):
+            mismatched.append((name, shape, tuple(expected[name].shape)))
+    report.missing_keys -= model.all_tied_weights_keys.keys()
+    model._adjust_missing_and_unexpected_keys(report)  # noqa: SLF001 - the exceptions that the class makes
+    return {
+        "missing_keys": report.missing_keys,
+        "unexpected_keys": report.unexpected_keys,
+        "mismatched_keys": mismatched,
+    }
+
+
+def _build(kind: Any, folder: Path, stored: int) -> PreTrainedModel:
+    """The model without memory for its weights, of which `stored` tensors lie in the folder."""
+    where = folder / "config.json"
+    try:
+        reader = getattr(kind, "config_class", None) or AutoConfig
+        config: Any = reader.from_pretrained(str(folder), local_files_only=True)
+        for part in (config.get_text_config(), getattr(config, "vision_config", None)):
+            layers = getattr(part, "num_hidden_layers", None) or getattr(part, "depth", None) or 0
+            if layers > stored:
+                raise CrossdraftError(
+                    f"{where} describes {layers} layers, but only {stored} tensors are stored; take both from one "
+                    "checkpoint."
+                )
+        with torch.device("meta"):
+            if hasattr(kind, "from_config"):
+                return kind.from_config(config, attn_implementation="sdpa")
+            return kind._from_config(config, attn_implementation="sdpa")  # noqa: SLF001 - what from_pretrained calls
+    except LIBRARY_ERRORS as error:
+        raise CrossdraftError(
+            f"{where} describes no model that can be built: {first_line(error)}; take it from the checkpoint again."
+        ) from error
+
+
+def refuse_misfit(folder: Path, report: dict[str, Iterable[Any]]) -> None:
+    """Raise CrossdraftError unless a loading report is empty."""
+    mends = "take configuration and weights from one checkpoint"
+    if "text_config" not in (config := read_config(folder)) and "hidden_size" not in config:
+        mends = "config.json has no text_config, so that the class's own sizes stand; take it from the checkpoint again"
+    for what, key in (
+        ("has a wrong shape for", "mismatched_keys"),
+        ("lacks", "missing_keys"),
+        ("has an unknown", "unexpected_keys"),
+    ):
+        found = sorted(report[key], key=str)
+        if found:
+            first = found[0]
+            if isinstance(first, tuple):
+                name, stored, wanted = first
+                first = f"{name}, {list(stored)} where config.json asks for {list(wanted)}"
+            raise CrossdraftError(f"The checkpoint {folder} {what} {first} ({len(found)} such); {mends}.")
+
+
+def first_line(error: BaseException) -> str:
+    """What a library's error says, without its essay: its first line that does not just announce another."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = next((line for line in lines if not line.endswith(":")), lines[0] if lines else "")
+    return said.rstrip(".:; ")[:200] or type(error).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers' bars and reports: what matters of them is said in one sentence."""
+    bars, level = hf_logging.is_progress_bar_enabled(), hf_logging.get_verbosity()
+    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if bars:
+            hf_logging.enable_progress_bar()
