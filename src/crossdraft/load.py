@@ -257,7 +257,11 @@ def vocabulary_of(source: str) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class EventPrompt:
-    """Turns a request into the inputs of an EventGPT. A blind one is shown blank frames: it sees nothing."""
+    """Turns a request into the inputs of an EventGPT. A blind one is shown blank frames: it sees nothing.
+
+    Of a recording only the window that the model was made for is read (`EventGPTProcessor.window`), from its end; an
+    `Excerpt` says otherwise.
+    """
 
     processor: "EventGPTProcessor"
 
@@ -267,15 +271,18 @@ class EventPrompt:
         return Prompt(inputs["input_ids"][0], {"pixel_values_videos": inputs["pixel_values_videos"]})
 
     def _window(self, request: Request) -> Any:
-        from crossdraft.events import Excerpt, read_events
+        from crossdraft.events import Events, Excerpt
 
-        if request.events is None:
+        events, size = request.events, self.processor.window
+        if events is None:
             raise CrossdraftError(
                 "The event drafter needs an event recording; give one with --events, or --drafter none."
             )
-        if isinstance(request.events, Excerpt):
-            return request.events.read()
-        return read_events(request.events) if isinstance(request.events, str | Path) else request.events
+        if isinstance(events, str | Path):
+            events = Excerpt(Path(events))
+        if isinstance(events, Excerpt):
+            return events.read_windows(size)
+        return size.of(events) if isinstance(events, Events) else events
 
     def _blank(self) -> Tensor:
         size = self.processor.config.vision_config.image_size
