@@ -163,7 +163,8 @@ def load_drafter(
         device, packed: as in `load_target`.
         dtype: default bfloat16, but float32 on a CPU that does not multiply bfloat16 itself.
         banned: ids that must never be drafted.
-        vocabulary: the target's tokens and ids; every token of the drafter must be one of them, at the same id.
+        vocabulary: the target's tokens and ids; every token that the drafter can write must be one of them, at the same
+            id. Its own placeholders and other special tokens are never drafted, and may stand anywhere.
 
     Raises:
         CrossdraftError: as `load_target`, or the vocabularies differ.
@@ -183,7 +184,7 @@ def load_drafter(
     processor = EventGPTProcessor.from_pretrained(folder)
     tokenizer = processor.tokenizer
     if vocabulary is not None:
-        _check_vocabulary(tokenizer.get_vocab(), vocabulary, folder)
+        _check_vocabulary(_sayable(model, tokenizer), vocabulary, folder)
     prepare = EventPrompt(processor)
     target = Target(model, prepare, _text(tokenizer), _eos(model, tokenizer), _reserved(model, tokenizer))
     return IndependentDrafter(target, banned)
@@ -338,8 +339,14 @@ def _reserved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tup
     return (*sorted(special), *padded)
 
 
+def _sayable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """The tokens that a model can write as text, and the end: all but what is reserved."""
+    reserved = set(_reserved(model, tokenizer))
+    return {token: i for token, i in tokenizer.get_vocab().items() if i not in reserved}
+
+
 def _check_vocabulary(drafter: dict[str, int], target: dict[str, int], folder: Path) -> None:
-    """Every token of the drafter must have the same id in the target."""
+    """Every token that the drafter can write must have the same id in the target."""
     differing = [token for token, i in drafter.items() if target.get(token) != i]
     if differing:
         raise CrossdraftError(
