@@ -47,7 +47,7 @@ class Listener:
 def scene(pair):
     models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
     target = models.load_target()
-    (known,) = answer_alone(target, items(Workload(1, max_new_tokens=3 * (STEP + 1) + 1)))
+    (known,) = answer_alone(target, items(Workload(1, "long", max_new_tokens=3 * (STEP + 1) + 1)))
     assert len(known.tokens) == 3 * (STEP + 1) + 1
     return models, target, known
 

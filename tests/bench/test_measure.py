@@ -13,6 +13,8 @@ from crossdraft.errors import CrossdraftError
 class Recorder:
     """A contestant that takes as long as it is told and writes down when its turn was."""
 
+    cores = None
+
     def __init__(self, name, log, seconds=1.0):
         self.name, self.log, self.seconds = name, log, seconds
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from crossdraft.bench.footprint import Footprint
 from crossdraft.bench.plot import draw, plot
 from crossdraft.bench.statistics import Interval, Quartiles
 from crossdraft.bench.suite import Report
@@ -13,8 +14,8 @@ WORK = {"pairs": 12, "repeats": 3, "mean_tokens": 50.0}
 def method(name, tau, speedups):
     times = Quartiles(0.2, 0.1, 0.3)
     return Method(
-        name, 12, 12, "answer", (), times, times, 100.0, speedups, tau, (), None, None, None,
-        {"verify": times}, {"verify": 0.25, "draft": 0.05}, (),
+        name, 12, 12, "answer", (), times, times, times, 100.0, speedups, "target-all" if speedups else None, tau, (),
+        None, None, None, {"verify": times}, {"verify": 0.25, "draft": 0.05}, (),
     )  # fmt: skip
 
 
@@ -25,15 +26,15 @@ def report():
         12,
         {},
         WORK,
-        {},
         [
-            method("target", one, {"target": one, "hf": Interval(1.2, 1.1, 1.3)}),
+            method("target", one, {"target": one, "target-all": Interval(0.8, 0.7, 0.9)}),
             method(
                 "union:event,memory",
                 Interval(5.0, 4.0, 7.5),
-                {"target": Interval(2.0, 1.5, 2.25), "hf": Interval(2.4, 2.0, 2.8)},
+                {"target": Interval(2.4, 2.0, 2.8), "target-all": Interval(2.0, 1.5, 2.25)},
             ),
         ],
+        footprints={"target": Footprint(500.0), "union:event,memory": Footprint(500.0, 400.0)},
     )
 
 
@@ -44,10 +45,11 @@ def ends(axes):
 
 
 def test_speedup_and_tau_stand_beside_the_times_with_their_intervals(report):
-    times, speedup, tau = draw(report).axes
-    assert "speedup over target" in speedup.get_xlabel()
-    assert [bar.get_width() for bar in speedup.patches][::-1] == [1.0, 2.0]
-    assert ends(speedup) == [(1.0, 1.0), (1.5, 2.25)]
+    times, speedup, tau, memory = draw(report).axes
+    assert "speedup over target-all" in speedup.get_xlabel()
+    assert [bar.get_width() for bar in speedup.patches][::-1] == [0.8, 2.0]
+    assert ends(speedup) == [(0.7, 0.9), pytest.approx((1.5, 2.25))]
+    assert [bar.get_width() for bar in memory.patches][::-1] == [500.0, 900.0]
     assert [bar.get_width() for bar in tau.patches][::-1] == [1.0, 5.0]
     assert ends(tau) == [(1.0, 1.0), (4.0, 7.5)]
     assert [text.get_text().strip() for text in times.texts] == ["300 ms", "300 ms"]
@@ -55,7 +57,7 @@ def test_speedup_and_tau_stand_beside_the_times_with_their_intervals(report):
 
 
 def test_without_a_baseline_there_is_no_speedup_to_draw(report, tmp_path):
-    alone = Report(12, {}, WORK, {}, [method("ngram", Interval(1.5, 1.4, 1.6), {})])
+    alone = Report(12, {}, WORK, [method("ngram", Interval(1.5, 1.4, 1.6), {})])
     _, tau = draw(alone).axes
     assert tau.get_xlabel().startswith("τ")
     plot(alone, tmp_path / "bars.png")

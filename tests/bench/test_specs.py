@@ -1,17 +1,25 @@
 """Who races under which name, and where it runs."""
 
-import pytest
+import os
+from dataclasses import replace
 
-from crossdraft.bench.contestants import EngineContestant, Models, ahead_of, close_all, line_up
+import pytest
+import torch
+
+from crossdraft.bench.contestants import EngineContestant, Models, ahead_of, close_all, cores_of, line_up
 from crossdraft.bench.cores import Cores
+from crossdraft.bench.measure import measure
 from crossdraft.bench.specs import (
     ALL_METHODS,
+    ALWAYS,
+    ON_ALL_CORES,
     POLICIES,
     SPECS,
     check_methods,
     is_blind,
     needs_no_process,
     spec_of,
+    usual_methods,
 )
 from crossdraft.bench.suite import Suite, placement_of, runs_of
 from crossdraft.bench.workload import Workload, items
@@ -30,7 +38,7 @@ def models(pair):
 def test_every_drafter_races():
     racing = set().union(*(spec_of(name).names for name in SPECS))
     # A model of yours, and what was trained for one target alone: race those with --drafter, or `bench heads`.
-    assert racing == set(METHODS) - {"model", "online", "event_medusa", "fast", "glance", "pass", *HEADS}
+    assert racing == set(METHODS) - {"model", "online", "event_medusa", "fast", "pass", *HEADS}
     assert set(SPECS) <= set(ALL_METHODS)
 
 
@@ -72,7 +80,49 @@ def test_a_spec_that_makes_no_race_is_refused_before_anything_is_loaded(specs, s
 
 def test_specs_race_under_their_own_names_and_are_counted(models):
     suite = Suite(models, Workload(pairs=2), ("target",), 3, warm_ups=1, drafters=("union:ngram,memory",))
-    assert runs_of(suite) == 2 * (1 + 2 * 3)
+    assert runs_of(suite) == 2 * (1 + 1 + 2 * 3)
+    assert runs_of(replace(suite, memory=False)) == 2 * (1 + 2 * 3)
+
+
+def test_every_name_says_which_cores_of_the_pair_are_its():
+    pair = Cores((0, 2), (1,))
+    assert pair.pair == (0, 1, 2)
+    every = {name: cores_of(name, pair) for name in (*ALL_METHODS, "union:ngram,memory", "union:event,ngram")}
+    assert {name for name, own in every.items() if own == Cores((0, 1, 2))} == {"target-all", "hf-all"}
+    apart = {name for name, own in every.items() if own == pair}
+    assert {"blind", "event", "glance", "union:event,ngram"} <= apart
+    assert apart.isdisjoint({"target", "hf", "event-inline", "memory", "union:ngram,memory"})
+    assert cores_of("target-all", None) is None
+
+
+def test_the_usual_contestants_hold_what_every_comparison_should():
+    usual = usual_methods(shipped=True, more_cores=True)
+    assert {*ALWAYS, "event", "glance"} <= set(usual)
+    assert "glance" not in usual_methods(shipped=False, more_cores=True)
+    assert not ON_ALL_CORES & set(usual_methods(shipped=True, more_cores=False))
+
+
+def test_each_runs_on_its_own_cores_and_with_as_many_threads(models):
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("needs two cores")
+    cores, seen = Cores((allowed[0],), (allowed[1],)), {}
+    target = models.load_target()
+    lined = line_up(["target", "target-all", "hf", "hf-all"], target, models, cores)
+    for name, contestant in lined.items():
+        whole = contestant.answer
+
+        def watched(item, name=name, whole=whole):
+            seen[name] = (sorted(os.sched_getaffinity(0)), torch.get_num_threads())
+            return whole(item)
+
+        contestant.answer = watched
+    threads = torch.get_num_threads()
+    results = measure(lined, list(items(Workload(pairs=1, max_new_tokens=4))), 1)
+    one, both = (allowed[:1], 1), (allowed[:2], 2)
+    assert seen == {"target": one, "target-all": both, "hf": one, "hf-all": both}
+    assert len({run.tokens for name in lined for run in results.of(name)}) == 1
+    assert (sorted(os.sched_getaffinity(0)), torch.get_num_threads()) == (allowed, threads)
 
 
 def test_cheap_drafters_race_inline_and_give_the_targets_tokens(models):

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,15 +10,17 @@ from typing import Any
 from crossdraft.api import Engine, Options
 from crossdraft.bench.blank import blank_window
 from crossdraft.bench.cores import Cores
-from crossdraft.bench.environment import peak_rss_of
 from crossdraft.bench.measure import Contestant, Run
 from crossdraft.bench.peers import Assistant, HFContestant
 from crossdraft.bench.specs import (
+    ALONE,
     HUGGING_FACE,
+    ON_ALL_CORES,
     POLICIES,
     check_methods,
     is_blind,
     needs_no_process,
+    runs_apart,
     spec_of,
 )
 from crossdraft.bench.workload import Item
@@ -96,8 +98,11 @@ class Models:
 class EngineContestant:
     """Our engine. `blank` replaces the events of every request: what a blind twin is shown."""
 
-    def __init__(self, engine: Engine, blank: object = None, *, blind: bool = False) -> None:
+    def __init__(
+        self, engine: Engine, blank: object = None, *, blind: bool = False, cores: Cores | None = None
+    ) -> None:
         self.engine = engine
+        self.cores = cores
         self.blank = blank
         self.blind = blind
         self._times: Counter[tuple[int, str]] = Counter()
@@ -111,11 +116,6 @@ class EngineContestant:
         start = time.perf_counter()
         answer = self.engine.generate(request)
         return run_of(answer, time.perf_counter() - start)
-
-    @property
-    def drafter_pid(self) -> int | None:
-        """The process of the drafter, if it has one of its own."""
-        return self.engine.drafter.pid if isinstance(self.engine.drafter, Process) else None
 
     def close(self) -> None:
         self.engine.close()
@@ -144,7 +144,8 @@ def run_of(answer: Answer, total_s: float) -> Run:
         rounds=stats.rounds,
         accepted_at=tuple(stats.accepted_at),
         offered_at=tuple(stats.drafted_at),
-        reading_s=sum(stages[name] for name in READING),
+        prefill_s=stages["encode"] + stages["prefill"],
+        provisional_s=stats.first_provisional_s if stats.drafted else None,
         hidden_drafting_s=stats.hidden_drafting_s,
         hidden_inside_s=stats.hidden_inside_s,
         rounds_s=rounds,
@@ -163,6 +164,13 @@ def line_up(
 ) -> dict[str, Contestant]:
     """The contestants by name, in the order given, then those that are named by their specs. Close them all when done.
 
+    Args:
+        names: out of `ALL_METHODS`.
+        target: what ours share; Hugging Face gets one of its own.
+        models: the checkpoints.
+        cores: of the pair: each contestant gets those that its name says.
+        specs: further drafters.
+
     Raises:
         CrossdraftError: as `check_methods`, or a model cannot be loaded.
     """
@@ -171,13 +179,17 @@ def line_up(
     try:
         plain = target if HUGGING_FACE.isdisjoint(names) else models.load_target(packed=False)
         for name in (*names, *specs):
-            made[name] = (
-                _hf(name, plain, models) if name in HUGGING_FACE else _ours(name, target, models, cores)
-            )
+            own = plain if name in HUGGING_FACE else target
+            made[name] = make_contestant(name, own, models, cores)
     except BaseException:
         close_all(made.values())
         raise
     return made
+
+
+def make_contestant(name: str, target: Target, models: Models, cores: Cores | None) -> Contestant:
+    """Whoever races under a name of `ALL_METHODS`, or a drafter under its spec; close it when done."""
+    return (_hf if name in HUGGING_FACE else _ours)(name, target, models, cores)
 
 
 def close_all(contestants: Iterable[Contestant]) -> None:
@@ -186,10 +198,15 @@ def close_all(contestants: Iterable[Contestant]) -> None:
         contestant.close()
 
 
-def drafter_memory(contestants: Mapping[str, Contestant]) -> dict[str, float | None]:
-    """Peak resident memory in MiB of each drafter that has a process of its own."""
-    pids = {name: c.drafter_pid for name, c in contestants.items() if isinstance(c, EngineContestant)}
-    return {name: peak_rss_of(pid) for name, pid in pids.items() if pid is not None}
+def cores_of(name: str, cores: Cores | None) -> Cores | None:
+    """The cores of what races under that name, those of the pair being `cores`.
+
+    >>> [str(cores_of(name, Cores((0,), (1,)))) for name in ("target", "target-all", "hf-all", "event", "memory")]
+    ['0', '0-1', '0-1', '0 + 1', '0']
+    """
+    if cores is None or runs_apart(name):
+        return cores
+    return Cores(cores.pair if name in ON_ALL_CORES else cores.target)
 
 
 def ahead_of(name: str, models: Models, cores: Cores | None) -> str:
@@ -203,18 +220,20 @@ def ahead_of(name: str, models: Models, cores: Cores | None) -> str:
     return policy_for(models.device, models.draft_device, own_cores=own_cores)
 
 
-def _hf(name: str, plain: Target, models: Models) -> Contestant:
+def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> Contestant:
     """Hugging Face's `generate`, with the layers as it loads them."""
+    own = cores_of(name, cores)
     if name == "hf-assisted":
         twin = models.drafter(models.blind, plain)(packed=False)
-        return HFContestant(plain, assistant=Assistant(plain, twin))
-    return HFContestant(plain, lookup=name == "hf-lookup")
+        return HFContestant(plain, own, assistant=Assistant(plain, twin))
+    return HFContestant(plain, own, lookup=name == "hf-lookup")
 
 
 def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Contestant:
-    cost = CostModel()
-    if name == "target":
-        return EngineContestant(Engine(target, None, Options(), cost))
+    cost, own = CostModel(), cores_of(name, cores)
+    options = Options() if own is None else Options(target_cores=own.target, draft_cores=own.draft or None)
+    if name in ALONE:
+        return EngineContestant(Engine(target, None, options, cost), cores=own)
     inline = name == "event-inline"
     drafter = "event" if inline else name
     spec = spec_of(drafter)
@@ -230,5 +249,5 @@ def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Con
         lambda drafter: Inline(drafter, cost, device=resolve(models.draft_device or target.device)),
         None if inline or needs_no_process(spec) else apart,
     )
-    engine = Engine(target, placement, Options(), cost)
-    return EngineContestant(engine, blank_window(models.blind), blind=is_blind(spec))
+    engine = Engine(target, placement, options, cost)
+    return EngineContestant(engine, blank_window(models.blind), blind=is_blind(spec), cores=own)

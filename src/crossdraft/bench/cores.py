@@ -13,15 +13,24 @@ MOST_SPANS, MOST_LETTERS = 8, 40  # of a list in an error message
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Core numbers of the target (and of all that runs in its process) and of a drafter's own process."""
+    """Core numbers of the target (and of all that runs in its process), and of a drafter's own process if any."""
 
     target: tuple[int, ...]
-    draft: tuple[int, ...]
+    draft: tuple[int, ...] = ()
+
+    @property
+    def pair(self) -> tuple[int, ...]:
+        """The cores of the pair: all that target and drafter use together."""
+        return tuple(sorted({*self.target, *self.draft}))
 
     @property
     def shared(self) -> bool:
         """True if some core serves both, so that nothing can be hidden for free."""
         return bool(set(self.target) & set(self.draft))
+
+    def __str__(self) -> str:
+        """For people: `0-1`, or `0 + 1` where the drafter's process has cores of its own."""
+        return spans(self.target) + (f" + {spans(self.draft)}" if self.draft else "")
 
 
 def choose_cores(target: str | None = None, draft: str | None = None, *, all_target: bool = False) -> Cores:

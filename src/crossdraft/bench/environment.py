@@ -36,11 +36,14 @@ def environment() -> dict[str, object]:
 
 def memory() -> dict[str, float | None]:
     """Peaks of this process in MiB: resident, and on the GPUs (None without one)."""
-    cuda = None
-    if torch.cuda.is_available():
-        peaks = (torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count()))
-        cuda = round(sum(peaks) / MIB, 1)
-    return {"peak_rss_mib": _peak_rss(), "peak_cuda_mib": cuda}
+    return {"peak_rss_mib": _peak_rss(), "peak_cuda_mib": peak_cuda_mib()}
+
+
+def peak_cuda_mib() -> float | None:
+    """Peak allocated by this process on the GPUs in MiB; None without one."""
+    if not torch.cuda.is_available():
+        return None
+    return round(sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count()))) / MIB, 1)
 
 
 def _peak_rss() -> float | None:
@@ -52,7 +55,7 @@ def _peak_rss() -> float | None:
 
 
 def peak_rss_of(pid: int) -> float | None:
-    """Peak resident memory of another process in MiB; None if it is gone."""
+    """Peak resident memory of a process in MiB; None if it is gone, or where there is no /proc."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -16,7 +16,7 @@ from crossdraft.bench.identity import Known, answer_alone, shown
 from crossdraft.bench.measure import measure
 from crossdraft.bench.specs import is_blind
 from crossdraft.bench.statistics import Interval, ratio
-from crossdraft.bench.suite import describe
+from crossdraft.bench.words import describe
 from crossdraft.bench.workload import Workload, items
 from crossdraft.drafters.spec import Spec
 from crossdraft.drafters.trial import Tally, answer_all

@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from crossdraft.bench.cores import Cores
 from crossdraft.bench.order import orders
 from crossdraft.bench.workload import Item
+from crossdraft.engine.pinning import pinned
 from crossdraft.errors import CrossdraftError
 
 
@@ -18,10 +20,11 @@ class Run:
         tokens: of the answer.
         total_s: from handing the request over to holding the answer.
         ttft_s: until the first final token.
+        provisional_s: until the first drafted token could be shown; None if none could be before the first final one.
         stages_s: where the time on the target's lane went; they add up to `total_s`.
         rounds: target passes that emitted tokens; the prefill's is one.
         accepted_at, offered_at: drafts kept and offered, by depth.
-        reading_s: the target's preparing, encoding and prefill up to the last piece.
+        prefill_s: the target's encoding and prefill up to the last piece; preparing the video is not in it.
         hidden_drafting_s, hidden_inside_s: drafting for the ride-along, drafts that came too late for it included, and
             the part of it while the target prepared, encoded and prefilled.
         rounds_s, overhead_s: the rounds after the prefill, and the engine's own part of them, `communication` included.
@@ -36,7 +39,8 @@ class Run:
     rounds: int
     accepted_at: tuple[int, ...] = ()
     offered_at: tuple[int, ...] = ()
-    reading_s: float | None = None
+    prefill_s: float | None = None
+    provisional_s: float | None = None
     hidden_drafting_s: float = 0.0
     hidden_inside_s: float = 0.0
     rounds_s: float = 0.0
@@ -46,7 +50,9 @@ class Run:
 
 
 class Contestant(Protocol):
-    """Whoever answers requests."""
+    """Whoever answers requests; `cores` are those that it may use, None = any."""
+
+    cores: Cores | None
 
     def answer(self, item: Item) -> Run:
         """Answer once, and say what it cost."""
@@ -106,7 +112,7 @@ def measure(
     results = Results({name: [[] for _ in items] for name in names})
     for item in warm_ups:
         for name in names:
-            contestants[name].answer(item)
+            answer_once(contestants[name], item)
             _tell(tick, name)
     gc.collect()
     gc.freeze()  # the models' many objects need no scanning while the clock runs
@@ -114,11 +120,17 @@ def measure(
         for pair, item in enumerate(items):
             for _ in range(repeats):
                 for name in next(turns):
-                    results.runs[name][pair].append(contestants[name].answer(item))
+                    results.runs[name][pair].append(answer_once(contestants[name], item))
                     _tell(tick, name)
     finally:
         gc.unfreeze()
     return results
+
+
+def answer_once(contestant: Contestant, item: Item) -> Run:
+    """Let it answer on its own cores, with as many torch threads; the clock starts behind the change."""
+    with pinned(None if contestant.cores is None else contestant.cores.target):
+        return contestant.answer(item)
 
 
 def _tell(tick: Callable[[str], None] | None, name: str) -> None:

@@ -16,6 +16,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from crossdraft.bench.blank import white_frames
 from crossdraft.bench.clock import FirstToken, PassClock
+from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Run
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
@@ -31,14 +32,21 @@ class HFContestant:
 
     Args:
         target: gives the model and its inputs.
+        cores: those that it may use.
         lookup: draft by copying from the prompt and the answer so far.
         assistant: draft with this model.
     """
 
     def __init__(
-        self, target: Target, *, lookup: bool = False, assistant: PreTrainedModel | None = None
+        self,
+        target: Target,
+        cores: Cores | None = None,
+        *,
+        lookup: bool = False,
+        assistant: PreTrainedModel | None = None,
     ) -> None:
         self.target = target
+        self.cores = cores
         self.lookup = lookup
         self.assistant = assistant
 

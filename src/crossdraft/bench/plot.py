@@ -28,7 +28,8 @@ STAGES = {  # in the order of an answer, with colours that stay apart in greysca
 }
 
 PER = {"answer": "", "token": " per token"}
-SPEEDUP, TAU = "#225588", "#559944"
+SPEEDUP, TAU, MEMORY = "#225588", "#559944", "#777777"
+PROVISIONAL = "first provisional"
 ROW = 0.7  # height of a bar; two rows are 1 apart
 
 
@@ -51,25 +52,36 @@ def plot(report: "Report", path: Path) -> None:
 
 
 def draw(report: "Report") -> "Figure":
-    """One row per method: its stages stacked to the mean time of an answer, TTFT marked; then speedup, then τ.
+    """One row per method: its stages stacked to the mean time of an answer, first tokens marked; speedup; τ; memory.
 
-    Speedup and τ have their 95 % bootstrap intervals as error bars. Without a baseline there is no speedup.
+    Speedup and τ have their 95 % bootstrap intervals as error bars. The speedup is the headline's, against the faster
+    target alone. Without a baseline there is no speedup, and without measured memory no panel for it.
     """
     from matplotlib.figure import Figure
 
     methods = report.methods[::-1]  # barh draws upwards
-    against = next(iter(methods[0].speedups), None)
+    against = methods[0].against
+    memory = [found.total for method in methods if (found := report.footprints.get(method.name))]
     figure = Figure(figsize=(12, 1.4 + 0.4 * len(methods)), layout="constrained")
-    widths = [2.4, 1, 1] if against else [2.4, 1]
+    widths = [2.4, *([1] if against else []), 1, *([0.8] if memory else [])]
     times, *panels = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
     _stages(times, methods)
     if against is not None:
         label = f"speedup over {against}{PER[methods[0].per]} [95 %]"
         _intervals(panels[0], methods, [method.speedups[against] for method in methods], label, SPEEDUP)
-    _intervals(panels[-1], methods, [method.tau for method in methods], "τ, tokens per pass [95 %]", TAU)
+    _intervals(
+        panels[1 if against else 0],
+        methods,
+        [method.tau for method in methods],
+        "τ, tokens per pass [95 %]",
+        TAU,
+    )
+    if memory:
+        _memory(panels[-1], [value or 0.0 for value in memory])
     work = report.workload
     figure.suptitle(
-        f"{work['pairs']} held-out pairs × {work['repeats']}, {work['mean_tokens']} tokens on average",
+        f"{work['pairs']} held-out pairs × {work['repeats']}, {work['mean_tokens']} tokens on average, "
+        + ("from files" if work.get("files") else "clips in memory"),
         fontsize=10,
     )
     for axes in (times, *panels):
@@ -79,7 +91,7 @@ def draw(report: "Report") -> "Figure":
 
 
 def _stages(axes: "Axes", methods: "list[Method]") -> None:
-    """The mean time of an answer by stage, and a mark where its first token is there."""
+    """The mean time of an answer by stage, and marks where its first tokens are there: final, and provisional."""
     left = [0.0] * len(methods)
     names = [method.label for method in methods]
     for stage, colour in STAGES.items():
@@ -90,9 +102,23 @@ def _stages(axes: "Axes", methods: "list[Method]") -> None:
     for row, (method, end) in enumerate(zip(methods, left, strict=True)):
         ttft, rows = method.ttft.median * 1e3, [row - ROW / 2, row + ROW / 2]
         axes.plot([ttft, ttft], rows, color="black", lw=1.5, label="TTFT" if row == 0 else None)
+        if method.provisional is not None:
+            at = method.provisional.median * 1e3
+            drawn = axes.get_legend_handles_labels()[1]
+            label = None if PROVISIONAL in drawn else PROVISIONAL
+            axes.plot([at, at], rows, color="black", lw=1.5, ls=":", label=label)
         axes.text(end, row, f" {end:.0f} ms", va="center")
     axes.set_xlim(0, max(left) * 1.15)
     axes.set_xlabel("mean time of an answer on the target's lane, ms")
+
+
+def _memory(axes: "Axes", values: list[float]) -> None:
+    """A bar for the peak memory of each, all its processes together."""
+    axes.barh(range(len(values)), values, height=ROW, color=MEMORY, alpha=0.6)
+    for row, value in enumerate(values):
+        axes.text(value, row, f" {value:.0f}", va="center")
+    axes.set_xlim(0, max(values) * 1.3)
+    axes.set_xlabel("peak memory, MiB")
 
 
 def _intervals(

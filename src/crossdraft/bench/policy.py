@@ -171,7 +171,7 @@ def run_sweep(sweep: Sweep, target: Target, tick: Tick | None = None) -> list[Ou
 def workload(load: str, pairs: int) -> Workload:
     """The questions of a load."""
     heat = LOADS[load].temperature
-    return Workload(pairs, max_new_tokens=CUT if heat else LONG, temperature=heat)
+    return Workload(pairs, "long", max_new_tokens=CUT if heat else LONG, temperature=heat)
 
 
 def requests(load: str, work: Workload, blank: object) -> Iterator[Item]:

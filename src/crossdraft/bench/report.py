@@ -1,7 +1,10 @@
 """The result as JSON and as a table."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from crossdraft.bench.footprint import HOW
+from crossdraft.bench.specs import ALONE, ALWAYS
 from crossdraft.bench.summary import Method
 
 if TYPE_CHECKING:
@@ -15,6 +18,11 @@ SPEEDUPS = {  # what the table of speedups compares
     "token": "time per token of the baseline / that of the method",
 }
 INTERVALS = "[95 % bootstrap over pairs]"
+LEGEND = (
+    f"τ = mean acceptance length: tokens per verify pass, bonus included {INTERVALS}. hidden = part of the hidden "
+    "drafting that ran while the target prepared, encoded and prefilled. prefill = slowdown of the target's encoding "
+    "and prefill. engine = its own part of a round, talking to the drafter included."
+)
 FEW_PAIRS = 10  # fewer give a bootstrap too little to draw from
 
 
@@ -23,20 +31,30 @@ def to_json(report: "Report") -> dict[str, object]:
     return {
         "environment": report.environment,
         "workload": report.workload,
-        "memory": report.memory,
-        "methods": [method_json(method) for method in report.methods],
+        "memory": {"how": HOW},
+        "methods": [{**method_json(method), **_where(report, method.name)} for method in report.methods],
+    }
+
+
+def _where(report: "Report", name: str) -> dict[str, object]:
+    """The cores and the memory of a contestant."""
+    cores, footprint = report.cores.get(name), report.footprints.get(name)
+    return {
+        "cores": None if cores is None else {"target": list(cores.target), "drafter": list(cores.draft)},
+        "memory": None if footprint is None else footprint.to_json(),
     }
 
 
 def method_json(method: Method) -> dict[str, object]:
-    """One method. `speedup` is against the target alone if it ran; `speedups` holds every baseline that ran.
+    """One method. `speedup` is the headline; `speedups` holds every baseline that ran.
 
+    The headline is against the faster of the target alone on its own share of the cores and on all that the pair uses.
     Each says what it is `against`, and whether it compares the times per `answer` or, when sampling, per `token`.
     """
-    speedups = [
-        {**interval.to_json(), "against": against, "per": method.per}
+    speedups = {
+        against: {**interval.to_json(), "against": against, "per": method.per}
         for against, interval in method.speedups.items()
-    ]
+    }
     identical = None if method.equal is None else {"equal": method.equal, "total": method.total}
     return {
         "name": method.name,
@@ -44,11 +62,12 @@ def method_json(method: Method) -> dict[str, object]:
         "lossy": method.lossy,
         "identical": identical,
         "divergences": [divergence.to_json() for divergence in method.divergences],
+        "first_provisional_ms": None if method.provisional is None else method.provisional.ms(),
         "ttft_ms": method.ttft.ms(),
         "total_ms": method.latency.ms(),
         "tokens_per_s": round(method.tokens_per_s, 2),
-        "speedup": speedups[0] if speedups else None,
-        "speedups": speedups,
+        "speedup": None if method.against is None else speedups[method.against],
+        "speedups": list(speedups.values()),
         "tau": round(method.tau.value, 3),
         "tau_ci95": method.tau.to_json()["ci95"],
         "accepted_per_position": [round(share, 3) for share in method.per_position],
@@ -66,27 +85,34 @@ def rounded(value: float | None, digits: int = 4) -> float | None:
 
 
 def tables(report: "Report") -> "list[Table]":
-    """For the terminal: one line per method, its times first, then its speedups over every baseline."""
+    """For the terminal: how fast each is and what it takes; how that comes about; the ratios to other baselines."""
+    work = report.workload
+    title = f"{work['pairs']} held-out pairs × {work['repeats']}, answers of {work['mean_tokens']} tokens on average"
+    against = report.methods[0].against
+    heads = ["cores", "identical", "provisional", "TTFT ms", "total ms", "MiB"]
+    heads += [] if against is None else [f"× {against}"]
+    fast = _table(title, heads, _caption(report))
+    how = _table("how it comes about", ("tok/s", "τ", "hidden", "prefill", "engine"), LEGEND)
+    others = [name for name in report.methods[0].speedups if name not in ALONE]
+    compared = f"{SPEEDUPS[report.methods[0].per]} {INTERVALS}"
+    ratios = _table(compared, [f"× {name}" for name in others])
+    for method in report.methods:
+        fast.add_row(_label(method), *_speed(report, method))
+        how.add_row(_label(method), *_ways(method))
+        ratios.add_row(_label(method), *(str(method.speedups[name]) for name in others))
+    return [fast, how, ratios] if others else [fast, how]
+
+
+def _table(title: str, heads: Sequence[str], caption: str | None = None) -> "Table":
     from rich import box
     from rich.table import Table
 
-    work = report.workload
-    title = f"{work['pairs']} held-out pairs × {work['repeats']}, answers of {work['mean_tokens']} tokens on average"
-    compared = f"{SPEEDUPS[report.methods[0].per]} {INTERVALS}"
-    times = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=_caption(report))
-    speedups = Table(title=compared, box=box.SIMPLE_HEAD)
-    baselines = (f"× {baseline}" for baseline in report.methods[0].speedups)
-    heads = ("identical", "TTFT ms", "total ms", "tok/s", "τ", "hidden", "prefill", "engine")
-    for table, columns in ((times, heads), (speedups, baselines)):
-        table.add_column(
-            "method", overflow="fold"
-        )  # a long spec goes on in the next line, the figures stay whole
-        for head in columns:
-            table.add_column(head, justify="right", no_wrap=True)
-    for method in report.methods:
-        times.add_row(*_cells(method))
-        speedups.add_row(_label(method), *map(str, method.speedups.values()))
-    return [times, speedups]
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption)
+    # A long spec goes on in the next line, the figures stay whole.
+    table.add_column("method", overflow="fold")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table
 
 
 def _label(method: Method) -> str:
@@ -95,12 +121,22 @@ def _label(method: Method) -> str:
     return escape(method.label)
 
 
-def _cells(method: Method) -> list[str]:
+def _speed(report: "Report", method: Method) -> list[str]:
+    cores, footprint = report.cores.get(method.name), report.footprints.get(method.name)
+    memory = None if footprint is None else footprint.total
     return [
-        _label(method),
+        "" if cores is None else str(cores),
         _identical(method),
+        "" if method.provisional is None else f"{method.provisional.median * 1e3:.1f}",
         f"{method.ttft.median * 1e3:.1f}",
         f"{method.latency.median * 1e3:.1f}",
+        "" if memory is None else f"{memory:.0f}",
+        *([] if method.headline is None else [str(method.headline)]),
+    ]
+
+
+def _ways(method: Method) -> list[str]:
+    return [
         f"{method.tokens_per_s:.0f}",
         _tau(method),
         _percent(method.hidden_share),
@@ -127,9 +163,27 @@ def _caption(report: "Report") -> str:
     gaps = [f"{d.gap:.2g}" for method in report.methods for d in method.divergences]
     told = [f"top-2 logit gaps at divergences: {', '.join(gaps[:8])}"] if gaps else []
     notes = sorted({note for method in report.methods for note in method.notes})
-    tau = f"τ = tokens per pass of the target {INTERVALS}"
-    legend = "prefill = slowdown of the target's reading; engine = its own part of a round"
-    return "\n".join([tau, legend, *_caveats(report), *told, *map(escape, notes)])
+    words = report.workload.get("in_words", [])
+    about = words if isinstance(words, list) else []
+    return "\n".join(
+        [*map(escape, map(str, about)), *_columns(report), *_caveats(report), *told, *map(escape, notes)]
+    )
+
+
+def _columns(report: "Report") -> list[str]:
+    """What the figures of the first table are."""
+    told = [
+        "medians: provisional = first drafted token; TTFT = first final token; total = whole answer (E2E)",
+    ]
+    against = report.methods[0].against
+    if against is not None:
+        faster = (
+            f"the faster of {' and '.join(ALONE)}"
+            if set(ALONE) <= set(report.methods[0].speedups)
+            else "alone"
+        )
+        told.append(f"× {against} ({faster}) = {SPEEDUPS[report.methods[0].per]} {INTERVALS}")
+    return [*told, f"MiB: {HOW}."] if report.footprints else told
 
 
 def _caveats(report: "Report") -> list[str]:
@@ -139,6 +193,9 @@ def _caveats(report: "Report") -> list[str]:
         told.append("sampled: the tokens may differ, so none are compared, and speedups are per token")
     elif report.methods[0].equal is None:
         told.append("the target alone did not run: no tokens are compared")
+    absent = [name for name in ALWAYS if name not in {method.name for method in report.methods}]
+    if absent:
+        told.append(f"not raced: {', '.join(absent)}")
     if report.pairs < FEW_PAIRS:
         told.append(f"fewer than {FEW_PAIRS} pairs: the intervals are narrower than the truth")
     return told

@@ -8,12 +8,21 @@ from crossdraft.drafters.spec import Spec, parse
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS as DRAFTERS
 
-HUGGING_FACE = frozenset(("hf", "hf-lookup", "hf-assisted"))
-METHODS = ("target", "hf", "hf-lookup", "hf-assisted", "blind", "event-inline", "event")
+ALONE = (
+    "target",
+    "target-all",
+)  # the target without a drafter: on its own share of the pair's cores, and on all
+ON_ALL_CORES = frozenset(("target-all", "hf-all"))
+HUGGING_FACE = frozenset(("hf", "hf-all", "hf-lookup", "hf-assisted"))
+ALWAYS = ("target", "target-all", "hf", "hf-all", "hf-lookup", "blind")  # what every comparison should hold
+METHODS = (
+    "target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted", "blind", "event-inline", "event", "glance",
+)  # fmt: skip
 # Our drafters by the name they race under, and what they are; see `crossdraft.methods`.
 SPECS = {
     "blind": "blind",
     "event": "event",
+    "glance": "glance",
     "ngram": "ngram",
     "memory": "memory",
     "text": "text",
@@ -64,7 +73,22 @@ def runs_apart(name: str) -> bool:
     >>> [name for name in ("target", "hf", "event-inline", "event", "memory", "union:event,ngram") if runs_apart(name)]
     ['event', 'union:event,ngram']
     """
-    return name not in {*HUGGING_FACE, "target", "event-inline"} and not needs_no_process(spec_of(name))
+    return name not in {*HUGGING_FACE, *ALONE, "event-inline"} and not needs_no_process(spec_of(name))
+
+
+def usual_methods(*, shipped: bool, more_cores: bool) -> tuple[str, ...]:
+    """Those of `METHODS` that can race and say something of their own.
+
+    Args:
+        shipped: target and event drafter are those of the package, for which `glance` was trained.
+        more_cores: the pair has more cores than its target.
+
+    >>> usual_methods(shipped=False, more_cores=False)
+    ('target', 'hf', 'hf-lookup', 'hf-assisted', 'blind', 'event-inline', 'event')
+    """
+    return tuple(
+        name for name in METHODS if (shipped or name != "glance") and (more_cores or name not in ON_ALL_CORES)
+    )
 
 
 def is_blind(spec: Spec) -> bool:

@@ -1,15 +1,17 @@
 """`crossdraft bench`: load, measure, sum up."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from crossdraft.bench.contestants import Models, ahead_of, close_all, drafter_memory, line_up
+from crossdraft.bench.contestants import Models, ahead_of, close_all, cores_of, line_up
 from crossdraft.bench.cores import Cores
-from crossdraft.bench.environment import environment, memory
+from crossdraft.bench.environment import environment
+from crossdraft.bench.footprint import Footprint, measure_footprints
 from crossdraft.bench.measure import Results, Run, measure
 from crossdraft.bench.specs import METHODS, POLICIES, SPECS, check_methods, runs_apart, spec_of
 from crossdraft.bench.summary import Method, mean_tokens, summarise
 from crossdraft.bench.traces import Trace
+from crossdraft.bench.words import cores_in_words, describe, words_of
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.engine.pinning import pinned
 from crossdraft.errors import CrossdraftError
@@ -29,6 +31,7 @@ class Suite:
         repeats: runs of each pair.
         cores: of the target's process and of a drafter's own; `None` leaves the affinity as it is (GPUs).
         warm_ups: pairs that are thrown away; they come from the validation split.
+        memory: measure the peak memory of each contestant before the race.
 
     Raises:
         CrossdraftError: as `check_methods`, or a number is too small; so that nothing is loaded for nothing.
@@ -41,6 +44,7 @@ class Suite:
     cores: Cores | None = None
     warm_ups: int = WARM_UPS
     drafters: tuple[str, ...] = ()
+    memory: bool = True
 
     def __post_init__(self) -> None:
         check_methods(self.methods, self.drafters)
@@ -52,38 +56,47 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came out; `pairs` is how many there were to draw the intervals from."""
+    """What came out; `pairs` is how many there were to draw the intervals from.
+
+    `footprints` and `cores` are of each contestant, the former empty if no memory was measured.
+    """
 
     pairs: int
     environment: dict[str, object]
     workload: dict[str, object]
-    memory: dict[str, object]
     methods: list[Method]
     traces: tuple[Trace, ...] = ()
+    footprints: Mapping[str, Footprint] = field(default_factory=dict[str, Footprint])
+    cores: Mapping[str, Cores | None] = field(default_factory=dict[str, Cores | None])
 
 
 def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> Report:
-    """Measure, pinned to the target's cores.
+    """Measure, pinned to the cores of the pair; each contestant answers on its own of them.
 
     Raises:
         CrossdraftError: a model that cannot be loaded.
     """
-    with pinned(None if suite.cores is None else suite.cores.target):
+    with pinned(None if suite.cores is None else suite.cores.pair):
         return _run(suite, tick)
 
 
 def _run(suite: Suite, tick: Callable[[str], None] | None) -> Report:
     found = environment()  # before this process itself is the load
+    everybody = (*suite.methods, *suite.drafters)
+    warm_ups, pairs = list(_warm_ups(suite)), list(items(suite.work))
+    footprints = (
+        measure_footprints(everybody, suite.models, suite.cores, (warm_ups or pairs)[0], tick)
+        if suite.memory
+        else {}
+    )
     target = suite.models.load_target()
     contestants = line_up(suite.methods, target, suite.models, suite.cores, suite.drafters)
     try:
-        pairs = list(items(suite.work))
-        results = measure(contestants, pairs, suite.repeats, list(_warm_ups(suite)), tick)
-        used = {**memory(), "drafter_processes_mib": drafter_memory(contestants)}
+        results = measure(contestants, pairs, suite.repeats, warm_ups, tick)
     finally:
         close_all(contestants.values())
-    methods = summarise(results, pairs, target)
     first = next(iter(results.runs))
+    mean = mean_tokens(results.of("target" if "target" in results.runs else first))
     return Report(
         pairs=len(pairs),
         environment={
@@ -96,11 +109,13 @@ def _run(suite: Suite, tick: Callable[[str], None] | None) -> Report:
             "repeats": suite.repeats,
             "warm_ups": suite.warm_ups,
             "prompt_tokens": len(target.prepare(pairs[0].request)),
-            "mean_tokens": round(mean_tokens(results.of("target" if "target" in results.runs else first)), 1),
+            "mean_tokens": round(mean, 1),
+            "in_words": [*words_of(suite.work, pairs, mean), *cores_in_words(everybody, suite.cores)],
         },
-        memory=used,
-        methods=methods,
+        methods=summarise(results, pairs, target),
         traces=traces_of(results, pairs),
+        footprints=footprints,
+        cores={name: cores_of(name, suite.cores) for name in everybody},
     )
 
 
@@ -131,22 +146,8 @@ def _warm_ups(suite: Suite) -> Iterator[Item]:
 
 def runs_of(suite: Suite) -> int:
     """How many answers a suite asks for; what a progress bar counts to."""
-    return (len(suite.methods) + len(suite.drafters)) * (suite.warm_ups + suite.work.pairs * suite.repeats)
-
-
-def describe(work: Workload) -> dict[str, object]:
-    """A workload in plain values, with what the clock does and does not cover."""
-    covered = (
-        "preprocessing, prompt, rendering of event frames, models" if work.files is None else "everything"
-    )
-    return {
-        **asdict(work),
-        "kinds": list(work.kinds) or "all",
-        "files": work.files is not None,
-        "held_out_wordings": work.held_out,
-        "timed": f"{covered}; "
-        + ("files are read inside the clock" if work.files else "files are read beforehand"),
-    }
+    answers = suite.memory + suite.warm_ups + suite.work.pairs * suite.repeats
+    return (len(suite.methods) + len(suite.drafters)) * answers
 
 
 def placement_of(suite: Suite) -> dict[str, object]:

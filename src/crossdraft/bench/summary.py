@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from crossdraft.bench.divergence import Divergence, find_divergence
 from crossdraft.bench.measure import Results, Run
+from crossdraft.bench.specs import ALONE
 from crossdraft.bench.statistics import (
     Interval,
     Quartiles,
@@ -17,7 +18,7 @@ from crossdraft.bench.statistics import (
 from crossdraft.bench.workload import Item
 from crossdraft.engine.target import Target
 
-BASELINES = ("target", "hf", "hf-lookup", "hf-assisted")
+BASELINES = ("target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,17 @@ class Method:
             of a `token`.
         divergences: one for each run that differed.
         ttft, latency: time to the first final token; time of the whole answer.
+        provisional: time to the first drafted token that could be shown, over the runs that had one before their first
+            final token; None if none had.
         tokens_per_s: median over runs.
         speedups: Σ time of a baseline / Σ time of this method, by baseline; per token when sampling.
+        against: the baseline of the headline: the faster of the target alone on its own share of the cores and on all
+            that the pair uses; None if neither ran.
         tau: tokens of the answers per verify pass, bonus included: Σ tokens / Σ passes.
         per_position: share of offered drafts accepted at each depth, pooled.
         hidden_share: part of the hidden drafting inside the target's prefill, pooled; None if nothing was hidden.
-        prefill_slowdown: median over runs of this method's reading time / the target's in the same pair and
-            repeat, minus 1; None where there is nothing to compare.
+        prefill_slowdown: median over runs of this method's time of encoding and prefill / the target's in the same pair
+            and repeat, minus 1; None where there is nothing to compare.
         overhead_share: the engine's own part of the rounds after the prefill, pooled; None without such rounds.
         stages: time on the target's lane by stage.
         stage_means: the same as means, which add up to the mean time of an answer.
@@ -52,9 +57,11 @@ class Method:
     per: str
     divergences: tuple[Divergence, ...]
     ttft: Quartiles
+    provisional: Quartiles | None
     latency: Quartiles
     tokens_per_s: float
     speedups: dict[str, Interval]
+    against: str | None
     tau: Interval
     per_position: tuple[float, ...]
     hidden_share: float | None
@@ -64,6 +71,11 @@ class Method:
     stage_means: dict[str, float]
     notes: tuple[str, ...]
     lossy: str | None = None
+
+    @property
+    def headline(self) -> Interval | None:
+        """How many times as fast as the faster of the two targets alone."""
+        return None if self.against is None else self.speedups[self.against]
 
     @property
     def label(self) -> str:
@@ -84,11 +96,24 @@ class Method:
 
 def summarise(results: Results, items: Sequence[Item], target: Target) -> list[Method]:
     """One `Method` per contestant; the one named `target` is what the others must reproduce."""
-    return [_method(name, results, items, target) for name in results.runs]
+    against = fastest_alone(results, per_token=not items[0].request.sampling.greedy)
+    return [_method(name, results, items, target, against) for name in results.runs]
 
 
-def _method(name: str, results: Results, items: Sequence[Item], target: Target) -> Method:
+def fastest_alone(results: Results, *, per_token: bool) -> str | None:
+    """Which of `ALONE` took the least time over all pairs; None if neither ran."""
+
+    def cost(name: str) -> float:
+        return sum(results.seconds(name)) / (sum(results.tokens(name)) if per_token else 1)
+
+    return min((name for name in ALONE if name in results.runs), key=cost, default=None)
+
+
+def _method(
+    name: str, results: Results, items: Sequence[Item], target: Target, against: str | None
+) -> Method:
     runs = results.of(name)
+    provisional = [run.provisional_s for run in runs if run.provisional_s is not None]
     greedy = items[0].request.sampling.greedy
     compared = greedy and "target" in results.runs
     divergences = _divergences(name, results, items, target) if compared else ()
@@ -102,6 +127,7 @@ def _method(name: str, results: Results, items: Sequence[Item], target: Target) 
         per="answer" if greedy else "token",
         divergences=divergences,
         ttft=quartiles([run.ttft_s for run in runs]),
+        provisional=quartiles(provisional) if provisional else None,
         latency=quartiles([run.total_s for run in runs]),
         tokens_per_s=quartiles([len(run.tokens) / run.total_s for run in runs]).median,
         speedups={
@@ -109,6 +135,7 @@ def _method(name: str, results: Results, items: Sequence[Item], target: Target) 
             for baseline in BASELINES
             if baseline in results.runs
         },
+        against=against,
         tau=acceptance_length(results.tokens(name), results.rounds(name)),
         per_position=tuple(per_position([run.accepted_at for run in runs], [run.offered_at for run in runs])),
         hidden_share=sum(run.hidden_inside_s for run in runs) / hidden if hidden else None,
@@ -140,13 +167,13 @@ def _divergences(
 
 
 def _slowdown(name: str, results: Results) -> float | None:
-    if name == "target" or "target" not in results.runs:
+    if name in ALONE or "target" not in results.runs:
         return None
     ratios = [
-        run.reading_s / alone.reading_s
+        run.prefill_s / alone.prefill_s
         for runs, own in zip(results.runs[name], results.runs["target"], strict=True)
         for run, alone in zip(runs, own, strict=True)
-        if run.reading_s and alone.reading_s
+        if run.prefill_s and alone.prefill_s
     ]
     return quartiles(ratios).median - 1 if ratios else None
 

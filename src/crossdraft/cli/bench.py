@@ -56,9 +56,11 @@ def bench(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Contestants, comma-separated: target, hf, hf-lookup, hf-assisted, blind, event-inline, event (these "
-            "by default), event-sync, event-pipespec, event-pearl (other policies; see --ahead of ask), ngram, memory, "
-            "text, union (of event and memory), phased, choose, lookahead, view, cascade, pyramid, guided; or 'all'."
+            help="Contestants, comma-separated: target, target-all, hf, hf-all, hf-lookup, hf-assisted, blind, "
+            "event-inline, event, glance (these by default; glance for the shipped pair), event-sync, event-pipespec, "
+            "event-pearl (other policies; see --ahead of ask), ngram, memory, text, union (of event and memory), "
+            "phased, choose, lookahead, view, cascade, pyramid, guided; or 'all'. target-all and hf-all use every core "
+            "that the pair uses."
         ),
     ] = None,
     drafters: Drafters = None,
@@ -69,11 +71,20 @@ def bench(
     temperature: Annotated[
         float, typer.Option(help="0 = greedy. Above, no tokens are compared, and speedups are per token.")
     ] = 0.0,
-    answers: Annotated[str, typer.Option(help="long (about 60 tokens) or any.")] = "long",
+    answers: Annotated[
+        str, typer.Option(help="any (every kind of question in turn), or long (the longest answers alone).")
+    ] = "any",
     kinds: Kinds = None,
     files: Annotated[
-        bool, typer.Option("--files", help="Count reading the clip's files too, for everybody.")
-    ] = False,
+        bool,
+        typer.Option("--files/--in-memory", help="Read the clip's files inside the clock, or before it."),
+    ] = True,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory/--no-memory", help="Measure each contestant's peak memory, in a process of its own."
+        ),
+    ] = True,
     json_file: Json = None,
     plot_file: Annotated[
         Path | None, typer.Option("--plot", metavar="PNG", help="Draw time per stage, speedup and τ.")
@@ -95,7 +106,8 @@ def bench(
 
     Races the engine against itself without a drafter, a blind drafter and Hugging Face generate, interleaved.
 
-    On a CPU each side gets one core: the target and Hugging Face in this process, a drafter's own process another.
+    On a CPU the target gets one core and a drafter's own process another. The headline ratio is against the faster of
+    the target alone on its own core and on both.
     """
     if ctx.invoked_subcommand is not None:
         _refuse_options(ctx)
@@ -104,7 +116,7 @@ def bench(
     from crossdraft.bench.names import listed
     from crossdraft.bench.plot import check_plot, plot
     from crossdraft.bench.report import tables, to_json
-    from crossdraft.bench.specs import ALL_METHODS, METHODS
+    from crossdraft.bench.specs import ALL_METHODS, usual_methods
     from crossdraft.bench.suite import Suite, run_suite, runs_of
     from crossdraft.bench.traces import write_recorded
     from crossdraft.bench.workload import Workload
@@ -114,14 +126,20 @@ def bench(
         check_plot(plot_file)
     with TemporaryDirectory(prefix="crossdraft-") if files else nullcontext() as folder:
         clips = Path(folder) if folder else None
+        cores = core_each(device, target_cores, draft_cores)
+        usual = usual_methods(
+            shipped=(target, event) == ("reference", "event"),
+            more_cores=cores is not None and cores.pair != cores.target,
+        )
         suite = Suite(
             models=Models(target, event, blind, device, dtype, draft_device),
             work=Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, clips),
-            methods=ALL_METHODS if methods == "all" else METHODS if methods is None else listed(methods),
+            methods=ALL_METHODS if methods == "all" else usual if methods is None else listed(methods),
             repeats=repeats,
-            cores=core_each(device, target_cores, draft_cores),
+            cores=cores,
             warm_ups=warm_ups,
             drafters=tuple(drafters or ()),
+            memory=memory,
         )
         hush()
         with progress("measuring", runs_of(suite)) as tick:
@@ -166,8 +184,8 @@ def identity(
     from crossdraft.bench.environment import environment
     from crossdraft.bench.identity import run_identity
     from crossdraft.bench.names import listed
-    from crossdraft.bench.suite import describe
     from crossdraft.bench.ways import choose_ways
+    from crossdraft.bench.words import describe
     from crossdraft.bench.workload import Workload, items
     from crossdraft.engine.pinning import pinned
 
@@ -257,7 +275,7 @@ def acceptance(
     from crossdraft.bench.contestants import Models
     from crossdraft.bench.environment import environment
     from crossdraft.bench.names import listed
-    from crossdraft.bench.suite import describe
+    from crossdraft.bench.words import describe
     from crossdraft.bench.workload import Workload, items
 
     check_writable(json_file)
