@@ -4,6 +4,7 @@
 # make test-all the slow ones too
 # make check    style, types, import directions
 # make interop  our exported EAGLE-3 in the real speculators package, in an environment of its own
+# make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
 # make bench    how fast, against what, and is it still the same text
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,7 +14,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format interop bench clean
+.PHONY: help setup demo test test-all check format interop gpu bench clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -49,6 +50,11 @@ check: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# By the machine's own PyTorch, which knows its GPU; else by ours.
+gpu:
+	@python=$(PYTHON); $$python -c 'import torch' 2>/dev/null || test ! -x $(BIN)/python || python=$(BIN)/python; \
+	  PYTHONPATH=src:. $$python tests/gpu/run.py $(ARGS)
 
 # speculators wants an older transformers than ours; of what else it asks for, torchvision, torchaudio and a client for
 # its data servers, an EAGLE-3 on a CPU needs nothing but the imports.

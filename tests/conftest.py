@@ -1,5 +1,6 @@
 """What every test has: one torch thread, fixed seeds, the real recordings if this checkout has them."""
 
+import os
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() or os.environ.get("CROSSDRAFT_TEST_DEVICE"):
         return
-    skip = pytest.mark.skip(reason="needs a CUDA device")
+    skip = pytest.mark.skip(reason="needs a CUDA device (CROSSDRAFT_TEST_DEVICE=cpu runs it on the CPU)")
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)

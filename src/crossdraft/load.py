@@ -84,14 +84,22 @@ def load_tower(
         CrossdraftError: as `load_target`.
     """
     folder = _folder(source, ("reference",))
-    model: Any = _video_model(folder, device, dtype or _draft_dtype(device))
-    model.base_model.language_model, model.lm_head = None, None
+    model = _video_model(folder, device, dtype or _draft_dtype(device), _drop_decoder)
     return _target(folder, model, packed=packed)
 
 
-def _video_model(folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
+def _drop_decoder(model: Any) -> None:
+    model.base_model.language_model, model.lm_head = None, None
+
+
+def _video_model(
+    folder: Path,
+    device: str | None,
+    dtype: str | None,
+    trim: Callable[[PreTrainedModel], None] | None = None,
+) -> PreTrainedModel:
     kind = model_class(read_config(folder).get("model_type"))
-    return _model(getattr(transformers, kind), folder, device, dtype)
+    return _model(getattr(transformers, kind), folder, device, dtype, trim)
 
 
 def _target(
@@ -163,8 +171,7 @@ def load_drafter(
         device, packed: as in `load_target`.
         dtype: default bfloat16, but float32 on a CPU that does not multiply bfloat16 itself.
         banned: ids that must never be drafted.
-        vocabulary: the target's tokens and ids; every token that the drafter can write must be one of them, at the same
-            id. Its own placeholders and other special tokens are never drafted, and may stand anywhere.
+        vocabulary: the target's tokens and ids; every token of the drafter must be one of them, at the same id.
 
     Raises:
         CrossdraftError: as `load_target`, or the vocabularies differ.
@@ -184,7 +191,7 @@ def load_drafter(
     processor = EventGPTProcessor.from_pretrained(folder)
     tokenizer = processor.tokenizer
     if vocabulary is not None:
-        _check_vocabulary(_sayable(model, tokenizer), vocabulary, folder)
+        _check_vocabulary(tokenizer.get_vocab(), vocabulary, folder)
     prepare = EventPrompt(processor)
     target = Target(model, prepare, _text(tokenizer), _eos(model, tokenizer), _reserved(model, tokenizer))
     return IndependentDrafter(target, banned)
@@ -258,11 +265,7 @@ def vocabulary_of(source: str) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class EventPrompt:
-    """Turns a request into the inputs of an EventGPT. A blind one is shown blank frames: it sees nothing.
-
-    Of a recording only the window that the model was made for is read (`EventGPTProcessor.window`), from its end; an
-    `Excerpt` says otherwise.
-    """
+    """Turns a request into the inputs of an EventGPT. A blind one is shown blank frames: it sees nothing."""
 
     processor: "EventGPTProcessor"
 
@@ -272,18 +275,15 @@ class EventPrompt:
         return Prompt(inputs["input_ids"][0], {"pixel_values_videos": inputs["pixel_values_videos"]})
 
     def _window(self, request: Request) -> Any:
-        from crossdraft.events import Events, Excerpt
+        from crossdraft.events import Excerpt, read_events
 
-        events, size = request.events, self.processor.window
-        if events is None:
+        if request.events is None:
             raise CrossdraftError(
                 "The event drafter needs an event recording; give one with --events, or --drafter none."
             )
-        if isinstance(events, str | Path):
-            events = Excerpt(Path(events))
-        if isinstance(events, Excerpt):
-            return events.read_windows(size)
-        return size.of(events) if isinstance(events, Events) else events
+        if isinstance(request.events, Excerpt):
+            return request.events.read()
+        return read_events(request.events) if isinstance(request.events, str | Path) else request.events
 
     def _blank(self) -> Tensor:
         size = self.processor.config.vision_config.image_size
@@ -298,8 +298,14 @@ def _folder(source: str, shipped: Sequence[str]) -> Path:
     return folder
 
 
-def _model(kind: Any, folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
-    """Load strictly: nothing missing, nothing left over, no shape changed."""
+def _model(
+    kind: Any,
+    folder: Path,
+    device: str | None,
+    dtype: str | None,
+    trim: Callable[[PreTrainedModel], None] | None = None,
+) -> PreTrainedModel:
+    """Load strictly: nothing missing, nothing left over, no shape changed. What `trim` drops is moved nowhere."""
     gpu = torch.cuda.is_available()
     name = dtype_name(dtype or ("bfloat16" if gpu and device != "cpu" else "float32"))
     try:
@@ -308,6 +314,8 @@ def _model(kind: Any, folder: Path, device: str | None, dtype: str | None) -> Pr
     except (RuntimeError, AssertionError) as error:
         raise CrossdraftError(f"Device '{device}' cannot be used here; try --device cpu.") from error
     model: Any = load_weights(kind, folder, DTYPES[name])
+    if trim is not None:
+        trim(model)
     return model.to(place).eval()
 
 
@@ -339,14 +347,8 @@ def _reserved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tup
     return (*sorted(special), *padded)
 
 
-def _sayable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """The tokens that a model can write as text, and the end: all but what is reserved."""
-    reserved = set(_reserved(model, tokenizer))
-    return {token: i for token, i in tokenizer.get_vocab().items() if i not in reserved}
-
-
 def _check_vocabulary(drafter: dict[str, int], target: dict[str, int], folder: Path) -> None:
-    """Every token that the drafter can write must have the same id in the target."""
+    """Every token of the drafter must have the same id in the target."""
     differing = [token for token, i in drafter.items() if target.get(token) != i]
     if differing:
         raise CrossdraftError(

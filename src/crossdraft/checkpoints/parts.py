@@ -2,9 +2,8 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.errors import CrossdraftError
@@ -58,7 +57,7 @@ def frame_settings(where: object, settings: Mapping[str, Any]) -> tuple[FrameSpe
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
     """Raise CrossdraftError if the tokenizer writes ids for which the model has no embedding."""
-    rows = len(cast("Tensor", model.get_input_embeddings().weight))
+    rows: int = model.config.get_text_config().vocab_size  # a tower has no embeddings left to count
     token, highest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
     if highest >= rows:
         raise CrossdraftError(

@@ -1,0 +1,92 @@
+"""Sampling, memory, and the benchmark that needs no trained weights."""
+
+import gc
+import json
+import time
+from collections import Counter
+
+import pytest
+import torch
+
+from crossdraft.bench.scale import main
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from tests.gpu.pairs import DEVICE, REQUESTS, TINY, answers, drafter_of, inline, target_of
+
+DRAWS = 300
+WARM = Sampling(temperature=1.5, top_k=4)
+
+
+def requests(sampling, count):
+    return [
+        Request("xx", max_new_tokens=3, sampling=Sampling(sampling.temperature, sampling.top_k, seed=seed))
+        for seed in range(count)
+    ]
+
+
+def test_what_is_sampled_with_a_drafter_has_the_targets_law(record_property):
+    """The third tokens, the first ones that a draft can decide twice; both samples are noisy."""
+    target = target_of("video_llava", "float32")
+    asked = requests(WARM, DRAWS)
+    placement = inline(drafter_of("video_llava", "float32"), "before")
+    drafted = answers(target, placement, asked, adaptive=False, max_batch=4)
+    alone = answers(target, None, requests(WARM, 2 * DRAWS)[DRAWS:], max_batch=4)
+    laws = [Counter(answer.tokens[1] for answer in found) for found in (drafted, alone)]
+    words = set(laws[0]) | set(laws[1])
+    distance = sum(abs(laws[0][word] - laws[1][word]) for word in words) / (2 * DRAWS)
+    record_property("total_variation", distance)
+    assert sum(answer.stats.drafted for answer in drafted) >= DRAWS
+    assert distance < 0.9 * (len(words) / DRAWS) ** 0.5
+
+
+def test_a_seed_is_a_seed():
+    target = target_of("video_llava", "float32")
+    asked = requests(WARM, 4)
+    first, second = (answers(target, None, asked) for _ in range(2))
+    assert [a.tokens for a in first] == [a.tokens for a in second]
+    assert len({a.tokens for a in first}) > 1
+
+
+@pytest.mark.parametrize("hidden", ["before", "beside"])
+def test_memory_is_given_back(hidden):
+    def held():
+        gc.collect()
+        if DEVICE.type == "cuda":
+            return torch.cuda.memory_allocated(DEVICE)
+        found = [value for value in gc.get_objects() if type(value) in (torch.Tensor, torch.nn.Parameter)]
+        return sum({v.untyped_storage().data_ptr(): v.untyped_storage().nbytes() for v in found}.values())
+
+    target, drafter = target_of("video_llava", "float32"), drafter_of("video_llava", "float32")
+    answers(target, inline(drafter, hidden), REQUESTS)  # whatever is made once
+    before = held()
+    for _ in range(4):
+        answers(target, inline(drafter, hidden), REQUESTS, max_batch=2)
+    assert held() <= before + 2**16
+
+
+def test_an_interrupted_batch_leaves_the_device_usable():
+    target = target_of("video_llava", "float32")
+    placement = inline(drafter_of("video_llava", "float32"), "beside")
+    decoder = Decoder(target, placement, max_batch=2, adaptive=False)
+    tickets = [decoder.submit(request) for request in REQUESTS[3:]]
+    decoder.step()
+    decoder.cancel(tickets[0])
+    while decoder.busy:
+        decoder.step()
+    assert decoder.answer(tickets[1]).tokens == answers(target, None, REQUESTS[4:])[0].tokens
+    placement.close()
+
+
+def test_scale_measures_every_placement(tmp_path):
+    """Of tiny shapes: what the benchmark of the large ones does."""
+    config, out = tmp_path / "config.json", tmp_path / "out.json"
+    config.write_text(json.dumps(TINY))
+    start = time.perf_counter()
+    options = [f"--config={config}", f"--drafter={config}", f"--device={DEVICE.type}", f"--json={out}"]
+    main([*options, "--dtype=float32", "--budget=0.05"])
+    found = json.loads(out.read_text())
+    placements = found["drafters"][0]["placements"]
+    assert [entry["placement"] for entry in placements] == ["before", "thread", "process"]
+    assert not [entry for entry in placements if "skipped" in entry]
+    assert time.perf_counter() - start < 240
