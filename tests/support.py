@@ -76,9 +76,8 @@ def tiny_pair(folder: Path, seed: int = 0) -> PairPaths:
         _randomise(drafter, tokenizer, generator)
         _imitate(drafter, target, noise, generator)
         _save(drafter, tokenizer, path)
-        EventGPTProcessor(drafter.config, tokenizer, ProcessorOptions(template=TEMPLATE)).save_pretrained(
-            path
-        )
+        options = ProcessorOptions(template=TEMPLATE, window_us=1_000_000)
+        EventGPTProcessor(drafter.config, tokenizer, options).save_pretrained(path)
     return paths
 
 

@@ -171,7 +171,8 @@ def load_drafter(
         device, packed: as in `load_target`.
         dtype: default bfloat16, but float32 on a CPU that does not multiply bfloat16 itself.
         banned: ids that must never be drafted.
-        vocabulary: the target's tokens and ids; every token of the drafter must be one of them, at the same id.
+        vocabulary: the target's tokens and ids; every token that the drafter can write must be one of them, at the same
+            id. Its own placeholders and other special tokens are never drafted, and may stand anywhere.
 
     Raises:
         CrossdraftError: as `load_target`, or the vocabularies differ.
@@ -191,7 +192,7 @@ def load_drafter(
     processor = EventGPTProcessor.from_pretrained(folder)
     tokenizer = processor.tokenizer
     if vocabulary is not None:
-        _check_vocabulary(tokenizer.get_vocab(), vocabulary, folder)
+        _check_vocabulary(_sayable(model, tokenizer), vocabulary, folder)
     prepare = EventPrompt(processor)
     target = Target(model, prepare, _text(tokenizer), _eos(model, tokenizer), _reserved(model, tokenizer))
     return IndependentDrafter(target, banned)
@@ -265,7 +266,11 @@ def vocabulary_of(source: str) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class EventPrompt:
-    """Turns a request into the inputs of an EventGPT. A blind one is shown blank frames: it sees nothing."""
+    """Turns a request into the inputs of an EventGPT. A blind one is shown blank frames: it sees nothing.
+
+    Of a recording only the window that the model was made for is read (`EventGPTProcessor.window`), from its end; an
+    `Excerpt` says otherwise.
+    """
 
     processor: "EventGPTProcessor"
 
@@ -275,15 +280,18 @@ class EventPrompt:
         return Prompt(inputs["input_ids"][0], {"pixel_values_videos": inputs["pixel_values_videos"]})
 
     def _window(self, request: Request) -> Any:
-        from crossdraft.events import Excerpt, read_events
+        from crossdraft.events import Events, Excerpt
 
-        if request.events is None:
+        events, size = request.events, self.processor.window
+        if events is None:
             raise CrossdraftError(
                 "The event drafter needs an event recording; give one with --events, or --drafter none."
             )
-        if isinstance(request.events, Excerpt):
-            return request.events.read()
-        return read_events(request.events) if isinstance(request.events, str | Path) else request.events
+        if isinstance(events, str | Path):
+            events = Excerpt(Path(events))
+        if isinstance(events, Excerpt):
+            return events.read_windows(size)
+        return size.of(events) if isinstance(events, Events) else events
 
     def _blank(self) -> Tensor:
         size = self.processor.config.vision_config.image_size
@@ -347,8 +355,14 @@ def _reserved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tup
     return (*sorted(special), *padded)
 
 
+def _sayable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """The tokens that a model can write as text, and the end: all but what is reserved."""
+    reserved = set(_reserved(model, tokenizer))
+    return {token: i for token, i in tokenizer.get_vocab().items() if i not in reserved}
+
+
 def _check_vocabulary(drafter: dict[str, int], target: dict[str, int], folder: Path) -> None:
-    """Every token of the drafter must have the same id in the target."""
+    """Every token that the drafter can write must have the same id in the target."""
     differing = [token for token, i in drafter.items() if target.get(token) != i]
     if differing:
         raise CrossdraftError(

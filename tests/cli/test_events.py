@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from crossdraft.cli.main import main
-from crossdraft.events import read_events, write_events
+from crossdraft.events import EventLimits, read_events, write_events
 from crossdraft.video import probe, write_mp4
 from tests.events.helpers import made_up, same
 
@@ -104,22 +104,34 @@ def test_a_limited_readout_says_what_it_dropped(video, tmp_path, capsys):
         (["convert", "a.h5", "b.npy", "--start", "nan"], "The start of the span is nan s"),
         (["convert", "a.h5", "b.npy", "--start", "1e300"], "The start of the span is 1e+300 s"),
         (["render", "a.h5", "frames", "--end", "-inf"], "The end of the span is -inf s"),
-        (["render", "gap.txt", "film.mp4"], "which is 42500000000 frames"),
+        (["render", "gap.txt", "film.mp4"], "which is 2000000 frames"),
         (["info", "a.h5", "--sensor", "9" * 5000 + "x1"], "no size"),
         (["render", "a.h5", "frames", "--frames", "5000"], "cannot fill"),
         (["render", "a.h5", "frames", "--canvas", "8x8"], "larger canvas"),
         (["simulate", "absent.mp4", "b.h5"], "absent.mp4"),
         (["simulate", "a.h5", "b.h5"], "not a video"),
         (["simulate", "clip.mp4", "b.avi"], "suffixes"),
+        (["simulate", "clip.mp4", "b.h5", "--sensor", "100000x100000"], "more than 9,437,184 pixels"),
+        (["simulate", "clip.mp4", "clip.mp4"], "clip.mp4 is the file that is read"),
+        (["convert", "a.h5", "a.h5"], "a.h5 is the file that is read"),
+        (["convert", "a.h5", "../{folder}/a.h5"], "is the file that is read"),
+        (["convert", "a.h5", "b.npy", "--start", "-1"], "The start of the span is -1 s"),
+        (["convert", "a.h5", "b.npy", "--max-events", "3999"], "more than 3,999 events"),
+        (["info", "a.h5", "--max-events", "3999"], "more than 3,999 events"),
+        (["info", "a.h5", "--sensor", "60000x60000"], "more than 9,437,184 pixels"),
+        (["render", "a.h5", "a.gif"], "Cannot draw events as .gif"),
+        (["render", "a.h5", "clip.mp4/frames"], "Cannot write"),
+        (["render", "a.h5", "gap.txt"], "gap.txt is a file"),
+        (["render", "a.h5", "frames", "--canvas", "90000x90000"], "smaller canvas"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(
     recording, video, tmp_path, monkeypatch, capsys, command, words
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "gap.txt").write_text("64 48\n0 1 1 1\n1700000000 2 2 1\n")
+    (tmp_path / "gap.txt").write_text("64 48\n0 1 1 1\n80000 2 2 1\n")
     before = sorted(tmp_path.iterdir())
-    assert main(["events", *command]) == 2
+    assert main(["events", *(word.format(folder=tmp_path.name) for word in command)]) == 2
     complaint = capsys.readouterr().err.strip().splitlines()
     assert len(complaint) == 1
     assert words in complaint[0]
@@ -143,3 +155,17 @@ def test_a_file_that_forgets_its_sensor_says_how_to_read_it(tmp_path, capsys, wi
 def test_so_does_a_simulated_one(video, tmp_path, capsys):
     assert main(["events", "simulate", str(video), str(tmp_path / "b.npy"), "--preset", "ideal"]) == 0
     assert "--sensor 64x48" in capsys.readouterr().err
+
+
+def test_a_folder_of_images_may_have_a_dot_in_its_name(recording, tmp_path):
+    for name in ("frames.2", "there.png"):
+        (tmp_path / "there.png").mkdir(exist_ok=True)
+        assert main(["events", "render", str(recording), str(tmp_path / name), "--frames", "2"]) == 0
+        assert len(list((tmp_path / name).iterdir())) == 2
+
+
+def test_max_events_raises_the_limit(recording, tmp_path, monkeypatch):
+    monkeypatch.setattr("crossdraft.events.limits.DEFAULT_LIMITS", EventLimits(events=100, scanned=100))
+    for command in (["convert", str(recording), str(tmp_path / "b.npy")], ["info", str(recording)]):
+        assert main(["events", *command]) == 2
+        assert main(["events", *command, "--max-events", "4000"]) == 0

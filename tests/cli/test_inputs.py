@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from crossdraft.cli.inputs import HOUR_US, Clock, check_files, size_of
+from crossdraft.cli.inputs import HOUR_US, Clock, Part, check_files, size_of
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import Events, read_events, write_dsec_h5
+from crossdraft.events import Events, Newest, read_events, write_dsec_h5
 
 
 def recording(path, first_us):
@@ -67,6 +67,43 @@ def test_a_recording_that_does_not_say_what_it_is(clip, tmp_path):
         check_files(clip.video, path, Clock.AUTO)
     with pytest.raises(CrossdraftError, match="outside the 640x480 sensor"):
         check_files(clip.video, path, Clock.AUTO, "e2vid", (640, 480))
+
+
+def drive(path, first_us):
+    """Ten seconds, an event every 10 ms."""
+    t = first_us + np.arange(0, 10_000_000, 10_000)
+    zeros = np.zeros(len(t), int)
+    write_dsec_h5(path, Events.checked(zeros, zeros, t, zeros, 64, 64))
+    return path
+
+
+@pytest.mark.parametrize("first", [0, 2 * HOUR_US])
+def test_a_part_of_a_clip_s_events_is_told_in_seconds_of_the_clip(clip, tmp_path, first):
+    path, size = drive(tmp_path / "drive.h5", first), Newest(50_000, 5)
+
+    def times(part: Part) -> list[int]:
+        excerpt = check_files(clip.video, path, Clock.AUTO, part=part)
+        return [int(t) - first for window in excerpt.read_windows(size) for t in window.t]
+
+    assert times(Part()) == list(range(950_000, 1_000_000, 10_000))
+    assert times(Part(end_s=0.5)) == list(range(450_000, 500_000, 10_000))
+    assert times(Part(0.2, 0.5)) == list(range(200_000, 500_000, 10_000))
+    assert times(Part(0.7)) == list(range(700_000, 1_000_000, 10_000))
+    assert times(Part(windows=5)) == [10_000 * i for i in (0, 25, 49, 74, 99)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "words"),
+    [
+        (-1, None, "--events-start is -1 s"),
+        (None, float("nan"), "--events-end is nan s"),
+        (0.5, 0.5, "must lie behind"),
+        (1.5, None, "the clip lasts 1.000 s"),
+    ],
+)
+def test_a_part_without_sense_is_one_sentence(clip, start, end, words):
+    with pytest.raises(CrossdraftError, match=words):
+        check_files(clip.video, clip.events, Clock.AUTO, part=Part(start, end))
 
 
 def test_sizes():

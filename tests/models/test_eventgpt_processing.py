@@ -10,11 +10,14 @@ from torch import Tensor
 from transformers import CLIPImageProcessor, PreTrainedTokenizerFast
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import Events, read_events
+from crossdraft.events import Events, Newest, eventgpt_frames, read_events
+from crossdraft.load import REFERENCE
 from crossdraft.models import EventGPTConfig, EventGPTForConditionalGeneration
 from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
 from crossdraft.models.eventgpt.faults import told_as
 from crossdraft.models.eventgpt.processing import Canvas
+from crossdraft.scenes import DURATION_S
+from tests.events.helpers import made_up
 from tests.models.conftest import TEXT, VISION
 from tests.models.official import byte_tokenizer
 
@@ -341,3 +344,30 @@ def test_the_release_canvas_on_a_real_recording(tokenizer, shared):
         frames.append(frame)
     pixels = processor_of(336, 5, tokenizer, "release").pixels(events)
     assert steps(pixels, hf_pixels(frames, 336)) <= 1 + 1e-3
+
+
+def test_several_stretches_share_the_model_s_frames(tokenizer):
+    processor = processor_of(8, 5, tokenizer)
+    parts = tuple(made_up(40, 8, 8, start_us=i * 10**6, seed=i) for i in range(2))
+    drawn = [*eventgpt_frames(parts[0], 2), *eventgpt_frames(parts[1], 3)]
+    assert torch.equal(processor.pixels(parts), processor.pixels(np.stack(drawn)))
+    assert torch.equal(processor.pixels((parts[0],)), processor.pixels(parts[0]))
+    assert torch.equal(processor("Why?", parts)["pixel_values_videos"][0], processor.pixels(parts))
+    for wrong in ((), (parts[0],) * 6):
+        with pytest.raises(CrossdraftError, match="cannot share the model's 5 frames"):
+            processor.pixels(wrong)
+
+
+def test_how_much_of_a_recording_a_model_reads_is_kept_with_it(tokenizer, tmp_path):
+    official = EventGPTProcessor(shape(8, 5), tokenizer)
+    assert official.window == Newest(50_000, 5, 1_000_000)
+    options = ProcessorOptions(window_us=None, window_events=3)
+    EventGPTProcessor(shape(8, 5), tokenizer, options).save_pretrained(tmp_path)
+    loaded = ProcessorOptions.load(tmp_path / "processor_config.json")
+    assert EventGPTProcessor(shape(8, 5), tokenizer, loaded).window == Newest(None, 5, 5)
+    for wrong in ({"window_us": 0}, {"window_events": 1.5}, {"window_us": True}):
+        with pytest.raises(CrossdraftError, match="must be a whole number above 0"):
+            ProcessorOptions(**wrong)
+    for name in ("event", "blind"):  # trained on whole clips of a second
+        shipped = ProcessorOptions.load(REFERENCE / name / "processor_config.json")
+        assert shipped.window_us == round(DURATION_S * 1e6)

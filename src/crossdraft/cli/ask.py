@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.cli.inputs import Clock, Format, SensorSize, check_files, size_of
+from crossdraft.cli.inputs import (
+    Clock,
+    EventsEnd,
+    EventsStart,
+    EventWindows,
+    Format,
+    Part,
+    SensorSize,
+    check_files,
+    size_of,
+)
 from crossdraft.drafters.spec import parse
 from crossdraft.errors import CrossdraftError
 
@@ -60,6 +70,9 @@ def ask(
     clock: Annotated[Clock, typer.Option(help="What the events' times count from.")] = Clock.AUTO,
     kind: Format = None,
     sensor: SensorSize = None,
+    events_start: EventsStart = None,
+    events_end: EventsEnd = None,
+    events_windows: EventWindows = 1,
     target: TargetDir = "reference",
     drafter: Drafter = "event",
     placement: Placement = None,
@@ -101,7 +114,8 @@ def ask(
     """Answer a question about a clip: a fast model drafts while the slow one still reads, which then checks."""
     _check_suffix("--plot", plot, ".svg")
     _check_suffix("--trace", trace, ".json")
-    excerpt = check_files(video, events, clock, kind, size_of(sensor))
+    part = Part(events_start, events_end, events_windows)
+    excerpt = check_files(video, events, clock, kind, size_of(sensor), part)
     if compare and drafter == "none":
         raise CrossdraftError(
             "--compare runs the target alone, and so does --drafter none; leave one of them out."

@@ -13,7 +13,7 @@ from crossdraft.cli.inputs import Format, SensorSize, size_of
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from crossdraft.events import Events
+    from crossdraft.events import EventLimits, Events
 
 T = TypeVar("T")
 
@@ -40,16 +40,27 @@ Source = Annotated[Path, typer.Argument(help="Event recording.", show_default=Fa
 Start = Annotated[float | None, typer.Option("--start", help="From this second after the first event.")]
 End = Annotated[float | None, typer.Option("--end", help="Up to this second after the first event.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
+MaxEvents = Annotated[
+    int | None,
+    typer.Option(min=1, help="Read and hold at most this many events; by default 4 billion and 32 million."),
+]
 
 
 @app.command()
-def info(source: Source, kind: Format = None, sensor: SensorSize = None, as_json: AsJson = False) -> None:
+def info(
+    source: Source,
+    kind: Format = None,
+    sensor: SensorSize = None,
+    max_events: MaxEvents = None,
+    as_json: AsJson = False,
+) -> None:
     """Format, sensor, span of time, rates and polarity of a recording."""
     from crossdraft.events.read import detect_format, iter_events
     from crossdraft.events.summary import summarise
 
-    kind = kind or detect_format(source)
-    summary = summarise(_progress(iter_events(source, format=kind, sensor=size_of(sensor)), "reading"))
+    kind, limits = kind or detect_format(source), _limits(max_events)
+    chunks = iter_events(source, format=kind, sensor=size_of(sensor), limits=limits)
+    summary = summarise(_progress(chunks, "reading"))
     if as_json:
         typer.echo(json.dumps({"path": str(source), "format": kind} | asdict(summary)))
         return
@@ -70,14 +81,16 @@ def convert(
     sensor: SensorSize = None,
     start: Start = None,
     end: End = None,
+    max_events: MaxEvents = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a recording, or a span of it, in another format."""
     from crossdraft.events.write import write_events
 
-    size = size_of(sensor)
-    chunks = _Tally(_progress(_chunks(source, kind, size, start, end), "converting"))
-    write_events(destination, _some(chunks, start, end))
+    _check_other(source, destination)
+    size, limits = size_of(sensor), _limits(max_events)
+    chunks = _Tally(_progress(_chunks(source, kind, size, start, end, limits), "converting"))
+    write_events(destination, _some(chunks, start, end), limits)
     _report(destination, chunks.count, {}, as_json)
     _warn_of_lost_size(destination, chunks.sensor)
 
@@ -96,20 +109,25 @@ def render(
     sensor: SensorSize = None,
     start: Start = None,
     end: End = None,
+    max_events: MaxEvents = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw a recording: EventGPT's frames as PNG, or a film of equal-time frames as mp4."""
-    from crossdraft.events import concatenate, eventgpt_frames
+    from crossdraft.events import eventgpt_frames
+    from crossdraft.events.read import gathered
     from crossdraft.events.render import film, write_pngs
 
-    chunks = _Tally(_progress(_chunks(source, kind, size_of(sensor), start, end), "drawing"))
+    _check_other(source, destination)
+    _check_folder(destination)
+    limits = _limits(max_events)
+    chunks = _Tally(_progress(_chunks(source, kind, size_of(sensor), start, end, limits), "drawing"))
     if destination.suffix.lower() == ".mp4":
         from crossdraft.video import write_mp4
 
         write_mp4(destination, film(chunks, fps, overlap.value), fps)
         paths = [destination]
     else:
-        events = concatenate(list(chunks))
+        events = gathered(chunks, source, limits)
         if canvas == "tight":
             paths = write_pngs(destination, eventgpt_frames(events, frames, "tight", overlap.value))
         else:
@@ -121,7 +139,9 @@ def render(
 
 @app.command()
 def simulate(
-    video: Annotated[Path, typer.Argument(help="Any video.", show_default=False)],
+    video: Annotated[
+        Path, typer.Argument(help="A video: mp4, mov, mkv, webm, avi or mpeg.", show_default=False)
+    ],
     destination: Annotated[Path, typer.Argument(help="New recording: .h5 or another suffix of `convert`.")],
     preset: Annotated[Preset, typer.Option(help="Pixel physics; the presets are v2e's.")] = Preset.DEFAULT,
     seed: Annotated[int, typer.Option(min=0, help="Of thresholds, noise and drops.")] = 0,
@@ -144,6 +164,7 @@ def simulate(
     from crossdraft.events.write import write_events
     from crossdraft.video import iter_frames, probe
 
+    _check_other(video, destination)
     simulator = Simulator(replace(PRESETS[preset.value], max_rate_hz_px=max_rate or None), seed)
     total = probe(video).frames * steps or None
     greys = simulator_frames(iter_frames(video), size_of(sensor), steps)
@@ -188,13 +209,48 @@ class _Tally:
 
 
 def _chunks(
-    source: Path, kind: str | None, size: tuple[int, int] | None, start: float | None, end: float | None
+    source: Path,
+    kind: str | None,
+    size: tuple[int, int] | None,
+    start: float | None,
+    end: float | None,
+    limits: "EventLimits",
 ) -> Iterator["Events"]:
     from crossdraft.events.read import iter_events
     from crossdraft.events.summary import window_in_seconds
 
-    window = window_in_seconds(source, kind, size, start, end)
-    return iter_events(source, format=kind, sensor=size, start_us=window.start_us, end_us=window.end_us)
+    window = window_in_seconds(source, kind, size, start, end, limits)
+    return iter_events(
+        source, format=kind, sensor=size, start_us=window.start_us, end_us=window.end_us, limits=limits
+    )
+
+
+def _limits(max_events: int | None) -> "EventLimits":
+    """The usual limits, or as many events as the user allows."""
+    from crossdraft.events.limits import DEFAULT_LIMITS
+
+    if max_events is None:
+        return DEFAULT_LIMITS
+    return replace(DEFAULT_LIMITS, events=max_events, scanned=max_events, lines=max_events)
+
+
+def _check_other(source: Path, destination: Path) -> None:
+    """Raise CrossdraftError if what is read would be overwritten."""
+    if source.exists() and destination.exists() and source.samefile(destination):
+        raise CrossdraftError(f"{destination} is the file that is read; write to another name.")
+
+
+def _check_folder(destination: Path) -> None:
+    """Raise CrossdraftError if the name for a folder of images looks like that of another kind of file."""
+    suffix = destination.suffix
+    if suffix.lower() == ".mp4" or destination.is_dir():
+        return
+    if destination.exists():
+        raise CrossdraftError(f"{destination} is a file; name a folder for the PNG images.")
+    if suffix[1:2].isalpha():
+        raise CrossdraftError(
+            f"Cannot draw events as {suffix}; name a folder for PNG images, or a film that ends in .mp4."
+        )
 
 
 def _report(destination: Path, count: int, more: dict[str, object], as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """Look at a clip's files before anything slow happens: are they there, readable, and of the same moment?"""
 
 import math
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +24,27 @@ SensorSize = Annotated[
     str | None, typer.Option("--sensor", metavar="WxH", help="Sensor size, where the file does not say.")
 ]
 
+EventsStart = Annotated[
+    float | None,
+    typer.Option(
+        "--events-start",
+        help="Read all events from this second of the clip on; by default the last 50 ms to 1 s, as the model wants.",
+    ),
+]
+EventsEnd = Annotated[
+    float | None, typer.Option("--events-end", help="Read no events from this second of the clip on.")
+]
+EventWindows = Annotated[
+    int,
+    typer.Option(
+        "--events-windows",
+        min=1,
+        help="Divide what is read into so many windows, spread evenly over the clip.",
+    ),
+]
+
 HOUR_US = 3_600_000_000
+MAX_SECONDS = 1e9  # 31 years; in µs it fits in int64
 
 
 class Clock(StrEnum):
@@ -44,12 +65,48 @@ def size_of(text: str | None) -> tuple[int, int] | None:
     return int(width), int(height)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a clip's events a drafter reads; see `--events-start`, `--events-end`, `--events-windows`."""
+
+    start_s: float | None = None
+    end_s: float | None = None
+    windows: int = 1
+
+    def __post_init__(self) -> None:
+        for option, second in (("--events-start", self.start_s), ("--events-end", self.end_s)):
+            if second is not None and not 0 <= second <= MAX_SECONDS:  # NaN is in no order with anything
+                raise CrossdraftError(
+                    f"{option} is {second:g} s; give seconds since the clip's beginning, 0 to {MAX_SECONDS:g}."
+                )
+        if self.start_s is not None and self.end_s is not None and self.end_s <= self.start_s:
+            raise CrossdraftError(
+                f"--events-end ({self.end_s:g} s) must lie behind --events-start ({self.start_s:g} s)."
+            )
+
+    def of(self, clip: "Excerpt") -> "Excerpt":
+        """The part of a clip's events.
+
+        From a start on, all up to the end is read; without one, as much before the end as the drafter was made for.
+        """
+        begin = clip.start_us or 0
+        start = clip.start_us if self.start_s is None else begin + round(self.start_s * 1e6)
+        end = clip.end_us if self.end_s is None else begin + round(self.end_s * 1e6)
+        if clip.end_us is not None and start is not None and start >= clip.end_us:
+            raise CrossdraftError(
+                f"--events-start is {self.start_s:g} s, but the clip lasts {(clip.end_us - begin) / 1e6:.3f} s."
+            )
+        whole = self.start_s is not None
+        return replace(clip, start_us=start, end_us=end, whole=whole, windows=self.windows)
+
+
 def check_files(
     video: Path,
     events: Path | None,
     clock: Clock,
     kind: str | None = None,
     sensor: tuple[int, int] | None = None,
+    part: Part | None = None,
 ) -> "Excerpt | None":
     """Raise one clear sentence unless a video, and an event recording if given, can be read and overlap in time.
 
@@ -59,10 +116,11 @@ def check_files(
 
     Args:
         kind, sensor: of the recording, where its file does not say; as `format` and `sensor` of `read_events`.
+        part: what of it the drafter reads; by default the end, as much as the model was made for.
 
     Returns:
         The part of the recording that the video shows: its span on the video's clock; on a clock of its own, as much as
-        the video is long, from the first event on.
+        the video is long, from the first event on. Or what `part` takes of that.
 
     Raises:
         CrossdraftError: a file is missing, empty or unreadable, there are no events, or they lie outside the video.
@@ -75,16 +133,15 @@ def check_files(
         return None
     first = first_event_us(events, kind, sensor)
     unrelated = clock is Clock.OWN or (clock is Clock.AUTO and first > HOUR_US)
-    if seconds <= 0:  # the container does not say
-        return Excerpt(events, format=kind, sensor=sensor)
-    if not unrelated and seconds * 1e6 < first:
+    if not unrelated and 0 < seconds * 1e6 < first:
         raise CrossdraftError(
             f"No overlap in time: the events of {events} begin {first / 1e6:.3f} s after the video, which lasts "
             f"{seconds:.3f} s; give recordings of the same moment, or --clock own if the events' times do not "
             "count from the video's start."
         )
     start = first if unrelated else 0
-    return Excerpt(events, start, start + math.ceil(seconds * 1e6), kind, sensor)
+    end = start + math.ceil(seconds * 1e6) if seconds > 0 else None  # else the container does not say
+    return (part or Part()).of(Excerpt(events, start, end, kind, sensor))
 
 
 def first_event_us(events: Path, kind: str | None = None, sensor: tuple[int, int] | None = None) -> int:
@@ -93,9 +150,11 @@ def first_event_us(events: Path, kind: str | None = None, sensor: tuple[int, int
     Raises:
         CrossdraftError: as `read_events`, or there is no event.
     """
-    from crossdraft.events import iter_events
+    from crossdraft.events.read import first_time
 
-    for chunk in iter_events(events, format=kind, sensor=sensor):
-        if len(chunk):
-            return chunk.t0
-    raise CrossdraftError(f"{events} holds no events; record or simulate some (crossdraft events simulate).")
+    first = first_time(events, format=kind, sensor=sensor)
+    if first is None:
+        raise CrossdraftError(
+            f"{events} holds no events; record or simulate some (crossdraft events simulate)."
+        )
+    return first

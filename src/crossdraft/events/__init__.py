@@ -1,14 +1,18 @@
 """Event streams: read, slice, render to frames, simulate from video."""
 
+from crossdraft.events.excerpt import Excerpt
 from crossdraft.events.frames import eventgpt_frames
-from crossdraft.events.read import Excerpt, iter_events, read_events
+from crossdraft.events.limits import EventLimits
+from crossdraft.events.read import iter_events, read_events
 from crossdraft.events.simulate import Simulator, SimulatorConfig, simulate
-from crossdraft.events.stream import Events, check_overlap, concatenate
+from crossdraft.events.stream import Events, Newest, check_overlap, concatenate
 from crossdraft.events.write import write_dsec_h5, write_eventgpt_npy, write_events
 
 __all__ = [
+    "EventLimits",
     "Events",
     "Excerpt",
+    "Newest",
     "Simulator",
     "SimulatorConfig",
     "check_overlap",

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.stream import Events, Sensor, Window
 from crossdraft.events.words import WrappingClock, word_pairs
 
@@ -21,7 +22,9 @@ _END = re.compile(rb"(?:#[^\n]*\n)*?#\s*End Of ASCII Header[^\n]*\n", re.IGNOREC
 _LINES = re.compile(rb"(?:#[\t\x20-\x7e]*(?:\r?\n|\Z))*")
 
 
-def read_aedat2(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
+def read_aedat2(
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
+) -> Iterator[Events]:
     """The events of an `.aedat` of version 2 from a DAVIS346, or a DAVIS240 if its header or `sensor` says so."""
     with path.open("rb") as file:
         start, header = _header(file.read(_HEADER_BYTES))
@@ -32,7 +35,7 @@ def read_aedat2(path: Path, sensor: Sensor | None, window: Window) -> Iterator[E
         file.seek(start)
         clock = WrappingClock(path)
         width, height = sensor or (DAVIS240 if "davis240" in header.lower() else DAVIS346)
-        for words in word_pairs(file, ">", path):
+        for words in word_pairs(file, ">", path, limits):
             of_pixels = words[words[:, 0] & (_FRAME_OR_IMU | _EXTERNAL) == 0]
             address, t = of_pixels[:, 0], clock(of_pixels[:, 1])
             x = width - 1 - (address >> 12 & 0x3FF).astype(np.int32)

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.hdf5 import dataset, opened
+from crossdraft.events.hdf5_open import dataset, opened
+from crossdraft.events.limits import DEFAULT_LIMITS
 from crossdraft.events.stream import Events
 
 
@@ -63,10 +64,11 @@ def read_rectify_map(path: str | Path) -> NDArray[np.float32]:
     if not Path(path).is_file():
         raise CrossdraftError(f"There is no rectify map at {path}; DSEC ships it beside events.h5.")
     with opened(Path(path)) as file:
-        table = dataset(file, "rectify_map")[()].astype(np.float32)
-    if table.ndim != 3 or table.shape[2] != 2:
-        raise CrossdraftError(f"{path}: a rectify map is [H, W, 2], not {list(table.shape)}.")
-    return table
+        table = dataset(file, "rectify_map")
+        if table.ndim != 3 or table.shape[2] != 2:
+            raise CrossdraftError(f"{path}: a rectify map is [H, W, 2], not {list(table.shape or ())}.")
+        DEFAULT_LIMITS.check_sensor(path, table.shape[1], table.shape[0])
+        return table[()].astype(np.float32)
 
 
 def rectify(events: Events, rectify_map: NDArray[np.float32]) -> NDArray[np.float32]:

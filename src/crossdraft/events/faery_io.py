@@ -18,23 +18,28 @@ from typing import IO, Any
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.stream import Events, Sensor, Window, check_sorted
 from crossdraft.files import atomic_path
 
-CHUNK_EVENTS = 4_000_000
+CHUNK_EVENTS = 1_000_000
 ROW = np.dtype([("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("p", "?")])  # as faery.EVENTS_DTYPE in memory
 _WORKER = Path(__file__).with_name("faery_worker.py")
 _FALLBACK_SENSOR = (1280, 720)  # of RAW files whose header names none
 
 
-def read_aedat4(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
+def read_aedat4(
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
+) -> Iterator[Events]:
     """The first event stream of an AEDAT 4 file, a few million events at a time."""
-    return _read(path, sensor, window, "aedat")
+    return _read(path, sensor, window, limits, "aedat")
 
 
-def read_evt(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
+def read_evt(
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
+) -> Iterator[Events]:
     """A Prophesee RAW file, EVT2 or EVT3. The format cannot tell a cut-off file: what is there is read."""
-    return _read(path, sensor, window, "evt")
+    return _read(path, sensor, window, limits, "evt")
 
 
 def write_faery(path: str | Path, events: Events, kind: str) -> None:
@@ -59,11 +64,13 @@ def write_faery(path: str | Path, events: Events, kind: str) -> None:
             temporary.with_name(f"{temporary.name}.write").unlink(missing_ok=True)
 
 
-def _read(path: Path, sensor: Sensor | None, window: Window, file_type: str) -> Iterator[Events]:
+def _read(
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits, file_type: str
+) -> Iterator[Events]:
     _require_faery()
-    size = [str(side) for side in sensor or _FALLBACK_SENSOR]
+    numbers = (*(sensor or _FALLBACK_SENSOR), limits.worker_bytes, limits.worker_seconds)
     # -P: the worker's own folder holds modules of ours, which must not hide others of the same name.
-    command = [sys.executable, "-P", str(_WORKER), str(path), file_type, *size]
+    command = [sys.executable, "-P", str(_WORKER), str(path), file_type, *map(str, numbers)]
     quiet = os.environ | {"RUST_BACKTRACE": "0"}  # a backtrace that nobody reads can take it 20 s
     with (
         tempfile.TemporaryFile() as complaints,
@@ -73,11 +80,15 @@ def _read(path: Path, sensor: Sensor | None, window: Window, file_type: str) -> 
             if worker.stdout is None or len(head := worker.stdout.read(8)) < 8:
                 raise _failure(path, worker, complaints)
             width, height = sensor or struct.unpack("<II", head)
+            limits.check_sensor(path, width, height)
+            done = 0
             while True:
                 poured = worker.stdout.read(CHUNK_EVENTS * ROW.itemsize)
                 if len(poured) < CHUNK_EVENTS * ROW.itemsize and worker.wait() != 0:
                     raise _failure(path, worker, complaints)
                 rows: Any = np.frombuffer(poured, ROW)
+                done += len(rows)
+                limits.check_scanned(path, done)
                 chunk = Events.checked(rows["x"], rows["y"], rows["t"], rows["p"], width, height, source=path)
                 yield window.clip(chunk)
                 if len(chunk) < CHUNK_EVENTS or (window.end_us is not None and chunk.t[-1] >= window.end_us):
@@ -89,7 +100,7 @@ def _read(path: Path, sensor: Sensor | None, window: Window, file_type: str) -> 
 def _failure(path: Path, worker: subprocess.Popen[bytes], complaints: IO[bytes]) -> CrossdraftError:
     status = worker.wait()
     complaints.seek(0)
-    lines = complaints.read().decode("utf-8", errors="replace").strip().splitlines()
+    lines = complaints.read(1 << 20).decode("utf-8", errors="replace").strip().splitlines()
     reason = lines[-1] if lines and status == 1 else f"faery crashed on it (status {status})"
     return CrossdraftError(f"{path} cannot be read: {reason}; the recording is damaged or of another kind.")
 

@@ -1,18 +1,22 @@
 """A process of its own that decodes one recording with faery and pours it down its standard output.
 
 faery's Rust core can abort the whole process on a damaged file, and prints its own backtraces; here it may.
-Run by path, so that nothing but faery is imported: `python faery_worker.py FILE TYPE WIDTH HEIGHT`.
+Run by path, so that nothing but faery is imported: `python faery_worker.py FILE TYPE WIDTH HEIGHT BYTES SECONDS`.
+A packet of a hostile file may unpack to anything, so memory and time of this process are limited.
 
 Output: width and height as two little-endian uint32, then the events as packed rows of `faery.EVENTS_DTYPE`. A
 failure leaves its reason in the last line of standard error and a status other than 0.
 """
 
+import resource
 import struct
 import sys
 
 
-def main(path: str, file_type: str, width: str, height: str) -> int:
+def main(path: str, file_type: str, width: str, height: str, most_bytes: str, seconds: str) -> int:
     """Decode; WIDTH and HEIGHT are used where the file itself names no sensor size."""
+    resource.setrlimit(resource.RLIMIT_AS, (int(most_bytes), int(most_bytes)))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
     try:
         import faery
 

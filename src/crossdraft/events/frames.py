@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.events.limits import MAX_PAINTED
 from crossdraft.events.stream import Events
 
 Overlap = Literal["last", "red"]
@@ -49,7 +50,7 @@ def eventgpt_frames(
         uint8 [num_frames, H, W, 3], RGB; for canvas="tight" a list of uint8 [H_i, W_i, 3].
 
     Raises:
-        CrossdraftError: fewer events than frames, or events outside the canvas.
+        CrossdraftError: fewer events than frames, events outside the canvas, or too many pixels to paint at once.
     """
     if num_frames < 1:
         raise CrossdraftError(f"At least one event frame is needed, not {num_frames}.")
@@ -65,6 +66,7 @@ def eventgpt_frames(
     if canvas == "tight":
         return [_tight_frame(part, overlap) for part in slices]
     height, width = _canvas_size(canvas, events)
+    _check_painted(num_frames, height, width)
     frames = np.full((num_frames, height, width, 3), WHITE, np.uint8)
     stamp = np.empty(height * width, np.int32)
     for frame, part in zip(frames, slices, strict=True):
@@ -84,8 +86,17 @@ def _canvas_size(canvas: Canvas, events: Events) -> tuple[int, int]:
     return height, width
 
 
+def _check_painted(count: int, height: int, width: int) -> None:
+    if count * height * width > MAX_PAINTED:
+        raise CrossdraftError(
+            f"{count} frames of {width}x{height} take {count * height * width * 3:,} bytes at once; paint at most "
+            f"{MAX_PAINTED:,} pixels, so ask for fewer frames or a smaller canvas."
+        )
+
+
 def _tight_frame(part: Events, overlap: Overlap) -> NDArray[np.uint8]:
     shape = int(part.y.max()) + 1, int(part.x.max()) + 1
+    _check_painted(1, *shape)
     frame = np.full((*shape, 3), WHITE, np.uint8)
     _paint(frame, part, overlap, np.empty(shape[0] * shape[1], np.int32))
     return frame

@@ -11,13 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.stream import Sensor
 
 Grey = NDArray[np.uint8]
 
 
 def simulator_frames(
-    frames: Iterable[tuple[float, NDArray[np.uint8]]], sensor: Sensor | None = None, steps: int = 1
+    frames: Iterable[tuple[float, NDArray[np.uint8]]],
+    sensor: Sensor | None = None,
+    steps: int = 1,
+    limits: EventLimits = DEFAULT_LIMITS,
 ) -> Iterator[tuple[int, Grey]]:
     """Turn (seconds, RGB [H, W, 3]) into the simulator's (µs, grey [h, w]), one frame at a time.
 
@@ -27,10 +31,12 @@ def simulator_frames(
         steps: frames to put out for each frame that comes in after the first.
 
     Raises:
-        CrossdraftError: steps below 1, an impossible sensor.
+        CrossdraftError: steps below 1, an impossible sensor, or one beyond `limits.pixels`.
     """
     if steps < 1 or (sensor is not None and min(sensor) < 1):
         raise CrossdraftError(f"Steps ({steps}) and sensor ({sensor}) must be positive.")
+    if sensor is not None:
+        limits.check_sensor("The simulator", *sensor)
     before: tuple[float, Grey] | None = None
     for time_s, rgb in frames:
         grey = fit(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY).astype(np.uint8, copy=False), sensor)

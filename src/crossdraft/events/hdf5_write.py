@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.hdf5 import require_plugins
 from crossdraft.events.hdf5_file import ToldLater
+from crossdraft.events.hdf5_open import require_plugins
 from crossdraft.events.stream import Events, batches
 from crossdraft.files import atomic_path
 

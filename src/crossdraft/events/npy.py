@@ -5,6 +5,7 @@ A pickle may call any function on loading. Ours may only rebuild numpy arrays.
 
 import math
 import pickle
+import pickletools
 import re
 import struct
 import tokenize
@@ -17,28 +18,44 @@ from numpy.lib import format as npy_format
 from numpy.typing import ArrayLike, NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.stream import Events, Sensor, Window, unwrap_time
+from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
+from crossdraft.events.rows import Recording, chunks_of
+from crossdraft.events.stream import Columns, Events, Sensor, Window, unwrap_time
 from crossdraft.files import atomic_path
 
 EVENTGPT_SENSOR = (640, 480)  # DSEC's, on which EventGPT was trained
+MAX_OPERATIONS = 100_000  # of a pickle
 
 
-def read_eventgpt(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
+def read_eventgpt(
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
+) -> Iterator[Events]:
     """The events of an EventGPT `.npy`; a 16- or 32-bit time that has wrapped is put right.
 
-    A structured array with fields x, y, t, p is taken as well. Without `sensor`, 640x480.
+    A structured array with fields x, y, t, p is taken as well, and of it only the wanted span is read. The sensor is
+    640x480 unless told.
     """
-    columns = _load(path)
-    missing = [name for name in "xytp" if name not in columns]
+    found = _load(path, limits)
+    missing = [name for name in "xytp" if name not in found]
     if missing:
         raise CrossdraftError(
             f"{path} lacks the event columns {', '.join(missing)}; it is no EventGPT recording."
         )
-    x, y, t, p = (_column(columns[name], name, path) for name in "xytp")
+    x, y, t, p = (_column(found[name], name, path) for name in "xytp")
+    if any(len(column) != len(t) for column in (x, y, p)):
+        shapes = ", ".join(str(column.shape) for column in (x, y, t, p))
+        raise CrossdraftError(
+            f"{path}: the columns x, y, t, p differ in length ({shapes}); the file is damaged."
+        )
+    limits.check_scanned(path, len(t))
     if t.dtype.kind == "u" and t.dtype.itemsize < 8:
         t = unwrap_time(t, 8 * t.dtype.itemsize, path)
-    width, height = sensor or EVENTGPT_SENSOR
-    yield window.clip(Events.checked(x, y, t, p, width, height, source=path))
+
+    def columns(i: int, j: int) -> Columns:
+        return x[i:j], y[i:j], t[i:j], p[i:j]
+
+    recording = Recording(len(t), sensor or EVENTGPT_SENSOR, lambda i, j: np.asarray(t[i:j]), columns)
+    yield from chunks_of(recording, window, path, limits)
 
 
 def write_eventgpt_npy(path: str | Path, events: Events) -> None:
@@ -55,15 +72,15 @@ def _column(value: object, name: str, path: Path) -> NDArray[Any]:
     return column
 
 
-def _load(path: Path) -> Mapping[str, ArrayLike]:
+def _load(path: Path, limits: EventLimits) -> Mapping[str, ArrayLike]:
     """Columns by name.
 
     Raises:
-        CrossdraftError: not a numpy file, cut off, of another content, or holding a forbidden pickle.
+        CrossdraftError: not a numpy file, cut off, of another content, too large a pickle, or a forbidden one.
     """
     try:
         with path.open("rb") as file:
-            content = _load_array(file, path)
+            content = _load_array(file, path, limits)
     except _ForbiddenError as error:
         raise CrossdraftError(
             f"{path} was refused: its pickle asks for {error}, which no recording needs."
@@ -79,19 +96,39 @@ def _load(path: Path) -> Mapping[str, ArrayLike]:
     return {key: value.value if isinstance(value, _Array) else value for key, value in inner.items()}
 
 
-def _load_array(file: BinaryIO, path: Path) -> NDArray[Any]:
+def _load_array(file: BinaryIO, path: Path, limits: EventLimits) -> NDArray[Any]:
     version = npy_format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise CrossdraftError(f"{path} is a numpy file of version {version}; save it again with numpy.save.")
     header = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
     _, _, dtype = header(file)
-    if dtype.hasobject:
-        content = _ArrayUnpickler(file).load()
-        if not isinstance(content, _Array) or not isinstance(content.value, np.ndarray):
-            raise CrossdraftError(f"{path} holds a pickled {type(content).__name__}, not a numpy array.")
-        return content.value
-    file.seek(0)
-    return npy_format.read_array(file, allow_pickle=False)
+    if not dtype.hasobject:
+        return npy_format.open_memmap(path, mode="r")  # a file shorter than its header says is refused
+    limits.check_whole(path, path.stat().st_size)
+    _check_operations(file, path)
+    content = _ArrayUnpickler(file).load()
+    if not isinstance(content, _Array) or not isinstance(content.value, np.ndarray):
+        raise CrossdraftError(f"{path} holds a pickled {type(content).__name__}, not a numpy array.")
+    return content.value
+
+
+def _check_operations(file: BinaryIO, path: Path) -> None:
+    """Look through a pickle before it is loaded; the file stands where it stood afterwards.
+
+    A few bytes may ask for a memo of any size, or a list of any length; a recording needs a hundred operations.
+
+    Raises:
+        CrossdraftError: too many operations, or a memo too large.
+    """
+    begin = file.tell()
+    for count, (operation, argument, _) in enumerate(pickletools.genops(file)):
+        memo = argument if "PUT" in operation.name and isinstance(argument, int) else 0
+        if max(count, memo) > MAX_OPERATIONS:
+            raise CrossdraftError(
+                f"{path} was refused: its pickle has more than {MAX_OPERATIONS:,} operations, which no recording "
+                "needs."
+            )
+    file.seek(begin)
 
 
 class _ForbiddenError(Exception):

@@ -8,6 +8,7 @@ from typing import BinaryIO
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.stream import Events, Sensor, Window
 from crossdraft.events.words import EVENT_BYTES, WrappingClock, word_pairs
 
@@ -16,15 +17,17 @@ MAX_LINE, MAX_DIGITS = 4096, 18  # of a header: longer ones are damage, and 18 d
 KNOWN_SENSORS = ((304, 240), (640, 480), (1280, 720))  # the header's size lines are newer than the format
 
 
-def read_dat(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
+def read_dat(
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
+) -> Iterator[Events]:
     """The events of a `.dat`; the 71.6 min wrap of its clock is undone, a `T0` header line is added."""
     with path.open("rb") as file:
         header = _header(file, path)
         _check_kind(file.read(2), path)
         if sensor is None:
-            sensor = _sensor(header, file, path)
+            sensor = _sensor(header, file, path, limits)
         clock = WrappingClock(path)
-        for words in word_pairs(file, "<", path):
+        for words in word_pairs(file, "<", path, limits):
             x, y, p = _unpack(words[:, 1])
             t = clock(words[:, 0]) + header.get("T0", 0)
             yield window.clip(Events.checked(x, y, t, p, *sensor, source=path))
@@ -60,13 +63,13 @@ def _unpack(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return packed & 0x3FFF, packed >> 14 & 0x3FFF, packed >> 28 & 1
 
 
-def _sensor(header: dict[str, int], file: BinaryIO, path: Path) -> Sensor:
+def _sensor(header: dict[str, int], file: BinaryIO, path: Path, limits: EventLimits) -> Sensor:
     """By the header, or else the smallest camera that all events of the file fit on: it is then read twice."""
     if "Width" in header and "Height" in header:
         return header["Width"], header["Height"]
     right = bottom = 0
     begin = file.tell()
-    for words in word_pairs(file, "<", path):
+    for words in word_pairs(file, "<", path, limits):
         x, y, _ = _unpack(words[:, 1])
         right, bottom = max(right, int(x.max(initial=0))), max(bottom, int(y.max(initial=0)))
     file.seek(begin)

@@ -1,8 +1,8 @@
 """Any recording to `Events`: find out the format, read the wanted span of time."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +11,13 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events.aedat2 import read_aedat2
 from crossdraft.events.faery_io import read_aedat4, read_evt
 from crossdraft.events.hdf5 import hdf5_layout, read_dsec, read_m3ed, read_mvsec
+from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.npy import read_eventgpt
 from crossdraft.events.prophesee import read_dat
-from crossdraft.events.stream import Events, Sensor, Window, check_sorted, concatenate
+from crossdraft.events.stream import Events, Newest, Sensor, Window, check_sorted, concatenate
 from crossdraft.events.text import read_e2vid
 
-Reader = Callable[[Path, Sensor | None, Window], Iterator[Events]]
+Reader = Callable[[Path, Sensor | None, Window, EventLimits], Iterator[Events]]
 
 # Every reader yields consecutive chunks, at least one, and may skip whatever lies outside the window.
 READERS: Mapping[str, Reader] = {
@@ -41,31 +42,6 @@ BY_CONTENT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """A stretch of a recording that is read when somebody needs it: the moment that a clip shows.
-
-    Args:
-        path: the recording.
-        start_us, end_us, format, sensor: as in `read_events`.
-    """
-
-    path: Path
-    start_us: int | None = None
-    end_us: int | None = None
-    format: str | None = None
-    sensor: Sensor | None = None
-
-    def read(self) -> Events:
-        """The events; errors as `read_events`."""
-        return read_events(
-            self.path, format=self.format, sensor=self.sensor, start_us=self.start_us, end_us=self.end_us
-        )
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-
 def read_events(
     path: str | os.PathLike[str],
     *,
@@ -73,22 +49,27 @@ def read_events(
     sensor: Sensor | None = None,
     start_us: int | None = None,
     end_us: int | None = None,
+    newest: Newest | None = None,
+    limits: EventLimits = DEFAULT_LIMITS,
 ) -> Events:
-    """Read the events with start_us <= t < end_us.
+    """Read the events with start_us <= t < end_us, or the newest of them.
 
     Args:
         path: the recording.
         format: a name of `READERS`; found out from the file if None.
         sensor: (width, height); the file's own, or the usual camera of its format, if None.
-        start_us, end_us: absolute times on the recording's clock; None for its ends. HDF5 files are read only
-            around the span; AEDAT, DAT, RAW and text are not read beyond its end.
+        start_us, end_us: absolute times on the recording's clock; None for its ends. HDF5 files and structured `.npy`
+            arrays are read only around the span; AEDAT, DAT, RAW and text are not read beyond its end.
+        newest: how much of the span, counted back from its last event; None for all. No more than that is held.
+        limits: the most that is read.
 
     Raises:
-        CrossdraftError: missing, empty, damaged, unsafe or unknown file; events out of order or of the sensor.
+        CrossdraftError: missing, empty, damaged, unsafe or unknown file; events out of order or of the sensor; more of
+            anything than `limits` allow.
     """
-    return concatenate(
-        list(iter_events(path, format=format, sensor=sensor, start_us=start_us, end_us=end_us))
-    )
+    newest = newest or Newest()
+    chunks = _chunks(Path(path), format, sensor, Window(start_us, end_us, newest), limits)
+    return gathered(chunks, path, limits, newest)
 
 
 def iter_events(
@@ -98,24 +79,131 @@ def iter_events(
     sensor: Sensor | None = None,
     start_us: int | None = None,
     end_us: int | None = None,
+    limits: EventLimits = DEFAULT_LIMITS,
 ) -> Iterator[Events]:
-    """Like `read_events`, as consecutive chunks of some million events, at least one.
+    """Like `read_events`, as consecutive chunks of at most some million events, at least one.
 
-    Memory is that of a chunk, but for EventGPT's `.npy`: it is one pickle, which is held whole and comes in one chunk.
+    Memory is that of a chunk, but for EventGPT's `.npy`: it is one pickle, which is held whole.
     """
-    name = Path(path)
+    return _chunks(Path(path), format, sensor, Window(start_us, end_us), limits)
+
+
+def span_of(
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002 (the word that users look for)
+    sensor: Sensor | None = None,
+    start_us: int | None = None,
+    end_us: int | None = None,
+    limits: EventLimits = DEFAULT_LIMITS,
+) -> tuple[int, int] | None:
+    """Times in µs of the first and the last event with start_us <= t < end_us; None where there is none.
+
+    Arguments and errors are those of `read_events`. HDF5 files and structured arrays are not read in between.
+    """
+    begin = first_time(path, format=format, sensor=sensor, start_us=start_us, end_us=end_us, limits=limits)
+    if begin is None:
+        return None
+    last = read_events(
+        path,
+        format=format,
+        sensor=sensor,
+        start_us=start_us,
+        end_us=end_us,
+        newest=Newest(most=1),
+        limits=limits,
+    )
+    return begin, last.t0
+
+
+def first_time(
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002 (the word that users look for)
+    sensor: Sensor | None = None,
+    start_us: int | None = None,
+    end_us: int | None = None,
+    limits: EventLimits = DEFAULT_LIMITS,
+) -> int | None:
+    """Time in µs of the first event of the span, or None; no more than the chunk with it is read."""
+    for chunk in _chunks(Path(path), format, sensor, Window(start_us, end_us), limits):
+        if len(chunk):
+            return chunk.t0
+    return None
+
+
+def gathered(
+    chunks: Iterable[Events],
+    source: object,
+    limits: EventLimits = DEFAULT_LIMITS,
+    newest: Newest | None = None,
+) -> Events:
+    """Join consecutive chunks, or the newest of their events; no more is held than is asked for.
+
+    Raises:
+        CrossdraftError: more than `limits.events` at once, or what `concatenate` raises.
+    """
+    held: deque[Events] = deque()
+    count = 0
+    for chunk in chunks:
+        held.append(chunk)
+        count += len(chunk)
+        if len(held) > 1:
+            count -= _drop_old(held, count, newest)
+        limits.check_held(source, count)
+    whole = concatenate(held)
+    return whole if newest is None else newest.of(whole)
+
+
+def _drop_old(held: "deque[Events]", count: int, newest: Newest | None) -> int:
+    """Take chunks away in front that nothing newest can be in; how many events these had."""
+    dropped = 0
+    while len(held) > 1:
+        size = len(held[0])
+        left = count - dropped - size
+        enough = size == 0 or (
+            newest is not None
+            and left >= newest.least
+            and (
+                (newest.most is not None and left >= newest.most)
+                or (newest.us is not None and left > 0 and held[0].t[-1] <= _end(held) - newest.us)
+            )
+        )
+        if not enough:
+            break
+        dropped += size
+        held.popleft()
+    return dropped
+
+
+def _end(held: "deque[Events]") -> int:
+    """Time of the last event of chunks that hold one."""
+    return next(int(chunk.t[-1]) for chunk in reversed(held) if len(chunk))
+
+
+def _chunks(
+    name: Path, kind: str | None, sensor: Sensor | None, window: Window, limits: EventLimits
+) -> Iterator[Events]:
+    """What a reader gives, looked at: the format exists, the chunks are in order, and nothing is beyond the limits."""
     _check_file(name)
-    kind = format or detect_format(name)
+    kind = kind or detect_format(name)
     if kind not in READERS:
         raise CrossdraftError(f"There is no event format {kind!r}; choose from {', '.join(READERS)}.")
-    if start_us is not None and end_us is not None and end_us < start_us:
-        raise CrossdraftError(f"The wanted time span ends ({end_us} µs) before it starts ({start_us} µs).")
-    last_us: int | None = None
-    for chunk in READERS[kind](name, sensor, Window(start_us, end_us)):
+    if window.start_us is not None and window.end_us is not None and window.end_us < window.start_us:
+        raise CrossdraftError(
+            f"The wanted time span ends ({window.end_us} µs) before it starts ({window.start_us} µs)."
+        )
+    if sensor is not None:
+        limits.check_sensor(name, *sensor)
+    first_us = last_us = None
+    for chunk in READERS[kind](name, sensor, window, limits):
+        limits.check_sensor(name, chunk.width, chunk.height)
         if len(chunk):
             if last_us is not None:
                 check_sorted(np.array([last_us, chunk.t0]), name)
+            first_us = chunk.t0 if first_us is None else first_us
             last_us = chunk.t0 + chunk.duration_us
+            limits.check_span(name, (last_us - first_us) / 1e6)
         yield chunk
 
 

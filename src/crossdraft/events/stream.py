@@ -128,14 +128,53 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest events of a span: those of its last `us` µs, but at least `least` and at most `most` of them.
+
+    Args:
+        us: counted back from the last event of the span; None for no bound.
+        least: so many are taken even if they are older.
+        most: None for no bound.
+    """
+
+    us: int | None = None
+    least: int = 0
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.us is not None and self.us < 1) or (
+            self.most is not None and self.most < max(1, self.least)
+        ):
+            raise CrossdraftError(
+                f"A window of {self.us} µs and {self.least} to {self.most} events holds nothing; make it larger."
+            )
+
+    def first(self, t: NDArray[np.int64]) -> int:
+        """The row where the newest of these sorted times begin."""
+        begin = 0 if self.us is None or not len(t) else int(np.searchsorted(t, int(t[-1]) + 1 - self.us))
+        begin = min(begin, max(0, len(t) - self.least))
+        return begin if self.most is None else max(begin, len(t) - self.most)
+
+    def of(self, events: Events) -> Events:
+        """The newest of these events, as views."""
+        return events.take(slice(self.first(events.t), None))
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
-    """A half-open span of absolute time in µs; None leaves a side open."""
+    """A half-open span of absolute time in µs; None leaves a side open.
+
+    Args:
+        start_us, end_us: the span.
+        newest: which of its events are wanted; None for all. A reader may give more.
+    """
 
     start_us: int | None = None
     end_us: int | None = None
+    newest: Newest | None = None
 
     def clip(self, events: Events) -> Events:
-        """The events inside, as views."""
+        """The events inside the span, as views."""
         first = 0 if self.start_us is None else np.searchsorted(events.t, self.start_us)
         last = len(events) if self.end_us is None else np.searchsorted(events.t, self.end_us)
         return events.take(slice(int(first), max(int(first), int(last))))

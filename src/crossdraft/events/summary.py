@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.read import iter_events
+from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
+from crossdraft.events.read import first_time
 from crossdraft.events.stream import Events, Sensor, Window
 
 MAX_SECONDS = 1e9  # 31 years; in µs, and added to any time that a recording may hold, it fits in int64
@@ -59,6 +60,7 @@ def window_in_seconds(
     sensor: Sensor | None,
     start_s: float | None,
     end_s: float | None,
+    limits: EventLimits = DEFAULT_LIMITS,
 ) -> Window:
     """The absolute window of a span given in seconds since the recording's first event.
 
@@ -68,12 +70,12 @@ def window_in_seconds(
     if start_s is None and end_s is None:
         return Window()
     for name, second in (("start", start_s), ("end", end_s)):
-        if second is not None and not abs(second) <= MAX_SECONDS:  # NaN is in no order with anything
+        if second is not None and not 0 <= second <= MAX_SECONDS:  # NaN is in no order with anything
             raise CrossdraftError(
-                f"The {name} of the span is {second:g} s; give seconds since the first event, at most {MAX_SECONDS:g}."
+                f"The {name} of the span is {second:g} s; give seconds since the first event, 0 to {MAX_SECONDS:g}."
             )
-    for chunk in iter_events(path, format=kind, sensor=sensor):
-        if len(chunk):
-            ends = (None if s is None else chunk.t0 + round(s * 1e6) for s in (start_s, end_s))
-            return Window(*ends)
-    raise CrossdraftError(f"{path} holds no events.")
+    first = first_time(path, format=kind, sensor=sensor, limits=limits)
+    if first is None:
+        raise CrossdraftError(f"{path} holds no events.")
+    start, end = (None if s is None else first + round(s * 1e6) for s in (start_s, end_s))
+    return Window(start, end)

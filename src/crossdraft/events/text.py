@@ -13,17 +13,20 @@ from typing import TextIO
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.stream import Events, Sensor, Window
 from crossdraft.files import atomic_path
 
-CHUNK_LINES = 1_000_000
+CHUNK_LINES = 1 << 18
 MAX_LINE = 256  # characters; numpy's own way to write four numbers takes 100
 
 
-def read_e2vid(path: Path, sensor: Sensor | None, window: Window) -> Iterator[Events]:
-    """The events of a `.txt` or `.zip`; text without the size line needs `sensor`. Reads a million lines at a time."""
-    with _opened(path) as file:
-        (width, height), lines = _size_and_events(file, sensor, path)
+def read_e2vid(
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
+) -> Iterator[Events]:
+    """The events of a `.txt` or `.zip`; text without the size line needs `sensor`. Reads some lines at a time."""
+    with _opened(path, limits) as file:
+        (width, height), lines = _size_and_events(file, sensor, path, limits)
         done = 0
         while (some := list(islice(lines, CHUNK_LINES))) or not done:
             t, x, y, p = _table(some, path, done).T
@@ -76,7 +79,7 @@ def _write(file: TextIO, chunks: Iterable[Events]) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
+def _opened(path: Path, limits: EventLimits) -> Iterator[TextIO]:
     try:
         if not zipfile.is_zipfile(path):
             with path.open(encoding="ascii") as file:
@@ -86,6 +89,8 @@ def _opened(path: Path) -> Iterator[TextIO]:
             names = [name for name in archive.namelist() if name.lower().endswith(".txt")]
             if len(names) != 1:
                 raise CrossdraftError(f"{path} holds {len(names)} text files; a recording holds exactly one.")
+            entry = archive.getinfo(names[0])
+            limits.check_packing(path, entry.compress_size, entry.file_size)
             with archive.open(names[0]) as raw, io.TextIOWrapper(raw, encoding="ascii") as file:
                 yield file
     except UnicodeDecodeError as error:
@@ -106,8 +111,10 @@ _DAMAGE = (
 )
 
 
-def _size_and_events(file: TextIO, sensor: Sensor | None, path: Path) -> tuple[Sensor, Iterator[str]]:
-    lines = _lines(file, path)
+def _size_and_events(
+    file: TextIO, sensor: Sensor | None, path: Path, limits: EventLimits
+) -> tuple[Sensor, Iterator[str]]:
+    lines = _lines(file, path, limits)
     first = next(lines, "")
     fields = first.split()
     if len(fields) == 2 and all(field.isdecimal() for field in fields):
@@ -117,9 +124,12 @@ def _size_and_events(file: TextIO, sensor: Sensor | None, path: Path) -> tuple[S
     return sensor, chain([first], lines)
 
 
-def _lines(file: TextIO, path: Path) -> Iterator[str]:
+def _lines(file: TextIO, path: Path, limits: EventLimits) -> Iterator[str]:
     """Every line that is not blank, none longer than MAX_LINE: a small zip may unpack to a single one without end."""
+    count = 0
     while line := file.readline(MAX_LINE + 1):
+        count += 1  # blank ones too: they are work, if no events
+        limits.check_lines(path, count)
         if len(line) > MAX_LINE:
             raise CrossdraftError(
                 f"{path} has a line of more than {MAX_LINE} characters; a line is four numbers t x y p."

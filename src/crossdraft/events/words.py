@@ -9,30 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.events.limits import EventLimits
 from crossdraft.events.stream import unwrap_time
 
 EVENT_BYTES = 8
-CHUNK_EVENTS = 4_000_000
+CHUNK_EVENTS = 1_000_000
 
 
-def word_pairs(file: BinaryIO, order: str, path: Path) -> Iterator[NDArray[np.uint32]]:
+def word_pairs(file: BinaryIO, order: str, path: Path, limits: EventLimits) -> Iterator[NDArray[np.uint32]]:
     """The words [N, 2] from here to the end of the file, some million events at a time; at least one array.
 
     Args:
         order: of the bytes of a word, "<" or ">".
 
     Raises:
-        CrossdraftError: the file ends within an event; told before anything is read.
+        CrossdraftError: the file ends within an event, or beyond `limits.scanned`; told before that much is read.
     """
     left = os.fstat(file.fileno()).st_size - file.tell()
     if left % EVENT_BYTES:
         raise CrossdraftError(f"{path} ends within an event; it was cut off, so copy it again.")
-    yield from (
-        np.frombuffer(file.read(min(left - done, CHUNK_EVENTS * EVENT_BYTES)), f"{order}u4")
-        .astype(np.uint32, copy=False)
-        .reshape(-1, 2)
-        for done in range(0, max(left, 1), CHUNK_EVENTS * EVENT_BYTES)
-    )
+    for done in range(0, max(left, 1), CHUNK_EVENTS * EVENT_BYTES):
+        size = min(left - done, CHUNK_EVENTS * EVENT_BYTES)
+        limits.check_scanned(path, (done + size) // EVENT_BYTES)
+        yield np.frombuffer(file.read(size), f"{order}u4").astype(np.uint32, copy=False).reshape(-1, 2)
 
 
 class WrappingClock:

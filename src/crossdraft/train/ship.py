@@ -13,6 +13,7 @@ from crossdraft.drafters.short_head import FILE
 from crossdraft.errors import CrossdraftError
 from crossdraft.folders import put_in_place, temporary_folder
 from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
+from crossdraft.scenes import DURATION_S
 from crossdraft.train.answers import Answered, keep_answers, read_answers
 from crossdraft.train.cards import card
 from crossdraft.train.clips import clip_seed
@@ -124,7 +125,8 @@ def _ship_one(run: Reference, name: str, folder: Path, figures: Mapping[str, Any
         image_mean=list(spec.mean), image_std=list(spec.std),
     ).save_pretrained(folder)  # fmt: skip
     if name != "target":
-        options = ProcessorOptions(template=EVENT_PROMPT, blind=name == "blind")
+        window_us = round(DURATION_S * 1e6)  # it was trained on whole clips
+        options = ProcessorOptions(template=EVENT_PROMPT, blind=name == "blind", window_us=window_us)
         EventGPTProcessor(model.config, run.tokenizer, options).save_pretrained(folder)
         ids = spoken_ids(run.codec(EVENT), learned_answers(run))
         (folder / FILE).write_text(json.dumps(ids) + "\n", encoding="utf-8")

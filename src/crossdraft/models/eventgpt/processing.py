@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.frames import eventgpt_frames
-from crossdraft.events.stream import Events
+from crossdraft.events.stream import Events, Newest
 from crossdraft.files import atomic_path
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.models.eventgpt.faults import told_as
@@ -27,10 +27,12 @@ from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import CLIP_MEAN, CLIP_STD, FrameSpec
 
 Canvas = Literal["sensor", "release", "train"] | tuple[int, int]
-Window = Events | NDArray[np.uint8] | Tensor
+Window = Events | tuple[Events, ...] | NDArray[np.uint8] | Tensor
 
 PROCESSOR_FILE = "processor_config.json"
 TRAIN_CANVAS = (480, 640)
+OFFICIAL_WINDOW_US = 50_000  # EventGPT was trained on windows of 50 ms, and its code refuses 100 ms
+WINDOW_EVENTS = 1_000_000  # three and a half times what a busy DSEC window of 50 ms holds
 EV_START, EV_END = "<ev_start>", "<ev_end>"
 OFFICIAL_TEMPLATE = (
     "A chat between a curious human and an artificial intelligence assistant. The assistant gives helpful, detailed, "
@@ -50,9 +52,12 @@ class ProcessorOptions:
         mean, std: normalisation per channel, in units of 0..1.
         blind: the model was trained on blank frames, and whoever uses it shows it nothing else: a control that knows
             the questions and the answers' habits, and sees nothing.
+        window_us: how much of a recording the model was trained to read at once, in µs; of a longer one it reads the
+            end. None: all of it.
+        window_events: of that no more than the newest so many events, so that reading never takes long. None: all.
 
     Raises:
-        CrossdraftError: an unknown canvas, or a template that lacks a field.
+        CrossdraftError: an unknown canvas, a template that lacks a field, or a window that holds nothing.
     """
 
     canvas: Canvas = "sensor"
@@ -60,8 +65,13 @@ class ProcessorOptions:
     mean: tuple[float, ...] = CLIP_MEAN
     std: tuple[float, ...] = CLIP_STD
     blind: bool = False
+    window_us: int | None = OFFICIAL_WINDOW_US
+    window_events: int | None = WINDOW_EVENTS
 
     def __post_init__(self) -> None:
+        for name, number in (("window_us", self.window_us), ("window_events", self.window_events)):
+            if number is not None and (type(number) is not int or number < 1):
+                raise CrossdraftError(f"{name} must be a whole number above 0, or null, not {number!r}.")
         size = (
             isinstance(self.canvas, tuple) and len(self.canvas) == 2 and all(side > 0 for side in self.canvas)
         )
@@ -140,13 +150,14 @@ class EventGPTProcessor:
 
         Args:
             questions: one or B questions.
-            windows: one or B event windows, as `pixels` takes them.
+            windows: one event window, or a list of B, as `pixels` takes them.
 
         Returns:
             `input_ids` and `attention_mask` [B, L], padded on the left, `pixel_values_videos` [B, T, 3, s, s].
         """
         questions = [questions] if isinstance(questions, str) else list(questions)
-        windows = [windows] if isinstance(windows, Events | np.ndarray | Tensor) else list(windows)
+        if isinstance(windows, Events | tuple | np.ndarray | Tensor):
+            windows = [cast("Window", windows)]
         if len(questions) != len(windows):
             raise CrossdraftError(
                 f"{len(questions)} question(s) need as many event windows, not {len(windows)}."
@@ -157,7 +168,9 @@ class EventGPTProcessor:
         return {
             "input_ids": torch.tensor([[padding] * (length - len(row)) + row for row in rows]),
             "attention_mask": torch.tensor([[0] * (length - len(row)) + [1] * len(row) for row in rows]),
-            "pixel_values_videos": torch.stack([self.pixels(window) for window in windows]),
+            "pixel_values_videos": torch.stack(
+                [self.pixels(window) for window in cast("Sequence[Window]", windows)]
+            ),
         }
 
     def prompt_ids(self, question: str) -> list[int]:
@@ -185,15 +198,19 @@ class EventGPTProcessor:
         """Preprocess one event window.
 
         Args:
-            window: events, or frames that are rendered already, uint8 RGB [T, H, W, 3].
+            window: events; several stretches of events, among which the model's frames are divided in turn; or frames
+                that are rendered already, uint8 RGB [T, H, W, 3].
 
         Returns:
             float32 [T, 3, s, s]: bicubic resize of the shortest edge to s, centre crop, normalised.
 
         Raises:
-            CrossdraftError: another number of frames than the model's, or fewer events than frames.
+            CrossdraftError: another number of frames than the model's, more stretches than that, or fewer events than
+                frames.
         """
-        frames = self._render(window) if isinstance(window, Events) else [torch.as_tensor(window)]
+        if isinstance(window, Events):
+            window = (window,)
+        frames = self._render(window) if isinstance(window, tuple) else [torch.as_tensor(window)]
         pixels = torch.cat([preprocess(part, self.frame_spec) for part in frames])
         if len(pixels) != self.config.num_event_frames:
             raise CrossdraftError(
@@ -201,9 +218,28 @@ class EventGPTProcessor:
             )
         return pixels
 
-    def _render(self, events: Events) -> list[Tensor]:
+    @property
+    def window(self) -> Newest:
+        """What of a recording the model reads: the newest events, at least one a frame."""
+        options, least = self.options, self.config.num_event_frames
+        most = None if options.window_events is None else max(options.window_events, least)
+        return Newest(options.window_us, least, most)
+
+    def _render(self, stretches: tuple[Events, ...]) -> list[Tensor]:
         """uint8 [n, H, W, 3] pieces, as few as their sizes allow."""
-        count, canvas = self.config.num_event_frames, self.options.canvas
+        count = self.config.num_event_frames
+        if not 1 <= len(stretches) <= count:
+            raise CrossdraftError(
+                f"{len(stretches)} event windows cannot share the model's {count} frames; give 1 to {count}."
+            )
+        share = count // len(stretches)
+        counts = [share] * (len(stretches) - 1) + [count - share * (len(stretches) - 1)]
+        parts = zip(stretches, counts, strict=True)
+        return [piece for events, frames in parts for piece in self._paint(events, frames)]
+
+    def _paint(self, events: Events, count: int) -> list[Tensor]:
+        """`count` frames of one stretch."""
+        canvas = self.options.canvas
         if canvas == "release":
             return [
                 torch.from_numpy(frame)[None] for frame in eventgpt_frames(events, count, "tight", "last")

@@ -1,0 +1,95 @@
+"""How much of an event recording we are willing to read."""
+
+from dataclasses import dataclass
+
+from crossdraft.errors import CrossdraftError
+
+SMALL_BYTES = 1 << 24  # what unpacks to less than this may be packed as tightly as it likes
+MAX_PAINTED = 1 << 27  # pixels of all frames that are painted at once: 400 MB of RGB
+
+
+@dataclass(frozen=True, slots=True)
+class EventLimits:
+    """The most we take on. Every reader is held to it; whoever needs more passes a larger one.
+
+    Args:
+        events: held in memory at once, 13 bytes each.
+        scanned: decoded from one file in all, whether they are wanted or not.
+        lines: read from one text in all; a line is some fifty times the work of an event in other formats.
+        held_bytes: of a file that can be read only whole (a pickle).
+        block_bytes: what one compressed block of an HDF5 file unpacks to.
+        ratio: how many times its stored size a compressed file may unpack to.
+        pixels: of the sensor.
+        seconds: from the first event read to the last.
+        worker_bytes, worker_seconds: address space and CPU time of the process that decodes AEDAT4 and RAW.
+    """
+
+    events: int = 32_000_000
+    scanned: int = 4_000_000_000
+    lines: int = 250_000_000
+    held_bytes: int = 1 << 29
+    block_bytes: int = 1 << 26
+    ratio: float = 1000.0
+    pixels: int = 4096 * 2304
+    seconds: float = 86_400.0
+    worker_bytes: int = 1 << 32
+    worker_seconds: int = 600
+
+    def check_held(self, source: object, events: int) -> None:
+        """Raise CrossdraftError if so many events cannot be held at once."""
+        if events > self.events:
+            raise CrossdraftError(
+                f"{source} has more than {self.events:,} events in the wanted span, the limit; take a shorter span, "
+                "or raise EventLimits.events (--max-events)."
+            )
+
+    def check_scanned(self, source: object, events: int) -> None:
+        """Raise CrossdraftError if decoding so many events is too much work."""
+        if events > self.scanned:
+            raise CrossdraftError(
+                f"{source} has more than {self.scanned:,} events to read through, the limit; take a shorter span, or "
+                "raise EventLimits.scanned (--max-events)."
+            )
+
+    def check_lines(self, source: object, lines: int) -> None:
+        """Raise CrossdraftError if a text has too many lines."""
+        if lines > self.lines:
+            raise CrossdraftError(
+                f"{source} has more than {self.lines:,} lines, the limit; take a shorter span, or raise "
+                "EventLimits.lines (--max-events)."
+            )
+
+    def check_whole(self, source: object, size: int) -> None:
+        """Raise CrossdraftError if a file of so many bytes must not be read whole."""
+        if size > self.held_bytes:
+            raise CrossdraftError(
+                f"{source} has {size:,} bytes and can be read only whole, above the limit of {self.held_bytes:,}; "
+                "convert it to .h5, or raise EventLimits.held_bytes."
+            )
+
+    def check_packing(self, source: object, stored: int, unpacked: int) -> None:
+        """Raise CrossdraftError if a compressed file unpacks to more than any recording does."""
+        if unpacked > max(SMALL_BYTES, self.ratio * stored):
+            raise CrossdraftError(
+                f"{source} unpacks from {stored:,} to {unpacked:,} bytes, more than {self.ratio:g} times as many, "
+                "which no recording does: it is damaged or made to exhaust memory; or raise EventLimits.ratio."
+            )
+
+    def check_sensor(self, source: object, width: int, height: int) -> None:
+        """Raise CrossdraftError if a sensor has too many pixels."""
+        if width * height > self.pixels:
+            raise CrossdraftError(
+                f"{source}: a sensor of {width}x{height} has more than {self.pixels:,} pixels, the limit; give the "
+                "true size, or raise EventLimits.pixels."
+            )
+
+    def check_span(self, source: object, seconds: float) -> None:
+        """Raise CrossdraftError if the events span too long a time."""
+        if seconds > self.seconds:
+            raise CrossdraftError(
+                f"{source} spans more than {self.seconds:g} seconds, the limit; take a part (--start, --end), or raise "
+                "EventLimits.seconds."
+            )
+
+
+DEFAULT_LIMITS = EventLimits()

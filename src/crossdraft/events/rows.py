@@ -1,0 +1,106 @@
+"""Recordings whose rows can be read from anywhere (HDF5, mapped arrays): find a span without reading the rest."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossdraft.events.limits import EventLimits
+from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window
+
+if TYPE_CHECKING:
+    import h5py
+
+FIRST_EVENTS = (
+    1 << 17
+)  # of the first chunk: whoever only wants to know where a recording begins reads no more
+CHUNK_EVENTS = 1 << 20  # of the others: 14 MB in memory
+_PROBE_EVENTS = 65_536  # a binary search stops here and reads the rest at once
+Times = NDArray[np.int64] | NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One camera's events.
+
+    Attributes:
+        count: number of events.
+        sensor: (width, height).
+        times: absolute µs of the rows [i, j), float64 where the file keeps them so, not yet checked.
+        columns: x, y, t (absolute µs), p of the rows [i, j), not yet checked.
+        ms_to_idx: entry m is the first event at or after m ms on the file's own clock, or None.
+        clock_us: absolute time of that clock's zero.
+    """
+
+    count: int
+    sensor: Sensor
+    times: Callable[[int, int], Times]
+    columns: Callable[[int, int], Columns]
+    ms_to_idx: "h5py.Dataset | Sequence[int] | None" = None
+    clock_us: int = 0
+
+
+def chunks_of(recording: Recording, window: Window, path: Path, limits: EventLimits) -> Iterator[Events]:
+    """The events inside the window, CHUNK_EVENTS at a time; one empty chunk when there is none."""
+    first = 0 if window.start_us is None else first_at(recording, window.start_us)
+    last = recording.count if window.end_us is None else max(first, first_at(recording, window.end_us))
+    first = _newest_from(recording, first, last, window)
+    limits.check_scanned(path, last - first)
+    step = FIRST_EVENTS
+    if window.newest is not None:  # they are wanted at once
+        limits.check_held(path, last - first)
+        step = last - first
+    while True:
+        stop = min(first + step, last)
+        yield Events.checked(*recording.columns(first, stop), *recording.sensor, source=path)
+        first, step = stop, CHUNK_EVENTS
+        if first >= last:
+            return
+
+
+def _newest_from(recording: Recording, first: int, last: int, window: Window) -> int:
+    """The row where the newest events of rows [first, last) begin, by `window.newest`."""
+    newest = window.newest
+    if newest is None or last <= first:
+        return first
+    begin = first
+    if newest.us is not None:
+        end = recording.times(last - 1, last)[0]
+        if abs(end) < LAST_US:  # else `Events.checked` says what is wrong with it
+            begin = first_at(recording, int(end) + 1 - newest.us, first, last)
+    begin = min(begin, max(first, last - newest.least))
+    return begin if newest.most is None else max(begin, last - newest.most)
+
+
+def first_at(recording: Recording, time_us: int, low: int = 0, high: int | None = None) -> int:
+    """Row of the first event at or after an absolute time, among the rows [low, high)."""
+    high = recording.count if high is None else high
+    least, most = _bracket(recording, time_us)
+    if least <= high and low <= most:
+        low, high = max(low, least), min(high, most)
+    while high - low > _PROBE_EVENTS:
+        middle = (low + high) // 2
+        if recording.times(middle, middle + 1)[0] < time_us:
+            low = middle + 1
+        else:
+            high = middle
+    return low + int(np.searchsorted(recording.times(low, high), time_us, side="left"))
+
+
+def _bracket(recording: Recording, time_us: int) -> tuple[int, int]:
+    """Rows between which `first_at` lies, by the file's millisecond index, or the whole file without a good one."""
+    index, count, whole = recording.ms_to_idx, recording.count, (0, recording.count)
+    if index is None or not len(index) or not count:
+        return whole
+    ms = min(max((time_us - recording.clock_us) // 1000, 0), len(index) - 1)
+    low = int(index[ms])
+    high = int(index[ms + 1]) if ms + 1 < len(index) else count
+    if not 0 <= low <= high <= count:
+        return whole
+    # Recordings that were cropped by other tools keep an index that no longer fits.
+    fits_below = low == 0 or recording.times(low - 1, low)[0] < time_us
+    fits_above = high == count or recording.times(high, high + 1)[0] >= time_us
+    return (low, high) if fits_below and fits_above else whole

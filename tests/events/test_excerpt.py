@@ -1,0 +1,122 @@
+"""Which windows of a recording a model reads."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.events import Excerpt, Newest, read_events, write_events
+from crossdraft.events.read import first_time, gathered, span_of
+from crossdraft.events.stream import Events
+from tests.events.helpers import made_up, same
+
+SUFFIXES = (".h5", ".npy", ".txt")
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    """Two seconds of 4000 events, in three formats."""
+    folder, events = tmp_path_factory.mktemp("excerpt"), made_up(4000, 640, 480, 7_000_000, 2_000_000)
+    for suffix in SUFFIXES:
+        write_events(folder / f"a{suffix}", events)
+    structured = np.zeros(len(events), [("x", "u2"), ("y", "u2"), ("t", "i8"), ("p", "u1")])
+    for name in "xytp":
+        structured[name] = getattr(events, name)
+    np.save(folder / "b.npy", structured)
+    return [*(folder / f"a{suffix}" for suffix in SUFFIXES), folder / "b.npy"], events
+
+
+def by_hand(events: Events, newest: Newest) -> Events:
+    """The definition, event by event."""
+    rows = [
+        i
+        for i, t in enumerate(events.t)
+        if newest.us is None or t > events.t[-1] - newest.us or i >= len(events) - newest.least
+    ]
+    return events.take(slice(rows[0] if rows else 0, None)).take(
+        slice(-(newest.most or len(rows) or 1), None)
+    )
+
+
+@given(
+    st.none() | st.integers(1, 3_000_000),
+    st.integers(0, 30),
+    st.none() | st.integers(30, 5000),
+    st.integers(6_900_000, 9_100_000),
+)
+def test_the_newest_of_a_span_is_the_same_in_every_format(recording, us, least, most, end):
+    paths, events = recording
+    newest = Newest(us, least, most)
+    span = events.slice(0, end)
+    wanted = by_hand(span, newest)
+    assert same(newest.of(span), wanted)
+    for path in paths:
+        assert same(read_events(path, end_us=end, newest=newest), wanted), path.name
+
+
+def test_chunks_give_the_newest_without_being_held(recording):
+    _, events = recording
+    parts = [events.take(slice(i, i + 70)) for i in range(0, 4000, 70)]
+    held = []
+
+    def watched():
+        for part in parts:
+            yield part
+            held.append(len(part))
+
+    for newest in (Newest(100_000, 5), Newest(most=130), Newest(1, 200), Newest(10**9), Newest()):
+        assert same(gathered(watched(), "it", newest=newest), by_hand(events, newest))
+    empty = Events.empty(640, 480)
+    assert same(gathered([empty, events, empty], "it", newest=Newest(1, 3)), by_hand(events, Newest(1, 3)))
+    assert len(gathered([empty, empty], "it", newest=Newest(5))) == 0
+
+
+def test_where_a_recording_begins_and_ends(recording):
+    paths, events = recording
+    for path in paths:
+        assert span_of(path) == (events.t0, int(events.t[-1]))
+        assert first_time(path, start_us=8_000_000) == int(events.slice(8_000_000, 1 << 60).t[0])
+        assert span_of(path, end_us=5) is None
+
+
+def test_a_model_reads_the_end_the_whole_or_a_part_of_an_excerpt(recording):
+    paths, events = recording
+    size = Newest(300_000, 5, 400)
+    for path in paths:
+        (end,) = Excerpt(path).read_windows(size)
+        assert same(end, by_hand(events, size))
+        assert len(end) == 400
+        (part,) = Excerpt(path, end_us=7_900_000).read_windows(size)
+        assert same(part, by_hand(events.slice(0, 7_900_000), size))
+        whole = Excerpt(path, 7_500_000, 8_500_000, whole=True)
+        assert same(whole.read_windows(size)[0], events.slice(7_500_000, 8_500_000))
+        assert same(whole.read(), events.slice(7_500_000, 8_500_000))
+
+
+def test_windows_are_spread_over_the_excerpt(recording):
+    paths, events = recording
+    for path in paths:
+        windows = Excerpt(path, 7_200_000, 8_800_000, windows=4).read_windows(Newest(400_000, 4, 4000))
+        assert [round(window.duration_us, -4) for window in windows] == [100_000] * 4
+        assert windows[0].t0 == events.slice(7_200_000, 1 << 60).t0
+        assert windows[-1].t[-1] == events.slice(0, 8_800_000).t[-1]
+        gaps = np.diff([int(window.t[-1]) for window in windows])
+        assert gaps == pytest.approx(gaps[0], abs=5_000)
+        thirds = Excerpt(path, windows=3, whole=True).read_windows(Newest(1, 1))
+        assert sum(map(len, thirds)) == pytest.approx(len(events), abs=5)
+
+
+def test_a_quiet_end_gives_as_many_events_as_there_are_frames(tmp_path):
+    t = np.array([0, 10, 20, 30, 40, 5_000_000])
+    write_events(tmp_path / "a.h5", Events.checked(t * 0, t * 0, t, t * 0, 64, 48))
+    (found,) = Excerpt(tmp_path / "a.h5").read_windows(Newest(50_000, 5, 100))
+    assert found.t.tolist() == [10, 20, 30, 40, 5_000_000]
+
+
+def test_no_window_is_no_excerpt(tmp_path):
+    with pytest.raises(CrossdraftError, match="at least 1"):
+        Excerpt(tmp_path / "a.h5", windows=0)
+    for wrong in ({"us": 0}, {"most": 0}, {"least": 5, "most": 4}):
+        with pytest.raises(CrossdraftError, match="holds nothing"):
+            Newest(**wrong)
