@@ -18,6 +18,7 @@ import torch
 from crossdraft.engine.ahead import POLICIES
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.pinning import pinned
 from crossdraft.engine.placement import DrafterLost
 from crossdraft.engine.process import Process
 from crossdraft.engine.request import Origin, Request
@@ -29,6 +30,7 @@ from crossdraft.events import Events, read_events
 from crossdraft.load import load_drafter, load_target
 from crossdraft.video.read import read_frames
 
+needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: none can be spare")
 QUESTIONS = ("what is the car doing?", "is there a red light?", "where is the car?")
 
 
@@ -87,6 +89,58 @@ def test_drafting_ahead_changes_no_token(pair, target, requests, alone, ahead):
     finally:
         placement.close()
     assert any(span.name == "ahead" for answer in found for span in answer.timeline.spans)
+
+
+@needs_two_cores
+def test_the_drafters_core_is_spare_while_it_has_nothing_to_do(process, requests):
+    core = (max(os.sched_getaffinity(0)),)
+    assert until(lambda: process.spare_cores() == core)
+    os.kill(process.pid, signal.SIGSTOP)
+    process.start(0, requests[0], 4, None)
+    assert process.spare_cores() == ()
+    os.kill(process.pid, signal.SIGCONT)
+    assert until(lambda: process.spare_cores() == core)
+    assert len(process.collect(0).tree) == 4
+
+
+@needs_two_cores
+def test_the_target_runs_on_both_cores_while_the_drafter_idles(target, process, requests, alone):
+    threads = []
+    hook = target.model.get_output_embeddings().register_forward_pre_hook(
+        lambda *_: threads.append(torch.get_num_threads())
+    )
+    try:
+        with pinned((min(os.sched_getaffinity(0)),)):
+            found = Decoder(target, process).generate(requests)
+            assert torch.get_num_threads() == 1
+    finally:
+        hook.remove()
+    assert [answer.tokens for answer in found] == alone
+    assert max(threads) == 2
+
+
+@needs_two_cores
+def test_nothing_is_prepared_for_while_the_target_reads(pair, target, requests):
+    factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
+    placement = Process(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, ahead="ssd")
+    try:
+        placement.start(0, requests[0], 4, None)
+        assert until(placement.spare_cores)
+        placement.collect(0)
+        assert {span.name for span in placement.drain()} == {"read", "hidden draft"}
+        assert until(placement.spare_cores)
+        placement.commit([0], [Committed((), (9,))])
+        placement.propose([0], [Budget(4)])
+        assert "ahead" in {span.name for span in placement.drain()}
+    finally:
+        placement.close()
+
+
+def until(done) -> bool:
+    deadline = time.monotonic() + 60
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return bool(done())
 
 
 def test_where_nothing_is_ready_nobody_is_asked(process, requests):

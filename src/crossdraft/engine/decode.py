@@ -16,6 +16,7 @@ from crossdraft.engine.accept import Verdict
 from crossdraft.engine.budgets import Budgets
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Committed, Draft, Needs, PromptFeatures
+from crossdraft.engine.elastic import borrowing, poll
 from crossdraft.engine.live import Live, readable
 from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken, Placement
 from crossdraft.engine.probes import Probes
@@ -124,13 +125,14 @@ class Decoder:
     @torch.inference_mode()
     def step(self) -> None:
         """Let waiting requests join, run one shared round, let finished requests leave."""
-        self._leave()
-        while self._waiting and self.cache.rows < self.cache.max_rows:
-            self._join(*self._waiting.pop(0))
-        self._leave()
-        if self._live:
-            self._round(self._live)
+        with borrowing(lambda: () if self.drafter is None else self.drafter.spare_cores()):
             self._leave()
+            while self._waiting and self.cache.rows < self.cache.max_rows:
+                self._join(*self._waiting.pop(0))
+            self._leave()
+            if self._live:
+                self._round(self._live)
+                self._leave()
 
     def _join(self, ticket: int, request: Request) -> None:
         """Take up one request: the drafter writes while the target reads."""
@@ -370,6 +372,7 @@ class Decoder:
             self.drafter = None
             return None
         end = time.perf_counter()
+        poll()
         spans = self.drafter.drain()
         for live in lives:
             live.waits.append((start, end))

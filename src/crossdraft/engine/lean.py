@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from transformers import LlamaModel, PreTrainedModel, Qwen2Model
 
 from crossdraft.engine.cache import KVCache
+from crossdraft.engine.elastic import poll
 
 ANATOMIES = (LlamaModel, Qwen2Model)  # pre-norm, rotary, gated MLP; biases and grouped heads as they come
 
@@ -106,6 +107,7 @@ class LeanText:
         self, layer: Any, store: Any, stream: Tensor, turn: tuple[Tensor, Tensor], bias: Tensor | None
     ) -> Tensor:
         attention, mlp = layer.self_attn, layer.mlp
+        poll()
         normed = _norm(layer.input_layernorm, stream)
         query = _rotate(_heads(attention.q_proj(normed), attention.head_dim), *turn)
         keys, values = self._remember(attention, store, normed, turn)
@@ -113,9 +115,12 @@ class LeanText:
             bias is None and stream.shape[1] > 1
         )  # only a first pass over several tokens goes without a mask
         mixed = attend(query, keys, values, bias, causal=first, scale=attention.scaling)
+        poll()
         stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
         normed = _norm(layer.post_attention_layernorm, stream)
-        return stream + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed)).mul_(mlp.up_proj(normed)))
+        inner = mlp.act_fn(mlp.gate_proj(normed)).mul_(mlp.up_proj(normed))
+        poll()
+        return stream + mlp.down_proj(inner)
 
     def _remember(
         self, attention: Any, store: Any, normed: Tensor, turn: tuple[Tensor, Tensor]

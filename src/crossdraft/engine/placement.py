@@ -65,6 +65,10 @@ class Placement(Protocol):
         """Spans of the drafter's lane since the last call."""
         ...
 
+    def spare_cores(self) -> tuple[int, ...]:
+        """CPU cores of the drafter's own, while it has nothing to do; see `cores`."""
+        ...
+
     def close(self) -> None:
         """Stop whatever runs."""
         ...
@@ -169,6 +173,9 @@ class Inline(Generic[State]):
     def drain(self) -> list[Span]:
         spans, self._spans = self._spans, []
         return spans
+
+    def spare_cores(self) -> tuple[int, ...]:
+        return ()
 
     def close(self) -> None:
         for held in self._held.values():

@@ -22,6 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
+from crossdraft.engine.handled import Handled
 from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken
 from crossdraft.engine.request import Request
 from crossdraft.engine.timeline import Span
@@ -75,7 +76,9 @@ class Process:
         self._tickets: set[int] = set()
         self._serial = 0
         self._refused: dict[int, str] = {}  # ticket -> why; until its next `propose`
-        self._connection, self._child = _launch(cores)
+        self._cores = tuple(cores or ())
+        self._sent = 0  # messages since it was loaded
+        self._connection, self._child, self._handled = _launch(cores)
         self._listener = threading.Thread(target=self._listen, name="drafter-link", daemon=True)
         self._listener.start()
         try:
@@ -180,6 +183,9 @@ class Process:
         spans, self._spans = self._spans, []
         return spans
 
+    def spare_cores(self) -> tuple[int, ...]:
+        return self._cores if self._handled.get() == self._sent else ()
+
     def close(self) -> None:
         try:
             self._send(("close", None))
@@ -220,6 +226,7 @@ class Process:
             raise DrafterLost("its process ended")
         courier = threading.Thread(target=self._deliver, args=(message, arrays), name="courier", daemon=True)
         self._delivered.clear()
+        self._sent += 1
         try:
             courier.start()
         except RuntimeError:  # no more threads may be started
@@ -243,6 +250,7 @@ class Process:
 
     def _send(self, message: Message) -> None:
         self._await_courier()
+        self._sent += 1
         try:
             self._connection.send(message)
         except OSError as error:
@@ -300,18 +308,26 @@ class Process:
                 self._incoming.put((kind, value))
 
 
-def _launch(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[bytes]"]:
+def _launch(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[bytes]", Handled]:
     """Start the worker and wait until it has called back."""
     key = secrets.token_bytes(32)
     environment = dict(os.environ)
     if cores is not None:
         environment["OMP_NUM_THREADS"] = str(len(cores))
-    with tempfile.TemporaryDirectory(prefix="crossdraft-") as folder:
+    with tempfile.TemporaryDirectory(prefix="crossdraft-", ignore_cleanup_errors=True) as folder:
         # Windows has no sockets in folders; its pipes have names of their own.
         address = rf"\\.\pipe\{Path(folder).name}" if sys.platform == "win32" else str(Path(folder) / "link")
+        handled = Handled(Path(folder), create=True)
         with _listener(address, key) as listener:
             child = subprocess.Popen(
-                [sys.executable, "-m", "crossdraft.engine.worker", address, ",".join(map(str, cores or ()))],
+                [
+                    sys.executable,
+                    "-m",
+                    "crossdraft.engine.worker",
+                    address,
+                    ",".join(map(str, cores or ())),
+                    folder,
+                ],
                 stdin=subprocess.PIPE,
                 env=environment,
             )
@@ -324,7 +340,7 @@ def _launch(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[
             watcher = threading.Thread(target=_wake_if_dead, args=(child, address), daemon=True)
             watcher.start()
             try:
-                return listener.accept(), child
+                return listener.accept(), child, handled
             except KeyboardInterrupt:
                 child.kill()
                 raise

@@ -182,6 +182,9 @@ class Relay:
     def drain(self) -> list[Span]:
         return [*self.hidden.drain(), *self.later.drain()]
 
+    def spare_cores(self) -> tuple[int, ...]:
+        return self.hidden.spare_cores()
+
     def close(self) -> None:
         self.hidden.close()
         self.later.close()

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.clock import Mark, clock_of
 from crossdraft.engine.devices import to_device
+from crossdraft.engine.elastic import poll_between
 from crossdraft.engine.lean import find_lean
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
@@ -179,6 +180,8 @@ class Target:
         self.vocab_size: int = self.text_config.vocab_size
         self.context: int = self.text_config.max_position_embeddings
         self._lean = None if self.traits.mrope else find_lean(model)
+        if self.device.type == "cpu":
+            poll_between(model, besides=() if self._lean is None else self._lean.skipped)
         self._feature_functions = {
             name: (function, tuple(inspect.signature(inspect.unwrap(function)).parameters))
             for name in ("video", "image")

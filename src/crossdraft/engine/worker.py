@@ -1,13 +1,15 @@
-"""The child's side of `process.py`: `python -m crossdraft.engine.worker ADDRESS CORES`, key on standard input."""
+"""The child's side of `process.py`: `python -m crossdraft.engine.worker ADDRESS CORES FOLDER`, key on stdin."""
 
 import pickle
 import signal
 import sys
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossdraft.engine.cores import bind_cores
+from crossdraft.engine.handled import Handled
 
 if TYPE_CHECKING:
     from crossdraft.engine.ahead import Ahead
@@ -20,11 +22,12 @@ def main() -> None:
         bind_cores({int(core) for core in cores.split(",")})
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     key = bytes.fromhex(sys.stdin.read())
+    handled = Handled(Path(sys.argv[3]))
     with Client(address, authkey=key) as connection:
-        serve(connection, len(cores.split(",")) if cores else None)
+        serve(connection, handled, len(cores.split(",")) if cores else None)
 
 
-def serve(connection: Connection, threads: int | None) -> None:
+def serve(connection: Connection, handled: Handled, threads: int | None) -> None:
     """Load the drafter that the first message describes, then answer messages in order."""
     import torch
 
@@ -49,9 +52,14 @@ def serve(connection: Connection, threads: int | None) -> None:
         return
     connection.send(("ready", (0, [], drafter.needs)))
     refused: set[int] = set()  # tickets whose request could not be read: nothing more is done about them
+    count, kind = 0, ""
     while True:
-        with suppress(CrossdraftError):  # what cannot be prepared is refused when it is asked for
-            inner.work(connection.poll)
+        # While the target reads, it has a better use for our cores: a draft is prepared for from its verdict's pass on.
+        if threads is None or kind != "start":
+            with suppress(CrossdraftError):  # what cannot be prepared is refused when it is asked for
+                inner.work(connection.poll)
+        handled.set(count)
+        count += 1
         try:
             kind, value = connection.recv()
         except EOFError:
