@@ -40,14 +40,16 @@ class VideoPrompt:
         Raises:
             CrossdraftError: no clip, one that cannot be read, or more frames than the model's context holds.
         """
+        notes: tuple[str, ...] = ()
         if request.inputs is not None:
             inputs = {name: value for name, value in request.inputs.items() if isinstance(value, Tensor)}
         else:
-            inputs = self._inputs(*read_clip(request.video, self.sampling), request.prompt)
+            sample = read_clip(request.video, self.sampling)
+            inputs, notes = self._inputs(sample.frames, sample.times_s, request.prompt), sample.notes
         features = {
             name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")
         }
-        return Prompt(inputs["input_ids"][0], features)
+        return Prompt(inputs["input_ids"][0], features, notes)
 
     def _inputs(self, frames: Tensor, times_s: np.ndarray, question: str) -> Features:
         """All frames of a clip with a question, if the model's context holds them."""

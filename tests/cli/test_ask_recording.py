@@ -1,6 +1,7 @@
 """`crossdraft ask` about a recording that does not say itself what it is."""
 
 import json
+import re
 
 import pytest
 
@@ -56,3 +57,29 @@ def test_without_them_it_is_one_sentence(ask, headless, options, sentence):
     assert (status, shown) == (2, "")
     assert sentence in errors
     assert len(errors.splitlines()) == 1
+
+
+@pytest.fixture
+def damaged(clip, tmp_path):
+    """The clip, of which only two thirds are left."""
+    content, path = clip.video.read_bytes(), tmp_path / "cut.mp4"
+    begin = content.index(b"mdat")
+    path.write_bytes(content[: begin + (len(content) - begin) * 2 // 3])
+    return path
+
+
+def test_what_is_wrong_with_a_clip_stands_once_and_with_the_answer(pair, clip, damaged, capsys):
+    command = ["ask", "What is ahead?", "--video", str(damaged), "--events", str(clip.events), "--compare"]
+    command += ["--target", str(pair.target), "--drafter", str(pair.event), "--device", "cpu"]
+    command += ["--placement", "inline", "--max-new-tokens", "6", "--clock", "own"]
+    assert main([*command, "--json"]) == 0
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert captured.err == ""
+    (note,) = report["notes"]
+    assert re.fullmatch(r".*cut\.mp4 is cut off or damaged: only \d+ of its 24 frames can be read\.", note)
+    assert report["compare"]["notes"] == []
+    assert main([*command, "--no-color"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert captured.out.replace("\n", " ").count("cut off or damaged") == 1

@@ -34,8 +34,10 @@ def test_containers_and_codecs_that_are_read(tmp_path: Path, container: str, cod
 
 def test_a_codec_off_the_list_is_named(tmp_path: Path) -> None:
     path = encode(tmp_path / "old.avi", "avi", "msmpeg4", map(picture, range(3)))
-    with pytest.raises(CrossdraftError, match="uses the codec msmpeg4v3; re-encode it as one of h264"):
+    with pytest.raises(CrossdraftError, match="uses the codec msmpeg4v3, which is not read") as caught:
         probe(path)
+    command = f"make a copy: ffmpeg -i {path} -c:v libx264 -pix_fmt yuv420p old-h264.mp4"
+    assert str(caught.value).endswith(command)
 
 
 def test_sound_without_pictures(tmp_path: Path) -> None:

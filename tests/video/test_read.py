@@ -4,7 +4,8 @@ import logging
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import av
 import numpy as np
@@ -15,7 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video import VideoLimits, iter_frames, probe, read_frames
+from crossdraft.events import SimulatorConfig, simulate
+from crossdraft.events.from_video import simulator_frames
+from crossdraft.video import VideoLimits, iter_frames, probe, read_frames, sample_frames
+from crossdraft.video.read import _timed
 from tests.video.helpers import FPS, FRAMES, HEIGHT, WIDTH, encode, numbers, picture
 
 Patch = Callable[[str, int, int], Path]
@@ -116,6 +120,48 @@ def test_times_never_stand_still(patched: Patch) -> None:
     assert np.all(np.diff(times_s) > 0)
 
 
+def stamped(path: Path, order: list[int]) -> Path:
+    """Frames 0, 1, 2 … in turn, of which each carries the stamp that `order` says."""
+    with path.open("w+b") as file, av.open(file, "w", format="matroska") as out:
+        stream = cast("VideoStream", out.add_stream("mjpeg", rate=FPS))
+        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuvj420p"
+        for index, stamp in enumerate(order):
+            for packet in stream.encode(av.VideoFrame.from_ndarray(picture(index), format="rgb24")):
+                packet.dts, packet.pts = index, stamp + 8
+                out.mux(packet)
+    return path
+
+
+@pytest.mark.parametrize("order", [[0, 1, 3, 2, 4, 6, 5, 7], [0, 3, 2, 4, 1, 7, 6, 8, 5]])
+def test_frames_keep_step_where_the_container_keeps_no_order_of_display(
+    tmp_path: Path, order: list[int]
+) -> None:
+    """AVI and some mp4 stamp frames in the order of storage, which B-frames change."""
+    found = list(iter_frames(stamped(tmp_path / "a.mkv", order)))
+    assert numbers(np.stack([frame for _, frame in found])) == list(range(len(order)))
+    times_s = np.array([time_s for time_s, _ in found])
+    np.testing.assert_allclose(times_s, np.arange(len(order)) / FPS, atol=2e-3)  # Matroska counts in ms
+    greys = list(simulator_frames(iter_frames(tmp_path / "a.mkv")))
+    assert simulate(greys, SimulatorConfig(), 0).duration_us > 0
+
+
+@given(st.lists(st.none() | st.integers(-5, 40), min_size=1, max_size=60))
+def test_times_rise_by_a_microsecond_whatever_the_stamps_are(stamps: list[int | None]) -> None:
+    frames = [SimpleNamespace(time=stamp and stamp / 24, width=4, height=2) for stamp in stamps]
+    found = list(_timed("it", cast("Any", frames), 24.0, VideoLimits()))
+    assert [frame for _, frame in found] == frames
+    assert np.all(np.diff([round(time_s * 1e6) for time_s, _ in found]) > 0)
+    assert found[0][0] == 0
+
+
+def test_a_last_frame_that_is_missing_is_no_damage(patched: Patch, caplog: pytest.LogCaptureFixture) -> None:
+    for claimed, notes in ((24, 0), (25, 0), (26, 1)):
+        sample = sample_frames(patched("stts", 12, claimed), 3)
+        assert numbers(sample.frames) == [0, 11, 23]
+        assert len(sample.notes) == notes
+    assert caplog.messages == []
+
+
 def test_limits_count_what_is_decoded(tmp_path: Path) -> None:
     # A bare stream claims no length, so only counting can stop it.
     path = encode(tmp_path / "clip.m1v", "mpeg1video", "mpeg1video", map(picture, range(FRAMES)))
@@ -125,6 +171,10 @@ def test_limits_count_what_is_decoded(tmp_path: Path) -> None:
         seen.extend(iter_frames(path, VideoLimits(frames=10)))
     with pytest.raises(CrossdraftError, match=r"longer than 0\.5 seconds"):
         read_frames(path, limits=VideoLimits(seconds=0.5))
+    whole = FRAMES * HEIGHT * WIDTH
+    assert len(read_frames(path, limits=VideoLimits(decoded=whole))[0]) == 8
+    with pytest.raises(CrossdraftError, match="pixels in all its frames"):
+        read_frames(path, limits=VideoLimits(decoded=whole - 1))
 
 
 def test_a_clip_that_changes_its_size(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def summarise(
     """The figures of all runs; the answer that somebody watched counts for its tokens, not for its time."""
     greedy = request.sampling.greedy
     pair = first_unequal(alone, (watched, *drafted)) if greedy else None
-    notes = [note for run in drafted for note in run.notes]
+    notes = [note for run in drafted for note in run.notes if note not in watched.notes]  # those stand there
     if greedy and len({run.tokens for run in alone}) > 1:
         notes.append("The target alone did not repeat its own tokens either.")
     if engine.drafter is not None and engine.drafter.needs.remembers:

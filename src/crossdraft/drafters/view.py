@@ -56,9 +56,11 @@ def sampled(video: object, count: int) -> tuple[Tensor, np.ndarray]:
     """`count` frames [count, H, W, 3] of a clip, evenly spread, and their times [count] in seconds."""
     from crossdraft.video.clip import FrameSampling, read_clip
 
-    frames, times_s = read_clip(video, FrameSampling(max(count, 3)))
-    chosen = evenly(len(frames), count)
-    return frames[chosen], times_s[chosen]
+    sample = read_clip(
+        video, FrameSampling(max(count, 3))
+    )  # of what is wrong with the clip, the target tells
+    chosen = evenly(len(sample.frames), count)
+    return sample.frames[chosen], sample.times_s[chosen]
 
 
 def view_of(

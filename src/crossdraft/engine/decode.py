@@ -159,6 +159,7 @@ class Decoder:
         try:
             with live.timeline.span("target", "prepare"):
                 prompt = self.target.prepare(live.request)
+            live.notes.extend(prompt.notes)
             live.begin(prompt, self.target)
             with live.timeline.span("target", "encode"):
                 encoded = self.target.encode(prompt)

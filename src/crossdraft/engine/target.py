@@ -36,10 +36,12 @@ class Prompt:
     Args:
         input_ids: [L] token ids with the visual placeholders expanded.
         features: further inputs of the model, batch of one (`pixel_values_videos`, `video_grid_thw`, …).
+        notes: what the user should know of the input, such as a damaged clip; they reach `Answer.notes`.
     """
 
     input_ids: Tensor
     features: Mapping[str, Tensor] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.input_ids)

@@ -10,17 +10,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from crossdraft.video.header import VideoInfo, probe
     from crossdraft.video.limits import VideoLimits
-    from crossdraft.video.read import iter_frames, read_frames
+    from crossdraft.video.read import Sample, iter_frames, read_frames, sample_frames
     from crossdraft.video.write import write_mp4
 
-__all__ = ["VideoInfo", "VideoLimits", "iter_frames", "probe", "read_frames", "write_mp4"]
+__all__ = [
+    "Sample",
+    "VideoInfo",
+    "VideoLimits",
+    "iter_frames",
+    "probe",
+    "read_frames",
+    "sample_frames",
+    "write_mp4",
+]
 
 _HOME = {
+    "Sample": "read",
     "VideoInfo": "header",
     "VideoLimits": "limits",
     "iter_frames": "read",
     "probe": "header",
     "read_frames": "read",
+    "sample_frames": "read",
     "write_mp4": "write",
 }
 

@@ -14,6 +14,7 @@ from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from crossdraft.video.header import VideoInfo
+    from crossdraft.video.read import Sample
 
 DEFAULT_FRAMES = 8
 MAX_FRAMES = 768  # of a rate alone: what Qwen's video processors take at most
@@ -75,18 +76,18 @@ class FrameSampling:
         return max(1, min(max(round(header.seconds * self.fps), self.min_frames), most))
 
 
-def read_clip(video: Any, sampling: FrameSampling) -> tuple[Tensor, np.ndarray]:
-    """The frames of a clip, and when they were taken.
+def read_clip(video: Any, sampling: FrameSampling) -> "Sample":
+    """The frames of a clip, when they were taken, and what is wrong with it.
 
     Args:
         video: the path of a video file; or uint8 RGB frames [F, H, W, 3], which are all taken as they are.
         sampling: of a file.
 
     Returns:
-        frames uint8 [F, H, W, 3] and times float64 [F] in seconds, for frames as given their numbers.
+        See `Sample`; the times of frames as given are their numbers.
 
     Raises:
-        CrossdraftError: none of these, or as `read_frames`.
+        CrossdraftError: none of these, or as `sample_frames`.
     """
     if video is None:
         raise CrossdraftError("The request has no video; give the path of a clip.")
@@ -107,12 +108,14 @@ def read_clip(video: Any, sampling: FrameSampling) -> tuple[Tensor, np.ndarray]:
             f"The request's video is a {type(video).__name__}{shape}; give the path of a clip, or decoded frames "
             "(uint8 [F, H, W, 3])."
         )
-    return frames, np.arange(len(frames), dtype=np.float64)
+    from crossdraft.video.read import Sample
+
+    return Sample(frames, np.arange(len(frames), dtype=np.float64))
 
 
-def _read_file(path: "str | bytes", sampling: FrameSampling) -> tuple[Tensor, np.ndarray]:
+def _read_file(path: "str | bytes", sampling: FrameSampling) -> "Sample":
     from crossdraft.video.header import probe
-    from crossdraft.video.read import read_frames
+    from crossdraft.video.read import sample_frames
 
     name = os.fsdecode(path)
     if "://" in name:
@@ -120,4 +123,4 @@ def _read_file(path: "str | bytes", sampling: FrameSampling) -> tuple[Tensor, np
             f"Videos are not fetched from addresses; download {name} and give the file's path."
         )
     count = sampling.num_frames if sampling.num_frames is not None else sampling.count(name, probe(name))
-    return read_frames(name, count)
+    return sample_frames(name, count)

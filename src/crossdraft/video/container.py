@@ -6,6 +6,7 @@ codecs and the pixels of a frame are limited before anything is decoded.
 """
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,7 +100,11 @@ def _main_stream(container: "InputContainer", name: Path, limits: VideoLimits) -
         )
     codec = context.codec.canonical_name
     if codec not in CODECS:
-        raise CrossdraftError(f"{name} uses the codec {codec}; re-encode it as one of {', '.join(CODECS)}.")
+        source, copy = shlex.quote(str(name)), shlex.quote(f"{name.stem}-h264.mp4")
+        raise CrossdraftError(
+            f"{name} uses the codec {codec}, which is not read (for safety, {', '.join(CODECS)} alone are); make a "
+            f"copy: ffmpeg -i {source} -c:v libx264 -pix_fmt yuv420p {copy}"
+        )
     if context.width < 1 or context.height < 1:  # unsaid, or so large that FFmpeg refused to look
         raise CrossdraftError(
             f"{name} has frames of no known size, or above the limit of {limits.pixels} pixels; scale it down."

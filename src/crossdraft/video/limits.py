@@ -7,13 +7,16 @@ from crossdraft.errors import CrossdraftError
 
 @dataclass(frozen=True, slots=True)
 class VideoLimits:
-    """The most we take on: pixels of a frame, frames of a clip, seconds of a clip."""
+    """The most we take on: pixels of a frame, frames and seconds of a clip, pixels of all its frames together."""
 
     pixels: int = 4096 * 2304
     frames: int = 100_000
     seconds: float = 3600.0
+    decoded: int = 100_000_000_000  # an hour of 640x480 at 90 frames a second, ten minutes of 4K at 19
 
-    def check(self, name: object, *, width: int, height: int, frames: int, seconds: float) -> None:
+    def check(
+        self, name: object, *, width: int, height: int, frames: int, seconds: float, decoded: int = 0
+    ) -> None:
         """Raise CrossdraftError if a measure of the video `name`, claimed or counted, is too large."""
         if width * height > self.pixels:
             raise CrossdraftError(
@@ -25,6 +28,11 @@ class VideoLimits:
         if seconds > self.seconds:
             raise CrossdraftError(
                 f"{name} is longer than {self.seconds:g} seconds, the limit; cut it shorter."
+            )
+        if decoded > self.decoded:
+            raise CrossdraftError(
+                f"{name} has more than {self.decoded:,} pixels in all its frames, the limit; cut it shorter or scale "
+                "it down."
             )
 
 

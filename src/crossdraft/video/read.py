@@ -6,7 +6,10 @@ lies about its length is decoded a second time with the counted length.
 
 import logging
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -25,17 +28,42 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+REORDERED = 8  # frames by which stamps may be out of step
+APART_S = 1.5e-6  # frames are farther apart than this, so that they are in whole µs too
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Frames taken evenly from a clip.
+
+    Args:
+        frames: uint8 RGB [F, H, W, 3].
+        times_s: float64 [F], seconds since the first frame of the clip.
+        notes: what whoever asks about the clip should know: one sentence if much of it could not be read.
+    """
+
+    frames: "Tensor"
+    times_s: np.ndarray
+    notes: tuple[str, ...] = ()
+
 
 def read_frames(
     path: str | os.PathLike[str], num_frames: int = 8, limits: VideoLimits = DEFAULT_LIMITS
 ) -> tuple["Tensor", np.ndarray]:
+    """Frames and times of `sample_frames`; its notes are logged as warnings."""
+    sample = sample_frames(path, num_frames, limits)
+    for note in sample.notes:
+        log.warning(note)
+    return sample.frames, sample.times_s
+
+
+def sample_frames(
+    path: str | os.PathLike[str], num_frames: int = 8, limits: VideoLimits = DEFAULT_LIMITS
+) -> Sample:
     """Sample frames evenly, first and last included: numbers `linspace(0, N - 1, num_frames)`, rounded down.
 
-    N is the number of frames that really decode; where the header counts more, a warning is logged. A clip
-    shorter than `num_frames` repeats frames. Frames come as stored: a rotation in the header is ignored.
-
-    Returns:
-        frames uint8 RGB [F, H, W, 3] (torch) and their times float64 [F], in seconds since the first frame.
+    N is the number of frames that really decode; where the header counts many more, a note says so. A clip shorter than
+    `num_frames` repeats frames. Frames come as stored: a rotation in the header is ignored.
 
     Raises:
         CrossdraftError: missing, empty, not a video, beyond a limit, or not one frame decodes.
@@ -44,14 +72,15 @@ def read_frames(
 
     if not 1 <= num_frames <= limits.frames:
         raise CrossdraftError(f"num_frames is {num_frames}; ask for 1 to {limits.frames} frames.")
-    found, count = _sample(path, num_frames, None, limits)
+    found, count, claimed = _sample(path, num_frames, None, limits)
+    notes = _damage(path, count, claimed)
     wanted = _spread(count, num_frames)
     if not found.keys() >= set(wanted):  # the header lied, but now we have counted
-        found, again = _sample(path, num_frames, count, limits)
+        found, again, _ = _sample(path, num_frames, count, limits)
         if again != count:
             raise CrossdraftError(f"{path} changed while it was being read; wait until it is written.")
     times_s = np.array([found[index][0] for index in wanted], dtype=np.float64)
-    return torch.from_numpy(np.stack([found[index][1] for index in wanted])), times_s
+    return Sample(torch.from_numpy(np.stack([found[index][1] for index in wanted])), times_s, notes)
 
 
 def iter_frames(
@@ -67,7 +96,8 @@ def iter_frames(
         for time_s, frame in _timed(path, _decoded(container, stream, limits), info.fps, limits):
             yield time_s, _rgb(path, count, frame)
             count += 1
-        _report(path, count, stream.frames)
+        for note in _damage(path, count, stream.frames):
+            log.warning(note)
 
 
 def _spread(count: int, num_frames: int) -> list[int]:
@@ -76,10 +106,10 @@ def _spread(count: int, num_frames: int) -> list[int]:
 
 def _sample(
     path: str | os.PathLike[str], num_frames: int, total: int | None, limits: VideoLimits
-) -> tuple[dict[int, tuple[float, np.ndarray]], int]:
-    """Decode the whole clip; count its frames and keep (time, pixels) of those wanted if it has `total`.
+) -> tuple[dict[int, tuple[float, np.ndarray]], int, int]:
+    """Decode the whole clip; keep (time, pixels) of the frames wanted if it has `total`.
 
-    `total` None takes the header's word.
+    `total` None takes the header's word. Also how many frames there are, and how many the header counts.
     """
     found, count = {}, 0
     with opened(path, limits) as (container, stream):
@@ -89,9 +119,7 @@ def _sample(
             if count in keep:
                 found[count] = time_s, _rgb(path, count, frame)
             count += 1
-        if total is None:
-            _report(path, count, stream.frames)
-    return found, count
+        return found, count, stream.frames
 
 
 def _rgb(path: object, index: int, frame: "VideoFrame") -> np.ndarray:
@@ -103,30 +131,53 @@ def _rgb(path: object, index: int, frame: "VideoFrame") -> np.ndarray:
         ) from None
 
 
-def _report(path: object, count: int, claimed: int) -> None:
+def _damage(path: object, count: int, claimed: int) -> tuple[str, ...]:
+    """A note if many of the frames that the header counts are missing; a last one often is, in whole files too."""
     if count == 0:
         raise CrossdraftError(f"Not one frame of {path} can be decoded: it is empty, cut off or broken.")
-    if count < claimed:
-        log.warning("%s is cut off or damaged: only %d of its %d frames can be read.", path, count, claimed)
+    if claimed - count <= max(1, claimed // 100):
+        return ()
+    return (f"{path} is cut off or damaged: only {count} of its {claimed} frames can be read.",)
 
 
 def _timed(
     path: object, frames: Iterable["VideoFrame"], fps: float, limits: VideoLimits
 ) -> Iterator[tuple[float, "VideoFrame"]]:
     """Every frame with its time, held to the limits."""
-    size, first, time_s = None, 0.0, 0.0
-    for index, frame in enumerate(frames):
-        stamp = frame.time
+    size, first, time_s, pixels = None, 0.0, 0.0, 0
+    for index, (stamp, frame) in enumerate(_in_step(frames, fps)):
         if index == 0:
-            size, first = (frame.width, frame.height), stamp or 0.0
-        elif stamp is not None and stamp - first > time_s:
+            size, first = (frame.width, frame.height), stamp
+        elif stamp - first > time_s + APART_S:
             time_s = stamp - first
-        else:  # in a broken file a stamp may be missing or step back
-            time_s += 1 / fps
-        limits.check(path, width=frame.width, height=frame.height, frames=index + 1, seconds=time_s)
+        else:  # stamps of a broken file may stand still
+            time_s += max(1 / fps, 2 * APART_S)
+        pixels += frame.width * frame.height
+        limits.check(
+            path, width=frame.width, height=frame.height, frames=index + 1, seconds=time_s, decoded=pixels
+        )
         if size != (frame.width, frame.height):
             raise CrossdraftError(f"{path} changes size at frame {index}; re-encode it at one size.")
         yield time_s, frame
+
+
+def _in_step(frames: Iterable["VideoFrame"], fps: float) -> Iterator[tuple[float, "VideoFrame"]]:
+    """Frames with stamps that do not fall, in s.
+
+    Decoders give frames in the order in which they are shown. Where there are B-frames and the container keeps no such
+    order (AVI, some mp4), the stamps come in the order of storage, 1 2 3 5 4 6: so the next few are sorted.
+    """
+    held: deque[VideoFrame] = deque()
+    stamps: list[float] = []
+    last = -1 / fps
+    for frame in frames:
+        last = last + 1 / fps if frame.time is None else frame.time  # in a broken file one may be missing
+        held.append(frame)
+        heappush(stamps, last)
+        if len(held) > REORDERED:
+            yield heappop(stamps), held.popleft()
+    while held:
+        yield heappop(stamps), held.popleft()
 
 
 def _decoded(
