@@ -1,9 +1,14 @@
-"""What the documentation says runs: every Python block of a page, in order, on the tiny pair and clip."""
+"""What the documentation says runs: Python blocks, in order, on the tiny pair and clip; command lines parse."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import typer
+
+from crossdraft.bench.scale import read_arguments
+from crossdraft.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -35,3 +40,69 @@ def test_pages_name_files_that_exist():
         for link, path in LINK.findall(page.read_text(encoding="utf-8")):
             target = page.parent / link if link else ROOT / path
             assert target.exists(), f"{page.name} names {link or path}"
+
+
+def commands(page: Path) -> list[str]:
+    """The command lines of a page: lines of a fenced or indented block that call crossdraft."""
+    lines, fenced = [], False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        fenced = fenced != line.startswith("```")
+        called = re.match(r"(?:    )?(?:\$ |torchrun .* -m )?(crossdraft .*)", line)
+        if called and (fenced or line.startswith("    ")):
+            lines.append(called.group(1))
+    return lines
+
+
+ALL = [(page.name, line) for page in pages() for line in commands(page)]
+
+
+@pytest.mark.parametrize(("page", "line"), ALL, ids=[f"{page}: {line[:60]}" for page, line in ALL])
+def test_command_lines_parse(page: str, line: str) -> None:
+    """Every command, argument and option of a page is known, and every value of its kind."""
+    arguments = shlex.split(line, comments=True)[1:]
+    if arguments[:2] == ["bench", "scale"]:
+        if "--help" not in arguments:
+            read_arguments(["cpu" if one == "cuda" else one for one in arguments[2:]], "scale")
+        return
+    parse(arguments)
+
+
+def parse(arguments: list[str]) -> None:
+    """Walk down the commands, reading options as the command line does, without running anything."""
+    command = typer.main.get_command(app)
+    name = "crossdraft"
+    while True:
+        if "--help" in arguments[:1]:
+            return
+        context = command.make_context(name, list(arguments))
+        if not hasattr(command, "get_command"):
+            return
+        arguments = [*context._protected_args, *context.args]
+        if not arguments:  # a group that does something by itself
+            assert command.invoke_without_command
+            return
+        name, *arguments = arguments
+        command = command.get_command(context, name)
+        assert command is not None, f"there is no command '{name}'"
+
+
+@pytest.mark.parametrize(
+    "line", ["crossdraft ask --vidio x q", "crossdraft train eagel", "crossdraft plan --alpha x --bogus 3"]
+)
+def test_a_command_line_that_is_wrong_does_not_parse(line: str) -> None:
+    with pytest.raises((Exception, SystemExit)):
+        parse(shlex.split(line)[1:])
+
+
+README = ROOT / "README.md"
+
+
+def test_readme_says_what_it_is_first_and_stays_short() -> None:
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert "speculative decoding for video VLMs" in " ".join(lines[1:4])
+    assert len(lines) < 180
+
+
+def test_pictures_are_small() -> None:
+    for picture in (ROOT / "docs").glob("*.[ps][nv]g"):
+        assert picture.stat().st_size < 300_000, picture.name

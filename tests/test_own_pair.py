@@ -5,6 +5,7 @@ Video-LLaVA-7B and EventGPT-7B share 32,000 tokens; behind them stand `<image>`,
 """
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import crossdraft as cd
+from crossdraft.cli.main import main
 from crossdraft.load import load_drafter, load_target, vocabulary_of
 from crossdraft.train.tokenizer import EVENT, IMAGE, PAD, VIDEO
+from tests.models.official import byte_tokenizer, official_weights, write_official
 from tests.support import ClipPaths, PairPaths
+from tests.test_docs import commands
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +77,40 @@ def test_a_token_that_means_another_one_is_still_refused(stranger: Path, pair: P
     swapped = vocabulary | {first: vocabulary[second], second: vocabulary[first]}
     with pytest.raises(cd.CrossdraftError, match=r"2 of its .* tokens differ"):
         load_drafter(str(stranger), "cpu", vocabulary=swapped)
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "your_own_models.md"
+QUICK = {  # what makes a command of the page short; none of it changes what is done
+    "capture": "--max-new-tokens 12 --workers 0 --device cpu",
+    "train": "optim.steps=2 optim.decay_steps=0 optim.warmup_steps=1 optim.clips=2 measure.pairs=1 --device cpu",
+    "ask": "--max-new-tokens 12 --device cpu --json",
+}
+
+
+def test_the_commands_of_the_page_run_on_small_models_of_the_same_classes(
+    stranger: Path, pair: PairPaths, clip: ClipPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the page's order: convert, ask, plan, capture, train, ask with the trained head."""
+    for name in ("clips", "validation"):
+        asked = {"video": str(clip.video), "prompt": ["What is ahead?", "Is it dark?"]}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(asked) + "\n")
+    write_official(tmp_path / "EventGPT-7b", official_weights(300), byte_tokenizer(300))
+    names = {
+        "clip.mp4": clip.video,
+        "clip.h5": clip.events,
+        "video-llava-7b": pair.target,
+        "eventgpt-7b": stranger,
+    }
+    names |= {name: tmp_path / name for name in ("EventGPT-7b", "clips.jsonl", "validation.jsonl")}
+    ran = []
+    for line in commands(PAGE):
+        arguments = shlex.split(line)[1:]
+        if arguments[:2] == ["bench", "scale"] or "--measure" in arguments:
+            continue  # minutes; their own tests run them
+        if arguments[0] == "convert":
+            arguments[-1] = str(tmp_path / "converted")
+        filled = [str(names.get(one, one)).replace("runs/", f"{tmp_path}/runs/") for one in arguments]
+        out = ["--out", f"{tmp_path}/runs/heads/eagle3"] if arguments[0] == "train" else []
+        assert main([*filled, *QUICK.get(arguments[0], "").split(), *out]) == 0, line
+        ran.append(arguments[0])
+    assert ran == ["convert", "ask", "plan", "capture", "capture", "train", "ask"]

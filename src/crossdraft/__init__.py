@@ -1,4 +1,4 @@
-"""crossdraft: a fast model that sees the world through a cheaper sense drafts while the slow one still reads.
+"""crossdraft: lossless speculative decoding for video VLMs, with a drafter that runs during the target's prefill.
 
     import crossdraft as cd
     engine = cd.Engine.load("reference")
