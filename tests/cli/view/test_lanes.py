@@ -86,7 +86,7 @@ def test_both_lanes_on_one_axis():
     assert shown == [
         "         0               500             1000 ms",
         "drafter     ▓▓hidden draft▓▓",
-        "target   ░░░░░░prefill░░░░░░       ██████",
+        "target   ░░░░░░prefill░░░░░░      ███████",
         "         ░ prefill",
         "         ▓ hidden draft (during the prefill)",
         "         █ verify",
