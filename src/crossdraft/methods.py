@@ -110,6 +110,22 @@ class Method:
     joins: int = 0
 
 
+def method_of(name: str) -> Method:
+    """The method of that name.
+
+    Raises:
+        CrossdraftError: there is none; the nearest name is suggested.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    near = get_close_matches(name, METHODS, n=1)
+    meant = f"union:{name}" if "," in name else near[0] if near else ""
+    hint = f" (did you mean '{meant}'?)" if meant else ""
+    raise CrossdraftError(
+        f"There is no drafter '{name}'{hint}; `crossdraft drafters` lists them, or give the folder of one."
+    )
+
+
 def build(text: str, place: Place) -> Drafter[Any]:
     """The drafter that a spec names; a folder is an EventGPT.
 
@@ -137,12 +153,7 @@ def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
     if method is None:
         if Path(spec.name).is_dir() or "/" in spec.name:
             return _model(spec, place)
-        near = get_close_matches(spec.name, METHODS, n=1)
-        meant = f"union:{spec.name}" if "," in spec.name else near[0] if near else ""
-        hint = f" (did you mean '{meant}'?)" if meant else ""
-        raise CrossdraftError(
-            f"There is no drafter '{spec.name}'{hint}; choose among {', '.join(METHODS)}, or give the folder of one."
-        )
+        method = method_of(spec.name)
     if not method.joins and spec.parts:
         raise CrossdraftError(
             f"The drafter '{spec.name}' joins no others, but '{spec}' gives it '{spec.parts[0]}'."

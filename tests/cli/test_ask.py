@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -96,6 +95,29 @@ def test_trace_and_plot_are_written(ask, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.svg", "t.json"]
 
 
+def test_a_file_is_overwritten_only_by_force(ask, tmp_path):
+    (tmp_path / "p.svg").write_text("mine")
+    status, shown, errors = ask("--plot", str(tmp_path / "p.svg"))
+    assert (status, shown) == (2, "")
+    assert "--force" in errors
+    assert (tmp_path / "p.svg").read_text() == "mine"
+    assert ask("--plot", str(tmp_path / "p.svg"), "--force")[0] == 0
+    assert "target alone" in (tmp_path / "p.svg").read_text()
+
+
+def test_all_times_of_a_comparison_are_of_the_same_runs(ask):
+    _, shown, _ = ask("--compare")
+    total = next(line for line in shown.splitlines() if line.startswith("total time"))
+    drafted, alone = re.search(r"(\d+) ms \(target alone (\d+) ms\)", total).groups()
+    assert f"({alone} ms alone" in shown
+    assert f", {drafted} ms with the drafter; median of 3 runs each)" in shown
+
+
+def test_drafters_are_listed_where_one_would_be_named(capsys):
+    assert main(["ask", "--drafter", "help"]) == 0
+    assert "Which drafter should I take?" in capsys.readouterr().out
+
+
 def test_a_seed_decides_what_the_target_draws(ask):
     drawn = ("--json", "--drafter", "none", "--temperature", "0.8", "--top-k", "40", "--min-p", "0.01")
     first, again, other = (json.loads(ask(*drawn, "--seed", seed)[1])["tokens"] for seed in ("7", "7", "8"))
@@ -132,6 +154,11 @@ def test_a_stop_string_and_a_penalty_change_the_answer(ask):
         (["--target-cores", "9999"], "names core"),
         (["--target", "no/such/folder"], "no/such/folder"),
         (["--drafter", "no/such/folder"], "no/such/folder"),
+        (["--drafter", "glanse"], "did you mean 'glance'?"),
+        (["--plot", "/nonexistent/x.svg"], "no folder /nonexistent"),
+        (["--plot", "x.gif"], ".svg or .png"),
+        (["--trace", "/proc/x.json"], "Cannot write /proc/x.json"),
+        (["--trace", "x.svg"], "--trace writes JSON"),
         (["--dtype", "int3"], "Unknown dtype 'int3'"),
     ],
 )
@@ -149,8 +176,8 @@ def test_a_question_longer_than_the_context_is_refused(ask):
     assert f"the model's context {CONTEXT}" in errors
 
 
-def test_an_event_drafter_without_events_is_refused(models, clip, capsys):
-    assert main(["ask", "--video", str(clip.video), *models, QUESTION]) == 2
+def test_an_event_drafter_without_events_is_refused(clip, capsys):
+    assert main(["ask", "--video", str(clip.video), "--drafter", "glance", QUESTION]) == 2
     assert "--events" in capsys.readouterr().err
 
 
@@ -168,16 +195,8 @@ def test_piped_with_the_drafter_in_a_process_of_its_own(models, files, ask):
     assert "the tokens are identical" in run.stdout
 
 
-def test_ctrl_c_stops_the_answer_and_leaves_the_terminal_clean(pair, files, ask, tmp_path):
+def test_ctrl_c_stops_the_answer_and_leaves_the_terminal_clean(patient, files, ask):
     begun = json.loads(ask("--json")[1])["text"].strip()[:8]
-    # Room for an answer of many seconds, and no word that ends it: the signal always comes in the middle of it.
-    patient = shutil.copytree(pair.target, tmp_path / "target")
-    config = json.loads((patient / "config.json").read_text())
-    config["text_config"]["max_position_embeddings"] = 20_000
-    (patient / "config.json").write_text(json.dumps(config))
-    ends = json.loads((patient / "generation_config.json").read_text())
-    ends["eos_token_id"] = config["video_token_index"]
-    (patient / "generation_config.json").write_text(json.dumps(ends))
     status, text = interrupted(
         begun, *files, "--target", str(patient), "--drafter", "none", "--device", "cpu"
     )

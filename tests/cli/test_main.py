@@ -1,13 +1,14 @@
 """The command line's frame: lazy commands, one sentence for bad input, exit statuses, a clean terminal."""
 
 import io
+import re
 import sys
 
 import pytest
 import typer
 
 import crossdraft
-from crossdraft.cli.main import COMMANDS, RED, SHOW_CURSOR, main, run
+from crossdraft.cli.main import COMMANDS, RED, SHOW_CURSOR, app, main, run
 from crossdraft.errors import CrossdraftError
 
 
@@ -70,6 +71,38 @@ def test_a_terminal_shows_it_in_red_unless_colour_is_unwanted(monkeypatch):
 def test_a_missing_extra_says_how_to_install_it(capsys):
     assert run(raising(ModuleNotFoundError("No module named 'h5py'", name="h5py")), []) == 2
     assert "pip install h5py" in capsys.readouterr().err
+
+
+def test_completion_is_installed_for_the_whole_program(capsys):
+    assert main(["--show-completion", "bash"]) == 0
+    assert "_CROSSDRAFT_COMPLETE=complete_bash" in capsys.readouterr().out
+    assert main(["ask", "--help"]) == 0
+    assert "--install-completion" not in capsys.readouterr().out
+
+
+def helps(command, path=()):
+    """Every help text: of the commands, their options and arguments."""
+    context = command.make_context("x", [], resilient_parsing=True)
+    for parameter in command.get_params(context):
+        if getattr(parameter, "help", None):
+            yield (*path, parameter.name), parameter.help
+    for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
+        yield from helps(command.get_command(context, name), (*path, name))
+
+
+def test_help_texts_can_be_understood_without_the_option_s_name():
+    found = dict(helps(typer.main.get_command(app)))
+    assert len(found) > 150
+    for where, text in found.items():
+        assert not text.startswith(("Of ", "And ", "As ", "So ")), where
+
+
+PRIVATE = re.compile(r"\b(law|verdict|purse|frailty|wear|kept back|die|twin|told|beside it)\b")
+
+
+def test_help_uses_the_field_s_words():
+    for where, text in helps(typer.main.get_command(app)):
+        assert not PRIVATE.search(text), (where, text)
 
 
 @pytest.mark.parametrize("bug", [ModuleNotFoundError("x", name="crossdraft.nowhere"), ZeroDivisionError()])

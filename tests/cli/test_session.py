@@ -12,9 +12,31 @@ CORES = tuple(sorted(os.sched_getaffinity(0)))
 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two CPU cores")
 def test_on_a_cpu_with_cores_to_spare_the_drafter_has_its_own():
-    options = place(Setup(device="cpu"))
+    options = place(Setup(drafter="glance", device="cpu"))
     assert options.placement == "process"
     assert (options.target_cores, options.draft_cores) == (CORES[:-1], CORES[-1:])
+
+
+@pytest.mark.parametrize("drafter", ["union:memory,ngram", "eagle2", "phased:ngram,eagle3"])
+def test_a_drafter_that_runs_no_network_of_its_own_leaves_all_cores_to_the_target(drafter):
+    options = place(Setup(drafter=drafter, device="cpu"))
+    assert (options.placement, options.target_cores, options.draft_cores) == ("inline", None, None)
+
+
+def test_the_default_drafter_fits_target_and_files():
+    assert Setup().chosen(events=True).drafter == "glance"
+    assert Setup().chosen(events=True).advice == ""
+    for setup, events in ((Setup(), False), (Setup("my/vlm"), False), (Setup("my/vlm"), True)):
+        chosen = setup.chosen(events=events)
+        assert chosen.drafter == "union:memory,ngram"
+        assert "crossdraft drafters" in chosen.advice
+    assert Setup(drafter="event").chosen(events=True) == Setup(drafter="event")
+
+
+@pytest.mark.parametrize("drafter", ["event", "glance", "union:event_medusa,memory"])
+def test_a_drafter_that_reads_events_needs_some(drafter):
+    with pytest.raises(CrossdraftError, match="--events"):
+        Setup(drafter=drafter).chosen(events=False)
 
 
 def test_without_a_drafter_the_target_has_all_cores():
@@ -23,13 +45,15 @@ def test_without_a_drafter_the_target_has_all_cores():
 
 
 def test_a_wish_for_hidden_drafting_inline_is_a_wish_for_inline():
-    options = place(Setup(hidden="before", device="cpu"))
+    options = place(Setup(drafter="event", hidden="before", device="cpu"))
     assert (options.placement, options.hidden, options.draft_cores) == ("inline", "before", None)
 
 
 def test_cores_are_as_they_were_asked_for():
     first = str(CORES[0])
-    options = place(Setup(placement="process", device="cpu", target_cores=first, draft_cores=first))
+    options = place(
+        Setup(drafter="event", placement="process", device="cpu", target_cores=first, draft_cores=first)
+    )
     assert options.target_cores == options.draft_cores == CORES[:1]
     inline = place(Setup(placement="inline", device="cpu", target_cores=first))
     assert (inline.target_cores, inline.draft_cores) == (CORES[:1], None)

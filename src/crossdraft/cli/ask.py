@@ -1,4 +1,4 @@
-"""`crossdraft ask`: a question about a clip, answered while you watch who wrote what."""
+"""`crossdraft ask`: a question about a clip; each part of the answer is shown with its origin."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crossdraft.cli.drafters import show_drafters
 from crossdraft.cli.inputs import (
     Clock,
     EventsEnd,
@@ -17,7 +18,7 @@ from crossdraft.cli.inputs import (
     check_files,
     size_of,
 )
-from crossdraft.drafters.spec import parse
+from crossdraft.cli.outputs import Force, check_outputs
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from crossdraft.engine.request import Answer, Request
     from crossdraft.engine.target import Target
 
-app = typer.Typer(help="Ask a question about a clip.")
+app = typer.Typer(help="Ask a question about a clip.", add_completion=False)
 
 Video = Annotated[Path, typer.Option(help="The clip, a video file.")]
 EventFile = Annotated[
@@ -38,25 +39,49 @@ EventFile = Annotated[
 TargetDir = Annotated[
     str, typer.Option("--target", help="'reference', or the folder of a Hugging Face checkpoint.")
 ]
+
+
+def _help_wanted(drafter: str | None) -> str | None:
+    """`--drafter help` lists the drafters, whatever else was given."""
+    if drafter == "help":
+        show_drafters()
+        raise typer.Exit
+    return drafter
+
+
 Drafter = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="event, blind, text, ngram, memory:folder=DIR, union:event,memory …, none, or the folder of an EventGPT."
+        help="glance, event, eagle2, union:memory,ngram … (crossdraft drafters lists them), none, or the folder of an "
+        "EventGPT. Default: glance for the reference target with events, else union:memory,ngram.",
+        callback=_help_wanted,
+        is_eager=True,
     ),
 ]
 Placement = Annotated[
-    str | None, typer.Option(help="inline or process; by default a process if a core is free for it.")
+    str | None,
+    typer.Option(
+        help="Where the drafter runs: inline or process; by default in a process if a core is free for it."
+    ),
 ]
-Hidden = Annotated[str, typer.Option(help="Inline, draft for the prefill: auto, before, beside or off.")]
+Hidden = Annotated[
+    str,
+    typer.Option(
+        help="When an inline drafter makes the hidden draft: auto, before, beside (the prefill) or off."
+    ),
+]
 TargetCores = Annotated[
     str | None, typer.Option(help="CPU cores of the target, such as 0,2-3; by default all but one.")
 ]
-DraftCores = Annotated[str | None, typer.Option(help="CPU cores of the drafter's process; one by default.")]
-Device = Annotated[str | None, typer.Option(help="Of the target; CUDA if there is a GPU, else CPU.")]
-DraftDevice = Annotated[str | None, typer.Option(help="Of the drafter; the target's by default.")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 …; float32 on a CPU, bfloat16 on a GPU.")]
+DraftCores = Annotated[str | None, typer.Option(help="CPU cores of the drafter's process; by default one.")]
+Device = Annotated[str | None, typer.Option(help="Device of the target; by default CUDA if there is a GPU.")]
+DraftDevice = Annotated[str | None, typer.Option(help="Device of the drafter; by default the target's.")]
+Dtype = Annotated[
+    str | None, typer.Option(help="float32, bfloat16 …; by default float32 on a CPU, bfloat16 on a GPU.")
+]
 Compare = Annotated[
-    bool, typer.Option("--compare", help="Also run the target alone: same tokens? how much faster?")
+    bool,
+    typer.Option("--compare", help="Also run the target alone: are the tokens identical, and the speedup?"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Everything as JSON on standard output, nothing else.")]
 NoColour = Annotated[bool, typer.Option("--no-color", help="Plain text, no escape codes.")]
@@ -74,12 +99,12 @@ def ask(
     events_end: EventsEnd = None,
     events_windows: EventWindows = 1,
     target: TargetDir = "reference",
-    drafter: Drafter = "event",
+    drafter: Drafter = None,
     placement: Placement = None,
     ahead: Annotated[
         str,
         typer.Option(
-            help="What a drafter in its own process does during a check: off, pipespec, pearl, ssd, spare."
+            help="Parallel drafting, while the target verifies: off, pipespec, pearl, ssd or auto; in a process only."
         ),
     ] = "auto",
     hidden: Hidden = "auto",
@@ -94,7 +119,7 @@ def ask(
     top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens of this mass; 1 = all.")] = 1.0,
     min_p: Annotated[float, typer.Option(help="Least likelihood, relative to the likeliest token.")] = 0.0,
     repetition_penalty: Annotated[float, typer.Option(help="Above 1: repeat less.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of sampled answers.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the answer; repeatable.")] = None,
     rule: Annotated[
         str | None,
@@ -107,29 +132,34 @@ def ask(
     trace: Annotated[
         Path | None, typer.Option(help="Write the timeline as a Chrome/Perfetto trace (.json).")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the answer and its timeline (.svg).")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the answer and its timeline beside the target alone, which is run for it (.svg, .png)."
+        ),
+    ] = None,
+    force: Force = False,
     as_json: AsJson = False,
     no_color: NoColour = False,
 ) -> None:
-    """Answer a question about a clip: a fast model drafts while the slow one still reads, which then checks."""
-    _check_suffix("--plot", plot, ".svg")
-    _check_suffix("--trace", trace, ".json")
+    """Answer a question about a clip by speculative decoding; the answer is the target's own.
+
+    A drafter proposes tokens while the target reads the clip and afterwards; the target verifies them.
+    """
+    _check_pictures(plot, trace)
+    check_outputs(plot, trace, force=force)
     part = Part(events_start, events_end, events_windows)
     excerpt = check_files(video, events, clock, kind, size_of(sensor), part)
     if compare and drafter == "none":
         raise CrossdraftError(
             "--compare runs the target alone, and so does --drafter none; leave one of them out."
         )
-    if events is None and "event" in parse(drafter).names:
-        raise CrossdraftError(
-            "The event drafter needs an event recording; give one with --events, or --drafter none."
-        )
 
     from crossdraft.api import Request
     from crossdraft.cli.compare import compare as run_compare
     from crossdraft.cli.compare import target_alone
-    from crossdraft.cli.session import Setup, opened, stream
-    from crossdraft.cli.view.terminal import PlainView, SilentView, TerminalView, coloured, console_for
+    from crossdraft.cli.session import Setup, opened, stream, view_for
+    from crossdraft.cli.view.terminal import coloured, console_for
     from crossdraft.drawing.save import save_timeline
     from crossdraft.engine.sampling import Sampling
     from crossdraft.files import atomic_path
@@ -148,23 +178,23 @@ def ask(
         target_cores,
         draft_cores,
         rule,
-    )
+    ).chosen(events=events is not None)
+    if not as_json:
+        setup.tell()
     colour = coloured(wanted=not no_color and not as_json)
     console = console_for(colour=colour)
     with opened(setup, request) as engine:
-        view = SilentView() if as_json else TerminalView(console) if colour else PlainView()
-        answer = stream(engine, request, view)
+        answer = stream(engine, request, view_for(console, as_json=as_json))
         comparison = run_compare(engine, request, answer) if compare else None
         timed, baseline = typical(answer, comparison)
         if not as_json:
             show(console, timed, engine.target, baseline)
         if as_json:
-            typer.echo(
-                json.dumps(report(request, timed, engine.target, comparison), ensure_ascii=False, indent=1)
-            )
+            found = report(request, timed, engine.target, comparison) | {"drafter": setup.drafter}
+            typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
         elif comparison is not None:
             console.print(f"\n{comparison.sentence()}", markup=False, soft_wrap=True)
-        if plot is not None and baseline is None and drafter != "none":
+        if plot is not None and baseline is None and setup.drafter != "none":
             baseline = target_alone(engine, request)
     if trace is not None:
         with atomic_path(trace) as path:
@@ -175,11 +205,13 @@ def ask(
         typer.echo(f"wrote {plot}", err=True)
 
 
-def _check_suffix(option: str, path: Path | None, suffix: str) -> None:
-    if path is not None and path.suffix.lower() != suffix:
-        raise CrossdraftError(
-            f"{option} writes {suffix[1:].upper()}; name a file that ends in {suffix}, not {path}."
-        )
+def _check_pictures(plot: Path | None, trace: Path | None) -> None:
+    from crossdraft.drawing.save import check_picture
+
+    if plot is not None:
+        check_picture(plot)
+    if trace is not None and trace.suffix.lower() != ".json":
+        raise CrossdraftError(f"--trace writes JSON; name a file that ends in .json, not {trace}.")
 
 
 def typical(answer: "Answer", comparison: "Comparison | None") -> "tuple[Answer, Baseline | None]":

@@ -29,9 +29,9 @@ EventDir = Annotated[
     str, typer.Option("--event", help="Event drafter: 'event', or the folder of an EventGPT.")
 ]
 BlindDir = Annotated[
-    str, typer.Option("--blind", help="Its blind twin: 'blind', or the folder of an EventGPT.")
+    str, typer.Option("--blind", help="Ablation without events: 'blind', or the folder of an EventGPT.")
 ]
-Device = Annotated[str | None, typer.Option(help="Of the target; CUDA if there is a GPU, else CPU.")]
+Device = Annotated[str | None, typer.Option(help="Device of the target; by default CUDA if there is a GPU.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 …; float32 on a CPU, bfloat16 on a GPU.")]
 Drafters = Annotated[
     list[str] | None,
@@ -41,7 +41,7 @@ Drafters = Annotated[
         help="One more contestant: a drafter of yours, such as union:ngram,memory. May be repeated.",
     ),
 ]
-DraftDevice = Annotated[str | None, typer.Option(help="Of the drafter; the target's by default.")]
+DraftDevice = Annotated[str | None, typer.Option(help="Device of the drafter; by default the target's.")]
 TargetCores = Annotated[
     str | None, typer.Option(help="CPU cores of the target, as 0 or 0-3; by default one.")
 ]
@@ -403,7 +403,7 @@ def events(
 @app.command()
 def memory(
     tokens: Annotated[int, typer.Option(help="How full the memory is.")] = 1_000_000,
-    nodes: Annotated[int, typer.Option(help="Of a draft tree.")] = 32,
+    nodes: Annotated[int, typer.Option(help="Nodes of a draft tree.")] = 32,
     json_file: Json = None,
 ) -> None:
     """Time how the drafter 'memory' drafts and learns when it is full."""

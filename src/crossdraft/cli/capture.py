@@ -1,4 +1,4 @@
-"""`crossdraft capture`: what the target says and thinks, kept for heads to learn from."""
+"""`crossdraft capture`: the target's answers and hidden states, stored for training heads."""
 
 import json
 from pathlib import Path
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from crossdraft.train.capture.plan import Plan
     from crossdraft.train.capture.sources import Source
 
-app = typer.Typer(help="Capture a target's answers, for heads to learn from.")
+app = typer.Typer(help="Capture a target's answers, for heads to learn from.", add_completion=False)
 
 CLIPS, PROMPTS = 64, 8  # of scenes, by default
+OPTIONS = {"wear": "prompt-noise"}  # settings of scenes whose options are called otherwise
 Layers = Annotated[
     str | None,
     typer.Option(
@@ -24,7 +25,10 @@ Layers = Annotated[
     ),
 ]
 VisualLayers = Annotated[
-    str | None, typer.Option(metavar="K,K…", help="And of the visual part, or 'none'; 0 and L by default.")
+    str | None,
+    typer.Option(
+        metavar="K,K…", help="Hidden states to keep of the visual part, or 'none'; by default 0 and L."
+    ),
 ]
 
 
@@ -43,17 +47,22 @@ def capture(
     listed: Annotated[
         Path | None, typer.Option("--list", help='Clips of your own: lines of {"video": …, "prompt": …}.')
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Of scenes: train (default) or validation.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Split of the scenes: train (default) or validation.")
+    ] = None,
     first: Annotated[int | None, typer.Option(help="The split's first scene to take; 0 by default.")] = None,
     wear: Annotated[
-        float | None, typer.Option(help="Drop or replace up to this share of a question's words.")
+        float | None,
+        typer.Option(
+            "--prompt-noise", "--wear", help="Drop or replace up to this share of a question's words, 0 to 1."
+        ),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 96,
-    top_k: Annotated[int, typer.Option(help="Likeliest tokens to keep at every place of an answer.")] = 8,
-    batch: Annotated[int, typer.Option(help="Answers that are written side by side.")] = 8,
-    device: Annotated[str | None, typer.Option(help="CUDA if there is a GPU, else CPU.")] = None,
+    top_k: Annotated[int, typer.Option(help="Top-k tokens to keep at every position of an answer.")] = 8,
+    batch: Annotated[int, typer.Option(help="Answers decoded in one batch.")] = 8,
+    device: Annotated[str | None, typer.Option(help="Device; by default CUDA if there is a GPU.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 on a CPU, bfloat16 on a GPU.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the questions about scenes.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the questions about scenes.")] = 0,
     workers: Annotated[
         int, typer.Option(help="Processes that render scenes ahead of the target; 0 = none.")
     ] = 1,
@@ -72,7 +81,7 @@ def capture(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much disk it will take.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Let a target answer questions about clips, and keep its tokens, hidden layers and likeliest tokens."""
+    """Let a target answer questions about clips; store its tokens, hidden states and top-k tokens."""
     from crossdraft.cli.reporting import hush
 
     hush()
@@ -166,8 +175,9 @@ def _source(listed: Path | None, clips: int | None, scenes: dict[str, object], s
         settings = {"clips": clips or CLIPS, "prompts": PROMPTS, "seed": seed, **given}
         return SceneSource(**settings)  # pyright: ignore[reportArgumentType]
     if given:
+        name = next(iter(given))
         raise CrossdraftError(
-            f"--{next(iter(given))} is for scenes, and --list names other clips; leave one out."
+            f"--{OPTIONS.get(name, name)} is for scenes, and --list names other clips; leave one out."
         )
     return ListSource(listed, clips)
 

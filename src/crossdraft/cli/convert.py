@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Convert checkpoints of other projects.", no_args_is_help=True)
+app = typer.Typer(help="Convert checkpoints of other projects.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()

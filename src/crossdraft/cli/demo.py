@@ -26,16 +26,18 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the clip.")] = Path("demo"),
     seed: Annotated[int, typer.Option(min=0, help="Which of the test scenes.")] = 0,
     target: Annotated[str, typer.Option(help="'reference', or the folder of a checkpoint.")] = "reference",
-    drafter: Annotated[str, typer.Option(help="event, blind, or the folder of an EventGPT.")] = "event",
+    drafter: Annotated[
+        str | None, typer.Option(help="glance (by default), event, … or the folder of an EventGPT.")
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
     no_color: Annotated[bool, typer.Option("--no-color", help="Plain text, no escape codes.")] = False,
 ) -> None:
-    """Make a clip of a scene no training has seen, ask it questions in wordings no training has seen, and compare."""
+    """Make a clip of a held-out scene, ask held-out questions about it, and compare each with the target alone."""
     from crossdraft.api import Request
     from crossdraft.cli.ask import show, typical
     from crossdraft.cli.compare import compare
-    from crossdraft.cli.session import Setup, opened, stream
-    from crossdraft.cli.view.terminal import PlainView, TerminalView, coloured, console_for
+    from crossdraft.cli.session import Setup, opened, stream, view_for
+    from crossdraft.cli.view.terminal import coloured, console_for
     from crossdraft.scenes import ask, make_scene, split_seeds, write_clip
 
     if drafter == "none":
@@ -51,11 +53,13 @@ def demo(
     asked = [ask(scene, kind, 0, held_out=True) for kind in KINDS]
     requests = [Request(qa.question, clip.video, clip.events, max_new_tokens) for qa in asked]
     results = []
-    with opened(Setup(target, drafter), requests[0]) as engine:
+    setup = Setup(target, drafter).chosen(events=True)
+    setup.tell()
+    with opened(setup, requests[0]) as engine:
         for qa, request in zip(asked, requests, strict=True):
             console.rule() if colour else console.print()
             console.print(qa.question, style="bold", markup=False, soft_wrap=True)
-            answer = stream(engine, request, TerminalView(console) if colour else PlainView())
+            answer = stream(engine, request, view_for(console, as_json=False))
             comparison = compare(engine, request, answer, REPEATS)
             timed, baseline = typical(answer, comparison)
             show(console, timed, engine.target, baseline)
@@ -70,23 +74,24 @@ def demo(
 
 
 def summarise(console: "Console", results: "list[tuple[QA, Answer, Comparison]]") -> None:
-    """One line for each question, and the whole."""
+    """One line for each question, and the whole; `hidden` is accepted/drafted of the hidden draft."""
     from rich.table import Table
 
     from crossdraft.scenes import score
 
-    table = Table("question", "facts", "tokens", "τ", "hidden", "alone", "drafted", "speed", "same")
+    table = Table(
+        "question", "facts", "tokens", "τ", "hidden", "alone", "with drafter", "speedup", "identical"
+    )
     for qa, answer, comparison in results:
         facts = score(qa.facts, answer.text)
-        share = answer.stats.hidden_share
         table.add_row(
             qa.kind,
             f"{sum(facts.values())}/{len(facts)}",
             str(answer.stats.new_tokens),
             f"{answer.stats.tau:.2f}",
-            "–" if share is None else f"{share:.0%}",
-            f"{comparison.alone_ms:.0f}ms",
-            f"{comparison.drafted_ms:.0f}ms",
+            f"{answer.stats.hidden_accepted}/{answer.stats.hidden_drafted}",
+            f"{comparison.alone_ms:.0f} ms",
+            f"{comparison.drafted_ms:.0f} ms",
             f"{comparison.speedup:.2f}x",
             "yes" if comparison.identical else "NO",
         )
@@ -95,9 +100,9 @@ def summarise(console: "Console", results: "list[tuple[QA, Answer, Comparison]]"
     alone = sum(comparison.alone_ms for _, _, comparison in results)
     drafted = sum(comparison.drafted_ms for _, _, comparison in results)
     identical = all(comparison.identical for _, _, comparison in results)
-    same = (
-        "and the same text as the target alone" if identical else "but NOT the same text as the target alone"
-    )
+    same = "the tokens are identical" if identical else "the tokens are NOT identical"
     console.print(
-        f"All questions together: {alone / drafted:.2f}x as fast, {same}.", markup=False, soft_wrap=True
+        f"All questions together: {alone / drafted:.2f}x as fast as the target alone; {same}.",
+        markup=False,
+        soft_wrap=True,
     )

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(help="Look at, convert, draw and simulate event recordings.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at, convert, draw and simulate event recordings.", no_args_is_help=True, add_completion=False
+)
 
 
 class Preset(StrEnum):
@@ -144,7 +146,7 @@ def simulate(
     ],
     destination: Annotated[Path, typer.Argument(help="New recording: .h5 or another suffix of `convert`.")],
     preset: Annotated[Preset, typer.Option(help="Pixel physics; the presets are v2e's.")] = Preset.DEFAULT,
-    seed: Annotated[int, typer.Option(min=0, help="Of thresholds, noise and drops.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of thresholds, noise and drops.")] = 0,
     sensor: Annotated[
         str | None,
         typer.Option(metavar="WxH", help="Sensor size; the video's own if absent. Keeps the aspect."),

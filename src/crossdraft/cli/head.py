@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from crossdraft.models.heads.exchange.carry import Carried
     from crossdraft.models.heads.exchange.layout import Host
 
-app = typer.Typer(help="Show heads, and carry them to and from other projects.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show heads, and carry them to and from other projects.", no_args_is_help=True, add_completion=False
+)
 
 Target = Annotated[
     str, typer.Option(help="'reference', or the folder of the target's Hugging Face checkpoint.")
@@ -29,11 +31,11 @@ def export(
     target: Target = "reference",
     name: Annotated[
         str | None,
-        typer.Option(help="How the files call the target: a hub id or path; its folder by default."),
+        typer.Option(help="Name of the target in the files: a hub id or path; by default its folder."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a head in another project's layout, read it again, and succeed only if it still says the same."""
+    """Write a head in another project's layout, read it back, and succeed only if its logits are the same."""
     from crossdraft.models.heads.exchange.carry import export_head
 
     done = export_head(folder_of(head), out, layout, host_of(target, name))
@@ -112,6 +114,6 @@ def _tell(done: "Carried", out: Path, what: str, *, as_json: bool) -> None:
         return
     typer.echo(f"{out}: {what}, {done.tensors} tensors, {done.parameters:,} parameters")
     if done.difference is not None:
-        typer.echo(f"- Read again, its logits differ by {done.difference:.1e} at most.")
+        typer.echo(f"- Read back: the maximum absolute difference of the logits is {done.difference:.1e}.")
     for note in done.notes:
         typer.echo(f"- {note}")

@@ -17,7 +17,7 @@ Format = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="Of the recording: dsec, m3ed, mvsec, eventgpt, e2vid, dat, aedat2, aedat4 or evt; by content if absent.",
+        help="Format: dsec, m3ed, mvsec, eventgpt, e2vid, dat, aedat2, aedat4 or evt; by default by content.",
     ),
 ]
 SensorSize = Annotated[

@@ -18,6 +18,8 @@ from crossdraft.errors import CrossdraftError
 # Each is the `app` of the module of that name beside this one, in the order in which a newcomer meets them.
 COMMANDS = (
     "ask",
+    "chat",
+    "drafters",
     "bench",
     "plan",
     "replay",
@@ -40,6 +42,7 @@ PACKAGE_OF = {
     "matplotlib": "matplotlib",
     "pydantic": "pydantic",
     "scipy": "scipy",
+    "tokenizers": "tokenizers",
     "yaml": "pyyaml",
 }
 
@@ -67,7 +70,6 @@ class LazyGroup(TyperGroup):
 app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -81,10 +83,13 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: bool = typer.Option(
-        False, "--version", help="Show the version and leave.", callback=_show_version, is_eager=True
+        False, "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
     ),
 ) -> None:
-    """Ask a video a question: a fast model on a cheaper sense drafts the answer while the slow one still reads."""
+    """Speculative decoding for video VLMs: a drafter proposes tokens, also while the target reads; the target verifies.
+
+    Answers are the target's own, token for token. Begin with `crossdraft demo`.
+    """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,12 +107,12 @@ def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
     except SystemExit as leaving:  # typer's own way to end, whatever the outcome
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except CrossdraftError as error:
-        return _complain(str(error))
+        return complain(str(error))
     except ModuleNotFoundError as error:
         package = PACKAGE_OF.get((error.name or "").partition(".")[0])
         if package is None:
             raise
-        return _complain(f"Package '{error.name}' is missing; install it: pip install {package}.")
+        return complain(f"Package '{error.name}' is missing; install it: pip install {package}.")
     except KeyboardInterrupt:
         return 130
     finally:
@@ -115,7 +120,8 @@ def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
     return 0
 
 
-def _complain(sentence: str) -> int:
+def complain(sentence: str) -> int:
+    """Print what went wrong on stderr; returns the exit status for it."""
     coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     red, plain = (RED, PLAIN) if coloured else ("", "")
     print(f"{red}crossdraft: {sentence}{plain}", file=sys.stderr)

@@ -91,11 +91,11 @@ def plan(
     pairs: Annotated[int, typer.Option(help="(scene, question) pairs.", rich_help_panel=PAIR)] = 8,
     device: Annotated[
         str | None,
-        typer.Option(help="Of the target; CUDA if there is a GPU, else CPU.", rich_help_panel=PAIR),
+        typer.Option(help="Device of the target; by default CUDA if there is a GPU.", rich_help_panel=PAIR),
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 …", rich_help_panel=PAIR)] = None,
     draft_device: Annotated[
-        str | None, typer.Option(help="Of the drafter; the target's by default.", rich_help_panel=PAIR)
+        str | None, typer.Option(help="Device of the drafter; by default the target's.", rich_help_panel=PAIR)
     ] = None,
     target_cores: Annotated[
         str | None,

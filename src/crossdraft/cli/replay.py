@@ -24,7 +24,7 @@ def replay(
     ] = "memory",
     nodes: Annotated[int, typer.Option(help="Most nodes of a draft tree.")] = 32,
     adaptive: Annotated[
-        bool, typer.Option("--adaptive", help="Leave out nodes that do not repay their place.")
+        bool, typer.Option("--adaptive", help="Prune nodes whose expected gain is below their cost.")
     ] = False,
     ride_along: Annotated[bool, typer.Option(help="Draft for the prefill's own pass too.")] = True,
     prefill: Annotated[float | None, typer.Option(help="Milliseconds, where the traces hold none.")] = None,
@@ -34,7 +34,7 @@ def replay(
     verify: Annotated[float, typer.Option(help="V(2) / V(1).")] = 1.05,
     per_node: Annotated[float, typer.Option(help="What each further node adds, in V(1).")] = 0.0,
     draft_ms: Annotated[
-        float | None, typer.Option(help="Of a draft tree; as measured here by default.")
+        float | None, typer.Option(help="Milliseconds of drafting a tree; by default as measured here.")
     ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON ('-' = stdout).")

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Make clips of the synthetic road world, or look at one.", no_args_is_help=True)
+app = typer.Typer(
+    help="Make clips of the synthetic road world, or look at one.", no_args_is_help=True, add_completion=False
+)
 
 
 @app.callback()

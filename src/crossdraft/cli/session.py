@@ -1,32 +1,43 @@
-"""What `ask` and `demo` do alike: place a pair, load it with progress, warm it up, stream an answer."""
+"""What `ask`, `chat` and `demo` do alike: place a pair, load it with progress, warm it up, stream an answer."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from crossdraft.api import Engine, Options
-from crossdraft.bench.cores import choose_cores
-from crossdraft.cli.view.terminal import View
+from crossdraft.bench.cores import choose_cores, spans
+from crossdraft.cli.view.terminal import PlainView, SilentView, TerminalView, View
+from crossdraft.drafters.spec import Spec
 from crossdraft.engine.ahead import POLICIES
 from crossdraft.engine.cores import available_cores
 from crossdraft.engine.decode import STILL_READING
 from crossdraft.engine.request import Answer, Request
 from crossdraft.errors import CrossdraftError
+from crossdraft.methods import METHODS, method_of, read_spec
+from crossdraft.placing import needs_target
+
+WITH_EVENTS, WITHOUT = "glance", "union:memory,ngram"  # the drafters that are taken if none is named
+EVENT_DRAFTERS = frozenset(("event", "event_medusa", "fast", "glance"))  # read an event recording
+CHEAP = frozenset(
+    ("ngram", "memory", "lookahead", "union", "choose", "phased")
+)  # run no network of their own
 
 WARM_UP_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A pair and how it runs. `None` leaves a choice to us; see `place`."""
+    """A pair and how it runs. `None` leaves a choice to us; see `chosen` and `place`. A drafter 'none' is none."""
 
     target: str = "reference"
-    drafter: str = "event"
+    drafter: str | None = None
     placement: str | None = None
     ahead: str = "auto"
     hidden: str = "auto"
@@ -36,6 +47,54 @@ class Setup:
     target_cores: str | None = None
     draft_cores: str | None = None
     rule: str | None = None
+    advice: str = ""  # why this drafter was chosen, if it was not the user who named it
+
+    def chosen(self, *, events: bool) -> "Setup":
+        """The same with a drafter: the one that was named, or the one that fits target and files.
+
+        Args:
+            events: whether there is an event recording.
+
+        Raises:
+            CrossdraftError: the named drafter is unknown, or reads events and there are none.
+        """
+        if self.drafter is None:
+            if self.target == "reference" and events:
+                return replace(self, drafter=WITH_EVENTS)
+            why = "there are no events" if self.target == "reference" else "the target is your own"
+            advice = (
+                f"Drafter: {WITHOUT}, because {why} and it needs neither events nor training; it gains little on a "
+                "first question. `crossdraft drafters` lists the others."
+            )
+            return replace(self, drafter=WITHOUT, advice=advice)
+        if self.drafter == "none":
+            return self
+        names = read_spec(self.drafter).names
+        for name in names:
+            if "/" not in name and not Path(name).is_dir():
+                method_of(name)
+        if not events and names & EVENT_DRAFTERS:
+            raise CrossdraftError(
+                f"The drafter {self.drafter} needs an event recording; give one with --events, or leave --drafter out."
+            )
+        return self
+
+    def tell(self) -> None:
+        """Say on stderr which drafter was chosen, if that is not the usual one."""
+        if self.advice:
+            print(self.advice, file=sys.stderr)
+
+    def described(self, engine: Engine) -> str:
+        """Which drafter runs, what it is, and where; for people."""
+        if self.drafter is None or self.drafter == "none" or engine.drafter is None:
+            return f"No drafter: the target {self.target} answers alone."
+        method = METHODS.get(read_spec(self.drafter).name)
+        what = "a folder" if method is None else method.what
+        options = engine.options
+        where = "in the target's process" if options.placement == "inline" else "in a process of its own"
+        cores = "" if options.draft_cores is None else f" on CPU core {spans(options.draft_cores)}"
+        target = "" if options.target_cores is None else f" on CPU core {spans(options.target_cores)}"
+        return f"{self.drafter} ({what}), {where}{cores}; the target {self.target}{target}."
 
 
 def place(setup: Setup) -> Options:
@@ -77,7 +136,18 @@ def place(setup: Setup) -> Options:
 def _can_be_apart(setup: Setup) -> bool:
     """True if there is a drafter, a core to spare for it, and no wish that only an inline one can fulfil."""
     spare = len(available_cores()) > 1 and _on_cpu(setup.draft_device or setup.device)
-    return setup.drafter != "none" and setup.hidden == "auto" and spare
+    return setup.hidden == "auto" and spare and _repays_a_core(setup.drafter)
+
+
+def _repays_a_core(drafter: str | None) -> bool:
+    """True if some part of a drafter runs a network of its own that does not look into the target."""
+    if drafter is None or drafter == "none":
+        return False
+    return any(leaf.name not in CHEAP and not needs_target(leaf) for leaf in _leaves(read_spec(drafter)))
+
+
+def _leaves(spec: Spec) -> list[Spec]:
+    return [leaf for part in spec.parts for leaf in _leaves(part)] if spec.parts else [spec]
 
 
 def _on_cpu(device: str | None) -> bool:
@@ -120,6 +190,13 @@ def stream(engine: Engine, request: Request, view: View) -> Answer:
     if pieces.answer is None:
         raise CrossdraftError("The answer was cancelled before it began.")
     return pieces.answer
+
+
+def view_for(console: Console, *, as_json: bool) -> View:
+    """Where the pieces of one answer go: nowhere, to a terminal with colours, or to a plain stream."""
+    if as_json:
+        return SilentView()
+    return PlainView() if console.color_system is None else TerminalView(console)
 
 
 def quiet() -> None:

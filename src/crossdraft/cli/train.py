@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Train models from recipes.", no_args_is_help=True)
+app = typer.Typer(help="Train models from recipes.", no_args_is_help=True, add_completion=False)
 
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, such as optim.steps=500"),
 ]
-Device = Annotated[str | None, typer.Option(help="CUDA if there is a GPU, else CPU.")]
+Device = Annotated[str | None, typer.Option(help="Device; by default CUDA if there is a GPU.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
 
 
@@ -37,7 +37,7 @@ def reference(
         typer.Option(help="Stage to run; repeatable. All of them, 'ship' excepted, by default."),
     ] = None,
 ) -> None:
-    """Train the target, its event drafter and the blind twin; every stage resumes where it stopped."""
+    """Train the target, its event drafter and the ablation without events; every stage resumes where it stopped."""
     from crossdraft.train.recipe import REFERENCE_RECIPE, load_recipe
     from crossdraft.train.reference import STAGES, Reference, run_stages
 
@@ -51,10 +51,10 @@ def medusa2(
     config: Annotated[Path | None, typer.Option(help="Recipe file; the shipped one by default.")] = None,
     head: Annotated[
         Path | None,
-        typer.Option(help="A head of this target that has learned already; the shipped medusa by default."),
+        typer.Option(help="A trained head of this target to begin with; by default the shipped medusa."),
     ] = None,
     online: Annotated[
-        int, typer.Option(help="Ask the target about so many training scenes as both learn.")
+        int, typer.Option(help="Generate training data from this many scenes during training.")
     ] = 0,
     target: Annotated[
         str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint; it is not touched.")
@@ -95,7 +95,11 @@ def head(
     ] = None,
     kept_back: Annotated[
         Path | None,
-        typer.Option(help="Validation capture, of other clips: checks and the final measurement use it."),
+        typer.Option(
+            "--validation",
+            "--kept-back",
+            help="Validation capture, of other clips: checks and the final measurement use it.",
+        ),
     ] = None,
     target: Annotated[
         str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")
@@ -104,7 +108,7 @@ def head(
     device: Device = None,
     online: Annotated[
         int,
-        typer.Option(help="Without a capture: ask the target about so many training scenes as it learns."),
+        typer.Option(help="Without a capture: generate training data from this many scenes during training."),
     ] = 0,
     event: Annotated[
         str,
@@ -112,7 +116,7 @@ def head(
     ] = "event",
     as_json: AsJson = False,
 ) -> None:
-    """Train a head on what a target said; an interrupted run is resumed."""
+    """Train a head on a target's answers; an interrupted run is resumed."""
     import json
 
     from crossdraft.cli.reporting import hush

@@ -81,3 +81,12 @@ def ms(seconds: float | None) -> str:
     if seconds is None:
         return "none"
     return f"{seconds:.2f} s" if seconds >= 10 else f"{seconds * 1e3:.0f} ms"
+
+
+def one_line(answer: "Answer") -> str:
+    """The figures that matter most, for a line below an answer."""
+    stats = answer.stats
+    found = [f"{ms(stats.total_s)}, TTFT {ms(stats.ttft_s)}", counted(stats.new_tokens, "token", "tokens")]
+    if stats.drafted:
+        found += [f"τ {stats.tau:.2f}", ", ".join(f"{count} {origin}" for origin, count in origins(answer))]
+    return " · ".join(found)
