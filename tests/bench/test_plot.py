@@ -1,12 +1,16 @@
 """The picture shows the figures of the report: bars by hand, and intervals as error bars."""
 
+from dataclasses import replace
+from itertools import combinations
+
 import pytest
 
 from crossdraft.bench.footprint import Footprint
-from crossdraft.bench.plot import draw, plot
+from crossdraft.bench.plot import check_plot, draw, plot, title
 from crossdraft.bench.statistics import Interval, Quartiles
 from crossdraft.bench.suite import Report
 from crossdraft.bench.summary import Method
+from crossdraft.errors import CrossdraftError
 
 WORK = {"pairs": 12, "repeats": 3, "mean_tokens": 50.0}
 
@@ -60,5 +64,44 @@ def test_without_a_baseline_there_is_no_speedup_to_draw(report, tmp_path):
     alone = Report(12, {}, WORK, [method("ngram", Interval(1.5, 1.4, 1.6), {})])
     _, tau = draw(alone).axes
     assert tau.get_xlabel().startswith("τ")
+    assert title(alone) == "Time of an answer by method"
     plot(alone, tmp_path / "bars.png")
     assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_svg_is_written_too_and_is_the_same_every_time(report, tmp_path):
+    for name in ("a.svg", "b.svg"):
+        plot(report, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    check_plot(tmp_path / "a.svg")
+    with pytest.raises(CrossdraftError, match=r"\.png or \.svg"):
+        check_plot(tmp_path / "a.gif")
+
+
+def test_the_title_says_what_won(report):
+    assert title(report) == "union:event,memory: 2.00x as fast as target-all [1.50, 2.25], identical tokens"
+    slow = replace(report, methods=report.methods[:1])
+    assert title(slow) == "No method is faster than target-all"
+
+
+def test_the_slowest_stands_on_top_and_plain_decoding_is_not_called_verifying(report):
+    quick = replace(report.methods[1], name="quick", stage_means={"verify": 0.1})
+    times, *_ = draw(replace(report, methods=[quick, report.methods[0]])).axes
+    assert [label.get_text() for label in times.get_yticklabels()] == ["quick", "target"]
+    assert {"decode steps", "verify"} <= set(times.get_legend_handles_labels()[1])
+
+
+def test_a_wide_interval_does_not_stretch_the_axis(report):
+    wide = replace(report.methods[1], tau=Interval(5.0, 4.0, 500.0))
+    tau = draw(replace(report, methods=[report.methods[0], wide], footprints={})).axes[-1]
+    assert tau.get_xlim()[1] < 20
+
+
+def test_figures_stand_beside_each_other_and_not_over_each_other(report):
+    figure = draw(report)
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for axes in figure.axes for text in axes.texts]
+    assert len(boxes) == 8
+    for one, other in combinations(boxes, 2):
+        assert not one.overlaps(other)

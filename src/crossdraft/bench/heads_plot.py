@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crossdraft.bench.plot import SPEEDUP, TAU
-from crossdraft.files import atomic_path
+from crossdraft.bench.plot import save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -12,14 +11,13 @@ if TYPE_CHECKING:
 
     from crossdraft.bench.heads import HeadsReport
 
-COLOURS = (TAU, SPEEDUP)
+COLOURS = ("#1a7f37", "#8c959f")  # of trees and of chains
 GROUP = 0.8  # height of a drafter's bars together; two drafters are 1 apart
 
 
 def plot(report: "HeadsReport", path: Path) -> None:
-    """Write a PNG; see `draw`."""
-    with atomic_path(path) as temporary:
-        draw(report).savefig(temporary, dpi=150, format="png")
+    """Write the picture as PNG or SVG, by the ending of the name; see `draw`."""
+    save(draw(report), path)
 
 
 def draw(report: "HeadsReport") -> "Figure":
@@ -50,8 +48,8 @@ def _taus(axes: "Axes", report: "HeadsReport") -> None:
         taus = [row.accepted[part].tau for row in report.rows]
         rows = [row - GROUP / 2 + (place + 0.5) * height for row in range(len(taus))]
         values, arms = [tau.value for tau in taus], list(zip(*(tau.arms for tau in taus), strict=True))
-        axes.barh(rows, values, height=height, color=colour, alpha=0.45, label=part.name)
-        axes.errorbar(values, rows, xerr=arms, fmt="none", ecolor="black", elinewidth=1.2, capsize=2)
+        axes.barh(rows, values, height=height, color=colour, label=part.name)
+        axes.errorbar(values, rows, xerr=arms, fmt="none", ecolor="#424a53", elinewidth=0.9, capsize=0)
         for row, tau in zip(rows, taus, strict=True):
             axes.text(tau.high, row, f" {tau.value:.2f}", va="center", fontsize=8)
         widest = max(widest, *(tau.high for tau in taus))
@@ -67,10 +65,10 @@ def _drafts(axes: "Axes", report: "HeadsReport") -> None:
         return
     values = [times.drafters[row.name].draft.median * 1e3 for row in report.rows]
     wide, single = times.wide.median * 1e3, times.single.median * 1e3
-    axes.barh(range(len(values)), values, height=GROUP / 2, color="#dd8833")
+    axes.barh(range(len(values)), values, height=GROUP / 2, color="#0969da")
     for row, value in enumerate(values):
         axes.text(value, row, f" {value:.1f}", va="center", fontsize=8)
-    axes.axvline(wide, color="#aa3355", lw=1.2, label=f"V({times.nodes + 1})")
-    axes.axvline(single, color="#aa3355", lw=1.2, ls=":", label="t = V(1)")
+    axes.axvline(wide, color="#953800", lw=1.2, label=f"V({times.nodes + 1})")
+    axes.axvline(single, color="#953800", lw=1.2, ls=":", label="t = V(1)")
     axes.set_xlim(0, max(*values, wide, single) * 1.2)
     axes.set_xlabel(f"ms a draft of up to {times.nodes} nodes")

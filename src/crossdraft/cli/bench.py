@@ -87,7 +87,8 @@ def bench(
     ] = True,
     json_file: Json = None,
     plot_file: Annotated[
-        Path | None, typer.Option("--plot", metavar="PNG", help="Draw time per stage, speedup and τ.")
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw time per stage, speedup and τ (.png, .svg)."),
     ] = None,
     record: Annotated[
         Path | None,
@@ -326,7 +327,10 @@ def heads(
     kinds: Kinds = None,
     json_file: Json = None,
     plot_file: Annotated[
-        Path | None, typer.Option("--plot", metavar="PNG", help="Draw τ of trees and chains, and ms a draft.")
+        Path | None,
+        typer.Option(
+            "--plot", metavar="FILE", help="Draw τ of trees and chains, and ms a draft (.png, .svg)."
+        ),
     ] = None,
     target: TargetDir = "reference",
     event: EventDir = "event",
