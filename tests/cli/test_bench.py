@@ -201,6 +201,7 @@ def test_options_in_front_of_a_subcommand_are_not_lost(capsys):
 def test_events(monkeypatch, tmp_path, capsys):
     window = events.synthetic_window(rate_mev_s=0.2)
     monkeypatch.setattr(events, "SIMULATED", ())
+    monkeypatch.setattr(events, "real_size", lambda *_: ())
     write_events(tmp_path / "a.h5", window)
     options = [f"--recording={tmp_path / 'a.h5'}", "--seconds=1.5", "--repeats=1"]
     assert main(["bench", "events", *options, "--json=-"]) == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from crossdraft.bench.events_window import CLOCK_US, time_apart, write_plain_dsec
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Simulator, eventgpt_frames, read_events, write_dsec_h5
@@ -24,18 +25,29 @@ WINDOW_US = 50_000
 RATE_MEV_S = 5.87  # the busiest of the real windows that the project was measured on
 LONGEST_S = 60  # of the made-up file: 350 million events at the rate above
 SIMULATED = ("clean", "default", "noisy")
-ROWS = 2 + len(SIMULATED)
+REAL_S, REAL_MEV_S = 8.0, 1.83  # what our simulator makes of a 640x480 video of 8 s: 14.6 million events
+ROWS = 4 + len(SIMULATED)
 SMALL, SMALL_HZ = 112, 500  # the sensor and rate of the training scenes
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One measurement: what was done to how many events, in ms, and the time it should stay within (None: no aim)."""
+    """One measurement: what was done to how many events.
+
+    Args:
+        name, events: those.
+        ms: how long it took.
+        reach_ms: the time it should stay within; None: no aim.
+        peak_mb: peak memory of a process that did this alone; None: not measured.
+        reach_mb: the memory it should stay within.
+    """
 
     name: str
     events: int
     ms: Quartiles
     reach_ms: float | None
+    peak_mb: float | None = None
+    reach_mb: float | None = None
 
 
 def run_events(
@@ -58,7 +70,7 @@ def run_events(
 
 
 def measure(window: Events, seconds: float, repeats: int) -> Iterator[Timing]:
-    """Frames of the window; a slice of 1 s out of a file of `seconds` at the window's rate; simulation."""
+    """Frames of the window; a slice of 1 s out of a file at the window's rate; recordings of real size; simulation."""
     yield timed("5 EventGPT frames of a 50 ms window", window, lambda _: eventgpt_frames(window), repeats, 10)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.h5"
@@ -69,6 +81,7 @@ def measure(window: Events, seconds: float, repeats: int) -> Iterator[Timing]:
             return read_events(path, start_us=int(starts[i]), end_us=int(starts[i]) + 1_000_000)
 
         yield timed("1 s slice of a DSEC h5", one_second(0), one_second, repeats, 400)
+        yield from real_size(Path(folder), repeats)
     for preset in SIMULATED:
         yield simulation(preset, repeats)
 
@@ -84,6 +97,19 @@ def timed(
         work(i)
         times.append((time.perf_counter() - start) * 1e3)
     return Timing(name, len(events), quartiles(times), reach_ms)
+
+
+def real_size(folder: Path, repeats: int) -> Iterator[Timing]:
+    """From a recording of 8 s and 14.6 million events to the five frames of its last second, in a fresh process."""
+    window = synthetic_window(REAL_MEV_S)
+    late = Events(window.x, window.y, window.t + CLOCK_US, window.p, window.width, window.height)
+    for name, write in (("our own h5", write_dsec_h5), ("DSEC's layout", write_plain_dsec)):
+        path = folder / "real.h5"
+        write(path, repeated(late, REAL_S))
+        found = time_apart(path, repeats)
+        ms = quartiles(found.ms)
+        yield Timing(f"{name} of {REAL_S:g} s, file to 5 frames", found.events, ms, 60, found.peak_mb, 300)
+        path.unlink()
 
 
 def simulation(preset: str, repeats: int) -> Timing:
@@ -148,10 +174,12 @@ def lines(timings: Sequence[Timing], recording: Path | None) -> list[str]:
     out = [f"recording: {source_of(recording)}"]
     for timing in timings:
         aim = "" if timing.reach_ms is None else f", to reach {timing.reach_ms:g}"
-        ms = timing.ms
-        out.append(
-            f"{timing.name}: {ms.median:.3g} ms ({ms.q1:.3g} to {ms.q3:.3g}){aim}; {timing.events:,} events"
+        peak = (
+            "" if timing.peak_mb is None else f"; peak {timing.peak_mb:.0f} MB, to reach {timing.reach_mb:g}"
         )
+        ms = timing.ms
+        spread = f"{ms.median:.3g} ms ({ms.q1:.3g} to {ms.q3:.3g})"
+        out.append(f"{timing.name}: {spread}{aim}; {timing.events:,} events{peak}")
     return out
 
 
