@@ -209,6 +209,9 @@ def test_probes_are_answered_in_a_process_of_its_own(pair, requests, alone):
         ("guided:keep=0", "cannot be '0'; give a share"),
         ("guided:layers=two", "cannot be 'two'; give numbers of layers"),
         ("choose:event=3,memory,ngram", "no setting 'event'"),
+        ("event:words=9", "words of the drafter 'event' cannot be '9'; give a whole number from 1 to 3"),
+        ("event_medusa:words=4", "cannot be '4'; give a whole number from 1 to 3"),
+        ("glance:words=0", "cannot be '0'; give a whole number from 1 to 3"),
     ],
 )
 def test_nonsense_is_one_clear_sentence(spec, said):

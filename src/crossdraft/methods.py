@@ -28,6 +28,7 @@ from crossdraft.drafters.phased import PhasedDrafter
 from crossdraft.drafters.pruning import KEEP as KEPT
 from crossdraft.drafters.pruning import MASS
 from crossdraft.drafters.pyramid import THRESHOLD, PyramidDrafter
+from crossdraft.drafters.second import WORDS
 from crossdraft.drafters.spec import Spec, parse
 from crossdraft.drafters.tree_model import TreeDrafter
 from crossdraft.drafters.trees import expand_and_rerank
@@ -166,7 +167,7 @@ def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
 
 
 def _model(spec: Spec, place: Place) -> Drafter[Any]:
-    given = _settings(spec, {"words": _count, "tree": lambda name: TREES[name]})
+    given = _settings(spec, {"words": _words, "tree": lambda name: TREES[name]})
     if len(given) > 1:
         raise CrossdraftError(f"'{spec}' asks for trees in two ways; give words or tree, not both.")
     drafter = load_drafter(
@@ -174,7 +175,7 @@ def _model(spec: Spec, place: Place) -> Drafter[Any]:
     )
     if "tree" in given:
         return TreeDrafter(drafter.model, given["tree"], place.banned)
-    drafter.words = given.get("words", 1)  # a place holds at most `second.WORDS` words
+    drafter.words = given.get("words", 1)
     return drafter
 
 
@@ -300,7 +301,7 @@ def _online(spec: Spec, place: Place) -> Drafter[Any]:
 
 
 def _event_head(spec: Spec, place: Place) -> Drafter[Any]:
-    given = _settings(spec, {"dir": Path, "model": str, "words": _count})
+    given = _settings(spec, {"dir": Path, "model": str, "words": _words})
     return load_event_head(
         spec.name,
         given.get("model", "event"),
@@ -315,7 +316,7 @@ def _event_head(spec: Spec, place: Place) -> Drafter[Any]:
 
 
 def _glance(spec: Spec, place: Place) -> Drafter[Any]:
-    given = _settings(spec, {"dir": Path, "heads": Path, "model": str, "words": _count})
+    given = _settings(spec, {"dir": Path, "heads": Path, "model": str, "words": _words})
     settings = {name: value for name, value in spec.settings.items() if name in ("model", "words")}
     if "heads" in given:
         settings["dir"] = spec.settings["heads"]
@@ -438,8 +439,16 @@ def _count(text: str) -> int:
     return value
 
 
+def _words(text: str) -> int:
+    """As many words as a place of a draft holds, or fewer."""
+    if (value := _count(text)) > WORDS:
+        raise ValueError(text)
+    return value
+
+
 KINDS: Mapping[Callable[[str], Any], str] = {
     _count: "; give a whole number of 1 or more",
+    _words: f"; give a whole number from 1 to {WORDS}",
     float: "; give a number",
     _share: "; give a share above 0, at most 1",
     _layers: "; give numbers of layers, such as 2+4",

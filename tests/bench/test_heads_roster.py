@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from crossdraft.bench import heads_roster
 from crossdraft.bench.heads_roster import WEIGHTS, Facts, as_chain, choose, facts_of, is_here, labels_of
 from crossdraft.drafters.spec import Spec, parse
 from crossdraft.errors import CrossdraftError
+from crossdraft.load import REFERENCE
 from crossdraft.methods import METHODS
 
 
@@ -103,14 +104,14 @@ def test_labels_are_short_and_still_tell_drafters_apart():
 
 def test_a_glance_comes_with_the_heads_that_foresee_its_words(shipped, tmp_path):
     mine, heads = weights(tmp_path / "mine"), weights(tmp_path / "heads")
-    assert facts_of(parse(f"glance:dir={mine},heads={heads}")).parameters == 2 * 17
-    assert facts_of(parse(f"glance:dir={mine},model=theirs")).parameters == 17
+    assert facts_of(parse(f"glance:dir={mine},heads={heads}")).trained == 2 * 17
+    assert facts_of(parse(f"glance:dir={mine},model=theirs")).trained == 17
     for asked, told in ((f"glance:dir={mine}", "glance:heads"), ("event_medusa", "event_medusa:dir")):
         with pytest.raises(CrossdraftError, match=f"name yours with --drafter {told}=FOLDER"):
             choose(None, (asked,))
     weights(shipped / "event_medusa")
-    assert facts_of(parse(f"glance:dir={mine}")).parameters == 2 * 17
-    assert facts_of(parse(f"glance:dir={mine},model=event")).parameters == 2 * 17
+    assert facts_of(parse(f"glance:dir={mine}")).trained == 2 * 17
+    assert facts_of(parse(f"glance:dir={mine},model=event")).trained == 2 * 17
     with pytest.raises(CrossdraftError, match="nowhere holds no head for 'event_medusa'"):
         choose(None, (f"glance:dir={mine},heads=nowhere",))
 
@@ -118,15 +119,49 @@ def test_a_glance_comes_with_the_heads_that_foresee_its_words(shipped, tmp_path)
 def test_facts_by_hand(tmp_path):
     one = weights(tmp_path / "one", figures={"wall_s": 90.0})
     size = (one / "model.safetensors").stat().st_size
-    assert facts_of(parse(f"eagle2:dir={one}")) == Facts(17, size, 90.0)
+    assert facts_of(parse(f"eagle2:dir={one}")) == Facts(17, 17, size, 90.0)
     assert facts_of(parse(f"eagle2:dir={one}")).to_json() == {
-        "parameters": 17, "stored_bytes": size, "training_minutes": 1.5,
+        "parameters": 17, "trained_parameters": 17, "stored_bytes": size, "training_minutes": 1.5,
     }  # fmt: skip
     two = weights(tmp_path / "two", figures={"wall_s": 30})
-    assert facts_of(parse(f"union:(eagle2:dir={one}),(hydra:dir={two})")) == Facts(34, 2 * size, 120.0)
+    assert facts_of(parse(f"union:(eagle2:dir={one}),(hydra:dir={two})")) == Facts(34, 34, 2 * size, 120.0)
     # Twice the same weights are stored once.
-    assert facts_of(parse(f"union:(eagle2:dir={one}),(eagle1:dir={one})")) == Facts(17, size, 90.0)
+    assert facts_of(parse(f"union:(eagle2:dir={one}),(eagle1:dir={one})")) == Facts(17, 17, size, 90.0)
     assert facts_of(parse("union:ngram,memory")) == Facts()
+
+
+def stored(name, *modules):
+    """Numbers of a model of the reference pair, of some of its modules or of all."""
+    tensors = load_file(REFERENCE / name / "model.safetensors")
+    chosen = [key for key in tensors if not modules or set(key.split(".")) & set(modules)]
+    return sum(tensors[key].numel() for key in chosen)
+
+
+def test_parameters_are_all_that_a_drafter_runs():
+    event, heads = stored("event"), facts_of(parse("event_medusa")).trained
+    glance = facts_of(parse("glance"))
+    tower = stored("target", "video_tower", "multi_modal_projector")
+    assert facts_of(parse("event_medusa")).parameters == heads + event
+    assert glance.parameters == glance.trained + event + tower  # `trained` has the heads among them
+    assert glance.parameters > 6e6
+    fast = facts_of(parse("fast"))
+    encoder = event - stored("event", "language_model")
+    assert fast.parameters == fast.trained + encoder
+    assert facts_of(parse("event")).parameters == event
+    assert facts_of(parse("eagle2")).parameters == facts_of(parse("eagle2")).trained
+    assert facts_of(parse("union:glance,event_medusa")).parameters == glance.parameters
+    assert facts_of(parse("view")).parameters == stored("target")
+
+
+def test_the_models_of_ones_own_count_too(pair, tmp_path):
+    own = weights(tmp_path / "heads")
+    found = facts_of(parse(f"glance:dir={own},heads={own},model={pair.event}"), str(pair.target))
+    event = sum(tensor.numel() for tensor in load_file(pair.event / "model.safetensors").values())
+    target = load_file(pair.target / "model.safetensors")
+    looks = ("video_tower", "multi_modal_projector")
+    tower = sum(tensor.numel() for key, tensor in target.items() if set(key.split(".")) & set(looks))
+    assert tower > 0
+    assert found.parameters == 17 + event + tower
 
 
 @pytest.mark.parametrize("more", [{}, {"figures": {}}, {"figures": {"wall_s": "long"}}, {"figures": None}])

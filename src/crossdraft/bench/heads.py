@@ -153,7 +153,7 @@ def run_heads(heads: Heads, tick: Tick | None = None) -> HeadsReport:
 def _run(heads: Heads, tick: Tick | None) -> HeadsReport:
     where = environment()  # before this process itself is the load
     models, trials, drafters = heads.models, heads.trials, heads.roster.drafters
-    facts = {name: facts_of(spec) for name, spec in drafters.items()}
+    facts = {name: facts_of(models.named(spec), models.target) for name, spec in drafters.items()}
     target = models.load_target()
     built = {
         name: models.beside(spec, target) for name, spec in drafters.items()

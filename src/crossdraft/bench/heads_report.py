@@ -12,6 +12,10 @@ from crossdraft.drafters.trial import TAU
 if TYPE_CHECKING:
     from rich.table import Table
 
+PARAMETERS = (
+    "parameters: all that the drafter runs of its own (head, event model, copy of the vision tower); what it borrows "
+    "of the target in the same process is not counted. stored, min: of the trained part, its files and its training"
+)
 ABREAST = 7  # drafters beside each other in the table by kind of question
 
 
@@ -101,20 +105,20 @@ def _worth(report: HeadsReport) -> "Table":
 
 def _costs(report: HeadsReport) -> "Table":
     times = report.times
-    heads, caption = ["parameters", "stored MB", "trained min"], None
+    heads, caption = ["parameters", "of them trained", "stored MB", "min"], PARAMETERS
     if times is not None:
         wide = f"V({times.nodes + 1})"
         heads += ["ms a draft", f"/ {wide}", "/ t", "nodes"]
-        caption = (
-            f"{wide} = {times.wide.median * 1e3:.1f} ms, t = V(1) = {times.single.median * 1e3:.1f} ms, one request; "
+        caption += (
+            f"\n{wide} = {times.wide.median * 1e3:.1f} ms, t = V(1) = {times.single.median * 1e3:.1f} ms, one request; "
             f"medians of {times.places} places, where all drafted in turn"
         )
     table = _table("what it costs", "drafter", heads, caption)
     for row in report.rows:
         facts, minutes = row.facts, row.facts.training_s
-        cells = ["–"] * 3
+        cells = ["–"] * 4
         if facts.parameters:
-            cells = [f"{facts.parameters:,}", f"{facts.stored_bytes / 1e6:.2f}"]
+            cells = [f"{facts.parameters:,}", f"{facts.trained:,}", f"{facts.stored_bytes / 1e6:.2f}"]
             cells.append("–" if minutes is None else f"{minutes / 60:.1f}")
         if row.drafting is not None and times is not None:
             ratios = times.ratios(row.name)

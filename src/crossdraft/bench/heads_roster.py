@@ -14,10 +14,23 @@ from crossdraft.bench.specs import spec_of
 from crossdraft.drafters.heads.registry import HEADS, weights_of
 from crossdraft.drafters.spec import Spec
 from crossdraft.errors import CrossdraftError
+from crossdraft.load import REFERENCE
 from crossdraft.load_heads import HEAD_WEIGHTS
 
 PROVENANCE = "provenance.json"  # beside the weights; written by `crossdraft train`
 CHAIN = {"tree": "chain"}
+EVENT_HEADS = ("event_medusa", "fast", "glance")  # heads on an event model, which runs with them
+ENCODER = (
+    "vision_tower",
+    "event_adaptor",
+    "multi_modal_projector",
+)  # modules of an event model in front of its text
+TOWER = (
+    "video_tower",
+    "vision_tower",
+    "visual",
+    "multi_modal_projector",
+)  # a target's, for video, by its family
 # Where the shipped weights lie of every method that has some: heads on the target, and what else is trained for it.
 WEIGHTS = {
     **{name: weights_of(name) for name in HEADS},
@@ -30,12 +43,16 @@ class Facts:
     """What a drafter's own weights are: nothing of one that has none.
 
     Args:
-        parameters: numbers that are stored.
-        stored_bytes: of the files that hold them.
+        parameters: numbers of everything that it runs: its heads, the event model that they belong to, its copy of the
+            target's vision tower and projector. What it borrows of the target in the same process (embeddings, output
+            rows, keys and values) is not its own.
+        trained: those of its heads alone.
+        stored_bytes: of the files that hold the heads.
         training_s: seconds that its training took, all its heads' together; `None` if that was not written down.
     """
 
     parameters: int = 0
+    trained: int = 0
     stored_bytes: int = 0
     training_s: float | None = None
 
@@ -44,6 +61,7 @@ class Facts:
         minutes = None if self.training_s is None else round(self.training_s / 60, 1)
         return {
             "parameters": self.parameters,
+            "trained_parameters": self.trained,
             "stored_bytes": self.stored_bytes,
             "training_minutes": minutes,
         }
@@ -113,8 +131,12 @@ def labels_of(drafters: Mapping[str, Spec]) -> dict[str, str]:
     return {name: label if counts[label] == 1 else name for name, label in short.items()}
 
 
-def facts_of(spec: Spec) -> Facts:
-    """What is stored of the drafter's weights.
+def facts_of(spec: Spec, target: str = "reference") -> Facts:
+    """What the drafter runs, and what is stored of its heads, from the files' headers alone.
+
+    Args:
+        spec: of the drafter, the models of the pair named.
+        target: `reference`, or the folder of the target that it drafts for.
 
     Raises:
         CrossdraftError: weights that cannot be read.
@@ -124,7 +146,12 @@ def facts_of(spec: Spec) -> Facts:
     times = [_training_s(folder) for folder in folders]
     known = [seconds for seconds in times if seconds is not None]
     return Facts(
-        parameters=sum(map(_numbers, files)),
+        parameters=sum(
+            _numbers(path, parts)
+            for folder, parts in dict.fromkeys(_networks(spec, target))
+            for path in sorted(folder.glob("*.safetensors"))
+        ),
+        trained=sum(_numbers(path) for path in files),
         stored_bytes=sum(path.stat().st_size for path in files),
         training_s=sum(known) if known and len(known) == len(times) else None,
     )
@@ -170,11 +197,35 @@ def _folders(spec: Spec) -> Iterator[Path]:
         yield from _folders(part)
 
 
-def _numbers(path: Path) -> int:
-    """How many are stored, from the file's header alone."""
+def _networks(spec: Spec, target: str) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """Everything that runs: a folder of weights, and which of its modules; none named = all."""
+    yield from ((folder, ()) for folder in _folders(replace(spec, parts=())))
+    settings = spec.settings
+    if spec.name in EVENT_HEADS:
+        folder = REFERENCE / "event" if "model" not in settings else _source(settings["model"])
+        yield folder, ENCODER if spec.name == "fast" else ()
+    if spec.name == "glance":
+        yield _source(target), TOWER
+    if spec.name == "view":  # the target again, with fewer frames
+        yield _source(target), ()
+    if spec.name in ("event", "blind", "text") or Path(spec.name).is_dir():
+        yield _source(spec.name), ()
+    for part in spec.parts:
+        yield from _networks(part, target)
+
+
+def _source(name: str) -> Path:
+    """The folder of a model: of the reference pair by its name, else itself."""
+    shipped = {"reference": "target", "event": "event", "blind": "blind", "text": "text"}
+    return REFERENCE / shipped[name] if name in shipped else Path(name)
+
+
+def _numbers(path: Path, parts: tuple[str, ...] = ()) -> int:
+    """How many are stored in those modules, or in all, from the file's header alone."""
     try:
         with safe_open(path, "pt") as file:
-            return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118 - no mapping
+            names = [name for name in file.keys() if not parts or set(parts) & set(name.split("."))]  # noqa: SIM118
+            return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
     except (OSError, SafetensorError) as error:
         raise CrossdraftError(f"The weights in {path} cannot be read: {error}.") from error
 
