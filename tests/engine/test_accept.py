@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossdraft.engine import accept
+from crossdraft.engine.accept import Verdict, eldest_odds, law
 from crossdraft.engine.drafter import Draft
-from crossdraft.engine.rules import block, kseq, speculative
+from crossdraft.engine.rules import RULES, block, kseq, speculative
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.engine.wire import pack_draft, unpack_draft
 from crossdraft.errors import CrossdraftError
@@ -112,3 +114,55 @@ def test_the_mark_travels_to_another_process():
     assert back.tree.independent
     assert back.reach == (0.5, 0.5, 0.25)
     assert not unpack_draft(pack_draft(Draft(DraftTree.chain([1])))).tree.independent
+
+
+class Asked(TorchDispatchMode):
+    """Counts what a GPU would be waited for: numbers read one by one, and copies in another dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = self.copies = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.numbers += func is torch.ops.aten._local_scalar_dense.default
+        self.copies += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["speculative", "specinfer", "kseq", "block", "fuzzy"])
+@pytest.mark.parametrize("nodes", [2, 24])
+def test_a_device_is_not_asked_for_every_candidate(name, nodes):
+    """All of a long chain is accepted, then the siblings of a root are all refused."""
+    q = torch.full((nodes, 8), 1 / 8, dtype=torch.float32)
+    tree = DraftTree.chain([node % 8 for node in range(nodes)], q)
+    probs = torch.full((1 + nodes, 8), 1 / 8, dtype=torch.float64)
+    rule = RULES[name]
+    with Asked() as asked:
+        verdict = rule(tree, probs, torch.Generator().manual_seed(0))
+    assert len(verdict.path) == nodes
+    draws = nodes if name not in ("block", "fuzzy") else 1  # uniform numbers come from the host
+    assert asked.numbers - draws <= 4
+    assert asked.copies <= (3 if name != "fuzzy" else 3 + nodes)
+
+
+def test_siblings_are_asked_about_together():
+    q = torch.full((1, 64), 1 / 64)
+    tree = DraftTree(tuple(range(30)), (-1,) * 30, q, (0,) * 30)
+    probs = torch.zeros(31, 64)
+    probs[:, 60] = 1  # nothing that was drafted
+    with Asked() as asked:
+        verdict = RULES["speculative"](tree, probs, torch.Generator().manual_seed(0))
+    assert verdict == Verdict((), 60)
+    assert asked.numbers - 30 <= 4
+
+
+def test_the_eldest_odds_are_those_of_the_law():
+    generator = torch.Generator().manual_seed(0)
+    dists = torch.rand(2, 6, generator=generator)
+    dists[1, 3] = 0  # a token that rounding lost is a point mass
+    tree = DraftTree((1, 3, 5, 2), (-1, 0, -1, 2), dists / dists.sum(-1, keepdim=True), (0, 1, -1, 1))
+    probs = torch.rand(5, 6, generator=generator)
+    found = eldest_odds(tree, probs)
+    for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
+        p = probs[parent + 1]
+        assert found[node] == (p[token] / law(tree, node, (), p)[token]).item()

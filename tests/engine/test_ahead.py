@@ -3,13 +3,16 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
+import torch
 
 from crossdraft.drafters.fork import fork_of
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.union import UnionDrafter
 from crossdraft.engine.ahead import ANY, FAINT, POLICIES, STEP, Ahead
+from crossdraft.engine.cache import KVCache
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs, Outcome
+from crossdraft.engine.fork_memory import copy_bytes, held_bytes
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target, noisy
@@ -319,3 +322,46 @@ def test_greedy_answers_are_the_targets_own(target, alone, policy, passes, batch
     found = Decoder(target, ahead, max_batch=batch, adaptive=False, nodes=6).generate(REQUESTS)
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.accepted for answer in found) > 0
+
+
+def filled():
+    cache = KVCache(1, capacity=64 * 40)
+    cache.add_row(64 * 40)
+    cache.open_window(slice(0, 1), 10)
+    cache._stores[0].update(torch.zeros(1, 2, 10, 4), torch.zeros(1, 2, 10, 4))
+    cache.advance(0, 10)
+    return cache
+
+
+@dataclass
+class Cached(Count):
+    """With keys and values, of which a copy takes a twentieth of what is opened."""
+
+    cache: KVCache = field(default_factory=filled)
+
+
+class CountingWithCache(Counting):
+    def begin(self, requests):
+        return [Cached() for _ in requests]
+
+
+@pytest.mark.parametrize("copies", [0, 1, 3, 12])
+def test_copies_of_the_cache_take_no_more_memory_than_they_may(copies):
+    outcomes = tuple(Outcome((20 + i,), 0.1 - 0.001 * i) for i in range(8))
+    one = filled().copy_bytes
+    ahead = Ahead(CountingWithCache(outcomes), POLICIES["ssd"], fork_bytes=copies * one)
+    ahead.start_until(7, Request("x"), Budget(2))
+    ahead.work(never)
+    prepared = ahead._prospects[7].prepared
+    assert len(prepared) == min(copies, 9)  # eight rejections, and that all is accepted
+    assert held_bytes([fork for fork, _ in prepared.values()]) == len(prepared) * one
+    assert all((20 + i,) in prepared for i in range(min(copies, 9) - 1))  # the likeliest
+    ahead.commit([7], [Committed((), (20,))])
+    assert ahead.propose([7], [Budget(4)])[0].tree.tokens[0] == 21
+
+
+def test_what_a_state_holds_is_found_in_states_within_states():
+    cache = filled()
+    assert held_bytes([(Cached(), 1), {"no": 1}]) == cache.nbytes
+    assert copy_bytes(Cached()) == cache.copy().nbytes < cache.nbytes / 10
+    assert held_bytes(Count()) == held_bytes(None) == held_bytes([1, 2]) == 0

@@ -132,3 +132,48 @@ def test_any_history_of_kept_paths_equals_a_list(rounds):
         expected += [marks[node] for node in path]
     if cache.layers[0].is_initialized:
         assert content(cache, 0) == expected
+
+
+def filled_cache(tokens, capacity):
+    cache = KVCache(2, capacity=capacity)
+    cache.add_row(capacity)
+    append(cache, tokens)
+    return cache
+
+
+def append(cache, tokens, value=1.0):
+    cache.open_window(slice(0, 1), tokens)
+    for store in cache._stores:
+        store.update(torch.full((1, 2, tokens, 4), value), torch.full((1, 2, tokens, 4), -value))
+    cache.advance(0, tokens)
+
+
+def test_a_copy_takes_memory_for_what_is_used_and_grows_as_far_as_its_source():
+    cache = filled_cache(100, 4096)
+    copy = cache.copy()
+    assert copy.nbytes == cache.copy_bytes
+    assert copy.nbytes <= cache.nbytes * (100 + 2 * 64) / 4096
+    assert copy.capacity == cache.capacity
+    for step in range(40):
+        append(copy, 90, float(step))
+    assert copy.lengths == [100 + 40 * 90]
+    assert torch.equal(copy.first(1, 100)[0], cache.first(1, 100)[0])
+    assert [float(copy.first(1, 3700)[0][0, 0, 100 + 90 * step, 0]) for step in (0, 17, 39)] == [
+        0.0,
+        17.0,
+        39.0,
+    ]
+    with pytest.raises(CrossdraftError, match="4096"):
+        append(copy, 400)
+
+
+def test_a_copy_holds_what_nobody_has_committed_yet():
+    cache = filled_cache(10, 1024)
+    cache.open_window(slice(0, 1), 100)
+    for store in cache._stores:
+        places = torch.arange(100.0).view(1, 1, 100, 1).expand(1, 2, 100, 4)
+        store.update(places, -places)
+    copy = cache.copy()
+    for one in (cache, copy):
+        one.keep(0, [3, 70, 99])
+    assert copy.first(0, 13)[0][0, 0, 10:, 0].tolist() == [3.0, 70.0, 99.0]

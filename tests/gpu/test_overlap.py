@@ -108,7 +108,7 @@ def test_the_drafter_writes_until_the_prefill_is_done(large, record_property):
     synchronous, launched = hidden_tokens(waiting), hidden_tokens(large)
     record_property("hidden_tokens", {"synchronous": synchronous, "launched": launched})
     assert synchronous >= 5
-    assert launched >= (0.95 if ON_GPU else 0.5) * synchronous
+    assert launched >= (0.8 if ON_GPU else 0.5) * synchronous
 
 
 @torch.inference_mode()

@@ -57,12 +57,14 @@ def test_memory_is_given_back(hidden):
         found = [value for value in gc.get_objects() if type(value) in (torch.Tensor, torch.nn.Parameter)]
         return sum({v.untyped_storage().data_ptr(): v.untyped_storage().nbytes() for v in found}.values())
 
-    target, drafter = target_of("video_llava", "float32"), drafter_of("video_llava", "float32")
-    answers(target, inline(drafter, hidden), REQUESTS)  # whatever is made once
+    target = target_of("video_llava", "float32")
+    placement = inline(drafter_of("video_llava", "float32"), hidden)
+    Decoder(target, placement).generate(REQUESTS)  # whatever is made once
     before = held()
     for _ in range(4):
-        answers(target, inline(drafter, hidden), REQUESTS, max_batch=2)
+        Decoder(target, placement, max_batch=2).generate(REQUESTS)
     assert held() <= before + 2**16
+    placement.close()
 
 
 def test_an_interrupted_batch_leaves_the_device_usable():

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from crossdraft.engine.devices import to_device
 from crossdraft.engine.sampling import sample_one
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
@@ -123,14 +124,70 @@ def longest(tree: DraftTree, kept: Sequence[bool], scores: Sequence[float]) -> t
 def law(tree: DraftTree, child: int, refused: Sequence[int], p: Tensor) -> Tensor:
     """[V] the distribution of a child's token given its elder siblings, on p's device and in p's dtype."""
     token, row = tree.tokens[child], tree.drawn_from[child]
-    if tree.dists is not None and row >= 0:
-        q = tree.dists[row].to(p)
-        if not tree.independent:
-            q = without(q, torch.tensor(refused, dtype=torch.long, device=p.device))
-        # A token of weight 0 was not drawn from q, or q's rounding lost it: a point mass is exact for any token.
-        if q[token] > 0:
-            return q
-    return torch.zeros_like(p).index_fill_(0, torch.tensor(token, device=p.device), 1)
+    point = torch.zeros_like(p)
+    point[token] = 1
+    if tree.dists is None or row < 0:
+        return point
+    q = tree.dists[row].to(p)
+    if not tree.independent and refused:
+        q = without(q, to_device(torch.tensor(refused), p.device))
+    # A token of weight 0 was not drawn from q, or q's rounding lost it: a point mass is exact for any token.
+    return torch.where(q[token] > 0, q, point)
+
+
+def eldest_odds(tree: DraftTree, probs: Tensor) -> list[float]:
+    """[n] p(x) / q(x) of each node's token, as if it had no elder siblings; the device is asked once for all of them.
+
+    Args:
+        tree: `aligned` with `probs`.
+        probs: [1 + n, V] the target's distributions behind the root and every node.
+    """
+    if not len(tree):
+        return []
+    nodes = to_device(torch.tensor([tree.parents, tree.tokens, tree.drawn_from]), probs.device)
+    parents, tokens, rows = nodes[0] + 1, nodes[1], nodes[2]
+    p = probs[parents, tokens]
+    if tree.dists is None:
+        return p.tolist()
+    q = tree.dists[rows.clamp_min(0), tokens].to(p)
+    return (p / torch.where((rows >= 0) & (q > 0), q, 1)).tolist()
+
+
+Law = Callable[[DraftTree, int, Sequence[int], Tensor], Tensor]  # as `law`
+
+
+def try_in_order(
+    tree: DraftTree,
+    children: Sequence[int],
+    p: Tensor,
+    chance: Chance,
+    law_of: Law,
+    known: Sequence[float] | None = None,
+) -> tuple[int, Tensor]:
+    """Multi-round rejection of siblings: the first accepted one (`ROOT` if none), and what p [V] has become before it.
+
+    Waiting for an answer of the device costs more than computing it. So the odds of the eldest may be `known`, see
+    `eldest_odds`; once that is refused, those of all the others are asked for together, each as if those before it
+    had been refused.
+    """
+    before, odds, refused = [p], [], list[int]()
+    for child in children:
+        token = tree.tokens[child]
+        q = law_of(tree, child, refused, p)
+        if refused or known is None:
+            odds.append(p[token] / q[token])
+        if not refused:
+            eldest = known[child] if known is not None else odds.pop().item()
+            if chance.happens(eldest):
+                return child, p
+        p = residual(p, q)
+        refused.append(token)
+        before.append(p)
+    found = torch.stack(odds).tolist() if odds else []
+    for child, left, ratio in zip(children[1:], before[1:], found, strict=False):
+        if chance.happens(ratio):
+            return child, left
+    return ROOT, p
 
 
 def without(q: Tensor, tokens: Tensor) -> Tensor:
@@ -171,6 +228,19 @@ def as_wide(tree: DraftTree, width: int) -> DraftTree:
             "they must share one vocabulary."
         )
     return replace(tree, dists=F.pad(tree.dists, (0, width - tree.dists.shape[-1])))
+
+
+def aligned(tree: DraftTree, probs: Tensor) -> DraftTree:
+    """The tree with distributions as wide as `probs` [1 + n, V], where these are and in their dtype: one copy.
+
+    Raises:
+        CrossdraftError: as `as_wide`.
+    """
+    tree = as_wide(tree, probs.shape[-1])
+    if tree.dists is None:
+        return tree
+    used = tree.dists[: max(tree.drawn_from, default=-1) + 1]  # the rows behind these belong to nodes cut off
+    return replace(tree, dists=to_device(used, probs.device).to(probs))
 
 
 def refuse_dependent(tree: DraftTree, name: str) -> None:

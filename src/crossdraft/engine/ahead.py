@@ -25,12 +25,13 @@ from typing import Generic, TypeVar
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Outcome
+from crossdraft.engine.fork_memory import FORK_BYTES, copy_bytes, held_bytes
 from crossdraft.engine.placement import NOTHING, Held, Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 
 NODES = 32  # longest draft that is prepared for one outcome
-MOST = 12  # outcomes that are prepared for one draft: each holds a copy of the drafter's cache
+MOST = 12  # outcomes that are prepared for one draft; fewer if copies of the drafter's cache take too much memory
 STEP = 4  # tokens behind which a growing draft is sent on
 FAINT = 0.01  # less likely outcomes are not worth a pass
 ANY = 10**9  # "a whole draft", however long
@@ -107,10 +108,23 @@ class _Prospect(Generic[State]):
 
 
 class Ahead(Inline[State]):
-    """A drafter in this process that is given the time between its drafts, by `work`."""
+    """A drafter in this process that is given the time between its drafts, by `work`.
 
-    def __init__(self, drafter: Drafter[State], policy: Policy, push: Push | None = None) -> None:
+    Args:
+        drafter, policy: see the module's text.
+        push: told every draft that is prepared.
+        fork_bytes: most memory of the keys and values of all copies together; what has no room is not prepared.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter[State],
+        policy: Policy,
+        push: Push | None = None,
+        fork_bytes: int = FORK_BYTES,
+    ) -> None:
         super().__init__(drafter, CostModel(), hidden="before")
+        self.fork_bytes = fork_bytes
         # What the target's own outputs will tell a drafter cannot be foreseen.
         self.policy = policy if drafter.needs.nothing and not drafter.needs.probes else POLICIES["off"]
         self.push = push or (lambda ticket, turn, tokens, draft: None)
@@ -199,6 +213,8 @@ class Ahead(Inline[State]):
 
     def _foresee(self, ticket: int, prospect: _Prospect[State], stop: Stop) -> list[Outcome]:
         """The outcomes to prepare, likeliest last: that everything is accepted, and what the draft says may be."""
+        if not self._room(ticket):
+            return []
         start = time.perf_counter()
         fork = self.drafter.fork([self._state(ticket)])[0]
         draft, waiting = prospect.draft, []
@@ -212,6 +228,11 @@ class Ahead(Inline[State]):
             waiting.append(Outcome(tokens, 1.0))
         self._record("ahead", start)
         return waiting
+
+    def _room(self, ticket: int) -> bool:
+        """Whether one more copy of the request's state fits beside those that are held."""
+        forks = (fork for prospect in self._prospects.values() for fork, _ in prospect.prepared.values())
+        return sum(map(held_bytes, forks)) + copy_bytes(self._state(ticket)) <= self.fork_bytes
 
     def _say_more(self, fork: State, tree: DraftTree, stop: Stop) -> tuple[int, ...] | None:
         """Tell the fork that everything was accepted, and its own next word behind it; `None` if it has none.
@@ -241,6 +262,8 @@ class Ahead(Inline[State]):
         start = time.perf_counter()
         outcome = prospect.waiting.pop()
         tokens = outcome.tokens
+        if tokens not in prospect.prepared and not self._room(ticket):
+            return
         if tokens in prospect.prepared:
             fork, before = prospect.prepared[tokens]
         else:

@@ -42,7 +42,7 @@ class _Layer(CacheLayerMixin):
         self.values[:, :, :count] = values[:, :, :count]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        shape = (self.owner.max_rows, key_states.shape[1], self.owner.capacity)
+        shape = (self.owner.max_rows, key_states.shape[1], self.owner.allocated)
         self.keys = key_states.new_zeros(*shape, key_states.shape[-1])
         self.values = value_states.new_zeros(*shape, value_states.shape[-1])
         self.is_initialized = True
@@ -83,6 +83,7 @@ class KVCache(Cache):
     def __init__(self, num_layers: int, max_rows: int = 1, capacity: int = 512) -> None:
         self.max_rows = max_rows
         self.capacity = -(-capacity // GROW) * GROW
+        self.allocated = self.capacity  # of these so many have memory: in a copy only those that are used
         self.lengths: list[int] = []
         self.offsets: list[int] = []
         self.window: tuple[slice, slice | Tensor, int] = (slice(0, 0), slice(0, 0), 0)
@@ -110,20 +111,47 @@ class KVCache(Cache):
         if capacity <= self.capacity:
             return
         self.capacity = -(-capacity // GROW) * GROW
+        self._allocate(self.capacity)
+
+    def _allocate(self, places: int) -> None:
+        """Give every row memory for so many places."""
+        self.allocated = places
         filled = max(self.lengths, default=0)
         for layer in self._stores:
             if layer.is_initialized:
                 layer.take(layer.keys, layer.values, filled)
 
     def copy(self) -> "KVCache":
-        """A cache of its own that holds the same; what the last pass wrote and nobody has committed, too."""
+        """A cache of its own that holds the same; what the last pass wrote and nobody has committed, too.
+
+        It may grow as far as this one, and takes memory as it does.
+        """
         copy = KVCache(len(self._stores), self.max_rows, self.capacity)
         copy.lengths, copy.offsets, copy.window = [*self.lengths], [*self.offsets], self.window
-        filled = max(self.window[2], *self.lengths, 0)
+        copy.allocated = self._copied
         for own, new in zip(self._stores, copy._stores, strict=True):
             if own.is_initialized:
-                new.take(own.keys, own.values, filled)
+                new.take(own.keys, own.values, self._filled)
         return copy
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self._stores if layer.is_initialized)
+
+    @property
+    def copy_bytes(self) -> int:
+        """Bytes of all keys and values of a copy."""
+        return self.nbytes * self._copied // self.allocated
+
+    @property
+    def _filled(self) -> int:
+        return max(self.window[2], *self.lengths, 0)
+
+    @property
+    def _copied(self) -> int:
+        """Places of a copy: those in use, and some to go on."""
+        return min(self.capacity, -(-(self._filled + GROW) // GROW) * GROW)
 
     def drop_row(self, row: int) -> int:
         """Close a row; the last row moves into its place. Returns the index that the moved row had."""
@@ -150,6 +178,8 @@ class KVCache(Cache):
                 f"A pass needs {end} cache positions, the rows were opened for {self.capacity}; "
                 "open them with room for the prompt, the answer and the largest draft tree."
             )
+        if end > self.allocated:
+            self._allocate(min(self.capacity, -(-(end + end // 8) // GROW) * GROW))
         index: slice | Tensor = slice(lengths[0], lengths[0] + new_tokens)
         if any(length != lengths[0] for length in lengths):
             starts = self._sent(lengths).view(-1, 1, 1, 1)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from crossdraft.engine import accept
 from crossdraft.engine.accept import Dice
-from crossdraft.engine.rules import RULES, block, kseq, speculative
+from crossdraft.engine.rules import RULES, block, kseq
 from crossdraft.engine.sampling import sample_children
 from tests.engine.drafting import Grow, Language, certain, independent, mixed, probs_of, sampled, tree_of
 from tests.engine.rules.rounds import WIDE_P, WIDE_Q, WIDE_R
@@ -177,7 +177,7 @@ def test_real_rounds_pass_a_chi_square(shape):
 
 
 def test_a_planted_bug_fails_the_chi_square(monkeypatch):
-    monkeypatch.setattr(speculative, "residual", lambda p, q: p)
+    monkeypatch.setattr(accept, "residual", lambda p, q: p)
     assert p_value(pair_counts("speculative", WIDE_P, CHAIN, 2500, seed=5), PAIRS) < 1e-6
 
 

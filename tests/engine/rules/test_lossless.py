@@ -46,19 +46,19 @@ def as_if_without_replacement(tree: DraftTree, child: int, refused: list[int], p
 
 NEITHER = lambda p, q: p  # noqa: E731
 BUGS = {
-    "no residual": ("speculative", speculative, "residual", NEITHER, "sampled chain"),
-    "no residual between siblings": ("speculative", speculative, "residual", NEITHER, "certain siblings"),
+    "no residual": ("speculative", accept, "residual", NEITHER, "sampled chain"),
+    "no residual between siblings": ("speculative", accept, "residual", NEITHER, "certain siblings"),
     "residual not renormalised": (
-        *("speculative", speculative, "residual"),
+        *("speculative", accept, "residual"),
         lambda p, q: (p - q).clamp_min(0),
         "two without replacement",
     ),
     "residual the wrong way round": (
-        *("speculative", speculative, "residual"),
+        *("speculative", accept, "residual"),
         the_wrong_way_round,
         "sampled chain",
     ),
-    "bonus from q": ("speculative", speculative, "residual", lambda p, q: q, "sampled chain"),
+    "bonus from q": ("speculative", accept, "residual", lambda p, q: q, "sampled chain"),
     "q not renormalised": ("speculative", accept, "without", not_renormalised, "two without replacement"),
     "q with its elder siblings": (
         *("speculative", accept, "without"),
@@ -72,7 +72,7 @@ BUGS = {
     ),
     "point mass treated with q": ("speculative", speculative, "law", q_of_the_row, "certain chain"),
     "the mark overlooked": ("speculative", speculative, "law", as_if_without_replacement, "two independent"),
-    "specinfer: no residual": ("specinfer", specinfer, "residual", NEITHER, "two independent"),
+    "specinfer: no residual": ("specinfer", accept, "residual", NEITHER, "two independent"),
     "specinfer: the law of drawing without replacement": (
         *("specinfer", specinfer, "law"),
         as_if_without_replacement,

@@ -20,7 +20,7 @@ A token chosen deterministically has a point mass for q. How far is drafted may 
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Chance, Dice, Verdict, as_wide, law, normalised
+from crossdraft.engine.accept import Chance, Dice, Verdict, aligned, eldest_odds, law, normalised
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -36,22 +36,21 @@ def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict
             "The acceptance rule 'block' verifies chains, and this draft branches; name no rule, and one that "
             "verifies trees is taken."
         )
-    return keep_longest(as_wide(tree, probs.shape[-1]), probs, Dice(generator))
+    return keep_longest(aligned(tree, probs), probs, Dice(generator))
 
 
 def keep_longest(chain: DraftTree, probs: Tensor, chance: Chance) -> Verdict:
     """Try the whole chain first, then ever shorter prefixes: the first that passes is the longest that does."""
-    laws = [law(chain, node, (), probs[node]) for node in range(len(chain))]
-    ratios = [(probs[i, token] / laws[i][token]).item() for i, token in enumerate(chain.tokens)]
-    owed = joint(ratios)
+    owed = joint(eldest_odds(chain, probs))
     kept = len(chain)
     if chance.happens(owed[kept]):
         return Verdict(tuple(range(kept)), chance.draw(probs[kept]))
+    rests = [beyond(probs[i], law(chain, i, (), probs[i]), owed[i]) for i in range(kept)]
+    sums = torch.stack([rest.sum() for rest in rests]).tolist()  # each answer of the device is waited for
     while True:
         kept -= 1
-        rest = beyond(probs[kept], laws[kept], owed[kept])
-        if kept == 0 or chance.happens(passes(rest.sum().item(), owed[kept])):
-            return Verdict(tuple(range(kept)), chance.draw(normalised(rest, probs[kept])))
+        if kept == 0 or chance.happens(passes(sums[kept], owed[kept])):
+            return Verdict(tuple(range(kept)), chance.draw(normalised(rests[kept], probs[kept])))
 
 
 def joint(ratios: list[float]) -> list[float]:

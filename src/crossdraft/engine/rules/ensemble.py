@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Chance, Dice, Verdict, as_wide, walk
+from crossdraft.engine.accept import Chance, Dice, Verdict, aligned, walk
 from crossdraft.engine.rules.spec import check
 from crossdraft.engine.rules.speculative import try_children
 from crossdraft.engine.tree import DraftTree
@@ -37,7 +37,7 @@ class Ensemble:
 
     def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
         """Judge a tree against `probs` [1 + n, V]."""
-        return walk(as_wide(tree, probs.shape[-1]), probs, Dice(generator), self.try_against_mixture)
+        return walk(aligned(tree, probs), probs, Dice(generator), self.try_against_mixture)
 
     def try_against_mixture(
         self, tree: DraftTree, parent: int, p: Tensor, chance: Chance

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Chance, Dice, Verdict, as_wide, law, walk
+from crossdraft.engine.accept import Chance, Dice, Verdict, aligned, law, walk
 from crossdraft.engine.rules.spec import check
 from crossdraft.engine.tree import ROOT, DraftTree
 
@@ -43,11 +43,15 @@ class Fuzzy:
 
     def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
         """Judge a tree against `probs` [1 + n, V]."""
-        return walk(as_wide(tree, probs.shape[-1]), probs, Dice(generator), self.close_child)
+        return walk(aligned(tree, probs), probs, Dice(generator), self.close_child)
 
     def close_child(self, tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
         """The first child whose distribution is close enough to p; p stays what it is."""
-        close = (child for child in tree.children(parent) if self.accepts(p, law(tree, child, (), p)))
+        children = tree.children(parent)
+        if not children:
+            return ROOT, p
+        apart = divergences(p, torch.stack([law(tree, child, (), p) for child in children])).tolist()
+        close = (child for child, far in zip(children, apart, strict=True) if far <= self.threshold)
         return next(close, ROOT), p
 
     def accepts(self, p: Tensor, q: Tensor) -> bool:
@@ -57,5 +61,11 @@ class Fuzzy:
 
 def divergence(p: Tensor, q: Tensor) -> float:
     """Jensen-Shannon divergence of p and q [V], in nats."""
-    entropy = torch.special.entr(torch.stack([(p + q) / 2, p, q]).double()).sum(-1)
-    return max(0.0, (entropy[0] - (entropy[1] + entropy[2]) / 2).item())
+    return divergences(p, q[None]).item()
+
+
+def divergences(p: Tensor, laws: Tensor) -> Tensor:
+    """[k] Jensen-Shannon divergences of p [V] and each of the laws [k, V], in nats."""
+    both = torch.stack([(p + laws) / 2, p.expand_as(laws), laws])
+    entropy = torch.special.entr(both.double()).sum(-1)
+    return (entropy[0] - (entropy[1] + entropy[2]) / 2).clamp_min(0)

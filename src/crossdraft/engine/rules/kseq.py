@@ -17,7 +17,8 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Chance, Dice, Verdict, as_wide, law, normalised, refuse_dependent, walk
+from crossdraft.engine.accept import Chance, Dice, Verdict, aligned, law, normalised, refuse_dependent, walk
+from crossdraft.engine.devices import to_device
 from crossdraft.engine.tree import ROOT, DraftTree
 
 NAME = "kseq"
@@ -31,7 +32,7 @@ def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict
         CrossdraftError: siblings were drawn without replacement, or from another vocabulary.
     """
     refuse_dependent(tree, NAME)
-    return walk(as_wide(tree, probs.shape[-1]), probs, Dice(generator), try_groups)
+    return walk(aligned(tree, probs), probs, Dice(generator), try_groups)
 
 
 def try_groups(tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
@@ -39,9 +40,12 @@ def try_groups(tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple
     for group in groups(tree, parent):
         q = law(tree, group[0], (), p)
         rho = divisor(p, q, len(group))
-        for child in group:
-            token = tree.tokens[child]
-            if chance.happens((p[token] / (rho * q[token])).item()):
+        tokens = to_device(torch.tensor([tree.tokens[child] for child in group]), p.device)
+        odds = (
+            p[tokens] / (rho * q[tokens])
+        ).tolist()  # of all at once: each answer of the device is waited for
+        for child, ratio in zip(group, odds, strict=True):
+            if chance.happens(ratio):
                 return child, p
         p = remainder(p, q, len(group), rho)
     return ROOT, p
@@ -49,14 +53,17 @@ def try_groups(tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple
 
 def groups(tree: DraftTree, parent: int) -> list[list[int]]:
     """Children of a node that stand side by side and come from the same row; every other child by itself."""
-
-    def origin(child: int) -> tuple[int, int]:
-        row, token = tree.drawn_from[child], tree.tokens[child]
+    children = tree.children(parent)
+    rows, tokens = ([values[child] for child in children] for values in (tree.drawn_from, tree.tokens))
+    drawn = [False] * len(children)
+    if tree.dists is not None:
         # A token that q's rounding lost is a point mass in `law`, hence no part of its row's group.
-        drawn = tree.dists is not None and row >= 0 and bool(tree.dists[row, token] > 0)
-        return (row, -1) if drawn else (-1, child)
-
-    return [list(group) for _, group in groupby(tree.children(parent), origin)]
+        drawn = (tree.dists[rows, tokens] > 0).tolist()
+    origins = {
+        child: (row, -1) if row >= 0 and possible else (-1, child)
+        for child, row, possible in zip(children, rows, drawn, strict=True)
+    }
+    return [list(group) for _, group in groupby(children, lambda child: origins[child])]
 
 
 def divisor(p: Tensor, q: Tensor, k: int) -> Tensor:

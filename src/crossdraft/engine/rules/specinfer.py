@@ -4,11 +4,24 @@ Multi-round rejection sampling with q unchanged between siblings. `speculative` 
 all others too; this rule is there by its own name for those who must know which algorithm ran: it refuses the others.
 """
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Chance, Dice, Verdict, as_wide, law, refuse_dependent, residual, walk
-from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft.engine.accept import (
+    Chance,
+    Dice,
+    Verdict,
+    aligned,
+    eldest_odds,
+    law,
+    refuse_dependent,
+    try_in_order,
+    walk,
+)
+from crossdraft.engine.tree import DraftTree
 
 NAME = "specinfer"
 
@@ -20,14 +33,17 @@ def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict
         CrossdraftError: siblings were drawn without replacement, or from another vocabulary.
     """
     refuse_dependent(tree, NAME)
-    return walk(as_wide(tree, probs.shape[-1]), probs, Dice(generator), try_all)
+    tree = aligned(tree, probs)
+    step = partial(try_all, known=eldest_odds(tree, probs))
+    return walk(tree, probs, Dice(generator), step)
 
 
-def try_all(tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
+def try_all(
+    tree: DraftTree, parent: int, p: Tensor, chance: Chance, known: Sequence[float] | None = None
+) -> tuple[int, Tensor]:
     """The first accepted child (`ROOT` if none), and what p [V] has become by the refusals before it."""
-    for child in tree.children(parent):
-        token, q = tree.tokens[child], law(tree, child, (), p)
-        if chance.happens((p[token] / q[token]).item()):
-            return child, p
-        p = residual(p, q)
-    return ROOT, p
+    return try_in_order(tree, tree.children(parent), p, chance, _law_alone, known)
+
+
+def _law_alone(tree: DraftTree, child: int, refused: Sequence[int], p: Tensor) -> Tensor:
+    return law(tree, child, (), p)

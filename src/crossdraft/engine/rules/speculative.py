@@ -18,11 +18,14 @@ must not be dropped because of its value (whether anything is drafted behind it 
 deterministic choice must not depend on what was sampled beside it.
 """
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Chance, Dice, Verdict, as_wide, law, residual, walk
-from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft.engine.accept import Chance, Dice, Verdict, aligned, eldest_odds, law, try_in_order, walk
+from crossdraft.engine.tree import DraftTree
 
 
 def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
@@ -31,21 +34,23 @@ def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict
     Raises:
         CrossdraftError: the drafter gives a chance to ids that the target does not have.
     """
-    return walk(as_wide(tree, probs.shape[-1]), probs, Dice(generator), try_children)
+    tree = aligned(tree, probs)
+    step = partial(try_children, known=eldest_odds(tree, probs))
+    return walk(tree, probs, Dice(generator), step)
 
 
-def try_children(tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
-    """The first accepted child (`ROOT` if none), and what p [V] has become by the refusals before it."""
-    refused: list[int] = []
-    for child in tree.children(parent):
-        token = tree.tokens[child]
-        # A law that leaves out the elder tokens is that of a token which differs from them all. An independent one
-        # may repeat them, and is then refused surely: p(token) is 0 by now.
-        if token in refused and not tree.independent:
-            continue
-        q = law(tree, child, refused, p)
-        if chance.happens((p[token] / q[token]).item()):
-            return child, p
-        p = residual(p, q)
-        refused.append(token)
-    return ROOT, p
+def try_children(
+    tree: DraftTree, parent: int, p: Tensor, chance: Chance, known: Sequence[float] | None = None
+) -> tuple[int, Tensor]:
+    """The first accepted child (`ROOT` if none), and what p [V] has become by the refusals before it.
+
+    A law that leaves out the elder tokens is that of a token which differs from them all; an elder token is not tried
+    again. An independent one may be, and is then refused surely: p(token) is 0 by now.
+    """
+    children = tree.children(parent)
+    if not tree.independent:
+        first: dict[int, int] = {}
+        for child in children:
+            first.setdefault(tree.tokens[child], child)
+        children = list(first.values())
+    return try_in_order(tree, children, p, chance, law, known)
