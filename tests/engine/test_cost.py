@@ -382,3 +382,34 @@ def test_an_empty_hand_that_was_not_waited_for_is_no_reason_to_stop_asking():
     for _ in range(50):
         model.saw_draft(8, 0, 0, waited=0.004)
     assert model.rounds.arrivals(8)[0] < 0.1
+
+
+def reader(wait: float, length: int = 20) -> CostModel:
+    """A drafter that is mostly right, for which the target waited so long with each of the last three requests."""
+    model = trained(0.9, step=0.002)
+    model.read_waits.extend([wait] * 3)
+    model.length.add(length)
+    return model
+
+
+def test_a_request_is_not_read_where_that_takes_longer_than_drafting_saves():
+    assert reader(0.0).reading_pays(64)
+    assert reader(0.01).reading_pays(64)
+    assert not reader(1000.0).reading_pays(64)
+    t = reader(0.0).verify(1)
+    saved = t - reader(0.0).plan(16, Frailty()).token_s
+    assert saved > 0
+    usual = 20 * saved + 8 * t
+    assert reader(0.9 * usual).reading_pays(64)
+    assert not reader(0.9 * usual).reading_pays(2)  # a short answer saves less
+
+
+def test_one_slow_reading_is_no_habit_and_a_slow_reader_is_tried_again():
+    model = reader(1000.0)
+    model.read_waits.append(0.001)
+    assert model.reading_pays(64)
+    model = reader(1000.0)
+    assert [model.reading_pays(64) for _ in range(64)].count(True) == 2
+    model.read_waits.append(0.001)
+    assert all(model.reading_pays(64) for _ in range(5))
+    assert CostModel().reading_pays(64)

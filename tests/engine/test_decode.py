@@ -1,5 +1,6 @@
 """The loop is lossless: whatever drafts, wherever it runs, however many share a pass."""
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -397,3 +398,22 @@ def test_the_parts_of_the_rounds_are_told_apart(target, kin):
     assert 0 < times["draft"] < times["rounds"]
     assert 0 < times["communication"] < times["draft"]  # in this thread it is next to nothing
     assert times["verify"] + times["draft"] + times["communication"] < times["rounds"]
+
+
+def test_a_drafter_that_reads_too_slowly_for_what_it_saves_is_left_out(target, alone):
+    """In this process the target waits for it; nothing of the answer changes, and nothing is said."""
+    begun = []
+
+    class Slow(Scripted):
+        def begin(self, requests: Sequence[Request]) -> list[int]:
+            begun.extend(requests)
+            time.sleep(0.3)
+            return super().begin(requests)
+
+    for adaptive, read in ((True, 3), (False, 6)):
+        begun.clear()
+        loop = decoder(target, Slow([]), adaptive=adaptive)
+        found = [loop.generate([REQUESTS[0]])[0] for _ in range(6)]
+        assert [answer.tokens for answer in found] == alone[:1] * 6
+        assert len(begun) == read
+        assert all(answer.notes == () for answer in found)

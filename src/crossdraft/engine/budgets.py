@@ -35,6 +35,10 @@ class Budgets:
         nodes = min(self.hidden_nodes, request.max_new_tokens - 1)
         return self.cost.hidden_nodes(nodes) if self.adaptive else nodes
 
+    def reads(self, request: Request) -> bool:
+        """Whether the drafter should take part in an answer at all."""
+        return not self.adaptive or self.cost.reading_pays(request.max_new_tokens)
+
     def round(self, live: Live, rows: int) -> Budget:
         """For a round that so many rows share. Never past the answer's end: the bonus token needs a place too."""
         left = live.request.max_new_tokens - len(live.tokens) - 1
@@ -84,6 +88,12 @@ class Budgets:
                 above = 1.0 if node == ROOT else live.reach[node]
                 chances.append(sum(live.reach[child] for child in children) / above if above else 0.0)
         self.cost.saw_verdict(live.frailty, len(judged), len(path), chances, hidden=hidden)
+
+    def saw_answer(self, live: Live) -> None:
+        """An answer is whole: its length, and what the target waited for its drafter to read."""
+        self.cost.length.add(len(live.tokens))
+        if live.speculating:
+            self.cost.read_waits.append(live.read_wait)
 
     def saw_reading(self, live: Live, until: float) -> None:
         """The prefill ended at `until`: what reading takes, alone or side by side."""

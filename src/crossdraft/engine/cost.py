@@ -7,6 +7,7 @@ probability that draft position j is accepted given that the ones before it were
 
 import math
 import operator
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -56,6 +57,11 @@ PROBE_DEPTH = 2
 # With a draft every so many rounds one goes without: until it is known what that takes, and to see if that changes.
 PLAIN_FIRST, PLAIN_EVERY = 16, 256
 HIDING_EVERY = 32  # requests without a hidden draft behind which one is tried
+READINGS = (
+    3  # so many requests must have been read too slowly: a first one often is, on a machine that is not warm
+)
+READING_LOSS = 8  # times V(1) that a request may lose by it: less is not told from noise
+READING_EVERY = 32  # of the requests that the drafter does not read, every so many is read
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,9 @@ class CostModel:
     step: Mean = field(default_factory=Mean)  # a token of a hidden draft, undisturbed
     read: Mean = field(default_factory=Mean)  # the target's encode + prefill, alone
     draft_read: Mean = field(default_factory=Mean)  # the drafter's
+    # What the target waited while the drafter read each of the last requests.
+    read_waits: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
+    length: Mean = field(default_factory=Mean)  # tokens of an answer
     beside: Mean = field(default_factory=Mean)  # wall time of both side by side over the sum of both alone
     rounds: Hazards = field(default_factory=Hazards)  # of drafts in rounds
     hidden: Hazards = field(default_factory=Hazards)  # of hidden drafts
@@ -97,6 +106,7 @@ class CostModel:
     patience: int = PROBE_FIRST
     drafted: int = 0  # rounds with a draft since the last without
     unhidden: int = 0  # requests without a hidden draft
+    unread: int = 0  # requests that the drafter did not read
 
     # -- what is observed ----------------------------------------------------------------------------------------
 
@@ -242,6 +252,23 @@ class CostModel:
         """The hidden draft's end: as far as a node repays what the target waits for it. Hidden well, that is far."""
         t, reach = self.verify(1), accumulate(self.hidden.chances(limit), operator.mul)
         return max(min(1, limit), sum(chance * t >= self.wait_hidden.slope for chance in reach))
+
+    def reading_pays(self, most: int) -> bool:
+        """Whether drafting saves an answer of at most so many tokens what the target waits for the drafter to read.
+
+        A drafter elsewhere reads while the target does, and is not waited for. On a shared core or device an answer of
+        N tokens gains N·(t − token_s) in its rounds and a·token_s from the hidden draft. Counts the request: now and
+        then one is read all the same, to see whether this has changed.
+        """
+        t, length = self.verify(1), self.length.value
+        if not t or length is None or len(self.read_waits) < READINGS:
+            return True
+        token_s = self.plan(16, Frailty()).token_s
+        gained = max(0.0, t - token_s) * min(length, most)
+        gained += expected_accepted(self.hidden.chances(16)) * token_s
+        pays = min(self.read_waits) <= gained + READING_LOSS * t
+        self.unread = 0 if pays or self.unread + 1 >= READING_EVERY else self.unread + 1
+        return self.unread == 0
 
     def hiding(self, nodes: int) -> str:
         """On one shared device: draft `before` the prefill, `beside` it, or `off` (not for the prefill at all).

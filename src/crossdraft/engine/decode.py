@@ -138,7 +138,8 @@ class Decoder:
         """Take up one request: the drafter writes while the target reads."""
         rule = rule_for(self.rule, request.sampling)
         fresh = self.drafter is not None and self.drafter.needs.remembers
-        live = Live(ticket, request, rule, speculating=self.drafter is not None, fresh=fresh)
+        speculating = self.drafter is not None and (fresh or self.budgets.reads(request))
+        live = Live(ticket, request, rule, speculating=speculating, fresh=fresh)
         waited = self._waited
         try:
             nodes = self.budgets.hidden(request)
@@ -321,6 +322,7 @@ class Decoder:
             if last is not live:
                 self._live[row] = last
             self._note_silence(live)
+            self.budgets.saw_answer(live)
             live.close()
             self._guard([live], lambda drafter, ticket=live.ticket: drafter.end([ticket]))
             self._done[live.ticket] = live
@@ -380,6 +382,8 @@ class Decoder:
             # A late span of the request before (its last commit) may come along.
             live.timeline.spans.extend(span for span in spans if span.start >= live.started)
         reading = sum(span.seconds for span in spans if span.name == "read")
+        for live in lives:
+            live.read_wait += min(reading, end - start) / len(lives)
         self._waited += max(0.0, time.perf_counter() - start - reading)
         return result
 

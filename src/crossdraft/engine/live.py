@@ -51,6 +51,7 @@ class Live:
         self.waits: list[
             tuple[float, float]
         ] = []  # when the target waited for the drafter: start and end of each
+        self.read_wait = 0.0  # seconds that the target waited while its drafter read it
         self.read_until = math.inf  # when the target's reading ended
         self.first_round = math.inf  # when the first round after it began
 
