@@ -74,3 +74,12 @@ def test_a_loaded_model_is_not_a_folder():
         cd.Engine.load(torch.nn.Linear(1, 1))
     with pytest.raises(cd.CrossdraftError, match="drafter is 5; give a string"):
         cd.Engine.load("reference", 5)
+
+
+@pytest.mark.parametrize("given", ["why?", {"prompt": "why?"}, ["why?"], 5, [None]])
+def test_what_is_no_request_is_refused(pair, given):
+    with cd.Engine.load(pair.target, None) as engine:
+        with pytest.raises(cd.CrossdraftError, match=r"A request is a .*Request"):
+            engine.generate(given)
+        with pytest.raises(cd.CrossdraftError, match=r"A request is a .*Request"):
+            engine.stream(given)

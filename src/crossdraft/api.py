@@ -31,7 +31,7 @@ from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.pinning import pin
 from crossdraft.engine.placement import HIDDEN_MODES, Inline, Placement
 from crossdraft.engine.process import Process
-from crossdraft.engine.request import Answer, Piece, Request
+from crossdraft.engine.request import Answer, Piece, Request, listed
 from crossdraft.engine.rules import check_rule
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -248,17 +248,17 @@ class Engine:
     def generate(self, requests: Sequence[Request]) -> list[Answer]: ...
     def generate(self, requests: Request | Sequence[Request]) -> Answer | list[Answer]:
         """Answer one request or several; several share target passes, up to `max_batch` at a time."""
-        single = isinstance(requests, Request)
+        single, several = isinstance(requests, Request), listed(requests)
         decoder = self.decoder()
         try:
-            answers = decoder.generate([requests] if single else requests)
+            answers = decoder.generate(several)
         finally:
             self.settle(decoder)
         return answers[0] if single else answers
 
     def stream(self, request: Request) -> "Stream":
         """Answer one request piece by piece, provisional pieces included."""
-        return Stream(self, request)
+        return Stream(self, *listed(request))
 
     def close(self) -> None:
         """Stop the drafter's process or thread; the calling thread may use all its cores again."""

@@ -259,6 +259,17 @@ def tokenizer_of(source: str) -> PreTrainedTokenizerBase:
     return _tokenizer(_folder(source, ("reference",)))
 
 
+def check_event_drafter(source: str, target: str) -> None:
+    """Raise CrossdraftError unless an EventGPT writes the target's vocabulary; only tokenizers are read.
+
+    Args:
+        source: as in `load_drafter`.
+        target: as in `load_target`.
+    """
+    folder = _folder(source, DRAFTERS)
+    _check_vocabulary(_tokenizer(folder).get_vocab(), vocabulary_of(target), folder)
+
+
 def vocabulary_of(source: str) -> dict[str, int]:
     """Tokens and ids of a target's tokenizer."""
     return tokenizer_of(source).get_vocab()
@@ -285,7 +296,8 @@ class EventPrompt:
         events, size = request.events, self.processor.window
         if events is None:
             raise CrossdraftError(
-                "The event drafter needs an event recording; give one with --events, or --drafter none."
+                "The drafter needs an event recording: set the request's events (--events), or name a drafter that "
+                "needs none, such as union:memory,ngram."
             )
         if isinstance(events, str | Path):
             events = Excerpt(Path(events))
@@ -367,5 +379,6 @@ def _check_vocabulary(drafter: dict[str, int], target: dict[str, int], folder: P
     if differing:
         raise CrossdraftError(
             f"The drafter {folder} has another vocabulary than the target: {len(differing)} of its {len(drafter)} "
-            f"tokens differ, '{differing[0]}' for one; pair models that share a tokenizer."
+            f"tokens differ, '{differing[0]}' for one; name a drafter that fits every target, such as "
+            "union:memory,ngram, or pair models that share a tokenizer."
         )

@@ -72,8 +72,7 @@ def _refuse_long(count: int, each: float, text: int, context: int) -> None:
     most = max(0, int((context - text - 1) // each))
     if most == 0:
         raise CrossdraftError(
-            f"The prompt has {text} tokens beside the clip's, and the model's context holds {context}; ask a shorter "
-            "question."
+            f"The prompt has {text} tokens beside the clip's, the model's context {context}; ask a shorter question."
         )
     step = -(-count // most)
     raise CrossdraftError(

@@ -84,3 +84,10 @@ def test_scenes_beyond_the_split_are_refused(first, pairs):
 
 def test_the_last_scene_of_the_split_can_be_asked_about():
     assert next(items(Workload(pairs=1, first=999_999))).seed == scenes.split_seeds("test")[-1]
+
+
+def test_frames_in_memory_are_as_many_as_asked_for():
+    (item,) = items(Workload(1, frames=3))
+    assert len(item.request.video) == 3
+    with pytest.raises(CrossdraftError, match="number of frames is 0"):
+        Workload(1, frames=0)

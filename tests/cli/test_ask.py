@@ -181,6 +181,30 @@ def test_an_event_drafter_without_events_is_refused(clip, capsys):
     assert "--events" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("drafter", ["event", "glance", "union:event,memory"])
+def test_another_vocabulary_is_told_before_a_recording_is_asked_for(pair, clip, capsys, drafter):
+    arguments = ["--video", str(clip.video), "--target", str(pair.target), "--drafter", drafter, QUESTION]
+    assert main(["ask", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert "another vocabulary" in said
+    assert "union:memory,ngram" in said
+
+
+def test_the_shipped_drafter_asks_for_a_recording(clip, capsys):
+    assert main(["ask", "--video", str(clip.video), "--drafter", "glance", QUESTION]) == 2
+    said = capsys.readouterr().err
+    assert "glance needs an event recording; give one with --events" in said
+    assert "--drafter union:memory,ngram" in said
+
+
+def test_frames_are_an_option(ask):
+    status, _, errors = ask("--frames", "400")
+    assert (status, "give at most" in errors, "--frames" in errors) == (2, True, True)
+    assert ask("--fps", "3", "--max-new-tokens", "2")[0] == 0
+    status, _, errors = ask("--fps", "3", "--frames", "2")
+    assert (status, "give one of them" in errors) == (2, True)
+
+
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", PROGRAM, "ask", *arguments, QUESTION]
 

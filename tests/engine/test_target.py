@@ -31,6 +31,28 @@ def test_conformance_without_anything_visual(name):
     assert found.passes(1e-10), found
 
 
+@pytest.mark.parametrize("name", ZOO)
+@torch.inference_mode()
+def test_a_prompt_that_ends_with_a_visual_token_keeps_its_feature(name):
+    """Against the model's own passes, over the prompt and over the chain that rides along here."""
+    model, prompt = ZOO[name]()
+    last = int((prompt.input_ids == VIDEO).nonzero()[-1])
+    features = dict(prompt.features)
+    if "mm_token_type_ids" in features:
+        features["mm_token_type_ids"] = features["mm_token_type_ids"][:, : last + 1]
+    ended = Prompt(prompt.input_ids[: last + 1], features)
+    target = as_target(model, prompt)
+    (piece,), offset = target.chunks(ended, target.encode(ended))
+    cache = target.new_cache()
+    cache.offsets[cache.add_row(256)] = offset
+    found = target.extend(cache, slice(0, 1), [piece], [DraftTree.chain([20, 21])]).logits[0]
+
+    out = model(input_ids=ended.input_ids[None], **features, use_cache=True)
+    nodes = model(input_ids=torch.tensor([[20, 21]]), past_key_values=out.past_key_values, use_cache=True)
+    expected = torch.cat([out.logits[0, -1:], nodes.logits[0]])
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+
+
 @torch.inference_mode()
 def test_a_hooked_decoder_takes_its_own_forward():
     """Whoever changes what a layer does must see it in every pass, not in the prefill alone."""
@@ -99,8 +121,9 @@ def test_a_prompt_is_cut_behind_its_last_visual_token():
     assert offset == 0
     text_only, _ = target.chunks(Prompt(torch.tensor([1, 5, 6])), None)
     assert len(text_only) == 1
-    ends_visual, _ = target.chunks(Prompt(torch.tensor([1, VIDEO, VIDEO])), None)
-    assert [piece.tokens.tolist() for piece in ends_visual] == [[1, VIDEO], [VIDEO]]
+    ends_visual, _ = target.chunks(Prompt(torch.tensor([1, VIDEO, VIDEO])), {})
+    assert [piece.tokens.tolist() for piece in ends_visual] == [[1, VIDEO, VIDEO]]
+    assert ends_visual[0].encoded is not None
 
 
 def test_visual_placeholders_are_reserved():

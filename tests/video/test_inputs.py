@@ -248,6 +248,8 @@ OWN = "Q: " + PARTS + "{% endfor %}{% if add_generation_prompt %} A:{% endif %}"
         ("{{ bos_token }}" + OWN, "<s>Q: <video>What? A:"),  # one start token, not two
         ("U: {{ messages[0].content + 'x' }}", "<s>USER: <video>\nWhat? ASSISTANT:"),  # takes plain text only
         ("{{ raise_exception('no video') }}", "<s>USER: <video>\nWhat? ASSISTANT:"),
+        ("{% for i in range(10**9) %}a{% endfor %}", "<s>USER: <video>\nWhat? ASSISTANT:"),  # OverflowError
+        ("{{ 1 // 0 }}", "<s>USER: <video>\nWhat? ASSISTANT:"),  # ZeroDivisionError
         ("Q: {{ messages[0].content[1].text }}", "<s>USER: <video>\nWhat? ASSISTANT:"),  # ignores the video
     ],
 )

@@ -51,10 +51,11 @@ class Models:
     dtype: str | None = None
     draft_device: str | None = None
     draft_dtype: str | None = None
+    num_frames: int | None = None
 
     def load_target(self, *, packed: bool = True) -> Target:
         """The target that our contestants share; plain, as Hugging Face has it, for theirs."""
-        return load_target(self.target, self.device, self.dtype, packed=packed)
+        return load_target(self.target, self.device, self.dtype, packed=packed, num_frames=self.num_frames)
 
     def factory(self, name: str, target: Target) -> "partial[Drafter[Any]]":
         """A picklable factory of the drafter that races under this name, or of the one that a spec names."""
@@ -81,6 +82,7 @@ class Models:
             target.vocab_size,
             tuple(sorted(target.eos)),
             tuple(sorted(target.reserved)),
+            num_frames=self.num_frames,
         )
 
     def drafter(self, source: str, target: Target) -> "partial[IndependentDrafter]":

@@ -8,6 +8,7 @@ import numpy as np
 
 from crossdraft import scenes
 from crossdraft.bench.names import check_names
+from crossdraft.checks import whole
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
@@ -32,6 +33,7 @@ class Workload:
             time; `None` hands over decoded frames and events in memory.
         split: of scene seeds. Wordings are held out in the test split, those of the training elsewhere.
         first: index of the first scene within the split.
+        frames: of each clip that is handed over in memory.
     """
 
     pairs: int = 40
@@ -42,10 +44,12 @@ class Workload:
     files: Path | None = None
     split: str = "test"
     first: int = 0
+    frames: int = DEFAULT_FRAMES
 
     def __post_init__(self) -> None:
         if self.pairs < 1:
             raise CrossdraftError(f"The number of pairs is {self.pairs}; measure at least 1.")
+        whole("The number of frames", self.frames)
         check_names("answers", (self.answers,), ANSWERS)
         check_names("kind", self.kinds, scenes.KINDS)
         held = len(scenes.split_seeds(self.split))
@@ -82,7 +86,7 @@ def items(work: Workload) -> Iterator[Item]:
     for index in range(work.pairs):
         scene = scenes.make_scene(seeds[work.first + index])
         asked = _question(scene, index, work)
-        video, events = _clip(scene, work.files)
+        video, events = _clip(scene, work)
         yield Item(scene.seed, asked.kind, work.request(asked.question, video, events, scene.seed))
 
 
@@ -105,11 +109,11 @@ def _question(scene: scenes.Scene, index: int, work: Workload) -> scenes.QA:
     return ranked[index % len(ranked)]
 
 
-def _clip(scene: scenes.Scene, folder: Path | None) -> tuple[object, object]:
-    """The video and the events: paths, or uint8 [8, H, W, 3] and an event stream."""
-    if folder is not None:
-        clip = scenes.write_clip(scene, folder)
+def _clip(scene: scenes.Scene, work: Workload) -> tuple[object, object]:
+    """The video and the events: paths, or uint8 [frames, H, W, 3] and an event stream."""
+    if work.files is not None:
+        clip = scenes.write_clip(scene, work.files)
         return str(clip.video), str(clip.events)
-    frames = round(scenes.DURATION_S * scenes.VIDEO_FPS)
-    times = np.linspace(0, frames - 1, DEFAULT_FRAMES, dtype=int) / scenes.VIDEO_FPS
+    total = round(scenes.DURATION_S * scenes.VIDEO_FPS)
+    times = np.linspace(0, total - 1, work.frames, dtype=int) / scenes.VIDEO_FPS
     return scenes.render(scene, times, scenes.VIDEO_SIZE), scenes.simulate_events(scene)

@@ -37,7 +37,11 @@ EventFile = Annotated[
     typer.Option("--events", help="What an event camera saw of the same moment (DSEC .h5, .npy, …)."),
 ]
 TargetDir = Annotated[
-    str, typer.Option("--target", help="'reference', or the folder of a Hugging Face checkpoint.")
+    str,
+    typer.Option(
+        "--target",
+        help="'reference', the folder of a Hugging Face checkpoint, or the id of one in the local cache.",
+    ),
 ]
 
 
@@ -79,6 +83,15 @@ DraftDevice = Annotated[str | None, typer.Option(help="Device of the drafter; by
 Dtype = Annotated[
     str | None, typer.Option(help="float32, bfloat16 …; by default float32 on a CPU, bfloat16 on a GPU.")
 ]
+Frames = Annotated[
+    int | None,
+    typer.Option(
+        "--frames", help="Frames of the clip that the target reads; the checkpoint's own number by default."
+    ),
+]
+Fps = Annotated[
+    float | None, typer.Option("--fps", help="In place of --frames: frames for each second of the clip.")
+]
 Compare = Annotated[
     bool,
     typer.Option("--compare", help="Also run the target alone: are the tokens identical, and the speedup?"),
@@ -113,6 +126,8 @@ def ask(
     device: Device = None,
     draft_device: DraftDevice = None,
     dtype: Dtype = None,
+    frames: Frames = None,
+    fps: Fps = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 = greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Draw from the k likeliest tokens; 0 = all.")] = 0,
@@ -178,6 +193,8 @@ def ask(
         target_cores,
         draft_cores,
         rule,
+        num_frames=frames,
+        fps=fps,
     ).chosen(events=events is not None)
     if not as_json:
         setup.tell()

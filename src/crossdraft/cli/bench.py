@@ -33,6 +33,10 @@ BlindDir = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="Device of the target; by default CUDA if there is a GPU.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 …; float32 on a CPU, bfloat16 on a GPU.")]
+Frames = Annotated[
+    int | None,
+    typer.Option("--frames", help="Frames of each clip that the target and Hugging Face read; 8 by default."),
+]
 Drafters = Annotated[
     list[str] | None,
     typer.Option(
@@ -99,6 +103,7 @@ def bench(
     blind: BlindDir = "blind",
     device: Device = None,
     dtype: Dtype = None,
+    frames: Frames = None,
     draft_device: DraftDevice = None,
     target_cores: TargetCores = None,
     draft_cores: DraftCores = None,
@@ -121,20 +126,21 @@ def bench(
     from crossdraft.bench.suite import Suite, run_suite, runs_of
     from crossdraft.bench.traces import write_recorded
     from crossdraft.bench.workload import Workload
+    from crossdraft.video.clip import DEFAULT_FRAMES
 
     check_writable(json_file, plot_file, record)
     if plot_file is not None:
         check_plot(plot_file)
     with TemporaryDirectory(prefix="crossdraft-") if files else nullcontext() as folder:
-        clips = Path(folder) if folder else None
+        clips, sampled = Path(folder) if folder else None, DEFAULT_FRAMES if frames is None else frames
         cores = core_each(device, target_cores, draft_cores)
         usual = usual_methods(
             shipped=(target, event) == ("reference", "event"),
             more_cores=cores is not None and cores.pair != cores.target,
         )
         suite = Suite(
-            models=Models(target, event, blind, device, dtype, draft_device),
-            work=Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, clips),
+            models=Models(target, event, blind, device, dtype, draft_device, num_frames=frames),
+            work=Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, clips, frames=sampled),
             methods=ALL_METHODS if methods == "all" else usual if methods is None else listed(methods),
             repeats=repeats,
             cores=cores,

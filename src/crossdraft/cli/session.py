@@ -20,6 +20,7 @@ from crossdraft.engine.cores import available_cores
 from crossdraft.engine.decode import STILL_READING
 from crossdraft.engine.request import Answer, Request
 from crossdraft.errors import CrossdraftError
+from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, method_of, read_spec
 from crossdraft.placing import needs_target
 
@@ -47,6 +48,8 @@ class Setup:
     target_cores: str | None = None
     draft_cores: str | None = None
     rule: str | None = None
+    num_frames: int | None = None
+    fps: float | None = None
     advice: str = ""  # why this drafter was chosen, if it was not the user who named it
 
     def chosen(self, *, events: bool) -> "Setup":
@@ -74,8 +77,11 @@ class Setup:
             if "/" not in name and not Path(name).is_dir():
                 method_of(name)
         if not events and names & EVENT_DRAFTERS:
+            if "model=" not in self.drafter:  # with another vocabulary, a recording would not help either
+                check_event_drafter("event", self.target)
             raise CrossdraftError(
-                f"The drafter {self.drafter} needs an event recording; give one with --events, or leave --drafter out."
+                f"The drafter {self.drafter} needs an event recording; give one with --events, or name one that "
+                "needs none, such as --drafter union:memory,ngram."
             )
         return self
 
@@ -130,6 +136,8 @@ def place(setup: Setup) -> Options:
         target_cores=target_cores,
         draft_cores=draft_cores,
         rule=setup.rule,
+        num_frames=setup.num_frames,
+        fps=setup.fps,
     )
 
 

@@ -1,9 +1,9 @@
 """What goes in and what comes out: requests, pieces of an answer, answers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crossdraft.checks import text, whole
 from crossdraft.engine.sampling import Sampling
@@ -44,6 +44,23 @@ class Request:
         object.__setattr__(self, "max_new_tokens", whole("max_new_tokens", self.max_new_tokens))
         if not text("prompt", self.prompt, "What is ahead?").strip() and self.inputs is None:
             raise CrossdraftError("The prompt is empty; ask a question about the clip.")
+
+
+def listed(requests: object) -> list[Request]:
+    """One request or several as a list.
+
+    Raises:
+        CrossdraftError: something among them is no request.
+    """
+    found: list[Any] = [requests]
+    if isinstance(requests, Iterable) and not isinstance(requests, str | Mapping):
+        found = list(requests)
+    for request in found:
+        if not isinstance(request, Request):
+            raise CrossdraftError(
+                f"A request is a {type(request).__name__}; give a crossdraft.Request(prompt=…, video=…)."
+            )
+    return found
 
 
 class Origin(StrEnum):

@@ -220,14 +220,15 @@ class Target:
         """Split a prompt after its last visual token, so that a tree can ride with the second piece.
 
         The first piece goes on the plain causal fast path; the last is text, which works for M-RoPE models too.
-        Returns the pieces (one if there is nothing visual) and the row's position offset.
+        Returns the pieces (one if nothing is visual, or the last token is) and the row's position offset.
         """
         ids = prompt.input_ids.cpu()
         positions, offset = self._positions(prompt)
         visual = [i for i, token in enumerate(ids.tolist()) if token in self.traits.visual_ids]
-        # The last token stays behind in any case: it is the root of the tree that rides along.
-        cut = min(visual[-1] + 1, len(prompt) - 1) if visual else 0
-        spans = [(0, cut), (cut, len(prompt))] if cut else [(0, len(prompt))]
+        # The last token is the root of the tree that rides along. If it is itself visual, its feature belongs to the
+        # same piece as the others, and there is one piece only.
+        cut = visual[-1] + 1 if visual else 0
+        spans = [(0, cut), (cut, len(prompt))] if 0 < cut < len(prompt) else [(0, len(prompt))]
         pieces = [
             Chunk(
                 ids[a:b],

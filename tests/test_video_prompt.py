@@ -1,0 +1,68 @@
+"""More frames than a context holds: refused before they are preprocessed, with the number that would fit."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import crossdraft as cd
+from crossdraft.load import load_target
+from tests.support import CONTEXT, FRAMES
+
+PER_FRAME = 5  # 2 x 2 patches and a class token
+
+
+@pytest.fixture(scope="module")
+def target(pair):
+    return load_target(str(pair.target), "cpu")
+
+
+def array(count: int) -> np.ndarray:
+    return np.zeros((count, 28, 28, 3), np.uint8)
+
+
+def test_the_default_is_eight_frames(target, clip):
+    found = target.prepare(cd.Request("why?", clip.video))
+    assert found.features["pixel_values_videos"].shape[1] == FRAMES
+
+
+def test_the_checkpoint_s_own_number_is_taken(pair, clip, tmp_path):
+    folder = tmp_path / "t"
+    shutil.copytree(pair.target, folder)
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_frames": 3}))
+    for options, count in (({}, 3), ({"num_frames": 5}, 5), ({"fps": 6}, 6)):
+        prompt = load_target(str(folder), "cpu", **options).prepare(cd.Request("why?", clip.video))
+        assert prompt.features["pixel_values_videos"].shape[1] == count
+
+
+def test_too_many_frames_name_the_number_that_fits(target):
+    with pytest.raises(
+        cd.CrossdraftError, match=r"1000 frames are 5000 tokens.*num_frames .--frames.*video\[::"
+    ):
+        target.prepare(cd.Request("why?", array(1000)))
+    text = len(target.prepare(cd.Request("why?", array(2)))) - 2 * PER_FRAME
+    most = (CONTEXT - text - 1) // PER_FRAME
+    assert len(target.prepare(cd.Request("why?", array(most)))) < CONTEXT
+    with pytest.raises(cd.CrossdraftError, match=rf"give at most {most} frames"):
+        target.prepare(cd.Request("why?", array(most + 1)))
+
+
+def test_a_thousand_frames_are_not_preprocessed_to_find_out(target, monkeypatch):
+    from crossdraft.video import inputs
+
+    seen = []
+    monkeypatch.setattr(
+        inputs,
+        "preprocess",
+        lambda frames, spec, own=inputs.preprocess: seen.append(len(frames)) or own(frames, spec),
+    )
+    with pytest.raises(cd.CrossdraftError, match="give at most"):
+        target.prepare(cd.Request("why?", array(1000)))
+    assert sum(seen) == 2
+
+
+def test_a_question_that_fills_the_context_is_told_so(target):
+    with pytest.raises(cd.CrossdraftError, match="ask a shorter question"):
+        target.prepare(cd.Request("why? " * 400, array(8)))
