@@ -461,7 +461,7 @@ METHODS: Mapping[str, Method] = {
     "event": Method(
         _model, "EventGPT of the reference pair: reads an event camera", True, False, True, "crossdraft"
     ),
-    "blind": Method(_model, "its twin that sees nothing: the control", True, False, False, "crossdraft"),
+    "blind": Method(_model, "the same without events: the ablation", True, False, False, "crossdraft"),
     "text": Method(
         _text, "a tiny text model of the reference pair, with a vocabulary of its own", True, False, False,
         "SLEM, TLI: Timor 2025; OmniDraft 2025",
@@ -471,43 +471,43 @@ METHODS: Mapping[str, Method] = {
         "SpS: Leviathan, Chen 2023",
     ),
     "ngram": Method(
-        _ngram, "copies what stood behind the same tokens in prompt and answer", False, False, False, "PLD 2023"
+        _ngram, "copies what followed the same tokens in prompt and answer", False, False, False, "PLD 2023"
     ),
     "lookahead": Method(
-        _lookahead, "n-grams that the target writes itself in spare rows of its passes", False, True, False,
+        _lookahead, "n-grams that the target generates in extra rows of its passes", False, True, False,
         "Lookahead: Fu 2024",
     ),
     "memory": Method(
-        _memory, "a vote among earlier answers of the target", False, True, False, "crossdraft; SAM, REST 2024"
+        _memory, "retrieval from earlier answers of the target (weighted n-gram match)", False, True, False, "crossdraft; SAM, REST 2024"
     ),
     "union": Method(
         lambda spec, place: UnionDrafter(_parts(spec, place), place.eos),
-        "several drafters' trees as one", False, True, False, "crossdraft", joins=2,
+        "merges several drafters' trees into one", False, True, False, "crossdraft", joins=2,
     ),
     "choose": Method(
         lambda spec, place: ChooseDrafter(_parts(spec, place)),
-        "a bandit takes one of several for each answer", False, True, False, "UCB1 2002", joins=2,
+        "a bandit picks one of several for each answer", False, True, False, "UCB1 2002", joins=2,
     ),
     "phased": Method(
-        _phased, "one drafter while the target reads, another afterwards", False, True, False, "crossdraft", joins=2
+        _phased, "one drafter during the target's prefill, another afterwards", False, True, False, "crossdraft", joins=2
     ),
     "view": Method(
         _view, "the target itself, seeing fewer frames (view:frames=2)", False, False, True, "crossdraft"
     ),
     "cascade": Method(
-        _cascade, "a drafter that is itself drafted for by a cheaper one", False, False, False,
+        _cascade, "a drafter that is itself accelerated by a cheaper one", False, False, False,
         "CS Drafting: Chen 2023", joins=2,
     ),
     "pyramid": Method(
-        _pyramid, "a qualifier corrects a cheaper drafter, by a fuzzy bar", False, False, False, "PyramidSD 2025",
+        _pyramid, "a qualifier model accepts tokens of a cheaper drafter by a fuzzy threshold", False, False, False, "PyramidSD 2025",
         joins=2,
     ),
     "online": Method(
-        _online, "a head that learns from the target while it serves (online:eagle2)", True, True, False,
+        _online, "a head that is trained online while it serves (online:eagle2)", True, True, False,
         "Online speculative decoding: Liu 2024", joins=1,
     ),
     "event_medusa": Method(
-        _event_head, "the event drafter, whose own words small heads on it foresee", True, False, True,
+        _event_head, "the event drafter with Medusa heads on its own features", True, False, True,
         "Medusa: Cai 2024; Hydra: Ankner 2024",
     ),
     "fast": Method(
@@ -515,15 +515,15 @@ METHODS: Mapping[str, Method] = {
         "crossdraft",
     ),
     "glance": Method(
-        _glance, "the event drafter, which looks at a few frames through the target's tower", True, False, True,
+        _glance, "the event drafter with cross-attention to a few frames, encoded by the target's tower", True, False, True,
         "crossdraft; GLIDE: Du 2024",
     ),
     "pass": Method(
-        _pass, "the target reads learned look-ahead embeddings in spare rows of its passes", True, False, False,
+        _pass, "learned look-ahead embeddings in extra rows of the target's passes", True, False, False,
         "PaSS: Monea 2023",
     ),
     "guided": Method(
-        _guided, "a small VLM that reads what of the clip the target looks at (guided:dir=FOLDER)", False, False, True,
+        _guided, "a small VLM that reads the visual tokens the target attends to (guided:dir=FOLDER)", False, False, True,
         "SpecVLM: Ji 2025",
     ),
     **{

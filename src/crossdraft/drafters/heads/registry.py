@@ -51,23 +51,23 @@ HEADS: Mapping[str, HeadMethod] = {
         "EAGLE: Li 2024", weights="eagle",
     ),
     "eagle2": HeadMethod(
-        "eagle", AutoregressiveDrafter, "dynamic", "the same head with trees that follow its own chances",
+        "eagle", AutoregressiveDrafter, "dynamic", "the same head with dynamic trees by its own probabilities",
         "EAGLE-2: Li 2024", weights="eagle",
     ),
     "eagle3": HeadMethod(
-        "eagle3", AutoregressiveDrafter, "dynamic", "reads three levels of the target; rehearses drafting in training",
+        "eagle3", AutoregressiveDrafter, "dynamic", "fuses three levels of the target; training-time test",
         "EAGLE-3: Li 2025",
     ),
     "glide": HeadMethod(
-        "glide", AutoregressiveDrafter, "cape", "a small decoder that looks into the target's own keys and values",
+        "glide", AutoregressiveDrafter, "cape", "a small decoder that attends to the target's own keys and values",
         "GLIDE with a CaPE: Du 2024",
     ),
     "chimera": HeadMethod(
-        "chimera", AutoregressiveDrafter, "static", "the last three tokens look at the target's last features",
+        "chimera", AutoregressiveDrafter, "static", "a trigram encoder that attends to the target's last features",
         "Chimera: Zeng 2024",
     ),
     "dream": HeadMethod(
-        "dream", AutoregressiveDrafter, "dynamic", "EAGLE's layer, and a gated look at a middle layer of the target",
+        "dream", AutoregressiveDrafter, "dynamic", "EAGLE's layer and gated cross-attention to a middle layer of the target",
         "DREAM: Hu 2025",
     ),
     "dflash": HeadMethod(
@@ -75,15 +75,15 @@ HEADS: Mapping[str, HeadMethod] = {
         "DFlash: z-lab 2026",
     ),
     "hivis": HeadMethod(
-        "hivis", AutoregressiveDrafter, "dynamic", "no visual token in the drafter; learns how far it has drafted",
+        "hivis", AutoregressiveDrafter, "dynamic", "no visual tokens in the drafter; a learned embedding per draft step",
         "HiViS: Xie 2025",
     ),
     "vispec": HeadMethod(
-        "vispec", AutoregressiveDrafter, "dynamic", "the clip as one row, and a vector that every row is told",
+        "vispec", AutoregressiveDrafter, "dynamic", "the clip compressed to a few tokens, and a global visual vector in every row",
         "ViSpec: Kang 2025", sees=True,
     ),
     "eaglevlm": HeadMethod(
-        "eaglevlm", AutoregressiveDrafter, "dynamic", "EAGLE-2 that reads every visual place",
+        "eaglevlm", AutoregressiveDrafter, "dynamic", "EAGLE-2 that reads every visual token",
         "SpecVLM: Huang 2025", sees=True,
     ),
     "specvlm": HeadMethod(
@@ -95,15 +95,15 @@ HEADS: Mapping[str, HeadMethod] = {
         "MASSV: Ganesan 2025", sees=True,
     ),
     "specllava": HeadMethod(
-        "massv", AutoregressiveDrafter, "dynamic", "the same small model with trees that follow its own chances",
+        "massv", AutoregressiveDrafter, "dynamic", "the same small model with dynamic trees by its own probabilities",
         "Spec-LLaVA: Huo 2025", weights="massv", sees=True,
     ),
     "medusa": HeadMethod(
-        "medusa", RecurrentDrafter, "static", "one small head per token ahead, blind to what the others say",
+        "medusa", RecurrentDrafter, "static", "one small head per future token, independent of the others",
         "Medusa-1: Cai 2024",
     ),
     "hydra": HeadMethod(
-        "hydra", RecurrentDrafter, "static", "Medusa's heads, told the tokens drafted before their own",
+        "hydra", RecurrentDrafter, "static", "Medusa's heads, conditioned on the tokens drafted before",
         "Hydra: Ankner 2024",
     ),
     "hydra++": HeadMethod(
@@ -111,7 +111,7 @@ HEADS: Mapping[str, HeadMethod] = {
         "Hydra++: Ankner 2024",
     ),
     "redrafter": HeadMethod(
-        "redrafter", RecurrentDrafter, "beams", "a small recurrent network, searched by beams",
+        "redrafter", RecurrentDrafter, "beams", "a small recurrent network with beam search",
         "ReDrafter: Cheng 2024",
     ),
 }  # fmt: skip
