@@ -17,18 +17,20 @@ if TYPE_CHECKING:
     from crossdraft.engine.stats import Stats
     from crossdraft.engine.timeline import Timeline
     from crossdraft.engine.tree import DraftTree
-    from crossdraft.errors import CrossdraftError
+    from crossdraft.errors import BatchError, CrossdraftError, RequestError
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Answer",
+    "BatchError",
     "CrossdraftError",
     "DraftTree",
     "Engine",
     "Options",
     "Piece",
     "Request",
+    "RequestError",
     "Sampling",
     "Stats",
     "Timeline",
@@ -37,12 +39,14 @@ __all__ = [
 
 _HOME = {
     "Answer": "crossdraft.engine.request",
+    "BatchError": "crossdraft.errors",
     "CrossdraftError": "crossdraft.errors",
     "DraftTree": "crossdraft.engine.tree",
     "Engine": "crossdraft.api",
     "Options": "crossdraft.api",
     "Piece": "crossdraft.engine.request",
     "Request": "crossdraft.engine.request",
+    "RequestError": "crossdraft.errors",
     "Sampling": "crossdraft.engine.sampling",
     "Stats": "crossdraft.engine.stats",
     "Timeline": "crossdraft.engine.timeline",

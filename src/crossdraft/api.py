@@ -6,12 +6,12 @@ for piece in engine.stream(request): ...
 """
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -28,16 +28,19 @@ from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES, Decoder
 from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Drafter
-from crossdraft.engine.pinning import pin
+from crossdraft.engine.live import OnPiece
 from crossdraft.engine.placement import HIDDEN_MODES, Inline, Placement
-from crossdraft.engine.process import Process
-from crossdraft.engine.request import Answer, Piece, Request, listed
+from crossdraft.engine.process import PATIENCE_S, Process
+from crossdraft.engine.request import Answer, Request, listed
 from crossdraft.engine.rules import check_rule
+from crossdraft.engine.scheduler import PendingAnswer, Scheduler
+from crossdraft.engine.supervisor import RESTARTS, Supervisor
 from crossdraft.engine.target import Target
-from crossdraft.errors import CrossdraftError
+from crossdraft.errors import BatchError, CrossdraftError
 from crossdraft.load import adapt_model, load_target
 from crossdraft.methods import Place, read_spec
 from crossdraft.placing import ahead_in, place_drafter
+from crossdraft.streaming import AsyncStream, Stream, awaited
 
 PLACEMENTS = ("inline", "process")
 
@@ -59,6 +62,8 @@ class Options:
         max_batch: requests that share a pass.
         nodes, hidden_nodes: most nodes drafted per round and for the ride-along.
         adaptive: let measured times and acceptances set the budget of each round.
+        patience_s: how long a drafter in a process of its own may be silent while an answer of it is due before it
+            counts as lost, and is restarted. No answer waits that long: a draft is waited for as long as it can save.
         rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); default the exact one. Only
             a lossy rule changes answers, and their `stats` name it; see docs/rules.md.
         num_frames, fps: how many frames of a clip the target reads, evenly spread: so many, or so many for each
@@ -84,6 +89,7 @@ class Options:
     nodes: int = ROUND_NODES
     hidden_nodes: int = HIDDEN_NODES
     adaptive: bool = True
+    patience_s: float = PATIENCE_S
     rule: str | None = None
     num_frames: int | None = None
     fps: float | None = None
@@ -118,14 +124,38 @@ class Options:
 
 
 class Engine:
-    """A target and, if there is one, its drafter. Use as a context manager, or `close` it."""
+    """A target and, if there is one, its drafter. Use as a context manager, or `close` it.
+
+    One thread of its own runs the loop, on the target's cores. Requests may come from any thread, from asyncio, and
+    while others are answered; those that run at the same time share target passes, up to `max_batch`.
+    """
 
     def __init__(self, target: Target, drafter: Placement | None, options: Options, cost: CostModel) -> None:
         self.target = target
-        self.drafter = drafter
         self.options = options
         self.cost = cost
-        self.unpin: Callable[[], None] = lambda: None
+        supervisor = self._supervisor = Supervisor(drafter, RESTARTS)
+
+        def make() -> Decoder:
+            return Decoder(
+                target,
+                supervisor,
+                max_batch=options.max_batch,
+                rule=options.rule,
+                nodes=options.nodes,
+                hidden_nodes=options.hidden_nodes,
+                adaptive=options.adaptive,
+                cost=cost,
+            )
+
+        self._make = make  # knows nothing of this engine, so that one that is not closed can be collected
+        self._scheduler = Scheduler(make, options.target_cores)
+        self._finalizer = weakref.finalize(self, _close, self._scheduler, supervisor)
+
+    @property
+    def drafter(self) -> Placement | None:
+        """The drafter; `None` if there is none, or while it is lost."""
+        return self._supervisor.placement
 
     @classmethod
     def load(
@@ -199,22 +229,14 @@ class Engine:
         drafter: str | os.PathLike[str] | None,
         options: Options,
     ) -> Self:
-        """Bind the thread to the target's cores, then make the pair; `place` knows the target by name."""
-        allowed, restore = available_cores(), pin(options.target_cores)
-        try:
-            loaded = make_target()
-            engine = cls(loaded, None, options, CostModel())
-            if drafter is not None:
-                engine.drafter = engine._placed(read_spec(drafter), place, allowed)
-        except BaseException:
-            restore()
-            raise
-        engine.unpin = restore
-        return engine
+        """Make the pair; `place` knows the target by name."""
+        loaded, cost = make_target(), CostModel()
+        placed = None if drafter is None else cls._placed(read_spec(drafter), place, loaded, options, cost)
+        return cls(loaded, placed, options, cost)
 
-    def _placed(self, spec: Spec, place: Place, allowed: tuple[int, ...]) -> Placement:
-        """The drafter that a spec names, where the options want it; the process may use the `allowed` cores."""
-        options, loaded = self.options, self.target
+    @staticmethod
+    def _placed(spec: Spec, place: Place, loaded: Target, options: Options, cost: CostModel) -> Placement:
+        """The drafter that a spec names, where the options want it."""
         place = replace(
             place,
             device=options.draft_device or options.device,
@@ -225,47 +247,86 @@ class Engine:
             num_frames=options.num_frames,
             fps=options.fps,
         )
+        allowed = available_cores()
         left = tuple(core for core in allowed if core not in (options.target_cores or ())) or allowed
         cores = options.draft_cores or (None if options.target_cores is None else left)
 
         def apart(factory: "partial[Drafter[Any]]", *, role: str) -> Placement:
             usual = _ahead(options, cores, loaded.device.type)
-            return Process(factory, cores, ahead=ahead_in(role, usual))
+            return Process(factory, cores, options.patience_s, ahead=ahead_in(role, usual))
 
         return place_drafter(
             spec,
             place,
             loaded,
             lambda drafter: Inline(
-                drafter, self.cost, options.hidden, resolve(options.draft_device or loaded.device)
+                drafter, cost, options.hidden, resolve(options.draft_device or loaded.device)
             ),
             apart if options.placement == "process" else None,
         )
+
+    def submit(
+        self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True
+    ) -> PendingAnswer:
+        """Queue a request and return at once; `result` of what is returned waits for the answer.
+
+        Args:
+            request: what to answer.
+            on_piece: told every piece as it appears, in a thread of the engine; must return at once.
+            provisional: whether it is told provisional pieces.
+
+        Raises:
+            CrossdraftError: the engine is closed.
+        """
+        return self._scheduler.submit(*listed(request), on_piece, provisional=provisional)
 
     @overload
     def generate(self, requests: Request) -> Answer: ...
     @overload
     def generate(self, requests: Sequence[Request]) -> list[Answer]: ...
     def generate(self, requests: Request | Sequence[Request]) -> Answer | list[Answer]:
-        """Answer one request or several; several share target passes, up to `max_batch` at a time."""
-        single, several = isinstance(requests, Request), listed(requests)
-        decoder = self.decoder()
-        try:
-            answers = decoder.generate(several)
-        finally:
-            self.settle(decoder)
-        return answers[0] if single else answers
+        """Answer one request or several. Ctrl-C cancels them.
 
-    def stream(self, request: Request) -> "Stream":
-        """Answer one request piece by piece, provisional pieces included."""
-        return Stream(self, *listed(request))
+        Raises:
+            CrossdraftError: what is wrong with the one request, or with the engine.
+            BatchError: some of several requests failed; its `results` hold the others' answers.
+        """
+        done = self._results(listed(requests))
+        if isinstance(requests, Request):
+            return done[0].result()
+        results = [future.exception() or future.result() for future in done]
+        if any(isinstance(result, BaseException) for result in results):
+            raise BatchError(results)
+        return [future.result() for future in done]
+
+    def _results(self, requests: Sequence[Request]) -> "list[Future[Answer]]":
+        pending = [self.submit(request) for request in requests]
+        try:
+            wait([one.future for one in pending])
+        finally:
+            for one in pending:
+                one.cancel()  # those that are not over, if we were interrupted
+        return [one.future for one in pending]
+
+    def stream(self, request: Request, *, final_only: bool = False) -> Stream:
+        """Answer one request piece by piece; without provisional pieces if `final_only`, for those who print."""
+        return Stream(lambda on_piece: self.submit(request, on_piece, provisional=not final_only))
+
+    async def agenerate(self, request: Request) -> Answer:
+        """As `generate` of one request, for asyncio: cancelling the task cancels the request."""
+        return await awaited(self.submit(request))
+
+    def astream(self, request: Request, *, final_only: bool = False) -> AsyncStream:
+        """As `stream`, for `async for`."""
+        return AsyncStream(lambda on_piece: self.submit(request, on_piece, provisional=not final_only))
+
+    def decoder(self) -> "SteppedDecoder":
+        """A fresh loop over this pair, for those who drive it round by round; `drop` it afterwards."""
+        return SteppedDecoder(self._scheduler, self._make)
 
     def close(self) -> None:
-        """Stop the drafter's process or thread; the calling thread may use all its cores again."""
-        if self.drafter is not None:
-            self.drafter.close()
-            self.drafter = None
-        self.unpin()
+        """Stop the loop's thread and the drafter. May be called twice, and from any thread."""
+        self._finalizer()
 
     def __enter__(self) -> Self:
         return self
@@ -275,24 +336,47 @@ class Engine:
     ) -> None:
         self.close()
 
-    def decoder(self) -> Decoder:
-        """A fresh loop over this pair, for those who drive it round by round; `settle` it afterwards."""
-        options = self.options
-        return Decoder(
-            self.target,
-            self.drafter,
-            max_batch=options.max_batch,
-            rule=options.rule,
-            nodes=options.nodes,
-            hidden_nodes=options.hidden_nodes,
-            adaptive=options.adaptive,
-            cost=self.cost,
-        )
 
-    def settle(self, decoder: Decoder) -> None:
-        """Drop what an interrupted decoder still held; remember if its drafter was lost."""
-        decoder.drop()
-        self.drafter = decoder.drafter
+class SteppedDecoder:
+    """A loop of its own over an engine's pair: see `Decoder`. Its rounds run in the engine's thread, between others."""
+
+    def __init__(self, scheduler: Scheduler, make: Callable[[], Decoder]) -> None:
+        self._call = scheduler.call
+        self._decoder = scheduler.call(make)
+
+    def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> int:
+        """See `Decoder.submit`."""
+        return self._call(lambda: self._decoder.submit(request, on_piece, provisional=provisional))
+
+    def cancel(self, ticket: int) -> bool:
+        """See `Decoder.cancel`."""
+        return self._call(lambda: self._decoder.cancel(ticket))
+
+    @property
+    def busy(self) -> bool:
+        """See `Decoder.busy`."""
+        return self._call(lambda: self._decoder.busy)
+
+    def step(self) -> None:
+        """See `Decoder.step`."""
+        self._call(self._decoder.step)
+
+    def finished(self) -> list[int]:
+        """See `Decoder.finished`."""
+        return self._call(self._decoder.finished)
+
+    def answer(self, ticket: int) -> Answer:
+        """See `Decoder.answer`."""
+        return self._call(lambda: self._decoder.answer(ticket))
+
+    def drop(self) -> None:
+        """See `Decoder.drop`."""
+        self._call(self._decoder.drop)
+
+
+def _close(scheduler: Scheduler, supervisor: Supervisor) -> None:
+    scheduler.close()
+    supervisor.close()
 
 
 def _ahead(options: Options, draft_cores: tuple[int, ...] | None, device: str) -> str:
@@ -301,53 +385,3 @@ def _ahead(options: Options, draft_cores: tuple[int, ...] | None, device: str) -
         return options.ahead
     apart = draft_cores is not None and set(draft_cores).isdisjoint(options.target_cores or draft_cores)
     return policy_for(options.device, options.draft_device, own_cores=apart and device == "cpu")
-
-
-class Stream:
-    """Pieces of one answer as they appear; `answer` holds the whole once the iteration is over.
-
-    The target works in a thread of its own, so that provisional text can be shown while it reads. Leaving the loop
-    early, or an exception in it (Ctrl-C), cancels the request within one round.
-    """
-
-    def __init__(self, engine: Engine, request: Request) -> None:
-        self.answer: Answer | None = None
-        self._engine = engine
-        self._request = request
-        self._pieces: SimpleQueue[Piece | BaseException | None] = SimpleQueue()
-        self._cancelled = threading.Event()
-
-    def __iter__(self) -> Iterator[Piece]:
-        worker = threading.Thread(target=self._work, name="target", daemon=True)
-        worker.start()
-        try:
-            while (piece := self._pieces.get()) is not None:
-                if isinstance(piece, BaseException):
-                    raise piece
-                yield piece
-        finally:
-            self._cancelled.set()
-            worker.join()
-
-    def cancel(self) -> None:
-        """End the answer before its next round."""
-        self._cancelled.set()
-
-    def _work(self) -> None:
-        decoder = self._engine.decoder()
-        decoder.on_piece = self._pieces.put
-        try:
-            ticket = decoder.submit(self._request)
-            begun = False
-            while decoder.busy:
-                if self._cancelled.is_set():
-                    decoder.cancel(ticket)
-                begun = begun or decoder.busy
-                decoder.step()
-            if begun:  # else cancelled before it began: no answer, and no error either
-                self.answer = decoder.answer(ticket)
-        except BaseException as error:  # noqa: BLE001 - handed over, raised in the reader's thread
-            self._pieces.put(error)
-        finally:
-            self._engine.settle(decoder)
-            self._pieces.put(None)

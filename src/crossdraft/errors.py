@@ -1,4 +1,6 @@
-"""The one exception a user should ever meet."""
+"""The exceptions a user may meet."""
+
+from collections.abc import Sequence
 
 
 class CrossdraftError(Exception):
@@ -6,3 +8,27 @@ class CrossdraftError(Exception):
 
     The command line prints the sentence and leaves with status 2; a traceback means a bug of ours.
     """
+
+
+class RequestError(CrossdraftError):
+    """A request ended by an error that is not the user's to mend; its `__cause__` is that error, its text names both.
+
+    The engine goes on: other requests, and later ones, are answered.
+    """
+
+
+class BatchError(CrossdraftError):
+    """Some requests of a batch failed, and all others were answered.
+
+    Args:
+        results: what became of each request, in order: an `Answer` or its exception.
+    """
+
+    def __init__(self, results: Sequence[object]) -> None:
+        self.results = tuple(results)
+        failed = [
+            (place, error) for place, error in enumerate(self.results) if isinstance(error, BaseException)
+        ]
+        place, first = failed[0]
+        text = f"{len(failed)} of {len(self.results)} requests failed; number {place + 1}: {first}"
+        super().__init__(f"{text} The others' answers are in this error's `results`.")

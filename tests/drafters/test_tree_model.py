@@ -17,7 +17,7 @@ from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Committed, Draft
-from crossdraft.engine.live import Live
+from crossdraft.engine.live import Job, Live
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import rule_for
@@ -333,7 +333,7 @@ def test_the_loop_sends_only_the_nodes_that_repay_their_place(target, kin):
     for n in (1, 2, 9):
         decoding.cost.verify.add(n, 10.0 + 1.0 * (n - 1))  # worth a chance of 0.1
     draft = Draft(DraftTree((5, 6, 7, 8), (-1, -1, 0, 1)), (0.6, 0.05, 0.3, 0.04))
-    live = Live(0, REQUESTS[0], rule_for(None, REQUESTS[0].sampling), speculating=True)
+    live = Live(Job(0, REQUESTS[0]), rule_for(None, REQUESTS[0].sampling))
     assert decoding.budgets.trim(draft, live) == DraftTree((5, 7), (-1, 0))
     decoding.budgets.adaptive = False
     assert decoding.budgets.trim(draft, live) is draft.tree

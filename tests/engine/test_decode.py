@@ -306,10 +306,11 @@ def test_cancelling_ends_a_request_between_rounds(target, kin, alone):
 
 def test_a_request_that_does_not_fit_is_refused_and_leaves_nothing(target, kin):
     decoding = decoder(target, kin)
-    decoding.submit(Request("x", max_new_tokens=1000))
+    ticket = decoding.submit(Request("x", max_new_tokens=1000))
+    decoding.step()
     with pytest.raises(CrossdraftError, match="room for 466"):
-        decoding.step()
-    decoding.drop()
+        decoding.answer(ticket)
+    assert not decoding.busy
     assert decoding.cache.rows == 0
     assert decoding.drafter._held == {}
 

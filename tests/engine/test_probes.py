@@ -208,11 +208,13 @@ def test_the_cache_has_room_for_a_draft_and_its_probes(target, alone):
     assert [answer.tokens for answer in decoding.generate(REQUESTS[2:])] == alone[2:]
 
 
-def test_more_probes_than_announced_are_refused(target, alone):
+def test_drafts_with_more_probes_than_announced_are_dropped(target, alone):
     drafter = Asking(alone)
     drafter.needs = Needs(probes=5)
-    with pytest.raises(CrossdraftError, match="6 probes and announced 5"):
-        answers(target, drafter)
+    found = decoder(target, drafter).generate(REQUESTS)
+    assert [answer.tokens for answer in found] == alone
+    assert all("6 probes, and 5 were announced" in answer.notes[0] for answer in found)
+    assert all(answer.stats.bad_drafts > 1 and len(answer.notes) == 1 for answer in found)
 
 
 def test_probes_beyond_the_context_are_not_fed(target, alone, monkeypatch):

@@ -160,7 +160,7 @@ def drawn_behind_its_first_word(process, request, *, late: bool) -> bool:
     """Whether what a sampled answer's hidden draft said behind its first word is what is drafted next."""
     nodes = 6
     process.start(0, request, nodes, None)
-    serial, _ = process._reading[0]
+    serial = process._reading[0]
     reply = process._fetch(serial, 60)
     process._replies[serial] = "answer", reply
     first = unpack_draft(reply if late else pack_draft(process.collect(0))).tree.tokens
@@ -226,13 +226,13 @@ def test_a_drafter_that_dies_before_the_prefill_is_over(target, process, request
     assert answer.notes
 
 
-def test_what_the_drafter_refuses_is_the_users_to_mend(target, process, requests):
-    decoding = Decoder(target, process)
-    decoding.submit(Request("where?", requests[0].video, "nowhere.h5"))
-    with pytest.raises(CrossdraftError, match=r"nowhere\.h5"):
-        decoding.step()
-    decoding.drop()
-    assert decoding.generate(requests[:1])[0].notes == ()
+def test_what_one_request_lacks_ends_drafting_for_that_request_alone(target, process, requests, alone):
+    decoding = Decoder(target, process, max_batch=2)
+    bad = replace(requests[0], events="nowhere.h5")
+    answer, good = decoding.generate([bad, requests[1]])
+    assert "nowhere.h5" in the_one_note(answer, alone[0])
+    assert (good.tokens, good.notes) == (alone[1], ())
+    assert decoding.drafter is process
 
 
 def test_a_refusal_after_the_answer_has_begun_is_a_note(target, process, requests, alone, tmp_path):
@@ -366,6 +366,7 @@ def test_who_is_interrupted_while_a_request_is_on_its_way_writes_nothing_into_it
 
 def test_a_child_that_takes_nothing_is_given_up(process, requests, monkeypatch):
     monkeypatch.setattr(process, "patience_s", 0.2)
+    monkeypatch.setattr(process, "grace_s", 0.3)
     os.kill(process.pid, signal.SIGSTOP)
     process.start(0, heavy(requests[0]), 4, None)
     with pytest.raises(DrafterLost, match="did not answer"):

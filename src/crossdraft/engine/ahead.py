@@ -29,6 +29,7 @@ from crossdraft.engine.fork_memory import FORK_BYTES, copy_bytes, held_bytes
 from crossdraft.engine.placement import NOTHING, Held, Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
 
 NODES = 32  # longest draft that is prepared for one outcome
 MOST = 12  # outcomes that are prepared for one draft; fewer if copies of the drafter's cache take too much memory
@@ -132,7 +133,8 @@ class Ahead(Inline[State]):
 
     def start_until(self, ticket: int, request: Request, budget: Budget) -> None:
         super().start_until(ticket, request, budget)
-        self._prospects[ticket] = _Prospect(self.collect(ticket), min(NODES, budget.nodes))
+        if (draft := self.collect(ticket)).refusal is None:
+            self._prospects[ticket] = _Prospect(draft, min(NODES, budget.nodes))
 
     def missed(self, tickets: Sequence[int]) -> None:
         """Their first drafts came too late for the target to judge.
@@ -193,8 +195,8 @@ class Ahead(Inline[State]):
         super().end(tickets)
 
     def _first(self, held: Held[State], budget: Budget) -> Draft:
-        if not held.request.sampling.greedy:
-            held.undrawn = self.drafter.fork([self._begun(held)])[0]
+        if not held.request.sampling.greedy and (state := self._begun(held)) is not None:
+            held.undrawn = self.drafter.fork([state])[0]
         return super()._first(held, budget)
 
     def work(self, stop: Stop) -> None:
@@ -216,7 +218,7 @@ class Ahead(Inline[State]):
         if not self._room(ticket):
             return []
         start = time.perf_counter()
-        fork = self.drafter.fork([self._state(ticket)])[0]
+        fork = self._forked(ticket)
         draft, waiting = prospect.draft, []
         if self.policy.rejections:
             likely = [o for o in draft.outcomes if o.chance >= FAINT and _may_come(o, draft.tree)]
@@ -233,6 +235,17 @@ class Ahead(Inline[State]):
         """Whether one more copy of the request's state fits beside those that are held."""
         forks = (fork for prospect in self._prospects.values() for fork, _ in prospect.prepared.values())
         return sum(map(held_bytes, forks)) + copy_bytes(self._state(ticket)) <= self.fork_bytes
+
+    def _forked(self, ticket: int) -> State:
+        """A copy of the drafter's state.
+
+        Raises:
+            CrossdraftError: the drafter could not read the request.
+        """
+        state = self._state(ticket)
+        if state is None:
+            raise CrossdraftError(self._held[ticket].refusal or "The drafter could not read the request.")
+        return self.drafter.fork([state])[0]
 
     def _say_more(self, fork: State, tree: DraftTree, stop: Stop) -> tuple[int, ...] | None:
         """Tell the fork that everything was accepted, and its own next word behind it; `None` if it has none.
@@ -267,7 +280,7 @@ class Ahead(Inline[State]):
         if tokens in prospect.prepared:
             fork, before = prospect.prepared[tokens]
         else:
-            fork, before = self.drafter.fork([self._state(ticket)])[0], NOTHING
+            fork, before = self._forked(ticket), NOTHING
             self.drafter.commit([fork], [Committed(tuple(prospect.draft.tree.follow(tokens[:-1])), tokens)])
         # What is drawn is drawn once: of two draws, the longer one would not follow the law that is told with it.
         greedy = self._held[ticket].request.sampling.greedy

@@ -1,12 +1,45 @@
 """How much to draft for each request: what the cost model's figures mean for one draft, and what a draft tells it."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Budget, Draft
 from crossdraft.engine.live import READING, Live
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import ROOT, DraftTree
+
+log = logging.getLogger(__name__)
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+class Harmless(Generic[Result]):
+    """Of a method: a mistake costs its advice, never an answer. It is logged, counted, and answered by `otherwise`."""
+
+    def __init__(self, otherwise: Callable[[], Result]) -> None:
+        self.otherwise = otherwise
+
+    def __call__(
+        self, method: Callable[Concatenate["Budgets", Given], Result]
+    ) -> Callable[Concatenate["Budgets", Given], Result]:
+        """The method made harmless."""
+
+        @wraps(method)
+        def safe(budgets: "Budgets", *given: Given.args, **named: Given.kwargs) -> Result:
+            try:
+                return method(budgets, *given, **named)
+            except Exception:
+                log.exception("A policy failed.")
+                for live in given:
+                    if isinstance(live, Live):
+                        live.stats.policy_errors += 1
+                return self.otherwise()
+
+        return safe
 
 
 class Budgets:
@@ -30,15 +63,18 @@ class Budgets:
         self.adaptive = adaptive
         self._knows_reach = False
 
+    @Harmless(int)
     def hidden(self, request: Request) -> int:
         """Most nodes of a draft for the ride-along."""
         nodes = min(self.hidden_nodes, request.max_new_tokens - 1)
         return self.cost.hidden_nodes(nodes) if self.adaptive else nodes
 
+    @Harmless(lambda: True)
     def reads(self, request: Request) -> bool:
         """Whether the drafter should take part in an answer at all."""
         return not self.adaptive or self.cost.reading_pays(request.max_new_tokens)
 
+    @Harmless(lambda: Budget(0))
     def round(self, live: Live, rows: int) -> Budget:
         """For a round that so many rows share. Never past the answer's end: the bonus token needs a place too."""
         left = live.request.max_new_tokens - len(live.tokens) - 1
@@ -51,11 +87,13 @@ class Budgets:
         depth = cost.ask(plan.depth, cost.levels(limit), rows)
         if not depth:
             live.frailty.forget()
+        wait_s = cost.longest_wait(depth or cost.levels(limit), live.frailty, rows)
         # A drafter that knows how sure it is stops by itself.
         if plan.depth and depth and self._knows_reach and live.request.sampling.greedy:
-            return Budget(limit, cost.node_gain(live.frailty, plan.token_s, rows))
-        return Budget(cost.nodes(depth, limit))
+            return Budget(limit, cost.node_gain(live.frailty, plan.token_s, rows), wait_s=wait_s)
+        return Budget(cost.nodes(depth, limit), wait_s=wait_s)
 
+    @Harmless(DraftTree.empty)
     def trim(self, draft: Draft, live: Live, rows: int = 1, *, hidden: bool = False) -> DraftTree:
         """What of a tree is worth its place in the pass; where the drafter knows no chances, nothing is judged."""
         tree, kept = draft.tree, draft.reach
@@ -71,11 +109,13 @@ class Budgets:
 
     # -- what drafts tell ----------------------------------------------------------------------------------------
 
+    @Harmless(lambda: None)
     def saw_draft(self, draft: Draft, nodes: int, waited: float) -> None:
         """A draft of at most so many nodes came after so many seconds."""
         if draft.refusal is None:
             self.cost.saw_draft(self.cost.levels(nodes), draft.tree.depth, len(draft.tree), waited)
 
+    @Harmless(lambda: None)
     def saw_verdict(self, live: Live, tree: DraftTree, path: Sequence[int], *, hidden: bool) -> None:
         """Of the tree this path was kept. A level is judged if a node above it was kept, and it has a child there."""
         judged = [(node, tree.children(node)) for node in (ROOT, *path)]
@@ -89,12 +129,14 @@ class Budgets:
                 chances.append(sum(live.reach[child] for child in children) / above if above else 0.0)
         self.cost.saw_verdict(live.frailty, len(judged), len(path), chances, hidden=hidden)
 
+    @Harmless(lambda: None)
     def saw_answer(self, live: Live) -> None:
         """An answer is whole: its length, and what the target waited for its drafter to read."""
         self.cost.length.add(len(live.tokens))
-        if live.speculating:
+        if live.drafter is not None:
             self.cost.read_waits.append(live.read_wait)
 
+    @Harmless(lambda: None)
     def saw_reading(self, live: Live, until: float) -> None:
         """The prefill ended at `until`: what reading takes, alone or side by side."""
         cost, drafting = (

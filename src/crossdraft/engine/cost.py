@@ -66,10 +66,18 @@ READING_EVERY = 32  # of the requests that the drafter does not read, every so m
 
 @dataclass(frozen=True)
 class Plan:
-    """A round: how many levels to draft, and the seconds that a token then takes (what an accepted node is worth)."""
+    """A round: how many levels to draft, and the seconds that a token then takes (what an accepted node is worth).
+
+    Raises:
+        ValueError: a time is negative or no number; whoever asked for the plan then goes without a draft.
+    """
 
     depth: int
     token_s: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.token_s) and self.token_s >= 0):
+            raise ValueError(f"A plan of {self.token_s} seconds a token is none.")
 
 
 def _stiff() -> LinearFit:
@@ -197,6 +205,15 @@ class CostModel:
     def levels(self, nodes: int) -> int:
         """How many levels so many nodes make."""
         return min(nodes, math.ceil(nodes / (self.width.value or 1.0)))
+
+    def longest_wait(self, levels: int, request: Frailty, rows: int = 1) -> float | None:
+        """Seconds that a draft of so many levels can save at most, V(1)·E[a]: who waits longer for it loses.
+
+        Never less than V(1), the jitter of two processes; `None` while V(1) is unknown.
+        """
+        t = self.passes(rows)(1)
+        chances = [chance**request.value for chance in self.rounds.chances(levels)]
+        return t * max(1.0, expected_accepted(chances)) if t else None
 
     def node_gain(self, request: Frailty, token_s: float, rows: int = 1) -> float:
         """Least path probability, in the drafter's own words, at which one more node pays: (dW/dn + dV/dn) / token_s.

@@ -4,8 +4,11 @@ Several requests share one target pass per round; each accepts its own number of
 between rounds. Whatever the drafter does, the tokens are those that the target alone would have written.
 """
 
+import itertools
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import TypeVar
 
@@ -14,47 +17,51 @@ from torch import Tensor
 
 from crossdraft.engine.accept import Verdict
 from crossdraft.engine.budgets import Budgets
+from crossdraft.engine.checks import checked
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Committed, Draft, Needs, PromptFeatures
 from crossdraft.engine.elastic import borrowing, poll
-from crossdraft.engine.live import Live, readable
+from crossdraft.engine.live import Job, Live, OnPiece, readable
 from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken, Placement
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.sampling import warp_tree
+from crossdraft.engine.supervisor import Supervisor
 from crossdraft.engine.target import Chunk, Target, TargetOut
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
-from crossdraft.errors import CrossdraftError
+from crossdraft.errors import CrossdraftError, RequestError
+
+log = logging.getLogger(__name__)
 
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 32  # longest draft of a later round
 STILL_READING = "The drafter was still reading when the answer was complete; nothing was drafted."
 NO_NEEDS = Needs()
-OnPiece = Callable[[Piece], None]
+TICKETS = itertools.count()  # of all requests of this process
 Result = TypeVar("Result")
 
 
 class Decoder:
-    """One target, one drafter (or none), up to `max_batch` requests at a time.
+    """One target, one drafter (or none), up to `max_batch` requests at a time. To be used by one thread.
 
     Args:
         target: the model whose output must be reproduced.
-        drafter: where the drafter runs; `None` = the target alone.
+        drafter: where the drafter runs, supervised if it is to be restarted when it is lost; `None` = the target alone.
         max_batch: requests that share a pass.
         rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); `None` = the exact one for
             the request's temperature.
         nodes: most nodes drafted per round; the cost model drafts fewer where that is faster.
         hidden_nodes: most nodes drafted for the ride-along.
         adaptive: let measured times and acceptances set the budget of each round.
-        on_piece: told every piece as it appears, provisional ones from another thread.
+        on_piece: told the pieces of every request that has no `on_piece` of its own.
     """
 
     def __init__(
         self,
         target: Target,
-        drafter: Placement | None = None,
+        drafter: Placement | Supervisor | None = None,
         *,
         max_batch: int = 1,
         rule: str | None = None,
@@ -65,33 +72,55 @@ class Decoder:
         on_piece: OnPiece | None = None,
     ) -> None:
         self.target = target
-        self.drafter = drafter
+        self.supervisor = drafter if isinstance(drafter, Supervisor) else Supervisor(drafter)
         self.rule = rule
         self.cost = cost or CostModel()
-        self.probes = 0 if drafter is None else drafter.needs.probes
+        self.probes = self.needs.probes
         self.budgets = Budgets(self.cost, nodes, hidden_nodes, self.probes, adaptive=adaptive)
         self.on_piece = on_piece
         self.cache = target.new_cache(max_batch)
-        self._waiting: list[tuple[int, Request]] = []
+        self._waiting: dict[int, Job] = {}
         self._live: list[Live] = []  # in the order of their cache rows
-        self._done: dict[int, Live] = {}
-        self._tickets = 0
+        self._done: dict[int, Live | Exception] = {}
         self._waited = 0.0  # for drafting: reading a request is no cost of a longer draft
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request) -> int:
-        """Queue a request; returns its ticket."""
-        self._tickets += 1
-        self._waiting.append((self._tickets - 1, request))
-        return self._tickets - 1
+    @property
+    def drafter(self) -> Placement | None:
+        """The drafter, while there is one."""
+        return self.supervisor.placement
 
-    def cancel(self, ticket: int) -> None:
-        """End a request before its next round; its answer holds what was emitted until then."""
+    @property
+    def needs(self) -> Needs:
+        """What the drafter consumes; nothing while there is none."""
+        return self.drafter.needs if self.drafter is not None else NO_NEEDS
+
+    def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> int:
+        """Queue a request; returns its ticket, a number that no other request of this process has.
+
+        Args:
+            request: what to answer.
+            on_piece: told every piece as it appears, provisional ones from another thread; must return at once.
+            provisional: whether it is told provisional pieces.
+        """
+        ticket = next(TICKETS)
+        self._waiting[ticket] = Job(ticket, request, on_piece or self.on_piece, provisional)
+        return ticket
+
+    def cancel(self, ticket: int) -> bool:
+        """End a request before its next round; its answer holds what was emitted until then.
+
+        False if it is unknown, or over. One that still waited has no answer but a `CancelledError`.
+        """
         for live in self._live:
-            if live.ticket == ticket:
+            if live.ticket == ticket and live.finish is None:
                 live.finish = Finish.CANCELLED
-        self._waiting = [entry for entry in self._waiting if entry[0] != ticket]
+                return True
+        if self._waiting.pop(ticket, None) is None:
+            return False
+        self._done[ticket] = CancelledError(f"Request {ticket} was cancelled before it began.")
+        return True
 
     @property
     def busy(self) -> bool:
@@ -99,20 +128,36 @@ class Decoder:
         return bool(self._waiting or self._live)
 
     def generate(self, requests: Iterable[Request]) -> list[Answer]:
-        """Answer all requests, in their order."""
+        """Answer all requests, in their order.
+
+        Raises:
+            Exception: the first one that a request ended with, when the others are answered.
+        """
         tickets = [self.submit(request) for request in requests]
         while self.busy:
             self.step()
         return [self.answer(ticket) for ticket in tickets]
 
     def answer(self, ticket: int) -> Answer:
-        """The finished answer of a ticket; it is handed out once."""
-        if ticket not in self._done:
-            raise CrossdraftError(
-                f"Request {ticket} is not finished, was cancelled before it began, or was fetched."
-            )
-        return self._done.pop(ticket).answer()
+        """The finished answer of a ticket; it is handed out once.
 
+        Raises:
+            concurrent.futures.CancelledError: it was cancelled before it began.
+            RequestError: an error of the engine ended it.
+            CrossdraftError: what is wrong with the request, or there is no answer of that ticket.
+        """
+        if ticket not in self._done:
+            raise CrossdraftError(f"Request {ticket} is not finished, or its answer was fetched.")
+        done = self._done.pop(ticket)
+        if isinstance(done, Exception):
+            raise done
+        return done.answer()
+
+    def finished(self) -> list[int]:
+        """Tickets whose answers can be fetched."""
+        return list(self._done)
+
+    @torch.inference_mode()
     def drop(self) -> None:
         """Cancel every request at once; the drafter stays."""
         self._waiting.clear()
@@ -124,35 +169,52 @@ class Decoder:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Let waiting requests join, run one shared round, let finished requests leave."""
+        """Let waiting requests join, run one shared round, let finished requests leave.
+
+        An error ends the requests that it belongs to, whose `answer` raises it; the others go on.
+        """
         with borrowing(lambda: () if self.drafter is None else self.drafter.spare_cores()):
             self._leave()
             while self._waiting and self.cache.rows < self.cache.max_rows:
-                self._join(*self._waiting.pop(0))
+                self._join(self._waiting.pop(next(iter(self._waiting))))
             self._leave()
             if self._live:
-                self._round(self._live)
+                try:
+                    self._round(self._live)
+                except Exception as error:
+                    log.exception("A round failed; its requests end.")
+                    for live in self._live:
+                        live.fail(failed(error, live.job))
                 self._leave()
 
-    def _join(self, ticket: int, request: Request) -> None:
+    def _join(self, job: Job) -> None:
         """Take up one request: the drafter writes while the target reads."""
-        rule = rule_for(self.rule, request.sampling)
-        fresh = self.drafter is not None and self.drafter.needs.remembers
-        speculating = self.drafter is not None and (fresh or self.budgets.reads(request))
-        live = Live(ticket, request, rule, speculating=speculating, fresh=fresh)
-        waited = self._waited
+        self.supervisor.take_up()
+        live, waited = None, self._waited
         try:
-            nodes = self.budgets.hidden(request)
-            self._guard(
-                [live],
-                lambda drafter: drafter.start(ticket, request, nodes, self._watch(live)),
-                answering=False,
-            )
+            fresh = self.needs.remembers
+            drafter = self.drafter if fresh or self.budgets.reads(job.request) else None
+            live = Live(job, rule_for(self.rule, job.request.sampling), drafter, fresh=fresh)
+            if self.supervisor.absence is not None:
+                live.notes.append(f"Written without the drafter: {self.supervisor.absence}.")
+            nodes = self.budgets.hidden(job.request)
+            start = (job.ticket, job.request, nodes, self._watch(live))
+            self._guard([live], lambda drafter: drafter.start(*start))
             self._read(live, waited)
-        except BaseException:
-            live.finish = Finish.CANCELLED
-            if live not in self._live:
-                self._guard([live], lambda drafter: drafter.end([ticket]))
+        except Exception as error:
+            if not isinstance(error, CrossdraftError):
+                log.exception("A request could not be begun.")
+            if live is not None and live in self._live:
+                live.fail(error)
+                return
+            self._done[job.ticket] = error if isinstance(error, CrossdraftError) else failed(error, job)
+            if live is not None:
+                self._guard([live], lambda drafter: drafter.end([job.ticket]))
+        except BaseException:  # Ctrl-C, where the loop is driven by the main thread
+            if live is not None:
+                live.finish = Finish.CANCELLED
+                if live not in self._live:
+                    self._guard([live], lambda drafter: drafter.end([job.ticket]))
             raise
 
     def _read(self, live: Live, waited: float) -> None:
@@ -181,10 +243,9 @@ class Decoder:
                 for out in outs:  # launched is not done: until then the drafter goes on
                     out.done.wait()
         finally:  # whatever happens, the drafter must not be left writing
-            draft = self._guard([live], lambda drafter: drafter.collect(live.ticket), answering=False)
-        draft = draft or NOTHING
+            draft = self._guard([live], lambda drafter: drafter.collect(live.ticket)) or NOTHING
         self.cost.wait_hidden.add(len(draft.tree), self._waited - waited)
-        draft = self._fit(live, draft.cut(self.budgets.trim(draft, live, hidden=True)))
+        draft = self._accept(draft, live, self.budgets.hidden_nodes, hidden=True)
         until = time.perf_counter()
         with live.timeline.span("target", "ride-along", len(pieces[-1].tokens) + len(draft.fed)):
             out = self.target.extend(
@@ -221,8 +282,9 @@ class Decoder:
             live.stats.add_time("rounds", end - start)
 
     def _propose(self, lives: Sequence[Live]) -> list[Draft]:
-        budgets = {live.ticket: self.budgets.round(live, len(lives)) for live in lives if live.speculating}
-        asked = [live for live in lives if live.ticket in budgets and budgets[live.ticket].nodes > 0]
+        speculating = [live for live in lives if self._speculates(live)]
+        budgets = {live.ticket: self.budgets.round(live, len(lives)) for live in speculating}
+        asked = [live for live in speculating if budgets[live.ticket].nodes > 0]
         if not asked:
             return [NOTHING] * len(lives)
         tickets = [live.ticket for live in asked]
@@ -231,25 +293,29 @@ class Decoder:
             asked, lambda drafter: drafter.propose(tickets, [budgets[ticket] for ticket in tickets])
         )
         waited = (self._waited - waited) / len(asked)
-        fitted: dict[int, Draft] = {}
+        accepted: dict[int, Draft] = {}
         for live, draft in zip(asked, drafts or (), strict=False):
             nodes = budgets[live.ticket].nodes
             self.budgets.saw_draft(draft, nodes, waited)
-            tree = self.budgets.trim(draft, live, len(lives))
-            tree = tree if len(tree) <= nodes else tree.first(nodes)
-            fitted[live.ticket] = self._fit(live, draft.cut(tree))
-            if draft.refusal is not None:
-                self._guard([live], lambda drafter, ticket=live.ticket: drafter.end([ticket]))
-                live.speculating = False
-                live.notes.append(
-                    f"The drafter gave up ({draft.refusal.rstrip('.')}); the target went on alone."
-                )
-        return [fitted.get(live.ticket, NOTHING) for live in lives]
+            accepted[live.ticket] = self._accept(draft, live, nodes, len(lives))
+        return [accepted.get(live.ticket, NOTHING) for live in lives]
 
-    @property
-    def needs(self) -> Needs:
-        """What the drafter consumes; nothing once it is lost."""
-        return self.drafter.needs if self.drafter is not None else NO_NEEDS
+    def _accept(self, draft: Draft, live: Live, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
+        """What of a draft the target verifies: what it can read, what is worth its place, at most so many nodes."""
+        if draft.refusal is not None:
+            self._guard([live], lambda drafter: drafter.end([live.ticket]))
+            live.end_drafting(draft.refusal)
+            return NOTHING
+        try:
+            checked(draft, self.target.vocab_size, self.probes, self.target.traits.visual_ids)
+        except CrossdraftError as error:
+            live.drop_draft(str(error))
+            return NOTHING
+        tree = self.budgets.trim(draft, live, rows, hidden=hidden)
+        draft = draft.cut(tree if len(tree) <= nodes else tree.first(nodes))
+        # Probes beyond the model's context are not fed.
+        fits = draft.probes is None or len(live.context) + draft.fed.depth <= self.target.context
+        return draft if fits else replace(draft, probes=None)
 
     def _commit(
         self,
@@ -269,18 +335,23 @@ class Decoder:
         ):
             tree = draft.tree
             rows, behind = scores[: 1 + len(tree)], scores[1 + len(tree) :]
-            verdict = self._judge(live, tree, rows)
+            try:
+                verdict = self._judge(live, tree, rows)
+            except Exception as error:
+                log.exception("A rule could not judge a draft.")
+                live.fail(error)
+                continue
             path = verdict.path
             self.cache.keep(self._live.index(live), path)
             self.budgets.saw_verdict(live, tree, path, hidden=origin is Origin.HIDDEN)
             tokens = (*(tree.tokens[node] for node in path), verdict.bonus)
             before = len(live.tokens)
-            live.emit(tokens, rows, (-1, *path), origin, self.target, self._tell)
+            live.emit(tokens, rows, (-1, *path), origin, self.target, live.tell)
             emitted = tuple(live.tokens[before:])
             live.stats.count_round(
                 tree.depth, len(tree), len(path), len(emitted), hidden=origin is Origin.HIDDEN
             )
-            if live.speculating:  # of a finished answer too: a drafter may remember it
+            if self._speculates(live):  # of a finished answer too: a drafter may remember it
                 told = self._told(path[: len(emitted)], emitted, rows, layers, root, live)
                 verdicts[live.ticket] = told if draft.probes is None else answered(told, draft.probes, behind)
         if verdicts:
@@ -315,7 +386,7 @@ class Decoder:
 
     def _leave(self) -> None:
         """Finished requests give their row back; the last row moves into the gap."""
-        for live in [live for live in self._live if live.finish is not None]:
+        for live in [live for live in self._live if live.over]:
             row = self._live.index(live)
             self.cache.drop_row(row)
             last = self._live.pop()
@@ -325,58 +396,45 @@ class Decoder:
             self.budgets.saw_answer(live)
             live.close()
             self._guard([live], lambda drafter, ticket=live.ticket: drafter.end([ticket]))
-            self._done[live.ticket] = live
+            if live.error is None or isinstance(live.error, CrossdraftError):
+                self._done[live.ticket] = live.error or live
+            else:
+                self._done[live.ticket] = failed(live.error, live.job)
 
     def _note_silence(self, live: Live) -> None:
         """Say so if the drafter was too slow a reader to take part at all."""
         began = any(span.lane == "drafter" for span in live.timeline.spans)
-        if live.speculating and live.stats.rounds > 1 and not began:
+        if self._speculates(live) and live.stats.rounds > 1 and not began:
             live.notes.append(STILL_READING)
 
-    def _fit(self, live: Live, draft: Draft) -> Draft:
-        """The draft, without its probes where they would stand beyond the model's context.
+    # -- a drafter may be lost, the answer may not -----------------------------------------------------------------
 
-        Raises:
-            CrossdraftError: there are more of them than the drafter said.
-        """
-        if draft.probes is None:
-            return draft
-        if len(draft.probes) > self.probes:
-            raise CrossdraftError(
-                f"The drafter sent {len(draft.probes)} probes and announced {self.probes} at most; "
-                "raise its Needs.probes."
-            )
-        fits = len(live.context) + draft.fed.depth <= self.target.context
-        return draft if fits else replace(draft, probes=None)
+    def _speculates(self, live: Live) -> bool:
+        """Whether the drafter that began the request still drafts for it."""
+        if live.drafter is not None and live.drafter is not self.drafter:  # another loop saw it lost
+            live.end_drafting(self.supervisor.absence or "it was restarted meanwhile")
+        return live.drafter is not None
 
-    # -- a drafter may be lost, the answer may not; but a bug in one is loud ---------------------------------------
-
-    def _guard(
-        self, lives: Sequence[Live], call: Callable[[Placement], Result], *, answering: bool = True
-    ) -> Result | None:
-        """Call the drafter; when it is lost, everybody goes on with the target alone, and says so.
-
-        What it refuses before the answer has begun is the user's to mend; once we are `answering`, it is lost.
-        """
-        if self.drafter is None or not any(live.speculating for live in lives):
+    def _guard(self, lives: Sequence[Live], call: Callable[[Placement], Result]) -> Result | None:
+        """Call the drafter; whatever it does, nobody fails: it is lost, and everybody goes on with the target alone."""
+        drafter = self.drafter
+        if drafter is None or not any(self._speculates(live) for live in lives):
             return None
         start = time.perf_counter()
         try:
-            result = call(self.drafter)
-        except (DrafterLost, CrossdraftError) as lost:
-            if isinstance(lost, CrossdraftError) and not answering:
-                raise
+            result = call(drafter)
+            spans = drafter.drain()
+        except Exception as error:
+            why = str(error).rstrip(".")
+            if not isinstance(error, DrafterLost | CrossdraftError):
+                log.exception("The drafter failed.")
+                why = f"{type(error).__name__}: {why}"
+            self.supervisor.lose(why)
             for live in {*self._live, *lives}:
-                live.speculating = False
-                live.notes.append(
-                    f"The drafter was lost ({str(lost).rstrip('.')}); the target went on alone."
-                )
-            self.drafter.close()
-            self.drafter = None
+                live.end_drafting(why, lost=True)
             return None
         end = time.perf_counter()
         poll()
-        spans = self.drafter.drain()
         for live in lives:
             live.waits.append((start, end))
             # A late span of the request before (its last commit) may come along.
@@ -391,22 +449,28 @@ class Decoder:
 
     def _watch(self, live: Live) -> OnToken | None:
         """Show the drafter's tokens as provisional text, if anybody looks."""
-        if self.on_piece is None:
+        if live.job.on_piece is None or not live.job.provisional:
             return None
         written: list[int] = []
         shown = ""
 
         def on_token(token: int) -> None:
             nonlocal shown
+            if not 0 <= token < self.target.vocab_size:
+                return
             written.append(token)
             before, shown = shown, readable(self.target.decode(written))
-            self._tell(Piece((token,), shown[len(before) :], Origin.PROVISIONAL, live.ticket))
+            live.tell(Piece((token,), shown[len(before) :], Origin.PROVISIONAL, live.ticket))
 
         return on_token
 
-    def _tell(self, piece: Piece) -> None:
-        if self.on_piece is not None:
-            self.on_piece(piece)
+
+def failed(error: Exception, job: Job) -> RequestError:
+    """What the user of a request is told of an error that is not his to mend."""
+    asked = job.request.prompt[:60]
+    told = RequestError(f"Request {job.ticket} ({asked!r}) failed: {type(error).__name__}: {error}")
+    told.__cause__ = error
+    return told
 
 
 def _features(pieces: Sequence[Chunk], outs: Sequence[TargetOut], layers: Sequence[int]) -> PromptFeatures:

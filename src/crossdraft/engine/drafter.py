@@ -54,12 +54,14 @@ class Budget:
             expected gain of one more node is then below its cost.
         stop: no further once this returns true.
         on_token: told every token of the drafter's main chain as it appears; must return at once.
+        wait_s: seconds after which the draft is worth nothing any more; `None` = wait for it.
     """
 
     nodes: int
     min_confidence: float = 0.0
     stop: Callable[[], bool] | None = None
     on_token: Callable[[int], None] | None = None
+    wait_s: float | None = None
 
     @property
     def stopped(self) -> bool:
@@ -89,6 +91,7 @@ class Draft:
         reach: for each node the drafter's own probability of the path down to it, parents first; empty where it knows
             none, and where tokens were drawn: a drawn token must not be dropped because of its value.
         refusal: why there will be none for this request, in one sentence; it goes on without a drafter.
+        fault: what is wrong with this draft, where it could not be read; it is dropped.
         probes: inputs to feed behind the tree without verifying them; see `Probes`.
         outcomes: where the target may leave the tree, as far as the drafter can tell; for whoever prepares for that.
     """
@@ -96,6 +99,7 @@ class Draft:
     tree: DraftTree
     reach: tuple[float, ...] = ()
     refusal: str | None = None
+    fault: str | None = None
     probes: Probes | None = None
     outcomes: tuple[Outcome, ...] = ()
 

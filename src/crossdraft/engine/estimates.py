@@ -33,7 +33,8 @@ class LinearFit:
     xy: float = 0.0
 
     def add(self, x: float, y: float) -> None:
-        """Add a point."""
+        """Add a point; what is not finite, or below 0, was not measured but came of a broken clock."""
+        x, y = sane(x), sane(y)
         for name, value in (("w", 1.0), ("x", x), ("y", y), ("xx", x * x), ("xy", x * y)):
             setattr(self, name, getattr(self, name) * self.decay + value)
 
@@ -47,9 +48,9 @@ class LinearFit:
         return max(0.0, (w * self.xy - self.x * self.y) / (spread + self.stiffness * w * w))
 
     def __call__(self, x: float) -> float:
-        """a + b·x; 0 before the first point."""
+        """a + b·x, never negative: nothing takes less than no time, wherever the line crosses 0. 0 before any point."""
         w = self.w + self.anchor
-        return (self.y + self.slope * (x * w - self.x)) / w if self.w else 0.0
+        return max(0.0, self.y + self.slope * (x * w - self.x)) / w if self.w else 0.0
 
 
 @dataclass
@@ -61,7 +62,8 @@ class Mean:
     total: float = 0.0
 
     def add(self, value: float) -> None:
-        """Add a value."""
+        """Add a value; of a time that is not finite, or below 0, nothing is learned but that it was."""
+        value = sane(value)
         self.weight = self.weight * self.decay + 1
         self.total = self.total * self.decay + value
 
@@ -193,6 +195,15 @@ class Frailty:
     def value(self) -> float:
         """z; 1 = as expected."""
         return (self.prior + self.failures) / (self.prior + self.exposure)
+
+
+def sane(value: float) -> float:
+    """The value if it may be a time or a count, else 0: a clock that was set back must not make a plan.
+
+    >>> sane(0.5), sane(-1.0), sane(math.nan), sane(math.inf)
+    (0.5, 0.0, 0.0, 0.0)
+    """
+    return value if math.isfinite(value) and value > 0 else 0.0
 
 
 def _count(counts: list[float], first: int, decay: float) -> None:

@@ -1,8 +1,10 @@
 """One request while it is answered: what was emitted, what it cost, when it ends."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,32 +12,48 @@ from torch import Tensor
 from crossdraft.engine.accept import Rule
 from crossdraft.engine.drafter import PromptFeatures
 from crossdraft.engine.estimates import Frailty
+from crossdraft.engine.placement import Placement
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.engine.timeline import Timeline, covered
 from crossdraft.errors import CrossdraftError
 
+log = logging.getLogger(__name__)
+
+OnPiece = Callable[[Piece], None]
 READING = ("prepare", "encode", "prefill")  # the target's lane before the ride-along pass
 
 
+@dataclass(frozen=True)
+class Job:
+    """A request with its ticket, and who is told its pieces: provisional ones too, if asked for."""
+
+    ticket: int
+    request: Request
+    on_piece: OnPiece | None = None
+    provisional: bool = True
+
+
 class Live:
-    """The mutable side of a request. `speculating` turns false when its drafter is lost.
+    """The mutable side of a request. `drafter` is who drafts for it, until that is lost or gives up.
 
     `fresh`: draw by chance that nobody knows, whatever the request's seed; see `Needs.remembers`.
     """
 
     def __init__(
-        self, ticket: int, request: Request, rule: Rule, *, speculating: bool, fresh: bool = False
+        self, job: Job, rule: Rule, drafter: Placement | None = None, *, fresh: bool = False
     ) -> None:
-        self.ticket = ticket
-        self.request = request
+        self.job = job
+        self.ticket = job.ticket
+        self.request = job.request
         self.rule = rule
-        self.speculating = speculating
+        self.drafter = drafter
+        self.error: Exception | None = None
         self.started = time.perf_counter()
         self.stats = Stats(rule=rule.spec, lossless=rule.lossless)
         self.timeline = Timeline()
-        self.generator = torch.Generator().manual_seed(request.sampling.seed)
+        self.generator = torch.Generator().manual_seed(job.request.sampling.seed)
         if fresh:
             self.generator.seed()
         self.context: list[int] = []  # prompt and answer: what repetition penalties look at
@@ -59,6 +77,39 @@ class Live:
     def root(self) -> int:
         """The last committed token; it is not in the cache yet."""
         return self.tokens[-1]
+
+    @property
+    def over(self) -> bool:
+        """True if nothing more will be emitted."""
+        return self.finish is not None or self.error is not None
+
+    def fail(self, error: Exception) -> None:
+        """End the request with an error: it has no answer."""
+        self.error = self.error or error
+
+    def end_drafting(self, why: str, *, lost: bool = False) -> None:
+        """Nobody drafts for this request any more."""
+        if self.drafter is None:
+            return
+        self.drafter = None
+        what = "was lost" if lost else "gave up"
+        self.notes.append(f"The drafter {what} ({why.rstrip('.')}); the target went on alone.")
+
+    def drop_draft(self, why: str) -> None:
+        """A draft could not be read: it is not verified, and the answer says so once."""
+        self.stats.bad_drafts += 1
+        if self.stats.bad_drafts == 1:
+            self.notes.append(f"A draft was dropped: {why}.")
+
+    def tell(self, piece: Piece) -> None:
+        """Pass a piece on; who cannot take it is told nothing more, and the request ends."""
+        if self.job.on_piece is None or self.error is not None:
+            return
+        try:
+            self.job.on_piece(piece)
+        except Exception as error:
+            log.exception("Whoever watches a request failed.")
+            self.fail(error)
 
     def begin(self, prompt: Prompt, target: Target) -> None:
         """Note the prompt and check that the answer fits behind it.

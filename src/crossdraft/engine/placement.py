@@ -5,15 +5,17 @@ it), `collect` that first draft when the target is at the last piece of its pref
 by round. The stop signal of hidden drafting is that event, never a fixed count.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 import torch
 
+from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.request import Request
@@ -21,6 +23,8 @@ from crossdraft.engine.side_stream import OnStream
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+
+log = logging.getLogger(__name__)
 
 NOTHING = Draft(DraftTree.empty())
 HIDDEN_MODES = ("auto", "before", "beside", "off")
@@ -42,7 +46,7 @@ class Placement(Protocol):
         ...
 
     def collect(self, ticket: int) -> Draft:
-        """The target is at its last piece: stop, hand over what there is."""
+        """The target is at its last piece: stop, hand over what there is, or why the request cannot be read."""
         ...
 
     def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
@@ -73,6 +77,14 @@ class Placement(Protocol):
         """Stop whatever runs."""
         ...
 
+    def restarted(self) -> Self:
+        """A drafter such as this one was when it was new; this one is closed.
+
+        Raises:
+            CrossdraftError: it cannot be started.
+        """
+        ...
+
 
 State = TypeVar("State")
 
@@ -83,6 +95,7 @@ class Held(Generic[State]):
 
     request: Request
     state: State | None = None
+    refusal: str | None = None  # why the drafter cannot read it
     first: "Future[Draft] | None" = None
     stop: threading.Event | None = None
     undrawn: State | None = None  # of a sampled answer, before anything was drawn; see `Ahead.missed`
@@ -149,21 +162,22 @@ class Inline(Generic[State]):
         return draft
 
     def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        refused = {ticket: why for ticket in tickets if (why := self._refusal(ticket)) is not None}
-        able = [(t, budget) for t, budget in zip(tickets, budgets, strict=True) if t not in refused]
-        start = time.perf_counter()
-        made = self.drafter.propose([self._state(t) for t, _ in able], [budget for _, budget in able])
-        self._record("draft", start, sum(len(draft.tree) for draft in made))
-        drafts = {t: draft for (t, _), draft in zip(able, made, strict=True)}
-        return [drafts.get(t) or replace(NOTHING, refusal=refused[t]) for t in tickets]
+        asked = zip(tickets, budgets, strict=True)
+        able = [(t, state, b) for t, b in asked if (state := self._state(t)) is not None]
+        made = self._draft([state for _, state, _ in able], [b for *_, b in able], "draft") if able else ()
+        drafts = {t: draft for (t, *_), draft in zip(able, made, strict=True)}
+        refused = {t: replace(NOTHING, refusal=self._held[t].refusal) for t in tickets if t not in drafts}
+        return [drafts[t] if t in drafts else refused[t] for t in tickets]
 
     def ready(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
         return self.propose(tickets, budgets)  # in this thread there is nobody to wait for
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
-        states = [self._state(ticket) for ticket in tickets]
+        told = [(self._state(t), v) for t, v in zip(tickets, verdicts, strict=True)]
+        able = [(state, verdict) for state, verdict in told if state is not None]
         start = time.perf_counter()
-        self.drafter.commit(states, verdicts)
+        if able:
+            self.drafter.commit([state for state, _ in able], [verdict for _, verdict in able])
         self._record("resync", start)
 
     def end(self, tickets: Sequence[int]) -> None:
@@ -183,6 +197,16 @@ class Inline(Generic[State]):
                 held.stop.set()
         if self._thread is not None:
             self._thread.shutdown()
+            self._thread = None
+
+    def restarted(self) -> Self:
+        states = [held.state for held in self._held.values() if held.state is not None]
+        self._held.clear()
+        try:
+            self.drafter.end(states)
+        except Exception:  # it has failed already
+            log.exception("A drafter that failed could not free what it held.")
+        return self
 
     def _beside(self, held: Held[State], budget: Budget, point: "torch.cuda.Event | None") -> Draft:
         """`_first` in the drafter's thread; on a GPU behind `point`, on the drafter's stream."""
@@ -194,29 +218,33 @@ class Inline(Generic[State]):
     def _first(self, held: Held[State], budget: Budget) -> Draft:
         """Read the request and write the hidden draft."""
         state = self._begun(held)
-        start = time.perf_counter()
-        draft = self.drafter.propose([state], [budget])[0]
-        self._record("hidden draft", start, len(draft.tree))
-        return draft
+        if state is None:
+            return replace(NOTHING, refusal=held.refusal)
+        return self._draft([state], [budget], "hidden draft")[0]
 
-    def _begun(self, held: Held[State]) -> State:
-        """The drafter's state; if it has none, the request is read now."""
-        if held.state is None:
+    def _begun(self, held: Held[State]) -> State | None:
+        """The drafter's state; if it has none, the request is read now. `None` if it cannot be read."""
+        if held.state is None and held.refusal is None:
             start = time.perf_counter()
-            held.state = self.drafter.begin([held.request])[0]
+            try:
+                held.state = self.drafter.begin([held.request])[0]
+            except CrossdraftError as error:
+                held.refusal = str(error)
+            except Exception as error:
+                log.exception("A drafter could not read a request.")
+                held.refusal = f"{type(error).__name__}: {error}"
             self._record("read", start)
         return held.state
 
-    def _refusal(self, ticket: int) -> str | None:
-        """Why the drafter cannot read a request that it comes to only now, when the answer has begun."""
-        try:
-            self._state(ticket)
-        except CrossdraftError as error:
-            return str(error)
-        return None
-
-    def _state(self, ticket: int) -> State:
+    def _state(self, ticket: int) -> State | None:
         return self._begun(self._held[ticket])
+
+    def _draft(self, states: Sequence[State], budgets: Sequence[Budget], name: str) -> Sequence[Draft]:
+        """Have the drafter draft; what it sends is not checked yet."""
+        start = time.perf_counter()
+        made = drafts_of(self.drafter.propose(states, budgets), len(states))
+        self._record(name, start, sum(len(draft.tree) for draft in made))
+        return made
 
     def _record(self, name: str, start: float, tokens: int = 0) -> None:
         self._spans.append(Span("drafter", name, start, time.perf_counter(), tokens))

@@ -19,10 +19,12 @@ from dataclasses import replace
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Self
 
+from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.handled import Handled
+from crossdraft.engine.link import Link, Message
 from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken
 from crossdraft.engine.request import Request
 from crossdraft.engine.timeline import Span
@@ -30,23 +32,23 @@ from crossdraft.engine.wire import pack_request, unpack_draft
 from crossdraft.errors import CrossdraftError
 
 LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
-Message = tuple[str, object]  # kind, body
+PATIENCE_S = 10.0
+LONGEST_WAIT_S = 1.0  # for a draft, where it is known that none is worth more
+TOO_LATE = "its draft came too late, and what was drawn for it must not be judged any more"
 Turn = tuple[int, tuple[int, ...]]  # a verdict: how many came before it, the tokens that it emits
-Reply = tuple[
-    str, tuple[Any, list[Span], Any]
-]  # kind, (serial, or ticket and turn; the worker's spans; body)
 
 
 class Process:
     """A placement that runs `factory()` in a child process.
 
     The target never waits for a slow reader: if the drafter has not read the request when the target is at its last
-    piece, the answer begins without it and the drafter joins when it is ready.
+    piece, the answer begins without it and the drafter joins when it is ready. Nor does it wait for a draft longer than
+    that can save (`Budget.wait_s`).
 
     Args:
         factory: makes the drafter, there; must be picklable (a module's function or a `functools.partial` of one).
         cores: CPU cores the child may use; `None` = those of this process.
-        patience_s: how long a reply may take, or a stop signal be unheeded, before the drafter counts as hanging.
+        patience_s: how long the child may be silent while a question is open before it counts as hanging.
         grace_s: how long the ride-along pass waits for a draft that was told to stop: about one drafting step.
         ahead: what the child does while the target verifies; see `ahead.POLICIES`.
 
@@ -58,37 +60,39 @@ class Process:
         self,
         factory: "Callable[[], Drafter[Any]]",
         cores: Sequence[int] | None = None,
-        patience_s: float = 10.0,
+        patience_s: float = PATIENCE_S,
         grace_s: float = 0.05,
         ahead: str = "off",
     ) -> None:
+        self._settings = factory, cores, patience_s, grace_s, ahead
         self.patience_s = patience_s
         self.grace_s = grace_s
-        self._incoming: SimpleQueue[Reply | None] = SimpleQueue()
+        self._incoming: SimpleQueue[Any] = SimpleQueue()
         self._replies: dict[int, tuple[str, Any]] = {}  # arrived, not fetched yet; by the question's serial
+        self._open: dict[int, float] = {}  # questions that have no reply yet, and since when one is due
+        self._heard = time.monotonic()  # when the child last sent anything
         self._prepared: dict[int, dict[Turn, Any]] = {}  # ticket -> drafts for what a verdict may be
         self._verdicts: dict[int, Turn] = {}  # ticket -> the last one
-        self._reading: dict[int, tuple[int, float]] = {}  # ticket -> serial and time of its `start`
+        self._reading: dict[int, int] = {}  # ticket -> serial of its `start`
         self._spans: list[Span] = []
-        self._delivered = threading.Event()  # cleared while a courier is on its way with a request
-        self._delivered.set()
-        self._on_token: OnToken | None = None
-        self._tickets: set[int] = set()
+        self._on_token: dict[int, OnToken] = {}
+        self._greedy: dict[int, bool] = {}  # by ticket
         self._serial = 0
-        self._refused: dict[int, str] = {}  # ticket -> why; until its next `propose`
+        self._refused: dict[int, str] = {}  # ticket -> why
         self._cores = tuple(cores or ())
         self._sent = 0  # messages since it was loaded
-        self._connection, self._child, self._handled = _launch(cores)
-        self._listener = threading.Thread(target=self._listen, name="drafter-link", daemon=True)
-        self._listener.start()
+        connection, self._child, self._handled = _launch(cores)
+        self._link = Link(connection, self._receive)
         try:
-            self._connection.send(("load", (pickle.dumps(factory), ahead)))
+            self._link.send(("load", (pickle.dumps(factory), ahead)))
+            self._open[0] = time.monotonic()
             self.needs: Needs = self._fetch(0, LOAD_TIMEOUT_S)
         except BaseException as error:
             self.close()
-            if isinstance(error, DrafterLost):
+            if isinstance(error, DrafterLost | TimeoutError):
+                why = "it took too long" if isinstance(error, TimeoutError) else error
                 raise CrossdraftError(
-                    f"The drafter could not be loaded: {error}; see its message above."
+                    f"The drafter could not be loaded: {why}; see its message above."
                 ) from error
             raise
 
@@ -97,48 +101,51 @@ class Process:
         """The child's process id."""
         return self._child.pid
 
+    def restarted(self) -> Self:
+        return type(self)(*self._settings)
+
     def start(self, ticket: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
-        self._on_token = on_token
-        self._tickets.add(ticket)
+        if on_token is not None:
+            self._on_token[ticket] = on_token
+        self._greedy[ticket] = request.sampling.greedy
         if not self.needs.video:  # decoded frames are large
             path = request.video if isinstance(request.video, str | os.PathLike) else None
             request = replace(request, video=path, inputs=None)
         packed, arrays = pack_request(request)
         asked = (ticket, packed, [array.nbytes for array in arrays], nodes, on_token is not None)
-        serial = self._ask("start", asked, send=lambda message: self._send_beside(message, arrays))
-        self._reading[ticket] = (serial, time.monotonic())
+        self._reading[ticket] = self._ask("start", asked, arrays)
+        del self._open[self._serial]  # a prefill may take minutes; the reply is due when it is told to stop
 
     def collect(self, ticket: int) -> Draft:
         self._send(("stop", None))
-        serial, _ = self._reading[ticket]
-        self._reading[ticket] = (serial, time.monotonic())  # it hangs if it does not heed the signal
-        draft = self._started(ticket, self.grace_s)
+        self._sort_all()
+        overdue = self._unanswered() and self._silent_s() > LONGEST_WAIT_S  # nothing will come soon
+        serial = self._reading[ticket]
+        self._open[serial] = time.monotonic()  # it hangs if it does not heed the signal
+        try:
+            draft = self._started(ticket, 0.0 if overdue else self.grace_s)
+        except CrossdraftError as error:
+            return self._refuse(ticket, str(error))
         return NOTHING if draft is None else draft
 
     def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        for ticket in tickets:
+        drafts: dict[int, Draft] = {}
+        for ticket, budget in zip(tickets, budgets, strict=True):
             if ticket in self._reading:
                 try:
                     self._started(ticket, 0.0)
                 except CrossdraftError as error:  # the answer has begun: it goes on without the drafter
                     self._refused[ticket] = str(error)
-        drafts = {
-            ticket: replace(NOTHING, refusal=self._refused.get(ticket))
-            for ticket in tickets
-            if ticket in self._reading or ticket in self._refused
-        }
-        for ticket, budget in zip(tickets, budgets, strict=True):
-            if ticket not in drafts and (draft := self._take(ticket, budget)) is not None:
+            if ticket in self._refused:
+                drafts[ticket] = replace(NOTHING, refusal=self._refused[ticket])
+            elif ticket in self._reading:
+                drafts[ticket] = NOTHING
+            elif (draft := self._take(ticket, budget)) is not None:
                 drafts[ticket] = draft
-        asked = [
-            (ticket, budget.nodes, budget.min_confidence)
-            for ticket, budget in zip(tickets, budgets, strict=True)
-            if ticket not in drafts
-        ]
-        made = self._fetch(self._ask("propose", asked), self.patience_s) if asked else ()
-        for (ticket, *_), draft in zip(asked, made, strict=True):
-            drafts[ticket] = unpack_draft(draft)
-        return [drafts[ticket] for ticket in tickets]
+        asked = [(t, b) for t, b in zip(tickets, budgets, strict=True) if t not in drafts]
+        made = self._fetch_drafts(asked) if asked and not self._late() else ()
+        drafts |= dict(zip((ticket for ticket, _ in asked), made, strict=False))
+        return [drafts.get(ticket, NOTHING) for ticket in tickets]
 
     def ready(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
         """What was prepared for the last verdicts, and nothing where nothing is here: nobody is asked or waited for."""
@@ -147,19 +154,6 @@ class Process:
             (self._take(ticket, budget) if able else None) or NOTHING
             for ticket, budget, able in zip(tickets, budgets, known, strict=True)
         ]
-
-    def _take(self, ticket: int, budget: Budget) -> Draft | None:
-        """What was prepared for the last verdict, if it is here already: then the target waits for nothing."""
-        with suppress(Empty):
-            while True:
-                self._sort(self._incoming.get_nowait())
-        prepared = self._prepared.pop(ticket, {})
-        packed = prepared.get(self._verdicts[ticket]) if ticket in self._verdicts else None
-        if packed is None:
-            return None
-        draft = unpack_draft(packed).first(budget.nodes)
-        self._send(("took", (ticket, draft.tree.tokens, draft.tree.parents)))
-        return draft
 
     def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
         for ticket, verdict in zip(tickets, verdicts, strict=True):
@@ -170,13 +164,17 @@ class Process:
         self._send(("commit", (missed, [(ticket, v.path, v.tokens, v.probe_top) for ticket, v in told])))
 
     def end(self, tickets: Sequence[int]) -> None:
-        known = [ticket for ticket in tickets if ticket in self._tickets]
-        self._tickets.difference_update(known)
+        known = [ticket for ticket in tickets if self._greedy.pop(ticket, None) is not None]
         for ticket in known:
-            self._reading.pop(ticket, None)
+            serial = self._reading.pop(ticket, None)
+            if serial is not None and serial not in self._replies:
+                self._open.setdefault(
+                    serial, time.monotonic()
+                )  # still to be answered, though nobody waits for it
             self._refused.pop(ticket, None)
             self._verdicts.pop(ticket, None)
             self._prepared.pop(ticket, None)
+            self._on_token.pop(ticket, None)
         self._send(("end", known))
 
     def drain(self) -> list[Span]:
@@ -193,119 +191,161 @@ class Process:
         except (DrafterLost, subprocess.TimeoutExpired):
             self._child.kill()
             self._child.wait()
-        self._connection.close()
+        self._link.close()
+
+    def _fetch_drafts(self, asked: Sequence[tuple[int, Budget]]) -> list[Draft]:
+        """Have these requests drafted for; nothing where that takes longer than it is worth."""
+        waits = [budget.wait_s for _, budget in asked]
+        worth = max((wait for wait in waits if wait is not None), default=0.0)
+        wait = self.patience_s if None in waits else min(worth, LONGEST_WAIT_S, self.patience_s)
+        if not all(self._greedy[ticket] for ticket, _ in asked):
+            wait = min(
+                LONGEST_WAIT_S, self.patience_s
+            )  # what is drawn and not judged ends drafting; see below
+        serial = self._ask("propose", [(t, budget.nodes, budget.min_confidence) for t, budget in asked])
+        try:
+            sent = self._fetch(serial, wait)
+        except TimeoutError:
+            self._unanswered()
+            # A drafter drafts on from what it drew. That this took long may depend on what was drawn, so it would
+            # follow another law than the one told with it.
+            return [
+                NOTHING if self._greedy[ticket] else self._refuse(ticket, TOO_LATE) for ticket, _ in asked
+            ]
+        return drafts_of(
+            [unpack_draft(draft) for draft in sent] if isinstance(sent, list) else sent, len(asked)
+        )
+
+    def _take(self, ticket: int, budget: Budget) -> Draft | None:
+        """What was prepared for the last verdict, if it is here already: then the target waits for nothing."""
+        self._sort_all()
+        prepared = self._prepared.pop(ticket, {})
+        packed = prepared.get(self._verdicts[ticket]) if ticket in self._verdicts else None
+        if packed is None:
+            return None
+        draft = unpack_draft(packed)
+        if draft.fault is None:
+            draft = draft.first(budget.nodes)
+            self._send(("took", (ticket, draft.tree.tokens, draft.tree.parents)))
+        return draft
 
     def _started(self, ticket: int, timeout: float) -> Draft | None:
-        """The draft made while reading, once it is there."""
-        serial, asked = self._reading[ticket]
+        """The draft made while reading, once it is there.
+
+        Raises:
+            CrossdraftError: the drafter cannot read the request.
+            DrafterLost: it hangs, or is gone.
+        """
         try:
-            draft = unpack_draft(self._fetch(serial, timeout))
+            packed = self._fetch(self._reading[ticket], timeout)
         except TimeoutError:
-            if time.monotonic() - asked > self.patience_s:
-                raise self._hangs(self.patience_s) from None
+            self._unanswered()
             return None
         except CrossdraftError:
             del self._reading[ticket]
             raise
         del self._reading[ticket]
         self._prepared.pop(ticket, None)  # whatever came before was for another request of that number
-        return draft
+        return unpack_draft(packed)
 
-    def _ask(self, kind: str, value: object, send: Callable[[Message], None] | None = None) -> int:
+    def _refuse(self, ticket: int, why: str) -> Draft:
+        """There will be no draft for this request any more."""
+        self._refused[ticket] = why
+        return replace(NOTHING, refusal=why)
+
+    def _late(self) -> bool:
+        """True while the child still drafts for a round that is over: another question would only wait behind it."""
+        self._sort_all()
+        reading = self._reading.values()
+        return any(serial not in reading for serial in self._unanswered())
+
+    def _unanswered(self) -> list[int]:
+        """Questions whose answers are due.
+
+        Raises:
+            DrafterLost: one has been for too long, and the child has been silent since.
+        """
+        if self._silent_s() >= self.patience_s:
+            self._child.kill()
+            raise DrafterLost(f"it did not answer within {self.patience_s:g} s")
+        return list(self._open)
+
+    def _silent_s(self) -> float:
+        """Seconds since an answer is due and nothing has been heard; 0 if none is due."""
+        if not self._open:
+            return 0.0
+        return time.monotonic() - max(self._heard, min(self._open.values()))
+
+    def _ask(self, kind: str, value: object, arrays: Sequence[memoryview] = ()) -> int:
         """Send a question; returns its serial. Answers that nobody fetched (Ctrl-C came first) are dropped."""
         self._serial += 1
-        awaited = {serial for serial, _ in self._reading.values()}
+        awaited = set(self._reading.values())
         self._replies = {serial: reply for serial, reply in self._replies.items() if serial in awaited}
-        (send or self._send)((kind, (self._serial, value)))
+        self._open[self._serial] = time.monotonic()
+        self._send((kind, (self._serial, value)), arrays)
         return self._serial
 
-    def _send_beside(self, message: Message, arrays: Sequence[memoryview]) -> None:
-        """Send without waiting: clips and recordings are large, and the child may be in the midst of a pass."""
-        self._await_courier()
-        if self._child.poll() is not None:
-            raise DrafterLost("its process ended")
-        courier = threading.Thread(target=self._deliver, args=(message, arrays), name="courier", daemon=True)
-        self._delivered.clear()
+    def _send(self, message: Message, arrays: Sequence[memoryview] = ()) -> None:
         self._sent += 1
         try:
-            courier.start()
-        except RuntimeError:  # no more threads may be started
-            self._delivered.set()
-            raise
-
-    def _deliver(self, message: Message, arrays: Sequence[memoryview]) -> None:
-        try:
-            with suppress(OSError):  # the listener sees that the child is gone
-                self._connection.send(message)
-                for array in arrays:
-                    self._connection.send_bytes(array)
-        finally:
-            self._delivered.set()
-
-    def _await_courier(self) -> None:
-        """Messages arrive in the order in which they were sent."""
-        # No `join`: a thread whose `join` was interrupted (Ctrl-C) passes for ended, though it is not (Python 3.11).
-        if not self._delivered.wait(self.patience_s):
-            raise self._hangs(self.patience_s)
-
-    def _send(self, message: Message) -> None:
-        self._await_courier()
-        self._sent += 1
-        try:
-            self._connection.send(message)
+            self._link.send(message, arrays)
         except OSError as error:
             raise DrafterLost("its process ended") from error
+        if arrays and self._child.poll() is not None:  # nobody waits to see them sent
+            raise DrafterLost("its process ended")
 
     def _fetch(self, serial: int, timeout: float) -> Any:
         """The reply to a question.
 
         Raises:
-            TimeoutError: a `start` was not answered yet (any other question: the drafter counts as lost).
+            TimeoutError: it is not here yet.
+            CrossdraftError: it is a refusal.
+            DrafterLost: the child is gone.
         """
         deadline = time.monotonic() + timeout
         while serial not in self._replies:
             try:
                 message = self._incoming.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
-                if any(serial == reading for reading, _ in self._reading.values()):
-                    raise TimeoutError from None
-                raise self._hangs(timeout) from None
+                raise TimeoutError from None
             self._sort(message)
         kind, body = self._replies.pop(serial)
+        self._open.pop(serial, None)
         if kind == "refused":
-            raise CrossdraftError(body)
+            raise CrossdraftError(str(body))
         return body
 
-    def _sort(self, message: Reply | None) -> None:
+    def _sort_all(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._sort(self._incoming.get_nowait())
+
+    def _sort(self, message: Any) -> None:
         """Keep what came in until somebody asks for it."""
         if message is None:
             raise DrafterLost("its process ended")
-        kind, (key, spans, body) = message
-        self._spans.extend(spans)
-        if kind == "prepared":
-            ticket, turn = key
-            if ticket in self._tickets:
-                self._prepared.setdefault(ticket, {})[turn] = body
-        else:
-            self._replies[key] = (kind, body)
-
-    def _hangs(self, seconds: float) -> DrafterLost:
-        self._child.kill()
-        return DrafterLost(f"it did not answer within {seconds:g} s")
-
-    def _listen(self) -> None:
-        """Sort what comes in: tokens go to whoever watches, everything else is a reply."""
-        while True:
-            try:
-                kind, value = self._connection.recv()
-            except (EOFError, OSError):
-                self._incoming.put(None)
-                return
-            if kind == "token":
-                if self._on_token is not None:
-                    self._on_token(value)
+        self._heard = time.monotonic()
+        try:
+            kind, (key, spans, body) = message
+            self._spans.extend(span for span in spans if isinstance(span, Span))
+            if kind == "prepared":
+                ticket, turn = key
+                if ticket in self._greedy:
+                    self._prepared.setdefault(ticket, {})[turn] = body
             else:
-                self._incoming.put((kind, value))
+                self._open.pop(key, None)
+                self._replies[key] = (kind, body)
+        except (TypeError, ValueError) as error:
+            raise DrafterLost("it sent a message that cannot be read") from error
+
+    def _receive(self, message: Any) -> None:
+        """Tokens go at once to whoever watches, everything else is sorted when somebody looks. Runs in a thread."""
+        match message:
+            case ("token", (int(ticket), int(token))):
+                if (on_token := self._on_token.get(ticket)) is not None:
+                    on_token(token)
+            case _:
+                self._incoming.put(message)
 
 
 def _launch(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[bytes]", Handled]:

@@ -9,7 +9,7 @@ prepared draft alone brings more tokens a second.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 from crossdraft.engine.drafter import Budget, Committed, Draft
 from crossdraft.engine.estimates import Mean
@@ -120,7 +120,7 @@ class Relay:
 
     def collect(self, ticket: int) -> Draft:
         self.later.collect(ticket)
-        draft = self.hidden.collect(ticket)
+        draft = replace(self.hidden.collect(ticket), refusal=None)  # it is enough if one of them goes on
         self._turns[ticket].drafts = draft, NOTHING
         return draft
 
@@ -146,7 +146,6 @@ class Relay:
         written = dict(zip(asked, wanted, strict=True))
         joined = []
         for place, (turn, draft, budget) in enumerate(zip(turns, prepared, budgets, strict=True)):
-            # It is enough if one of them goes on.
             turn.drafts = replace(draft, refusal=None), written.get(place, NOTHING)
             made = self.join.join(turn.drafts, budget.nodes, greedy=turn.greedy)
             joined.append(with_probes(made, turn.drafts))
@@ -188,3 +187,6 @@ class Relay:
     def close(self) -> None:
         self.hidden.close()
         self.later.close()
+
+    def restarted(self) -> Self:
+        return type(self)(self.hidden.restarted(), self.later.restarted(), self.join)

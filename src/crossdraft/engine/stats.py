@@ -21,6 +21,8 @@ class Stats:
     accepted: int = 0
     hidden_drafted: int = 0
     hidden_accepted: int = 0
+    bad_drafts: int = 0  # drafts that the target could not read: dropped
+    policy_errors: int = 0  # rounds without a draft, since none could be planned
     accepted_at: list[int] = field(default_factory=list)  # [d]: drafts accepted at depth d+1
     drafted_at: list[int] = field(default_factory=list)  # [d]: rounds that offered depth d+1
     first_provisional_s: float | None = None
@@ -105,6 +107,8 @@ class Stats:
             "rounds": self.rounds,
             "drafted": self.drafted,
             "accepted": self.accepted,
+            "bad_drafts": self.bad_drafts,
+            "policy_errors": self.policy_errors,
             "tau": round(self.tau, 3),
             "accepted_per_position": [round(share, 3) for share in self.accepted_per_position],
             "hidden_drafted": self.hidden_drafted,

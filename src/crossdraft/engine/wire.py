@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from crossdraft.engine.checks import faulty
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
@@ -20,6 +21,7 @@ PackedDraft = tuple[
     bool,
     tuple[float, ...],
     Probes | None,
+    str | None,
 ]
 
 
@@ -41,14 +43,18 @@ def pack_draft(draft: Draft) -> PackedDraft:
         )
     tree = draft.tree
     dists = None if tree.dists is None else tree.dists.cpu().numpy()
-    return tree.tokens, tree.parents, dists, tree.drawn_from, tree.independent, draft.reach, draft.probes
+    chosen = tree.drawn_from, tree.independent
+    return tree.tokens, tree.parents, dists, *chosen, draft.reach, draft.probes, draft.fault
 
 
 def unpack_draft(packed: PackedDraft) -> Draft:
-    """The inverse of `pack_draft`."""
-    tokens, parents, dists, drawn_from, independent, reach, probes = packed
-    rows = None if dists is None else torch.from_numpy(dists)
-    return Draft(DraftTree(tokens, parents, rows, drawn_from, independent), reach, probes=probes)
+    """The inverse of `pack_draft`; a faulty draft of whatever else it is given. See `checks` for what is in it."""
+    try:
+        tokens, parents, dists, drawn_from, independent, reach, probes, fault = packed
+        rows = None if dists is None else torch.from_numpy(dists)
+        return Draft(DraftTree(tokens, parents, rows, drawn_from, independent), reach, None, fault, probes)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is no draft
+        return faulty(f"it cannot be read ({type(error).__name__}: {error})")
 
 
 def pack_request(request: Request) -> tuple[bytes, list[memoryview]]:

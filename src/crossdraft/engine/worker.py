@@ -112,15 +112,19 @@ def _start(inner: "Ahead[Any]", connection: Connection, asked: Any) -> Any:
     """Read a request and draft until done or until any message comes."""
     from crossdraft.engine.drafter import Budget
     from crossdraft.engine.wire import pack_draft, unpack_request
+    from crossdraft.errors import CrossdraftError
 
     ticket, packed, sizes, nodes, watched = asked
     arrays = [bytearray(size) for size in sizes]
     for array in arrays:
         connection.recv_bytes_into(array)
     request = unpack_request(packed, arrays)
-    on_token = (lambda token: connection.send(("token", token))) if watched else None
+    on_token = (lambda token: connection.send(("token", (ticket, token)))) if watched else None
     inner.start_until(ticket, request, Budget(nodes, stop=connection.poll, on_token=on_token))
-    return pack_draft(inner.collect(ticket))
+    draft = inner.collect(ticket)
+    if draft.refusal is not None:
+        raise CrossdraftError(draft.refusal)
+    return pack_draft(draft)
 
 
 def _propose(inner: "Ahead[Any]", connection: Connection, asked: Any) -> Any:

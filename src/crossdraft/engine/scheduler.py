@@ -1,0 +1,213 @@
+"""The one thread that runs an engine's loop: requests reach it from any thread, through a queue."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.live import OnPiece
+from crossdraft.engine.pinning import pinned
+from crossdraft.engine.request import Answer, Request
+from crossdraft.errors import CrossdraftError, RequestError
+
+log = logging.getLogger(__name__)
+
+CLOSED = "This engine is closed; load another one."
+Result = TypeVar("Result")
+
+
+class PendingAnswer:
+    """An answer that is being written: `future` has it in the end; made by `Scheduler.submit`."""
+
+    def __init__(self, scheduler: "Scheduler", job: Callable[[Decoder], int]) -> None:
+        self.future: Future[Answer] = Future()
+        self._scheduler = scheduler
+        self._job = job
+        self._decoder: Decoder | None = None
+        self._ticket: int | None = None
+        self._cancelled = False
+
+    def result(self, timeout: float | None = None) -> Answer:
+        """Wait for the answer.
+
+        Raises:
+            CrossdraftError: what is wrong with the request, or with the engine (`RequestError`).
+            concurrent.futures.CancelledError: it was cancelled before it began.
+            TimeoutError: it takes longer than `timeout` seconds; it goes on.
+        """
+        return self.future.result(timeout)
+
+    def cancel(self) -> None:
+        """End the answer within a round; it then holds what was written until then."""
+        self._cancelled = True
+        if not self.future.done():
+            self._scheduler.post(Call(self._cancel, lambda error: None))
+
+    def begin(self, decoder: Decoder) -> int | None:
+        """Queue the request in the loop, in whose thread this is called; returns its ticket."""
+        if self._cancelled:
+            self.future.cancel()
+            return None
+        self._decoder, self._ticket = decoder, self._job(decoder)
+        return self._ticket
+
+    def _cancel(self) -> None:
+        if self._decoder is not None and self._ticket is not None:
+            self._decoder.cancel(self._ticket)
+
+    def settle(self, result: Answer | BaseException) -> None:
+        """Hand over what became of the request, unless nobody wants it any more."""
+        with suppress(InvalidStateError):
+            if isinstance(result, BaseException):
+                self.future.set_exception(result)
+            else:
+                self.future.set_result(result)
+
+
+@dataclass(frozen=True)
+class Call:
+    """Something for the loop's thread to do, and what to do instead if the engine is closed before."""
+
+    run: Callable[[], None]
+    refuse: Callable[[CrossdraftError], None]
+
+
+class Scheduler:
+    """Runs a decoder's loop in a thread of its own while there are requests.
+
+    The thread starts with the first request, is pinned to the given cores, and ends with `close`.
+
+    Args:
+        make: makes the decoder, in that thread; and another one, should its loop ever fail as a whole.
+        cores: CPU cores of the thread; `None` = as the thread that asks first.
+    """
+
+    def __init__(self, make: Callable[[], Decoder], cores: Sequence[int] | None = None) -> None:
+        self._make = make
+        self._cores = cores
+        self._calls: list[Call] = []
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._decoder: Decoder | None = None  # of the loop's thread, as is what follows
+        self._pending: dict[int, PendingAnswer] = {}
+
+    # -- from any thread -----------------------------------------------------------------------------------------
+
+    def submit(
+        self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True
+    ) -> PendingAnswer:
+        """Queue a request; see `Decoder.submit`.
+
+        Raises:
+            CrossdraftError: the engine is closed.
+        """
+
+        def job(decoder: Decoder) -> int:
+            return decoder.submit(request, on_piece, provisional=provisional)
+
+        pending = PendingAnswer(self, job)
+        if not self.post(Call(lambda: self._begin(pending), pending.settle)):
+            raise CrossdraftError(CLOSED)
+        return pending
+
+    def call(self, work: Callable[[], Result]) -> Result:
+        """Do something in the loop's thread, between two rounds, and wait for its result.
+
+        Raises:
+            CrossdraftError: the engine is closed, or this is called by what runs in that thread.
+        """
+        if threading.current_thread() is self._thread:
+            raise CrossdraftError(
+                "The engine cannot be asked by who is told its pieces (on_piece); ask from another thread."
+            )
+        future: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - handed over to who waits
+                future.set_exception(error)
+
+        if not self.post(Call(run, future.set_exception)):
+            raise CrossdraftError(CLOSED)
+        return future.result()
+
+    def post(self, call: Call) -> bool:
+        """Have the loop's thread do something between two rounds; false if the engine is closed."""
+        with self._changed:
+            if self._closed:
+                return False
+            self._calls.append(call)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="crossdraft", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+            return True
+
+    def close(self) -> None:
+        """End the thread. Requests that are not answered yet end with an error; may be called twice."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    # -- in the loop's thread ------------------------------------------------------------------------------------
+
+    def _begin(self, pending: PendingAnswer) -> None:
+        self._decoder = self._decoder or self._make()
+        ticket = pending.begin(self._decoder)
+        if ticket is not None:
+            self._pending[ticket] = pending
+
+    def _run(self) -> None:
+        with pinned(self._cores):
+            while (calls := self._next()) is not None:
+                for call in calls:
+                    call.run()
+                if self._decoder is not None:
+                    self._step(self._decoder)
+            if self._decoder is not None:
+                with suppress(Exception):  # it is over
+                    self._decoder.drop()
+        error = CrossdraftError(CLOSED)
+        for pending in self._pending.values():
+            pending.settle(error)
+        for call in self._calls:
+            call.refuse(error)
+
+    def _next(self) -> list[Call] | None:
+        """What was asked for meanwhile; waits if there is nothing else to do. `None` when the engine is closed."""
+        with self._changed:
+            while not (self._calls or self._closed or (self._decoder is not None and self._decoder.busy)):
+                self._changed.wait()
+            if self._closed:
+                return None
+            calls, self._calls = self._calls, []
+            return calls
+
+    def _step(self, decoder: Decoder) -> None:
+        """One round, and its finished answers to those who wait for them."""
+        try:
+            if decoder.busy:
+                decoder.step()
+        except Exception as error:
+            log.exception("The loop failed; a new one begins.")
+            self._decoder, pending = None, self._pending
+            self._pending = {}
+            for one in pending.values():
+                one.settle(RequestError(f"The engine failed: {type(error).__name__}: {error}"))
+            decoder.supervisor.lose(f"{type(error).__name__}: {error}")  # who knows what it was told
+            return
+        for ticket in decoder.finished():
+            waiting = self._pending.pop(ticket)
+            try:
+                waiting.settle(decoder.answer(ticket))
+            except Exception as error:  # noqa: BLE001 - handed over to who waits
+                waiting.settle(error)

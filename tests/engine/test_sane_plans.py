@@ -1,0 +1,99 @@
+"""Whatever a machine's clock does to the measurements, a plan is made of times that can be."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossdraft.engine.cost import CostModel, Plan
+from crossdraft.engine.estimates import Frailty, LinearFit, Mean
+
+SECONDS = st.floats(1e-6, 1e4) | st.sampled_from([0.0, -1.0, math.nan, math.inf, -math.inf, 1e300])
+ROUND = st.tuples(
+    st.integers(0, 40),  # levels drafted
+    st.integers(0, 3),  # levels asked for beyond those
+    st.floats(1, 4),  # nodes a level
+    SECONDS,  # waited
+    SECONDS,  # the pass
+    st.floats(0, 1),  # part of the draft that was kept
+)
+
+
+def play(history) -> None:
+    """Feed a history to a model; after every round, ask for all that it is asked for in a running engine."""
+    model, request = CostModel(), Frailty()
+    for levels, beyond, width, waited, passed, kept in history:
+        nodes = round(levels * width)
+        model.saw_draft(levels + beyond, levels, nodes, waited)
+        model.passes(1 + beyond).add(1 + nodes, passed)
+        model.wait_hidden.add(nodes, waited)
+        model.ride.add(1 + nodes, passed)
+        model.read.add(passed)
+        model.step.add(waited)
+        model.beside.add(passed)
+        model.saw_verdict(request, levels, round(kept * levels), [0.5] * levels if beyond else ())
+        for rows in (1, 2):
+            plan = model.plan(30, request, rows, beyond)
+            assert 0 <= plan.depth <= 30
+            assert plan.token_s >= 0
+            assert math.isfinite(plan.token_s)
+            assert 0 <= model.node_gain(request, plan.token_s, rows) <= 1
+            longest = model.longest_wait(plan.depth, request, rows)
+            assert longest is None or (longest >= 0 and math.isfinite(longest))
+            model.token_s = plan.token_s
+            assert 0 <= model.ask(plan.depth, 30, rows) <= 30
+        assert 0 <= model.hidden_nodes(64) <= 64
+        assert model.hiding(16) in ("off", "before", "beside")
+        assert all(model.wait(levels) >= 0 for levels in range(40))
+        model.worthwhile([-1, 0, 0], [0.9, 0.5, 0.1], request)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ROUND, max_size=14))
+def test_no_history_makes_a_plan_that_cannot_be(history):
+    play(history)
+
+
+@pytest.mark.slow
+@settings(max_examples=100_000, deadline=None)
+@given(st.lists(ROUND, max_size=6))
+def test_no_history_of_very_many_does(history):
+    play(history)
+
+
+def test_histories_with_hiccups_that_once_made_time_negative():
+    """A fit whose line crosses zero: 9 of these 3000 ended in a negative time per token, which no power takes."""
+    for seed in range(300):
+        rng, model, request = random.Random(seed), CostModel(), Frailty()
+        request.add([0.8, 0.8, 0.8], 1)
+        model.passes(1).add(1, 0.010)
+        model.passes(1).add(10, 0.012)
+        for _ in range(12):
+            levels = rng.choice((0, 1, 2, 5, 8, 12, 16, 20))
+            hiccup = 0.2 * rng.random() if rng.random() < 0.25 else 0.001
+            model.saw_draft(max(levels, 1), levels, levels, 0.0005 * levels + hiccup)
+            plan = model.plan(30, request)
+            assert plan.token_s > 0
+            assert 0 <= model.node_gain(request, plan.token_s) <= 1
+
+
+def test_two_late_deep_drafts_do_not_make_shallow_ones_take_less_than_no_time():
+    """The history that killed an engine: its line through (12, 148 ms) and (5, 4 ms) is at -86 ms for no levels."""
+    model = CostModel()
+    for levels, seconds in ((12, 0.1483), (8, 0.005), (5, 0.0035), (16, 0.2012)):
+        model.wait.add(levels, seconds)
+    assert (model.wait(0), model.wait(1)) == (0, 0)
+    assert model.wait(16) == pytest.approx(0.17, abs=0.03)
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
+def test_what_no_clock_can_show_is_no_time(value):
+    mean, fit = Mean(), LinearFit()
+    mean.add(value)
+    fit.add(1, value)
+    assert mean.value == 0
+    assert fit(1) == 0
+    with pytest.raises(ValueError, match="seconds a token"):
+        Plan(3, value)

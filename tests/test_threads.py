@@ -1,0 +1,248 @@
+"""An engine in many hands: threads, nested calls, asyncio, batches with bad requests, Ctrl-C, closing."""
+
+import asyncio
+import signal
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+
+import pytest
+
+import crossdraft as cd
+from crossdraft.engine.decode import STILL_READING
+from crossdraft.engine.request import Finish, Origin
+from crossdraft.engine.target import Target
+
+QUESTIONS = ("what is the car doing?", "is there a red light?", "where is the car?", "what is near?")
+LENGTHS = (6, 14, 22)
+
+
+@pytest.fixture(scope="module")
+def requests(clip):
+    return [
+        cd.Request(question, str(clip.video), str(clip.events), max_new_tokens=length)
+        for question in QUESTIONS
+        for length in LENGTHS
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(pair, requests):
+    with cd.Engine.load(str(pair.target), None) as engine:
+        return [answer.tokens for answer in engine.generate(requests)]
+
+
+WAYS = {
+    "none": (None, {}),
+    "inline": ("event", {"placement": "inline"}),
+    "inline, beside": ("event", {"placement": "inline", "hidden": "beside"}),
+    "process": ("event", {"placement": "process"}),
+    "union": ("union:event,memory", {"placement": "inline"}),
+    "union, process": ("union:event,memory", {"placement": "process"}),
+}
+
+
+@pytest.fixture(params=WAYS)
+def engine(request, pair):
+    drafter, options = WAYS[request.param]
+    if drafter is not None:
+        drafter = drafter.replace("event", str(pair.event))
+    options = cd.Options(adaptive=False, max_batch=2, patience_s=60, **options)
+    with cd.Engine.load(str(pair.target), drafter, options) as engine:
+        yield engine
+
+
+def test_many_threads_at_once(engine, requests, alone):
+    had_drafter = engine.drafter is not None
+
+    def ask(place):
+        order = [(place + step) % len(requests) for step in range(6)]
+        return [(at, engine.generate(requests[at])) for at in order]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [pair for answers in pool.map(ask, range(4)) for pair in answers]
+    assert all(answer.tokens == alone[at] for at, answer in found)
+    assert {note for _, answer in found for note in answer.notes} <= {STILL_READING}
+    assert (engine.drafter is not None) == had_drafter
+    assert len({piece.request for _, answer in found for piece in answer.pieces}) == len(
+        found
+    )  # ids are unique
+
+
+def test_asking_inside_a_stream_s_loop_and_two_streams_at_once(engine, requests, alone):
+    stream = engine.stream(requests[2])
+    for piece in stream:
+        if piece.origin is not Origin.PROVISIONAL:
+            assert engine.generate(requests[4]).tokens == alone[4]
+    assert stream.answer.tokens == alone[2]
+    streams = [engine.stream(requests[at]) for at in (1, 7)]
+    for _ in zip(*streams, strict=False):
+        pass
+    for stream, at in zip(streams, (1, 7), strict=True):
+        if stream.answer is not None:  # `zip` leaves the longer one early
+            assert stream.answer.tokens == alone[at][: len(stream.answer.tokens)]
+
+
+def test_asyncio(engine, requests, alone):
+    async def streamed(request):
+        stream = engine.astream(request, final_only=True)
+        pieces = [piece async for piece in stream]
+        assert "".join(piece.text for piece in pieces) == stream.answer.text
+        assert not any(piece.origin is Origin.PROVISIONAL for piece in pieces)
+        return stream.answer
+
+    async def ask():
+        tasks = [engine.agenerate(request) for request in requests[:4]]
+        return await asyncio.gather(*tasks, *(streamed(request) for request in requests[4:8]))
+
+    assert [answer.tokens for answer in asyncio.run(ask())] == alone[:8]
+
+
+def test_cancelling_a_task_cancels_its_request(pair, requests, alone):
+    with cd.Engine.load(str(pair.target), None) as engine:
+
+        async def cancelled():
+            first = asyncio.create_task(engine.agenerate(requests[2]))
+            second = asyncio.create_task(engine.agenerate(requests[5]))
+            await asyncio.sleep(0)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            seen = 0
+            stream = engine.astream(requests[8])
+            async for _ in stream:
+                seen += 1
+                break
+            return await first, seen
+
+        answer, seen = asyncio.run(cancelled())
+        assert (answer.tokens, seen) == (alone[2], 1)
+        assert engine.generate(requests[0]).tokens == alone[0]
+
+
+def test_the_step_interface_from_several_threads(engine, requests, alone):
+    stepped = engine.decoder()
+
+    def drive(at):
+        ticket = stepped.submit(requests[at])
+        while ticket not in stepped.finished():
+            stepped.step()
+        return stepped.answer(ticket).tokens
+
+    with ThreadPoolExecutor(3) as pool:
+        asked = pool.submit(engine.generate, requests[9])
+        assert list(pool.map(drive, range(4))) == alone[:4]
+        assert asked.result().tokens == alone[9]
+    assert not stepped.busy
+    stepped.drop()
+
+
+def test_a_bad_request_of_a_batch_costs_the_others_nothing(engine, requests, alone):
+    bad = cd.Request("where?", "missing.mp4", requests[0].events)
+    long = cd.Request("where?", requests[0].video, requests[0].events, max_new_tokens=10_000)
+    with pytest.raises(cd.BatchError, match=r"2 of 4 requests failed; number 2: .*missing\.mp4") as raised:
+        engine.generate([requests[0], bad, long, requests[4]])
+    first, missing, too_long, last = raised.value.results
+    assert (first.tokens, last.tokens) == (alone[0], alone[4])
+    assert "missing.mp4" in str(missing)
+    assert "room for" in str(too_long)
+    assert engine.generate(requests[5]).tokens == alone[5]
+
+
+def test_a_missing_recording_ends_drafting_for_that_request_alone(pair, requests, alone):
+    for where in ({"hidden": "off"}, {"hidden": "before"}, {"hidden": "beside"}, {"placement": "process"}):
+        options = cd.Options(**{"placement": "inline", **where}, adaptive=False, max_batch=2)
+        with cd.Engine.load(str(pair.target), str(pair.event), options) as engine:
+            lacking = cd.Request(requests[2].prompt, requests[2].video, "/nope.h5", max_new_tokens=22)
+            answer, other = engine.generate([lacking, requests[5]])
+            (note,) = answer.notes
+            assert "/nope.h5" in note
+            assert (answer.tokens, other.tokens, other.notes) == (alone[2], alone[5], ())
+            assert engine.drafter is not None
+            assert engine.generate(requests[5]).stats.drafted > 0
+
+
+def test_an_internal_error_names_its_request_and_the_next_one_is_answered(pair, requests, alone, monkeypatch):
+    with cd.Engine.load(str(pair.target), str(pair.event), cd.Options(placement="inline")) as engine:
+        extend, calls = Target.extend, []
+
+        def fail_once(*given, **named):
+            calls.append(1)
+            if len(calls) == 4:
+                raise ZeroDivisionError("a bug")
+            return extend(*given, **named)
+
+        monkeypatch.setattr(Target, "extend", fail_once)
+        with pytest.raises(
+            cd.RequestError, match=r"'what is the car doing\?'\) failed: ZeroDivisionError: a bug"
+        ) as raised:
+            engine.generate(cd.Request(requests[2].prompt, requests[2].video, None, max_new_tokens=22))
+        assert isinstance(raised.value.__cause__, ZeroDivisionError)
+        assert engine.generate(requests[2]).tokens == alone[2]
+
+
+def test_who_cannot_take_a_piece_fails_alone(pair, requests, alone):
+    with cd.Engine.load(str(pair.target), None, cd.Options(max_batch=2)) as engine:
+
+        def refuse(piece):
+            raise OSError("the client is gone")
+
+        pending = [engine.submit(requests[2], refuse), engine.submit(requests[5])]
+        with pytest.raises(cd.RequestError, match="the client is gone"):
+            pending[0].result()
+        assert pending[1].result().tokens == alone[5]
+
+
+def test_a_closed_engine_refuses(pair, requests):
+    engine = cd.Engine.load(str(pair.target), str(pair.event))
+    running = engine.submit(requests[2])
+    engine.close()
+    engine.close()
+    for ask in (engine.generate, engine.submit, lambda r: list(engine.stream(r)), lambda r: engine.decoder()):
+        with pytest.raises(cd.CrossdraftError, match="closed"):
+            ask(requests[0])
+    assert running.future.done()
+
+
+def test_cancelling_what_waits_and_what_runs(pair, requests, alone):
+    with cd.Engine.load(str(pair.target), None) as engine:
+        begun = threading.Event()
+        first = engine.submit(requests[2], lambda piece: begun.set())
+        second = engine.submit(requests[5])
+        second.cancel()
+        with pytest.raises(CancelledError):
+            second.result()
+        assert begun.wait(60)
+        first.cancel()
+        answer = first.result()
+        assert answer.tokens == alone[2][: len(answer.tokens)]
+        if len(answer.tokens) < len(alone[2]):
+            assert answer.finish is Finish.CANCELLED
+        first.cancel()  # it is over
+
+
+def test_ctrl_c_stays_ctrl_c_whatever_runs(pair, requests, alone):
+    """With several live rows, too: dropping them must not hide it."""
+    with cd.Engine.load(str(pair.target), str(pair.event), cd.Options(max_batch=3, nodes=1)) as engine:
+        long = [cd.Request(r.prompt, r.video, r.events, max_new_tokens=300) for r in requests[:3]]
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                while True:
+                    engine.generate(long)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert engine.generate(requests[0]).tokens == alone[0]
+
+
+def test_who_is_told_pieces_cannot_ask_in_the_same_breath(pair, requests):
+    with (
+        cd.Engine.load(str(pair.target), None) as engine,
+        pytest.raises(cd.CrossdraftError, match="from another thread"),
+    ):
+        engine.submit(requests[0], lambda piece: engine.decoder()).result()
