@@ -41,7 +41,7 @@ WAYS = {
 }
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(scope="module", params=WAYS)
 def engine(request, pair):
     drafter, options = WAYS[request.param]
     if drafter is not None:
