@@ -278,7 +278,7 @@ class Engine:
         Raises:
             CrossdraftError: the engine is closed.
         """
-        return self._scheduler.submit(*listed(request), on_piece, provisional=provisional)
+        return self._scheduler.submit(listed(request)[0], on_piece, provisional=provisional)
 
     @overload
     def generate(self, requests: Request) -> Answer: ...
@@ -310,7 +310,8 @@ class Engine:
 
     def stream(self, request: Request, *, final_only: bool = False) -> Stream:
         """Answer one request piece by piece; without provisional pieces if `final_only`, for those who print."""
-        return Stream(lambda on_piece: self.submit(request, on_piece, provisional=not final_only))
+        (asked,) = listed(request)
+        return Stream(lambda on_piece: self.submit(asked, on_piece, provisional=not final_only))
 
     async def agenerate(self, request: Request) -> Answer:
         """As `generate` of one request, for asyncio: cancelling the task cancels the request."""
@@ -318,7 +319,8 @@ class Engine:
 
     def astream(self, request: Request, *, final_only: bool = False) -> AsyncStream:
         """As `stream`, for `async for`."""
-        return AsyncStream(lambda on_piece: self.submit(request, on_piece, provisional=not final_only))
+        (asked,) = listed(request)
+        return AsyncStream(lambda on_piece: self.submit(asked, on_piece, provisional=not final_only))
 
     def decoder(self) -> "SteppedDecoder":
         """A fresh loop over this pair, for those who drive it round by round; `drop` it afterwards."""

@@ -478,7 +478,9 @@ METHODS: Mapping[str, Method] = {
         "Lookahead: Fu 2024",
     ),
     "memory": Method(
-        _memory, "retrieval from earlier answers of the target (weighted n-gram match)", False, True, False, "crossdraft; SAM, REST 2024"
+        _memory,
+        "retrieval from earlier answers of the target (weighted n-gram match)",
+        False, True, False, "crossdraft; SAM, REST 2024"
     ),
     "union": Method(
         lambda spec, place: UnionDrafter(_parts(spec, place), place.eos),
@@ -489,7 +491,8 @@ METHODS: Mapping[str, Method] = {
         "a bandit picks one of several for each answer", False, True, False, "UCB1 2002", joins=2,
     ),
     "phased": Method(
-        _phased, "one drafter during the target's prefill, another afterwards", False, True, False, "crossdraft", joins=2
+        _phased,
+        "one drafter during the target's prefill, another afterwards", False, True, False, "crossdraft", joins=2
     ),
     "view": Method(
         _view, "the target itself, seeing fewer frames (view:frames=2)", False, False, True, "crossdraft"
@@ -499,7 +502,9 @@ METHODS: Mapping[str, Method] = {
         "CS Drafting: Chen 2023", joins=2,
     ),
     "pyramid": Method(
-        _pyramid, "a qualifier model accepts tokens of a cheaper drafter by a fuzzy threshold", False, False, False, "PyramidSD 2025",
+        _pyramid,
+        "a qualifier model accepts tokens of a cheaper drafter by a fuzzy threshold",
+        False, False, False, "PyramidSD 2025",
         joins=2,
     ),
     "online": Method(
@@ -515,7 +520,8 @@ METHODS: Mapping[str, Method] = {
         "crossdraft",
     ),
     "glance": Method(
-        _glance, "the event drafter with cross-attention to a few frames, encoded by the target's tower", True, False, True,
+        _glance,
+        "the event drafter with cross-attention to a few frames, encoded by the target's tower", True, False, True,
         "crossdraft; GLIDE: Du 2024",
     ),
     "pass": Method(
@@ -523,7 +529,8 @@ METHODS: Mapping[str, Method] = {
         "PaSS: Monea 2023",
     ),
     "guided": Method(
-        _guided, "a small VLM that reads the visual tokens the target attends to (guided:dir=FOLDER)", False, False, True,
+        _guided,
+        "a small VLM that reads the visual tokens the target attends to (guided:dir=FOLDER)", False, False, True,
         "SpecVLM: Ji 2025",
     ),
     **{

@@ -103,6 +103,8 @@ def _check_probes(
 ) -> None:
     if len(probes) > announced:
         raise CrossdraftError(f"it has {len(probes)} probes, and {announced} were announced by Needs.probes")
+    if not isinstance(probes.top, int) or probes.top < 0:
+        raise CrossdraftError(f"of its probes the top {probes.top!r} ids are wanted")
     if probes.embeddings is None:  # else the ids only keep the places
         _check_ids(probes.tokens, vocabulary, forbidden)
     elif not bool(probes.embeddings.isfinite().all()):

@@ -67,7 +67,8 @@ HEADS: Mapping[str, HeadMethod] = {
         "Chimera: Zeng 2024",
     ),
     "dream": HeadMethod(
-        "dream", AutoregressiveDrafter, "dynamic", "EAGLE's layer and gated cross-attention to a middle layer of the target",
+        "dream", AutoregressiveDrafter,
+        "dynamic", "EAGLE's layer and gated cross-attention to a middle layer of the target",
         "DREAM: Hu 2025",
     ),
     "dflash": HeadMethod(
@@ -75,11 +76,13 @@ HEADS: Mapping[str, HeadMethod] = {
         "DFlash: z-lab 2026",
     ),
     "hivis": HeadMethod(
-        "hivis", AutoregressiveDrafter, "dynamic", "no visual tokens in the drafter; a learned embedding per draft step",
+        "hivis", AutoregressiveDrafter,
+        "dynamic", "no visual tokens in the drafter; a learned embedding per draft step",
         "HiViS: Xie 2025",
     ),
     "vispec": HeadMethod(
-        "vispec", AutoregressiveDrafter, "dynamic", "the clip compressed to a few tokens, and a global visual vector in every row",
+        "vispec", AutoregressiveDrafter,
+        "dynamic", "the clip compressed to a few tokens, and a global visual vector in every row",
         "ViSpec: Kang 2025", sees=True,
     ),
     "eaglevlm": HeadMethod(
