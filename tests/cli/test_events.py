@@ -42,7 +42,9 @@ def test_convert_whole_and_in_part(recording, tmp_path, capsys, name):
     assert json.loads(capsys.readouterr().out)["events"] == 4000
     assert same(read_events(target, sensor=(64, 48)), events)
     span = ["--start", "0.1", "--end", "0.2"]
-    assert main(["events", "convert", str(recording), str(target), *span]) == 0
+    assert main(["events", "convert", str(recording), str(target), *span]) == 2
+    assert same(read_events(target, sensor=(64, 48)), events)
+    assert main(["events", "convert", str(recording), str(target), *span, "--force"]) == 0
     part = events.slice(events.t0 + 100_000, events.t0 + 200_000)
     assert same(read_events(target, sensor=(64, 48)), part)
 
@@ -114,7 +116,11 @@ def test_a_limited_readout_says_what_it_dropped(video, tmp_path, capsys):
         (["simulate", "clip.mp4", "b.h5", "--sensor", "100000x100000"], "more than 9,437,184 pixels"),
         (["simulate", "clip.mp4", "clip.mp4"], "clip.mp4 is the file that is read"),
         (["convert", "a.h5", "a.h5"], "a.h5 is the file that is read"),
-        (["convert", "a.h5", "../{folder}/a.h5"], "is the file that is read"),
+        (["convert", "a.h5", "../{folder}/a.h5", "--force"], "is the file that is read"),
+        (["convert", "a.h5", "gap.txt"], "gap.txt exists; add --force"),
+        (["simulate", "clip.mp4", "a.h5"], "a.h5 exists; add --force"),
+        (["render", "a.h5", "clip.mp4"], "clip.mp4 exists; add --force"),
+        (["convert", "a.h5", "nowhere/b.npy"], "There is no folder"),
         (["convert", "a.h5", "b.npy", "--start", "-1"], "The start of the span is -1 s"),
         (["convert", "a.h5", "b.npy", "--max-events", "3999"], "more than 3,999 events"),
         (["info", "a.h5", "--max-events", "3999"], "more than 3,999 events"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from crossdraft.cli.inputs import Format, SensorSize, size_of
+from crossdraft.cli.outputs import Force, check_outputs
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -84,12 +85,14 @@ def convert(
     start: Start = None,
     end: End = None,
     max_events: MaxEvents = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a recording, or a span of it, in another format."""
     from crossdraft.events.write import write_events
 
     _check_other(source, destination)
+    check_outputs(destination, force=force)
     size, limits = size_of(sensor), _limits(max_events)
     chunks = _Tally(_progress(_chunks(source, kind, size, start, end, limits), "converting"))
     write_events(destination, _some(chunks, start, end), limits)
@@ -112,6 +115,7 @@ def render(
     start: Start = None,
     end: End = None,
     max_events: MaxEvents = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Draw a recording: EventGPT's frames as PNG, or a film of equal-time frames as mp4."""
@@ -120,7 +124,10 @@ def render(
     from crossdraft.events.render import film, write_pngs
 
     _check_other(source, destination)
-    _check_folder(destination)
+    if destination.suffix.lower() == ".mp4":
+        check_outputs(destination, force=force)
+    else:
+        _check_folder(destination)
     limits = _limits(max_events)
     chunks = _Tally(_progress(_chunks(source, kind, size_of(sensor), start, end, limits), "drawing"))
     if destination.suffix.lower() == ".mp4":
@@ -158,6 +165,7 @@ def simulate(
     max_rate: Annotated[
         float, typer.Option(help="Events a second per pixel that the readout passes; 0 for no limit.")
     ] = 200,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Simulate the events that a camera would have reported of a video's scene."""
@@ -167,6 +175,7 @@ def simulate(
     from crossdraft.video import iter_frames, probe
 
     _check_other(video, destination)
+    check_outputs(destination, force=force)
     simulator = Simulator(replace(PRESETS[preset.value], max_rate_hz_px=max_rate or None), seed)
     total = probe(video).frames * steps or None
     greys = simulator_frames(iter_frames(video), size_of(sensor), steps)
@@ -245,7 +254,7 @@ def _check_other(source: Path, destination: Path) -> None:
 def _check_folder(destination: Path) -> None:
     """Raise CrossdraftError if the name for a folder of images looks like that of another kind of file."""
     suffix = destination.suffix
-    if suffix.lower() == ".mp4" or destination.is_dir():
+    if destination.is_dir():
         return
     if destination.exists():
         raise CrossdraftError(f"{destination} is a file; name a folder for the PNG images.")

@@ -21,7 +21,8 @@ class Request:
     Args:
         prompt: the question, plain text.
         video: path of the clip, or uint8 frames [F, H, W, 3]; whatever the target's `prepare` reads.
-        events: an event recording's path, an excerpt of one, or an event stream; what the drafter's `prepare` reads.
+        events: an event recording's path, of which the drafter reads as much of the end as it was made for; an
+            `events.Excerpt` of one, to choose another part; or an event stream.
         max_new_tokens: the longest answer, in tokens.
         sampling: temperature and its companions; the default is greedy.
         stop: strings that end the answer; they are not part of it.
