@@ -70,7 +70,7 @@ def test_with_the_drafter_in_a_process_on_the_same_device(dtype, ahead, record_p
     placement = Process(factory, patience_s=120.0, grace_s=60.0, ahead=ahead)
     found = answers(target, placement, adaptive=False)
     check_same(target, dtype, expected, found, record_property)
-    assert sum(answer.stats.hidden_drafted for answer in found) > 0
+    assert sum(answer.stats.drafted for answer in found) > 0  # its prefill may be over before it begins
 
 
 def test_with_a_drafter_on_the_cpu(record_property):

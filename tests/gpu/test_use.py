@@ -59,7 +59,7 @@ def test_memory_is_given_back(hidden):
 
     target = target_of("video_llava", "float32")
     placement = inline(drafter_of("video_llava", "float32"), hidden)
-    Decoder(target, placement).generate(REQUESTS)  # whatever is made once
+    Decoder(target, placement, max_batch=2).generate(REQUESTS)  # whatever is made once
     before = held()
     for _ in range(4):
         Decoder(target, placement, max_batch=2).generate(REQUESTS)

@@ -89,6 +89,7 @@ def borrowing(spare: Callable[[], Cores]) -> Iterator[None]:
         yield
     finally:
         used.narrow()
+        used.spare = _nothing  # whose loop this was may be given up
         _local.team = before
 
 
@@ -106,6 +107,10 @@ def poll_between(model: nn.Module, besides: Sequence[nn.Module] = ()) -> None:
             for layer in stack:
                 if id(layer) not in skipped:
                     layer.register_forward_pre_hook(poll)
+
+
+def _nothing() -> Cores:
+    return ()
 
 
 def _run_on_all_threads() -> None:
