@@ -110,7 +110,7 @@ CASES: dict[str, tuple[Damage, str]] = {
     "huge": (part("text_config", hidden_size=10**6, intermediate_size=10**6), "wrong shape .*1000000"),
     "unknown rope": (
         part("text_config", rope_parameters={"rope_type": "zzz"}),
-        "describes no model|lacks|zzz",
+        "describes no model .*'zzz' is unknown or missing",
     ),
     "config is cut off": (written("config.json", '{"model_type": '), r"config\.json is not valid JSON"),
     "config is a list": (written("config.json", "[]"), r"config\.json is no configuration"),
@@ -144,6 +144,13 @@ CASES: dict[str, tuple[Damage, str]] = {
     "tokenizer is empty": (written("tokenizer.json", ""), r"tokenizer\.json is empty or cut off"),
     "tokenizer is a pointer": (written("tokenizer.json", POINTER), r"tokenizer\.json is a Git LFS pointer"),
     "tokenizer is another JSON": (written("tokenizer.json", "{}"), "tokenizer in .* cannot be loaded: .+"),
+    "tokenizer with code": (
+        edited(
+            "tokenizer_config.json",
+            lambda found: found.update(auto_map={"AutoTokenizer": ["x.M", None]}, tokenizer_class="M"),
+        ),
+        "code is never run",
+    ),
     "tokenizer_config is a list": (written("tokenizer_config.json", "[]"), "must hold a JSON object"),
     "frames of no number": (
         edited("preprocessor_config.json", lambda found: found.update(num_frames="eight")),

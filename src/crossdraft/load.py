@@ -18,7 +18,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from crossdraft.checkpoints.files import check_files, read_config
-from crossdraft.checkpoints.locate import find_checkpoint
+from crossdraft.checkpoints.locate import find_checkpoint, mend
 from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, load_weights
 from crossdraft.drafters.foreign import ForeignDrafter
@@ -343,7 +343,10 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except LIBRARY_ERRORS as error:
-        raise CrossdraftError(f"The tokenizer in {folder} cannot be loaded: {first_line(error)}") from error
+        never = " (a checkpoint's own code is never run)" if "custom code" in str(error) else ""
+        raise CrossdraftError(
+            f"The tokenizer in {folder} cannot be loaded{never}: {first_line(error)}; {mend(folder)}."
+        ) from error
 
 
 def _text(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[int]], str]:

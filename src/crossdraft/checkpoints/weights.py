@@ -154,6 +154,8 @@ def refuse_misfit(folder: Path, report: dict[str, Iterable[Any]]) -> None:
 
 def first_line(error: BaseException) -> str:
     """What a library's error says, without its essay: its first line that does not just announce another."""
+    if isinstance(error, KeyError):
+        return f"{error} is unknown or missing"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = next((line for line in lines if not line.endswith(":")), lines[0] if lines else "")
     return said.rstrip(".:; ")[:200] or type(error).__name__

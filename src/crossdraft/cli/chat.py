@@ -17,6 +17,8 @@ from crossdraft.cli.ask import (
     Drafter,
     Dtype,
     EventFile,
+    Fps,
+    Frames,
     NoColour,
     Placement,
     TargetCores,
@@ -98,6 +100,8 @@ def chat(
     device: Device = None,
     draft_device: DraftDevice = None,
     dtype: Dtype = None,
+    frames: Frames = None,
+    fps: Fps = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
     as_json: AsJson = False,
     no_color: NoColour = False,
@@ -120,6 +124,8 @@ def chat(
         draft_device=draft_device,
         target_cores=target_cores,
         draft_cores=draft_cores,
+        num_frames=frames,
+        fps=fps,
     ).chosen(events=events is not None)
     setup.tell()
     with opened(setup, request) as engine:
