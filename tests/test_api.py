@@ -24,13 +24,17 @@ def alone(pair, request_):
 
 
 def test_one_request_or_several(pair, request_, alone):
-    with cd.Engine.load(str(pair.target), str(pair.event), cd.Options(adaptive=False, max_batch=2)) as engine:
+    with cd.Engine.load(
+        str(pair.target), str(pair.event), cd.Options(placement="inline", adaptive=False, max_batch=2)
+    ) as engine:
         assert engine.generate(request_).tokens == alone.tokens
         assert [answer.tokens for answer in engine.generate([request_] * 3)] == [alone.tokens] * 3
 
 
 def test_a_stream_ends_with_the_answer(pair, request_, alone):
-    with cd.Engine.load(str(pair.target), str(pair.event), cd.Options(adaptive=False)) as engine:
+    with cd.Engine.load(
+        str(pair.target), str(pair.event), cd.Options(placement="inline", adaptive=False)
+    ) as engine:
         stream = engine.stream(request_)
         pieces = list(stream)
     assert stream.answer is not None
@@ -41,7 +45,9 @@ def test_a_stream_ends_with_the_answer(pair, request_, alone):
 
 
 def test_leaving_a_stream_cancels_it(pair, request_):
-    with cd.Engine.load(str(pair.target), str(pair.event), cd.Options(adaptive=False, nodes=1)) as engine:
+    with cd.Engine.load(
+        str(pair.target), str(pair.event), cd.Options(placement="inline", adaptive=False, nodes=1)
+    ) as engine:
         stream = engine.stream(request_)
         for piece in stream:
             if piece.origin is not Origin.PROVISIONAL:
@@ -148,7 +154,8 @@ def test_dtypes_and_devices_that_are_not_there(pair):
 
 
 def test_without_video_or_events_the_request_says_so(pair, clip):
-    with cd.Engine.load(str(pair.target), str(pair.event)) as engine:
+    inline = cd.Options(placement="inline")
+    with cd.Engine.load(str(pair.target), str(pair.event), inline) as engine:
         with pytest.raises(cd.CrossdraftError, match="no video"):
             engine.generate(cd.Request("where?", events=str(clip.events)))
         answer = engine.generate(cd.Request("where?", video=str(clip.video)))
@@ -191,3 +198,23 @@ def test_a_broken_tokenizer_is_one_sentence(pair, tmp_path, damage):
         path.write_text(text[: len(text) // 2])
     with pytest.raises(cd.CrossdraftError, match="tokenizer"):
         cd.Engine.load(str(folder), None)
+
+
+@pytest.mark.parametrize("rule", ["block", "kseq"])
+@pytest.mark.parametrize("drafter", ["union:ngram,memory", "memory"])
+def test_a_rule_that_cannot_judge_a_drafter_s_trees_is_refused_at_load(pair, rule, drafter):
+    with pytest.raises(
+        cd.CrossdraftError, match=f"'{rule}' judges chains, and the drafter '{drafter}' drafts trees"
+    ):
+        cd.Engine.load(str(pair.target), drafter, cd.Options(rule=rule))
+    cd.Engine.load(str(pair.target), "ngram", cd.Options(rule=rule)).close()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_by_default_a_drafter_with_a_network_of_its_own_has_a_process_and_a_core(pair):
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    with cd.Engine.load(str(pair.target), str(pair.event)) as engine:
+        assert engine.options.placement == "process"
+        assert (engine.options.target_cores, engine.options.draft_cores) == (cores[:-1], cores[-1:])
+    with cd.Engine.load(str(pair.target), "union:memory,ngram") as engine:
+        assert (engine.options.placement, engine.options.target_cores) == ("inline", None)

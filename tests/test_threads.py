@@ -193,7 +193,7 @@ def test_who_cannot_take_a_piece_fails_alone(pair, requests, alone):
 
 
 def test_a_closed_engine_refuses(pair, requests):
-    engine = cd.Engine.load(str(pair.target), str(pair.event))
+    engine = cd.Engine.load(str(pair.target), str(pair.event), cd.Options(placement="inline"))
     running = engine.submit(requests[2])
     engine.close()
     engine.close()
@@ -222,7 +222,9 @@ def test_cancelling_what_waits_and_what_runs(pair, requests, alone):
 
 def test_ctrl_c_stays_ctrl_c_whatever_runs(pair, requests, alone):
     """With several live rows, too: dropping them must not hide it."""
-    with cd.Engine.load(str(pair.target), str(pair.event), cd.Options(max_batch=3, nodes=1)) as engine:
+    with cd.Engine.load(
+        str(pair.target), str(pair.event), cd.Options(placement="inline", max_batch=3, nodes=1)
+    ) as engine:
         long = [cd.Request(r.prompt, r.video, r.events, max_new_tokens=300) for r in requests[:3]]
 
         def interrupt(*_):

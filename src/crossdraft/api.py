@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from crossdraft.checkpoints.locate import source_text
@@ -38,11 +39,11 @@ from crossdraft.engine.supervisor import RESTARTS, Supervisor
 from crossdraft.engine.target import Target
 from crossdraft.errors import BatchError, CrossdraftError
 from crossdraft.load import adapt_model, load_target
-from crossdraft.methods import Place, read_spec
-from crossdraft.placing import ahead_in, place_drafter
+from crossdraft.methods import Place, drafts_trees, read_spec
+from crossdraft.placing import ahead_in, place_drafter, repays_a_core
 from crossdraft.streaming import AsyncStream, Stream, awaited
 
-PLACEMENTS = ("inline", "process")
+PLACEMENTS = ("auto", "inline", "process")
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,9 @@ class Options:
     """How a pair runs. Without a lossy rule every combination gives the same tokens (sampled: the same distribution).
 
     Args:
-        placement: `inline` (this process) or `process` (a process of its own).
+        placement: `inline` (this process), `process` (a process of its own), or `auto`: on a CPU with two cores or more
+            a drafter with a network of its own gets a process and, where nothing is said of cores, the last core, as
+            its drafting is then hidden for free; any other, and one on a shared GPU, runs in this process.
         ahead: for `process`, what the drafter does while the target verifies: `off` (nothing), `pipespec`, `pearl` or
             `ssd` (see `engine.ahead`); `auto` is `ssd` where the two share no core and no device, else `off`.
         hidden: for `inline`, when the hidden draft is made: `auto`, `before`, `beside` or `off`.
@@ -76,7 +79,7 @@ class Options:
         CrossdraftError: a value of another kind, out of range, or unknown.
     """
 
-    placement: str = "inline"
+    placement: str = "auto"
     ahead: str = "auto"
     hidden: str = "auto"
     device: str | None = None
@@ -230,13 +233,24 @@ class Engine:
         options: Options,
     ) -> Self:
         """Make the pair; `place` knows the target by name."""
-        loaded, cost = make_target(), CostModel()
-        placed = None if drafter is None else cls._placed(read_spec(drafter), place, loaded, options, cost)
+        spec = None if drafter is None else read_spec(drafter)
+        options, loaded, cost = decided(options, spec), make_target(), CostModel()
+        placed = None if spec is None else cls._placed(spec, place, loaded, options, cost)
         return cls(loaded, placed, options, cost)
 
     @staticmethod
     def _placed(spec: Spec, place: Place, loaded: Target, options: Options, cost: CostModel) -> Placement:
-        """The drafter that a spec names, where the options want it."""
+        """The drafter that a spec names, where the options want it.
+
+        Raises:
+            CrossdraftError: the acceptance rule cannot judge its drafts, or it cannot be made.
+        """
+        rule = check_rule(options.rule)
+        if rule is not None and rule.chains and drafts_trees(spec):
+            raise CrossdraftError(
+                f"The acceptance rule '{rule.name}' judges chains, and the drafter '{spec}' drafts trees; name no "
+                "rule, or give the drafter the setting tree=chain where it has one."
+            )
         place = replace(
             place,
             device=options.draft_device or options.device,
@@ -379,6 +393,25 @@ class SteppedDecoder:
 def _close(scheduler: Scheduler, supervisor: Supervisor) -> None:
     scheduler.close()
     supervisor.close()
+
+
+def decided(options: Options, spec: Spec | None) -> Options:
+    """The options with the placement `auto` decided."""
+    if options.placement != "auto":
+        return options
+    allowed = available_cores()
+    apart = spec is not None and repays_a_core(spec) and options.hidden == "auto" and len(allowed) > 1
+    if not (apart and _on_cpu(options.draft_device or options.device)):
+        return replace(options, placement="inline", draft_cores=None)
+    if options.target_cores is None and _on_cpu(options.device):
+        draft = options.draft_cores or allowed[-1:]
+        own = tuple(core for core in allowed if core not in draft) or allowed
+        options = replace(options, target_cores=own, draft_cores=draft)
+    return replace(options, placement="process")
+
+
+def _on_cpu(device: str | None) -> bool:
+    return device == "cpu" or (device is None and not torch.cuda.is_available())
 
 
 def _ahead(options: Options, draft_cores: tuple[int, ...] | None, device: str) -> str:

@@ -146,6 +146,17 @@ def read_spec(text: str | os.PathLike[str]) -> Spec:
     return Spec(text) if text.strip() and Path(text).is_dir() else parse(text)
 
 
+def drafts_trees(spec: Spec) -> bool:
+    """Whether drafts may branch: the method drafts trees and is not told otherwise, or joins several drafts.
+
+    >>> [drafts_trees(read_spec(text)) for text in ("eagle2", "eagle2:tree=chain", "event", "union:event,ngram")]
+    [True, False, False, True]
+    """
+    told = spec.settings.get("tree")
+    own = told is not None or (spec.name in METHODS and METHODS[spec.name].tree)
+    return told != "chain" and (own or any(map(drafts_trees, spec.parts)))
+
+
 def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
     """As `build`."""
     if spec.name in place.given:

@@ -21,6 +21,10 @@ log = logging.getLogger(__name__)
 WHOLE, HIDDEN, BESIDE = "whole", "hidden", "beside"
 
 
+# Drafters that run no network of their own.
+CHEAP = frozenset(("ngram", "memory", "lookahead", "union", "choose", "phased"))
+
+
 class Apart(Protocol):
     """Puts a drafter into a process of its own."""
 
@@ -43,6 +47,15 @@ def needs_target(spec: Spec) -> bool:
     (True, False)
     """
     return not spec.names.isdisjoint(COUPLED)
+
+
+def repays_a_core(spec: Spec) -> bool:
+    """True if some part of it runs a network of its own that does not look into the target.
+
+    >>> [repays_a_core(parse(text)) for text in ("union:event,memory", "union:memory,ngram", "eagle3")]
+    [True, False, False]
+    """
+    return any(name not in CHEAP and name not in COUPLED for name in _leaves(spec))
 
 
 def place_drafter(

@@ -4,22 +4,30 @@ import os
 
 import pytest
 
+from crossdraft.api import Options, decided
 from crossdraft.cli.session import Setup, place
 from crossdraft.errors import CrossdraftError
+from crossdraft.methods import read_spec
+
+
+def options_of(setup: Setup) -> Options:
+    spec = None if setup.drafter in (None, "none") else read_spec(setup.drafter)
+    return decided(place(setup), spec)
+
 
 CORES = tuple(sorted(os.sched_getaffinity(0)))
 
 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two CPU cores")
 def test_on_a_cpu_with_cores_to_spare_the_drafter_has_its_own():
-    options = place(Setup(drafter="glance", device="cpu"))
+    options = options_of(Setup(drafter="glance", device="cpu"))
     assert options.placement == "process"
     assert (options.target_cores, options.draft_cores) == (CORES[:-1], CORES[-1:])
 
 
 @pytest.mark.parametrize("drafter", ["union:memory,ngram", "eagle2", "phased:ngram,eagle3"])
 def test_a_drafter_that_runs_no_network_of_its_own_leaves_all_cores_to_the_target(drafter):
-    options = place(Setup(drafter=drafter, device="cpu"))
+    options = options_of(Setup(drafter=drafter, device="cpu"))
     assert (options.placement, options.target_cores, options.draft_cores) == ("inline", None, None)
 
 
@@ -40,22 +48,22 @@ def test_a_drafter_that_reads_events_needs_some(drafter):
 
 
 def test_without_a_drafter_the_target_has_all_cores():
-    options = place(Setup(drafter="none", device="cpu"))
+    options = options_of(Setup(drafter="none", device="cpu"))
     assert (options.placement, options.target_cores, options.draft_cores) == ("inline", None, None)
 
 
 def test_a_wish_for_hidden_drafting_inline_is_a_wish_for_inline():
-    options = place(Setup(drafter="event", hidden="before", device="cpu"))
+    options = options_of(Setup(drafter="event", hidden="before", device="cpu"))
     assert (options.placement, options.hidden, options.draft_cores) == ("inline", "before", None)
 
 
 def test_cores_are_as_they_were_asked_for():
     first = str(CORES[0])
-    options = place(
+    options = options_of(
         Setup(drafter="event", placement="process", device="cpu", target_cores=first, draft_cores=first)
     )
     assert options.target_cores == options.draft_cores == CORES[:1]
-    inline = place(Setup(placement="inline", device="cpu", target_cores=first))
+    inline = options_of(Setup(placement="inline", device="cpu", target_cores=first))
     assert (inline.target_cores, inline.draft_cores) == (CORES[:1], None)
 
 

@@ -7,29 +7,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from crossdraft.api import Engine, Options
 from crossdraft.bench.cores import choose_cores, spans
 from crossdraft.cli.view.terminal import PlainView, SilentView, TerminalView, View
-from crossdraft.drafters.spec import Spec
 from crossdraft.engine.ahead import POLICIES
-from crossdraft.engine.cores import available_cores
 from crossdraft.engine.decode import STILL_READING
 from crossdraft.engine.request import Answer, Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, method_of, read_spec
-from crossdraft.placing import needs_target
 
 WITH_EVENTS, WITHOUT = "glance", "union:memory,ngram"  # the drafters that are taken if none is named
 EVENT_DRAFTERS = frozenset(("event", "event_medusa", "fast", "glance"))  # read an event recording
-CHEAP = frozenset(
-    ("ngram", "memory", "lookahead", "union", "choose", "phased")
-)  # run no network of their own
-
 WARM_UP_TOKENS = 4
 
 
@@ -104,30 +96,25 @@ class Setup:
 
 
 def place(setup: Setup) -> Options:
-    """Choose what was left open.
-
-    On a CPU with two cores or more the drafter gets a process and a core of its own, because there its drafting is
-    hidden for free; the target gets the other cores. On one core, or on one shared GPU, it runs in this process.
+    """The options of a setup; what it leaves open is `auto`.
 
     Raises:
         CrossdraftError: an unknown name, a core that this process may not use, or settings that exclude each other.
     """
-    placement = setup.placement or ("process" if _can_be_apart(setup) else "inline")
-    apart = placement == "process"
-    if apart and setup.hidden != "auto":
+    if setup.placement == "process" and setup.hidden != "auto":
         raise CrossdraftError("--hidden is for an inline drafter; leave it out, or say --placement inline.")
-    if not apart and setup.draft_cores:
+    if setup.placement == "inline" and setup.draft_cores:
         raise CrossdraftError(
             "--draft-cores needs a drafter in a process of its own; say --placement process."
         )
-    if not apart and setup.ahead in POLICIES and setup.ahead != "off":
+    if setup.placement == "inline" and setup.ahead in POLICIES and setup.ahead != "off":
         raise CrossdraftError("--ahead needs a drafter in a process of its own; say --placement process.")
     target_cores = draft_cores = None
-    if setup.target_cores or setup.draft_cores or (apart and _on_cpu(setup.device)):
+    if setup.target_cores or setup.draft_cores or setup.placement == "process":
         cores = choose_cores(setup.target_cores, setup.draft_cores, all_target=True)
-        target_cores, draft_cores = cores.target, cores.draft if apart else None
+        target_cores, draft_cores = cores.target, None if setup.placement == "inline" else cores.draft
     return Options(
-        placement=placement,
+        placement=setup.placement or "auto",
         ahead=setup.ahead,
         hidden=setup.hidden,
         device=setup.device,
@@ -139,27 +126,6 @@ def place(setup: Setup) -> Options:
         num_frames=setup.num_frames,
         fps=setup.fps,
     )
-
-
-def _can_be_apart(setup: Setup) -> bool:
-    """True if there is a drafter, a core to spare for it, and no wish that only an inline one can fulfil."""
-    spare = len(available_cores()) > 1 and _on_cpu(setup.draft_device or setup.device)
-    return setup.hidden == "auto" and spare and _repays_a_core(setup.drafter)
-
-
-def _repays_a_core(drafter: str | None) -> bool:
-    """True if some part of a drafter runs a network of its own that does not look into the target."""
-    if drafter is None or drafter == "none":
-        return False
-    return any(leaf.name not in CHEAP and not needs_target(leaf) for leaf in _leaves(read_spec(drafter)))
-
-
-def _leaves(spec: Spec) -> list[Spec]:
-    return [leaf for part in spec.parts for leaf in _leaves(part)] if spec.parts else [spec]
-
-
-def _on_cpu(device: str | None) -> bool:
-    return device == "cpu" or (device is None and not torch.cuda.is_available())
 
 
 @contextmanager

@@ -42,6 +42,7 @@ class Rule:
         name: what users call it.
         lossless: true if the answer is the target's own (in distribution, when sampling).
         greedy: true if it judges greedy answers, false if sampled ones.
+        chains: true if it judges chains, and trees only of a kind that no drafter of ours draws.
         judge: the function itself, pure but for the generator; a frozen dataclass where the rule has settings.
     """
 
@@ -49,6 +50,7 @@ class Rule:
     lossless: bool
     greedy: bool
     judge: Judge
+    chains: bool = False
 
     def __call__(self, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Verdict:
         """Judge a tree."""
