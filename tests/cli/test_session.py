@@ -33,9 +33,10 @@ def test_a_drafter_that_runs_no_network_of_its_own_leaves_all_cores_to_the_targe
 
 def test_the_default_drafter_fits_target_and_files():
     assert Setup().chosen(events=True).drafter == "glance"
-    assert Setup().chosen(events=True).advice == ""
-    for setup, events in ((Setup(), False), (Setup("my/vlm"), False), (Setup("my/vlm"), True)):
-        chosen = setup.chosen(events=events)
+    assert Setup().chosen(events=False).drafter == "eagle2"
+    assert Setup().chosen(events=True).advice == Setup().chosen(events=False).advice == ""
+    for events in (True, False):
+        chosen = Setup("my/vlm").chosen(events=events)
         assert chosen.drafter == "union:memory,ngram"
         assert "crossdraft drafters" in chosen.advice
     assert Setup(drafter="event").chosen(events=True) == Setup(drafter="event")

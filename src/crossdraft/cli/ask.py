@@ -57,7 +57,7 @@ Drafter = Annotated[
     str | None,
     typer.Option(
         help="glance, event, eagle2, union:memory,ngram … (crossdraft drafters lists them), none, or the folder of an "
-        "EventGPT. Default: glance for the reference target with events, else union:memory,ngram.",
+        "EventGPT. Default for the reference target: glance with events, else eagle2; for others: union:memory,ngram.",
         callback=_help_wanted,
         is_eager=True,
     ),

@@ -20,7 +20,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, method_of, read_spec
 
-WITH_EVENTS, WITHOUT = "glance", "union:memory,ngram"  # the drafters that are taken if none is named
+# The drafters that are taken if none is named: for the reference target with events and without, and for another one.
+WITH_EVENTS, WITHOUT, FOREIGN = "glance", "eagle2", "union:memory,ngram"
 EVENT_DRAFTERS = frozenset(("event", "event_medusa", "fast", "glance"))  # read an event recording
 WARM_UP_TOKENS = 4
 
@@ -54,14 +55,13 @@ class Setup:
             CrossdraftError: the named drafter is unknown, or reads events and there are none.
         """
         if self.drafter is None:
-            if self.target == "reference" and events:
-                return replace(self, drafter=WITH_EVENTS)
-            why = "there are no events" if self.target == "reference" else "the target is your own"
+            if self.target == "reference":
+                return replace(self, drafter=WITH_EVENTS if events else WITHOUT)
             advice = (
-                f"Drafter: {WITHOUT}, because {why} and it needs neither events nor training; it gains little on a "
-                "first question. `crossdraft drafters` lists the others."
+                f"Drafter: {FOREIGN}, because the target is your own and it needs neither events nor training; it "
+                "gains little on a first question. `crossdraft drafters` lists the others."
             )
-            return replace(self, drafter=WITHOUT, advice=advice)
+            return replace(self, drafter=FOREIGN, advice=advice)
         if self.drafter == "none":
             return self
         names = read_spec(self.drafter).names

@@ -39,17 +39,17 @@ class Kind:
 
 KINDS = (
     Kind("preprocess", "preprocess", "preprocess", "·", "bright_black", ("prepare",)),
-    Kind("encoder", "vision encoder", "encoder", "░", "bright_black", ("encode",)),
+    Kind("encoder", "vision encoder", "encoder", "-", "bright_black", ("encode",)),
     Kind("prefill", "prefill", "prefill", "░", "blue", ("prefill", "read")),
     Kind("hidden draft", "hidden draft (during the prefill)", "hidden-draft", "▓", "green", ("hidden draft",)),
     Kind("draft", "draft", "draft", "▒", "cyan", ("draft", "resync")),
-    Kind("parallel draft", "parallel draft (for the next rounds)", "parallel-draft", "▪", "magenta", ("ahead",)),
-    Kind("ride-along", "ride-along (verify in the prefill's last pass)", "ride-along", "█", "red", ("ride-along",)),
+    Kind("parallel draft", "parallel draft (for the next rounds)", "parallel-draft", "+", "magenta", ("ahead",)),
+    Kind("ride-along", "ride-along (verify in the prefill's last pass)", "ride-along", "▞", "red", ("ride-along",)),
     Kind("verify", "verify", "verify", "█", "yellow", ("verify",)),
 )  # fmt: skip
 PREFILL = next(kind for kind in KINDS if kind.label == "prefill")
 DECODE = Kind("decode steps", "decode step (one token)", "decode", "=", "yellow", ())
-OTHER = Kind("other", "other", "other", "▚", "white", ())
+OTHER = Kind("other", "other", "other", "?", "white", ())
 
 
 def kind_of(span: "Span") -> Kind:

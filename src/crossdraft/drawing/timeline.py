@@ -1,6 +1,8 @@
 """One answer as a picture: the text by origin, both models on one axis of time, the target alone below it."""
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
+from html import escape
 from typing import TYPE_CHECKING
 
 from crossdraft.drawing.axis import labels, ticks
@@ -26,7 +28,7 @@ def timeline_drawing(question: str, answer: "Answer", baseline: Baseline | None 
     """The picture: question, answer by origin, lanes on one axis, figures.
 
     Args:
-        question: what was asked; long ones are wrapped.
+        question: what was asked; long ones are wrapped, an empty one is left out.
         answer: what was answered.
         baseline: the target alone, for a lane below those of the pair.
     """
@@ -48,12 +50,18 @@ def timeline_drawing(question: str, answer: "Answer", baseline: Baseline | None 
     body, y = _lanes(answer, baseline, y + GAP)
     texts, y = [*texts, *body], y + GAP
     figures, y = flow(_figures(answer, baseline), MARGIN, y + LINE, WIDTH - MARGIN, LINE, 14, gap=30)
-    return Drawing(clean(question), WIDTH, y + MARGIN - 8, (*shapes, *texts, *figures))
+    return Drawing(clean(question) or "answer", WIDTH, y + MARGIN - 8, (*shapes, *texts, *figures))
 
 
 def timeline_svg(question: str, answer: "Answer", baseline: Baseline | None = None) -> str:
     """The picture as SVG."""
     return to_svg(timeline_drawing(question, answer, baseline))
+
+
+def timeline_img(answer: "Answer") -> str:
+    """The picture as an HTML image that holds it whole, so that its styles touch nothing else on a page."""
+    encoded = b64encode(timeline_svg("", answer).encode()).decode()
+    return f'<img alt="{escape(answer.text.strip())}" src="data:image/svg+xml;base64,{encoded}"/>'
 
 
 def _used_origins(answer: "Answer") -> set[str]:

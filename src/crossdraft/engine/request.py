@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from crossdraft.engine.timeline import Timeline
 
 
+REPR_LETTERS = 60  # of an answer's text in its `repr`
+
+
 @dataclass(frozen=True)
 class Request:
     """A question about a clip. Arrays in it must stay as they are until it is answered: they are read meanwhile.
@@ -92,9 +95,12 @@ class Piece:
     request: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Answer:
-    """The whole answer: exactly the tokens that the target alone would have written (unless a rule is lossy)."""
+    """The whole answer: exactly the tokens that the target alone would have written (unless a rule is lossy).
+
+    A notebook shows it as its text by origin and its timeline; `repr` is one short line.
+    """
 
     text: str
     tokens: tuple[int, ...]
@@ -104,3 +110,19 @@ class Answer:
     timeline: "Timeline"
     logprobs: tuple[float, ...] | None = None
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        text = self.text.strip()
+        shown = text if len(text) <= REPR_LETTERS else text[: REPR_LETTERS - 1] + "…"
+        stats = self.stats
+        figures = (
+            f"{len(self.tokens)} tokens, {self.finish}, {stats.total_s * 1e3:.0f} ms, tau {stats.tau:.2f}"
+        )
+        noted = f", {len(self.notes)} notes" if self.notes else ""
+        return f"<Answer {shown!r}: {figures}{noted}>"
+
+    def _repr_html_(self) -> str:
+        """The picture of the answer, for notebooks."""
+        from crossdraft.drawing.timeline import timeline_img
+
+        return timeline_img(self)

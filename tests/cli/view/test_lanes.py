@@ -5,7 +5,7 @@ import pytest
 from crossdraft.cli.view.lanes import axis, cells, draw, timeline_text
 from crossdraft.drawing.axis import labels, ticks
 from crossdraft.drawing.figures import Baseline
-from crossdraft.drawing.kinds import OTHER, end_of, kind_of
+from crossdraft.drawing.kinds import DECODE, KINDS, OTHER, end_of, kind_of
 from crossdraft.engine.request import Answer, Finish
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.timeline import Span, Timeline
@@ -47,12 +47,16 @@ def test_short_spans_fill_a_cell_together():
         (["read"] * 5, "░░░░░"),  # no room for the label
         (["", "verify", "verify", ""], " ██ "),
         (["hidden draft"] * 2 + ["draft"] * 2, "▓▓▒▒"),
-        (["unheard of"], "▚"),
+        (["unheard of"], "?"),
     ],
 )
 def test_a_lane_is_drawn_by_meaning(row, line):
     kinds = [kind_of(Span("x", name, 0, 1)) if name else None for name in row]
     assert draw(kinds).plain == line
+
+
+def test_without_colour_kinds_can_still_be_told_apart():
+    assert len({kind.glyph for kind in (*KINDS, DECODE, OTHER)}) == len(KINDS) + 2
 
 
 def test_a_verify_pass_over_one_token_is_a_decode_step():
