@@ -164,7 +164,7 @@ class Engine:
     def load(
         cls,
         target: str | os.PathLike[str] = "reference",
-        drafter: str | os.PathLike[str] | None = "event",
+        drafter: str | os.PathLike[str] | None = "glance",
         options: Options | None = None,
     ) -> Self:
         """Load a pair.

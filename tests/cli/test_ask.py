@@ -173,7 +173,7 @@ def test_bad_input_is_one_sentence_and_status_2(ask, arguments, sentence):
 def test_a_question_longer_than_the_context_is_refused(ask):
     status, shown, errors = ask(question="why? " * CONTEXT)
     assert (status, shown) == (2, "")
-    assert f"the model's context holds {CONTEXT}" in errors
+    assert re.search(rf"the model's context (holds )?{CONTEXT}\b", errors)
 
 
 def test_an_event_drafter_without_events_is_refused(clip, capsys):

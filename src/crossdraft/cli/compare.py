@@ -1,6 +1,7 @@
 """The same question to the target alone: is it the same text, and how much faster was it?"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 
@@ -9,7 +10,6 @@ from crossdraft.bench.divergence import first_difference, top2_gap
 from crossdraft.bench.order import orders
 from crossdraft.drawing.figures import Baseline, counted
 from crossdraft.engine.cost import CostModel
-from crossdraft.engine.pinning import pinned
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.target import Target
 
@@ -108,40 +108,45 @@ def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REP
 
     The target alone is judged exactly, whatever rule the drafted answers are judged by.
     """
-    engines = {"drafted": (engine, None), **baselines(engine)}
-    runs: dict[str, list[Answer]] = {name: [] for name in engines}
-    for turn in islice(orders(list(engines)), repeats):
-        for name in turn:
-            runner, cores = engines[name]
-            with pinned(cores):
-                runs[name].append(runner.generate(request))
+    with baselines(engine) as alone:
+        engines = {"drafted": engine} | {name: runner for name, (runner, _) in alone.items()}
+        runs: dict[str, list[Answer]] = {name: [] for name in engines}
+        for turn in islice(orders(list(engines)), repeats):
+            for name in turn:
+                runs[name].append(engines[name].generate(request))
     drafted = runs.pop("drafted")
     fastest = min(runs, key=lambda name: _per_token(_median_run(runs[name])))
-    return summarise(engine, request, runs[fastest], drafted, answer, engines[fastest][1])
+    return summarise(engine, request, runs[fastest], drafted, answer, alone[fastest][1])
 
 
-def baselines(engine: Engine) -> dict[str, tuple[Engine, tuple[int, ...] | None]]:
+@contextmanager
+def baselines(engine: Engine) -> Iterator[dict[str, tuple[Engine, tuple[int, ...] | None]]]:
     """The target alone on its share of the cores, and on all that the pair uses where those are more; with the cores.
 
-    The first core list is None where the target has no share of its own.
+    The cores are None where the target has no share of its own. It is judged exactly, whatever rule the pair has.
     """
     options = engine.options
     whole = tuple(sorted({*(options.target_cores or ()), *(options.draft_cores or ())}))
-    exact = replace(options, rule=None, draft_cores=None)  # which this process, pinned, may not use
-    found = {"share": (Engine(engine.target, None, exact, CostModel()), options.target_cores)}
+    shares = {"share": options.target_cores}
     if options.target_cores and len(whole) > len(options.target_cores):
-        with pinned(whole):
-            alone = Engine(engine.target, None, replace(exact, target_cores=whole), CostModel())
-        found["all"] = (alone, whole)
-    return found
+        shares["all"] = whole
+    exact = replace(options, rule=None, draft_cores=None)
+    with ExitStack() as stack:
+        yield {
+            name: (
+                stack.enter_context(
+                    Engine(engine.target, None, replace(exact, target_cores=cores), CostModel())
+                ),
+                cores,
+            )
+            for name, cores in shares.items()
+        }
 
 
 def target_alone(engine: Engine, request: Request) -> Baseline:
     """The answer of the target alone, run once on its share and once on all cores of the pair: the faster one."""
-    answers: list[tuple[Answer, tuple[int, ...] | None]] = []
-    for runner, cores in baselines(engine).values():
-        with pinned(cores):
-            answers.append((runner.generate(request), cores))
+    with baselines(engine) as alone:
+        answers = [(runner.generate(request), cores) for runner, cores in alone.values()]
     answer, cores = min(answers, key=lambda found: found[0].stats.total_s)
     return Baseline(answer, cores=None if cores is None else len(cores))
 
