@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import random
 import signal
 import sys
 import threading
@@ -371,6 +372,86 @@ def test_a_child_that_takes_nothing_is_given_up(process, requests, monkeypatch):
     process.start(0, heavy(requests[0]), 4, None)
     with pytest.raises(DrafterLost, match="did not answer"):
         process.collect(0)
+
+
+def test_a_draft_is_waited_for_as_long_as_it_can_save(process, requests):
+    """A child that hangs costs one such wait; nothing more is asked until its reply is here, which is then dropped."""
+    process.start(0, requests[0], 4, None)
+    process.collect(0)
+    process.commit([0], [Committed((), (9,))])
+    os.kill(process.pid, signal.SIGSTOP)
+    assert process.propose([0], [Budget(3, wait_s=0.05)])[0] == Draft(DraftTree.empty())
+    serial = process._serial
+    assert process.propose([0], [Budget(3, wait_s=30.0)])[0] == Draft(DraftTree.empty())
+    assert process._serial == serial  # nobody was asked, nobody was waited for
+    process.commit([0], [Committed((), (8,))])
+    os.kill(process.pid, signal.SIGCONT)
+    while not len(process.propose([0], [Budget(3)])[0].tree):
+        time.sleep(0.01)
+    assert process._serial == serial + 1
+
+
+def test_what_was_drawn_and_came_too_late_ends_drafting_for_that_request(process, requests, monkeypatch):
+    monkeypatch.setattr("crossdraft.engine.process.LONGEST_WAIT_S", 0.05)
+    sampled = replace(requests[0], sampling=Sampling(temperature=1.0))
+    process.start(0, sampled, 4, None)
+    process.start(1, requests[1], 4, None)
+    for ticket in (0, 1):
+        process.collect(ticket)
+        process.commit([ticket], [Committed((), (9,))])
+    os.kill(process.pid, signal.SIGSTOP)
+    drawn, greedy = process.propose([0, 1], [Budget(3, wait_s=30.0)] * 2)
+    os.kill(process.pid, signal.SIGCONT)
+    assert "came too late" in drawn.refusal
+    assert greedy == Draft(DraftTree.empty())
+    assert "came too late" in process.propose([0], [Budget(3)])[0].refusal
+
+
+def test_who_is_silent_too_long_is_lost_though_nobody_waits(process, requests):
+    process.patience_s, process.grace_s = 0.3, 0.01
+    os.kill(process.pid, signal.SIGSTOP)
+    process.start(0, requests[0], 4, None)
+    assert process.collect(0) == Draft(DraftTree.empty())
+    process.end([0])  # the answer was shorter than that
+    time.sleep(0.4)
+    process.start(1, requests[1], 4, None)
+    with pytest.raises(DrafterLost, match=r"within 0\.3 s"):
+        process.collect(1)
+
+
+def test_a_restarted_one_is_a_new_process_and_drafts(process, requests, target, alone):
+    os.kill(process.pid, signal.SIGKILL)
+    again = process.restarted()
+    try:
+        (answer,) = Decoder(target, again, adaptive=False).generate(requests[:1])
+        assert (answer.tokens, answer.notes) == (alone[0], ())
+        assert answer.stats.accepted > 0
+        assert again.pid != process.pid
+    finally:
+        again.close()
+
+
+def babbling(folder: str, banned: tuple[int, ...]):
+    """In the child: a drafter whose messages are damaged on their way out."""
+    from crossdraft.engine import wire, worker
+    from tests.engine.test_checks import damaged
+
+    pack, rng = wire.pack_draft, random.Random(0)
+    wire.pack_draft = lambda draft: damaged(pack(draft), rng) if rng.random() < 0.7 else pack(draft)
+    assert worker
+    return load_drafter(folder, banned=banned)
+
+
+def test_damaged_messages_of_a_process_cost_drafts_and_no_answer(pair, target, requests, alone):
+    factory = partial(babbling, str(pair.event), tuple(sorted(target.reserved)))
+    placement = Process(factory, patience_s=60, grace_s=60)
+    try:
+        found = Decoder(target, placement, max_batch=2, adaptive=False, nodes=2).generate(requests * 3)
+    finally:
+        placement.close()
+    assert [answer.tokens for answer in found] == alone * 3
+    assert sum(answer.stats.bad_drafts for answer in found) > 5
+    assert sum(answer.stats.accepted for answer in found) > 0
 
 
 def test_closing_ends_the_child(process):

@@ -136,8 +136,8 @@ def load_head(
     if target is not None and described.target != target:
         raise CrossdraftError(
             f"The head in {folder} was trained for another target ({described.target[:12]}…, this one is "
-            f"{target[:12]}…); train it for this one, choose the target it belongs to, or name a drafter that fits every "
-            "target, such as union:memory,ngram."
+            f"{target[:12]}…); train it for this one, choose the target it belongs to, or name a drafter that fits "
+            "every target, such as union:memory,ngram."
         )
     return revived(described.network, described.config, tables, stored_weights(folder))
 
