@@ -3,20 +3,18 @@
 import pickle
 from collections.abc import Sequence
 
-import numpy as np
-import torch
-
 from crossdraft.engine.checks import faulty
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
+from crossdraft.engine.wire_rows import PackedRows, pack_rows, unpack_rows
 from crossdraft.errors import CrossdraftError
 
 PackedDraft = tuple[
     tuple[int, ...],
     tuple[int, ...],
-    "np.ndarray | None",
+    PackedRows,
     tuple[int, ...],
     bool,
     tuple[float, ...],
@@ -26,7 +24,7 @@ PackedDraft = tuple[
 
 
 def pack_draft(draft: Draft) -> PackedDraft:
-    """A draft as tuples and one numpy array: torch would pass tensors by shared memory that outlives a crash.
+    """A draft as tuples and numpy arrays: torch would pass tensors by shared memory that outlives a crash.
 
     Raises:
         CrossdraftError: its probes ask for whole logits, which are too large to be sent every round, or are embeddings.
@@ -42,16 +40,15 @@ def pack_draft(draft: Draft) -> PackedDraft:
             "inline placement."
         )
     tree = draft.tree
-    dists = None if tree.dists is None else tree.dists.cpu().numpy()
     chosen = tree.drawn_from, tree.independent
-    return tree.tokens, tree.parents, dists, *chosen, draft.reach, draft.probes, draft.fault
+    return tree.tokens, tree.parents, pack_rows(tree), *chosen, draft.reach, draft.probes, draft.fault
 
 
 def unpack_draft(packed: PackedDraft) -> Draft:
     """The inverse of `pack_draft`; a faulty draft of whatever else it is given. See `checks` for what is in it."""
     try:
         tokens, parents, dists, drawn_from, independent, reach, probes, fault = packed
-        rows = None if dists is None else torch.from_numpy(dists)
+        rows = unpack_rows(dists)
         return Draft(DraftTree(tokens, parents, rows, drawn_from, independent), reach, None, fault, probes)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is no draft
         return faulty(f"it cannot be read ({type(error).__name__}: {error})")
