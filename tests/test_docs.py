@@ -19,7 +19,10 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-RUN = ("README.md", "docs/adding_a_drafter.md", "docs/adding_a_head.md", "docs/adding_a_vlm.md")
+RUN = (
+    "README.md", "docs/serving_in_process.md", "docs/adding_a_drafter.md", "docs/adding_a_head.md",
+    "docs/adding_a_vlm.md",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("page", RUN)
