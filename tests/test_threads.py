@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 import pytest
 
 import crossdraft as cd
+from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.decode import STILL_READING
 from crossdraft.engine.request import Finish, Origin
 from crossdraft.engine.target import Target
@@ -248,3 +249,35 @@ def test_who_is_told_pieces_cannot_ask_in_the_same_breath(pair, requests):
         pytest.raises(cd.CrossdraftError, match="from another thread"),
     ):
         engine.submit(requests[0], lambda piece: engine.decoder()).result()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("drafter", "placement"),
+    [
+        (None, "auto"),
+        ("event", "inline"),
+        ("event", "process"),
+        ("union:event,memory", "process"),
+        ("eagle2", "inline"),
+        ("glance", "process"),
+    ],
+)
+def test_eight_threads_of_forty_requests_on_the_reference_pair(tmp_path, drafter, placement):
+    items_ = items(Workload(pairs=20, answers="any", max_new_tokens=24))
+    requests = [item.request for item in items_]
+    with cd.Engine.load("reference", None) as engine:
+        alone = [answer.tokens for answer in engine.generate(requests)]
+    options = cd.Options(placement=placement, max_batch=4)
+    with cd.Engine.load("reference", drafter, options) as engine:
+
+        def ask(thread):
+            order = [(5 * thread + step) % len(requests) for step in range(40)]
+            return [(at, engine.generate(requests[at])) for at in order]
+
+        with ThreadPoolExecutor(8) as pool:
+            found = [pair for answers in pool.map(ask, range(8)) for pair in answers]
+        assert len(found) == 320
+        assert all(answer.tokens == alone[at] for at, answer in found)
+        assert {note for _, answer in found for note in answer.notes} <= {STILL_READING}
+        assert (engine.drafter is None) == (drafter is None)
