@@ -36,6 +36,8 @@ def test_plain_values_agree():
 
 
 def test_who_has_which_cores():
-    (told,) = cores_in_words(["target", "target-all", "hf", "event"], Cores((0,), (1,)))
+    told, elastic = cores_in_words(["target", "target-all", "hf", "event"], Cores((0,), (1,)))
+    assert "serve its target as well" in elastic
+    assert len(cores_in_words(["target", "hf"], Cores((0,), (1,)))) == 1
     assert "0: target, hf; 0-1: target-all; 0 + 1: event" in told
     assert "not restricted" in cores_in_words(["target"], None)[0]

@@ -55,4 +55,7 @@ def cores_in_words(names: Sequence[str], cores: Cores | None) -> list[str]:
     for name in names:
         groups.setdefault(str(cores_of(name, cores)), []).append(name)
     told = "; ".join(f"{own}: {', '.join(members)}" for own, members in groups.items())
-    return [f"Cores (of the target, + of a drafter's own process): {told}."]
+    lines = [f"Cores (of the target, + of a drafter's own process): {told}."]
+    if any(own is not None and own.draft for own in (cores_of(name, cores) for name in names)):
+        lines.append("A drafter's cores serve its target as well while the drafter has nothing to do.")
+    return lines

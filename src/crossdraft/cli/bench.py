@@ -182,7 +182,8 @@ def identity(
 ) -> None:
     """Check that every placement, and batches that join and leave, give the target's own tokens. Exit 1 if not.
 
-    The event drafter in nine ways; with --drafters, each one named in a process, inline and in batches of 2 to 4.
+    The event drafter in nine ways. With --drafters, each one named: in a process of its own (what looks into the
+    target, such as pass and guided: in the target's process), inline, and in batches of 2 to 4.
     """
     from rich.markup import escape
     from rich.table import Table
