@@ -1,5 +1,6 @@
 """Models from local folders: safetensors only, never remote code, every key and shape accounted for."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead, read_ids
 from crossdraft.drafters.vocabulary import Lexicon, map_vocabularies, read_lexicon
 from crossdraft.dtypes import DTYPES, dtype_name
+from crossdraft.engine.detokenize import TokenText
+from crossdraft.engine.generation import read_defaults, read_file
 from crossdraft.engine.prepack import has_bf16, prepack
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 REFERENCE = Path(__file__).parent / "reference"
 DRAFTERS = ("event", "blind")  # of the reference pair
+BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece spells a byte that has no other token
 
 
 def load_target(
@@ -99,6 +103,7 @@ def _video_model(
     trim: Callable[[PreTrainedModel], None] | None = None,
 ) -> PreTrainedModel:
     kind = model_class(read_config(folder).get("model_type"))
+    read_defaults(read_file(folder), str(folder))  # refused before gigabytes are read
     return _model(getattr(transformers, kind), folder, device, dtype, trim)
 
 
@@ -150,8 +155,11 @@ def _adapter(
     if packed:
         pass_unread(model)
         prepack(model)
+    where = model.name_or_path or type(model).__name__
+    defaults = read_defaults(vars(model.generation_config), where, model.config.get_text_config().vocab_size)
     prepare = VideoPrompt(model, tokenizer, spec, sampling)
-    return Target(model, prepare, _text(tokenizer), _eos(model, tokenizer), _reserved(model, tokenizer))
+    eos, reserved = _eos(model, tokenizer), _reserved(model, tokenizer)
+    return Target(model, prepare, _text(tokenizer), eos, reserved, defaults)
 
 
 def load_drafter(
@@ -349,11 +357,14 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def _text(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[int]], str]:
+def _text(tokenizer: PreTrainedTokenizerBase) -> TokenText:
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    return decode
+    added = tokenizer.added_tokens_decoder
+    special = {token: str(found) for token, found in added.items() if found.special}
+    byte_fallback = (token for piece, token in tokenizer.get_vocab().items() if BYTE.fullmatch(piece))
+    return TokenText(decode, special, frozenset(byte_fallback))
 
 
 def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -1,5 +1,9 @@
 """Hugging Face as a peer: the same tokens, and an assistant that is as good as it can be made."""
 
+import json
+import shutil
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,6 +14,8 @@ from crossdraft.bench.peers import Assistant, HFContestant
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.load import load_target, tokenizer_of
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +50,34 @@ def test_all_peers_write_the_targets_tokens(target, item, assistant):
         assert 0 < run.ttft_s < run.total_s
         assert sum(run.stages_s.values()) == pytest.approx(run.total_s)
         assert 0 < run.rounds <= len(run.tokens)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"no_repeat_ngram_size": 2, "min_new_tokens": 9},
+        {"repetition_penalty": 1.4, "stop_strings": ["th", "e "]},
+        {"do_sample": True, "top_k": 1, "typical_p": 0.9, "max_new_tokens": 5},
+    ],
+)
+@pytest.mark.parametrize("said", [Sampling(), Sampling(repetition_penalty=1.0, no_repeat_ngram_size=0)])
+def test_peers_go_by_the_checkpoints_settings_and_by_what_a_request_says(pair, tmp_path, item, fields, said):
+    """Also where a request switches off what the checkpoint has on, which `generate` would fill in again."""
+    folder = tmp_path / "target"
+    shutil.copytree(pair.target, folder)
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    target = load_target(str(folder), packed=False)
+    before = target.model.generation_config.to_dict()
+    asked = replace(item, request=replace(item.request, sampling=said, max_new_tokens=None))
+    own = EngineContestant(Engine(target, None, Options(), CostModel())).answer(asked)
+    tokenizer = tokenizer_of(str(folder))
+    peers = [HFContestant(target, tokenizer=tokenizer)]
+    if "stop_strings" not in fields:  # prompt lookup looks for them only behind a round's last token
+        peers.append(HFContestant(target, lookup=True, tokenizer=tokenizer))
+    for peer in peers:
+        assert peer.answer(asked).tokens == own.tokens
+    assert target.model.generation_config.to_dict() == before
 
 
 def test_the_engines_stages_add_up(target, item):

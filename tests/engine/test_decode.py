@@ -13,7 +13,6 @@ from crossdraft.engine.accept import Rule, Verdict
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
-from crossdraft.engine.live import readable
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Finish, Origin, Request
 from crossdraft.engine.sampling import Sampling
@@ -347,13 +346,6 @@ def test_drafts_never_hold_a_banned_id(target):
     states = drafter.begin(REQUESTS[:1])
     tree = drafter.propose(states, [Budget(12)])[0].tree
     assert not {7, 97, 98} & set(tree.tokens)
-
-
-@pytest.mark.parametrize(
-    ("decoded", "shown"), [(" Two cars", "Two cars"), ("caf\ufffd", "caf"), ("a  b ", "a  b "), ("", "")]
-)
-def test_text_is_shown_without_leading_space_and_broken_characters(decoded, shown):
-    assert readable(decoded) == shown
 
 
 def test_a_drafter_is_told_all_of_an_answer_and_nothing_else(target, alone):

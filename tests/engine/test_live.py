@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossdraft.engine.live import Live
+from crossdraft.engine.live import Job, Live
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.timeline import Span
@@ -11,7 +11,7 @@ from crossdraft.engine.timeline import Span
 def living(*spans, ttft=9.0):
     """A request whose target prepared from 1 to 2, encoded to 3 and prefilled to 5."""
     request = Request("x")
-    live = Live(0, request, rule_for(None, request.sampling), speculating=True)
+    live = Live(Job(0, request), rule_for(None, request.sampling))
     live.started, live.tokens, live.stats.ttft_s = 1.0, [1], ttft
     reading = (("prepare", 1.0, 2.0), ("encode", 2.0, 3.0), ("prefill", 3.0, 5.0))
     live.timeline.spans += [Span("target", *each) for each in reading]

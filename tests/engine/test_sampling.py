@@ -125,7 +125,7 @@ def test_placeholders_beyond_the_head_are_not_penalised():
         {"temperature": -1.0},
         {"temperature": math.nan},
         {"temperature": math.inf},
-        {"temperature": 1e-6},
+        {"temperature": 1e-9},
         {"top_k": -1},
         {"top_p": 0.0},
         {"top_p": 1.1},

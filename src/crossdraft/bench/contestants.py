@@ -35,7 +35,7 @@ from crossdraft.engine.placement import Inline, Placement
 from crossdraft.engine.process import Process
 from crossdraft.engine.request import Answer
 from crossdraft.engine.target import Target
-from crossdraft.load import load_drafter, load_target, vocabulary_of
+from crossdraft.load import load_drafter, load_target, tokenizer_of, vocabulary_of
 from crossdraft.methods import Place, build_spec
 from crossdraft.placing import ahead_in, place_drafter
 
@@ -224,11 +224,11 @@ def ahead_of(name: str, models: Models, cores: Cores | None) -> str:
 
 def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> Contestant:
     """Hugging Face's `generate`, with the layers as it loads them."""
-    own = cores_of(name, cores)
+    own, tokenizer = cores_of(name, cores), tokenizer_of(models.target)
     if name == "hf-assisted":
         twin = models.drafter(models.blind, plain)(packed=False)
-        return HFContestant(plain, own, assistant=Assistant(plain, twin))
-    return HFContestant(plain, own, lookup=name == "hf-lookup")
+        return HFContestant(plain, own, assistant=Assistant(plain, twin), tokenizer=tokenizer)
+    return HFContestant(plain, own, lookup=name == "hf-lookup", tokenizer=tokenizer)
 
 
 def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Contestant:

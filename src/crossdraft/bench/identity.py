@@ -136,7 +136,7 @@ def _run_wave(
     tickets, limits = [], []
     for pair in wave:
         request = pair.item.request
-        limit = request.max_new_tokens
+        limit = request.token_limit
         if decoder.cache.max_rows > 1:
             limit = min(limit, int(rng.integers(1, len(pair.tokens) + 2)))
         tickets.append(decoder.submit(replace(request, max_new_tokens=limit)))

@@ -6,11 +6,13 @@ confidence of 0.4.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -20,6 +22,7 @@ from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Run
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.processors import generation_config
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
@@ -35,6 +38,7 @@ class HFContestant:
         cores: those that it may use.
         lookup: draft by copying from the prompt and the answer so far.
         assistant: draft with this model.
+        tokenizer: the target's, where the checkpoint or a request has stop strings.
     """
 
     def __init__(
@@ -44,11 +48,13 @@ class HFContestant:
         *,
         lookup: bool = False,
         assistant: PreTrainedModel | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
         self.target = target
         self.cores = cores
         self.lookup = lookup
         self.assistant = assistant
+        self.tokenizer = tokenizer
 
     @torch.inference_mode()
     def answer(self, item: Item) -> Run:
@@ -56,16 +62,18 @@ class HFContestant:
         prompt = self.target.prepare(item.request)
         prepared = time.perf_counter()
         first = FirstToken()
-        config = self._config(item.request)
-        if not item.request.sampling.greedy:
-            torch.manual_seed(item.request.sampling.seed)  # HF draws from torch's global generator
+        request = self.target.defaults.resolve(item.request)
+        config = self._config(request, len(prompt))
+        if request.sampling.seed is not None:
+            torch.manual_seed(request.sampling.seed)  # HF draws from torch's global generator
         model: Any = self.target.model
-        with PassClock(model) as passes, PassClock(self.assistant) as drafts:
+        with PassClock(model) as passes, PassClock(self.assistant) as drafts, _saying_nothing(model):
             ids = model.generate(
                 **self._inputs(prompt),
                 generation_config=config,
                 assistant_model=self.assistant,
                 streamer=first,
+                tokenizer=self.tokenizer if config.stop_strings else None,
             )
         end = time.perf_counter()
         tokens = tuple(ids[0, len(prompt) :].tolist())
@@ -96,21 +104,30 @@ class HFContestant:
         placed = {name: v.to(dtype) if v.is_floating_point() else v for name, v in features.items()}
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **placed}
 
-    def _config(self, request: Request) -> GenerationConfig:
-        sampling, eos = request.sampling, sorted(self.target.eos)
-        config = GenerationConfig(
-            max_new_tokens=request.max_new_tokens,
-            do_sample=not sampling.greedy,
-            eos_token_id=eos or None,
-            pad_token_id=eos[0] if eos else 0,
-            prompt_lookup_num_tokens=LOOKUP_TOKENS if self.lookup else None,
+    def _config(self, request: Request, prompt: int) -> GenerationConfig:
+        """All that our engine goes by for the resolved request, said to `generate`."""
+        limit = request.max_new_tokens or self.target.defaults.limit(prompt, self.target.context)
+        config = generation_config(request.sampling, sorted(self.target.eos), prompt + limit)
+        config.stop_strings = list(request.stops) or None
+        config.max_time = request.max_time
+        if self.lookup:
+            config.prompt_lookup_num_tokens = LOOKUP_TOKENS
             # Lookup would copy the clip's placeholders behind "USER:" into its first draft, and the forward would
             # then refuse the prompt ("features and tokens do not match"); it leaves out what may not be generated.
-            suppress_tokens=sorted(self.target.traits.visual_ids) if self.lookup else None,
-        )
-        if not sampling.greedy:
-            config.update(temperature=sampling.temperature, top_k=0, top_p=1.0)
+            config.suppress_tokens = sorted(
+                self.target.traits.visual_ids.union(request.sampling.suppress_tokens or ())
+            )
         return config
+
+
+@contextmanager
+def _saying_nothing(model: Any) -> Iterator[None]:
+    """A model without settings of its own: `generate` would fill whatever a request leaves out from the checkpoint."""
+    own, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 class Assistant(LlamaForCausalLM):

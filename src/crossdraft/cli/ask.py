@@ -92,6 +92,10 @@ Frames = Annotated[
 Fps = Annotated[
     float | None, typer.Option("--fps", help="In place of --frames: frames for each second of the clip.")
 ]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128."),
+]
 Compare = Annotated[
     bool,
     typer.Option("--compare", help="Also run the target alone: are the tokens identical, and the speedup?"),
@@ -128,14 +132,23 @@ def ask(
     dtype: Dtype = None,
     frames: Frames = None,
     fps: Fps = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0 = greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Draw from the k likeliest tokens; 0 = all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens of this mass; 1 = all.")] = 1.0,
-    min_p: Annotated[float, typer.Option(help="Least likelihood, relative to the likeliest token.")] = 0.0,
-    repetition_penalty: Annotated[float, typer.Option(help="Above 1: repeat less.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of sampled answers.")] = 0,
-    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the answer; repeatable.")] = None,
+    max_new_tokens: MaxNewTokens = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 = greedy. This and the next: by default as the checkpoint says.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens; 0 = all.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw from the likeliest tokens of this mass; 1 = all.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Least likelihood, relative to the likeliest token.")
+    ] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1: repeat less.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of a sampled answer; random by default.")] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="Text that ends the answer; repeatable. By default the checkpoint's."),
+    ] = None,
     rule: Annotated[
         str | None,
         typer.Option(help="Acceptance rule, such as block or typical:eps=0.1; the exact one by default."),
@@ -179,8 +192,10 @@ def ask(
     from crossdraft.engine.sampling import Sampling
     from crossdraft.files import atomic_path
 
-    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, (), seed)
-    request = Request(question, video, excerpt, max_new_tokens, sampling, tuple(stop or ()), logprobs)
+    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, None, seed)
+    request = Request(
+        question, video, excerpt, max_new_tokens, sampling, tuple(stop) if stop else None, logprobs
+    )
     setup = Setup(
         target,
         drafter,

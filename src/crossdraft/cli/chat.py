@@ -102,7 +102,10 @@ def chat(
     dtype: Dtype = None,
     frames: Frames = None,
     fps: Fps = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128."),
+    ] = None,
     as_json: AsJson = False,
     no_color: NoColour = False,
 ) -> None:

@@ -160,7 +160,7 @@ def summarise(
     cores: tuple[int, ...] | None = None,
 ) -> Comparison:
     """The figures of all runs; the answer that somebody watched counts for its tokens, not for its time."""
-    greedy = request.sampling.greedy
+    greedy = engine.target.defaults.resolve(request).sampling.greedy
     pair = first_unequal(alone, (watched, *drafted)) if greedy else None
     notes = [note for run in drafted for note in run.notes if note not in watched.notes]  # those stand there
     if greedy and len({run.tokens for run in alone}) > 1:

@@ -29,7 +29,10 @@ def demo(
     drafter: Annotated[
         str | None, typer.Option(help="glance (by default), event, … or the folder of an EventGPT.")
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128."),
+    ] = None,
     no_color: Annotated[bool, typer.Option("--no-color", help="Plain text, no escape codes.")] = False,
 ) -> None:
     """Make a clip of a held-out scene, ask held-out questions about it, and compare each with the target alone."""

@@ -141,7 +141,7 @@ def opened(setup: Setup, warm_up: Request) -> Iterator[Engine]:
         engine = Engine.load(setup.target, drafter, options)
     with engine:
         with _progress("warming up"):
-            tokens = min(WARM_UP_TOKENS, warm_up.max_new_tokens)
+            tokens = min(WARM_UP_TOKENS, warm_up.token_limit)
             again = replace(
                 warm_up, max_new_tokens=tokens, namespace=None
             )  # nothing is to be learned from it

@@ -125,6 +125,6 @@ class GuidedDrafter:
         encoded = model.encode(prompt)
         if own:
             prompt, encoded = pruned(prompt, encoded, model.traits.placeholders, self.kept(verdict, told))
-        cache, out = read_encoded(model, prompt, encoded, request.max_new_tokens)
+        cache, out = read_encoded(model, prompt, encoded, request.token_limit)
         ids, generator = prompt.input_ids.tolist(), own_chances(model, request)
         return Writing(request.sampling, cache, len(prompt), ids, generator, out.logits[0])

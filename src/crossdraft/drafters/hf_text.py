@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
@@ -48,7 +49,7 @@ class TextPrompt:
 def text_model(
     model: PreTrainedModel,
     prepare: TextPrompt,
-    decode: Callable[[Sequence[int]], str],
+    decode: Callable[[Sequence[int]], str] | TokenText,
     eos: Sequence[int],
     reserved: Sequence[int] = (),
 ) -> Target:

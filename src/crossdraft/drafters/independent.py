@@ -117,7 +117,7 @@ class IndependentDrafter:
         """Nothing to free but the states themselves."""
 
     def _begin(self, request: Request) -> Writing:
-        prompt, cache, out = read_whole(self.model, request, request.max_new_tokens, self.capture)
+        prompt, cache, out = read_whole(self.model, request, request.token_limit, self.capture)
         generator, ids = own_chances(self.model, request), prompt.input_ids.tolist()
         features = [layer[-1] for layer in out.hidden[0]]
         seen = self.glance.look(request) if self.glance is not None else ()
@@ -286,7 +286,7 @@ def read_encoded(
 
 def own_chances(model: Target, request: Request) -> torch.Generator:
     """A stream of the drafter's own: the target's draws must not depend on it."""
-    return torch.Generator(model.device).manual_seed(request.sampling.seed + 1)
+    return request.sampling.generator(model.device, offset=1)
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

@@ -248,5 +248,7 @@ class Translating:
 
     def _own_sampling(self, sampling: Sampling) -> Sampling:
         """Biases are meant for the target's ids; here they follow the tokens to the drafter's."""
-        pairs = [(self.table.to_drafter[i], bias) for i, bias in sampling.logit_bias if i < self.target.width]
+        pairs = [
+            (self.table.to_drafter[i], bias) for i, bias in sampling.logit_bias or () if i < self.target.width
+        ]
         return replace(sampling, logit_bias=tuple((i, bias) for i, bias in pairs if i >= 0))

@@ -83,7 +83,7 @@ class TreeDrafter:
         """Nothing to free but the states themselves."""
 
     def _begin(self, request: Request) -> Growing:
-        prompt, cache, rows = read_prompt(self.model, request, request.max_new_tokens + SPARE)
+        prompt, cache, rows = read_prompt(self.model, request, request.token_limit + SPARE)
         ids = prompt.input_ids.tolist()
         return Growing(request.sampling, cache, ids, list(ids), own_chances(self.model, request), rows)
 

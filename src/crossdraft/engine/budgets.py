@@ -66,18 +66,18 @@ class Budgets:
     @Harmless(int)
     def hidden(self, request: Request) -> int:
         """Most nodes of a draft for the ride-along."""
-        nodes = min(self.hidden_nodes, request.max_new_tokens - 1)
+        nodes = min(self.hidden_nodes, request.token_limit - 1)
         return self.cost.hidden_nodes(nodes) if self.adaptive else nodes
 
     @Harmless(lambda: True)
     def reads(self, request: Request) -> bool:
         """Whether the drafter should take part in an answer at all."""
-        return not self.adaptive or self.cost.reading_pays(request.max_new_tokens)
+        return not self.adaptive or self.cost.reading_pays(request.token_limit)
 
     @Harmless(lambda: Budget(0))
     def round(self, live: Live, rows: int) -> Budget:
         """For a round that so many rows share. Never past the answer's end: the bonus token needs a place too."""
-        left = live.request.max_new_tokens - len(live.tokens) - 1
+        left = live.request.token_limit - len(live.tokens) - 1
         limit = max(0, min(self.nodes, left))
         if not self.adaptive:
             return Budget(limit)

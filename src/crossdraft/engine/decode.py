@@ -19,14 +19,15 @@ from crossdraft.engine.accept import Verdict
 from crossdraft.engine.budgets import Budgets
 from crossdraft.engine.checks import checked
 from crossdraft.engine.cost import CostModel
+from crossdraft.engine.detokenize import AnswerText
 from crossdraft.engine.drafter import Committed, Draft, Needs, PromptFeatures
 from crossdraft.engine.elastic import borrowing, poll
-from crossdraft.engine.live import Job, Live, OnPiece, readable
+from crossdraft.engine.live import Job, Live, OnPiece
 from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken, Placement
 from crossdraft.engine.probes import Probes
+from crossdraft.engine.processors import for_drafter
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
 from crossdraft.engine.rules import rule_for
-from crossdraft.engine.sampling import warp_tree
 from crossdraft.engine.supervisor import Supervisor
 from crossdraft.engine.target import Chunk, Target, TargetOut
 from crossdraft.engine.timeline import Span
@@ -192,13 +193,15 @@ class Decoder:
         self.supervisor.take_up()
         live, waited = None, self._waited
         try:
+            job = replace(job, request=self.target.defaults.resolve(job.request))
+            drafted = for_drafter(job.request, self.target.defaults.most(self.target.context))
             fresh = self.needs.remembers
-            drafter = self.drafter if fresh or self.budgets.reads(job.request) else None
+            drafter = self.drafter if fresh or self.budgets.reads(drafted) else None
             live = Live(job, rule_for(self.rule, job.request.sampling), drafter, fresh=fresh)
             if self.supervisor.absence is not None:
                 live.notes.append(f"Written without the drafter: {self.supervisor.absence}.")
-            nodes = self.budgets.hidden(job.request)
-            start = (job.ticket, job.request, nodes, self._watch(live))
+            nodes = self.budgets.hidden(drafted)
+            start = (job.ticket, drafted, nodes, self._watch(live))
             self._guard([live], lambda drafter: drafter.start(*start))
             self._read(live, waited)
         except Exception as error:
@@ -229,7 +232,7 @@ class Decoder:
                 self.target.clock.mark().wait()
             pieces, offset = self.target.chunks(prompt, encoded)
             largest = max(self.budgets.nodes, self.budgets.hidden_nodes) + self.probes
-            row = self.cache.add_row(len(prompt) + live.request.max_new_tokens + largest + 1)
+            row = self.cache.add_row(len(prompt) + live.request.token_limit + largest + 1)
             self._live.append(live)
             self.cache.offsets[row] = offset
             own = slice(row, row + 1)
@@ -381,8 +384,7 @@ class Decoder:
         return Committed(path, emitted, hidden, prompt, logits)
 
     def _judge(self, live: Live, tree: DraftTree, logits: Tensor) -> Verdict:
-        warped = warp_tree(logits, tree, live.context, live.request.sampling)
-        return live.rule(tree, warped, live.generator)
+        return live.rule(tree, live.warp(logits, tree), live.generator)
 
     def _leave(self) -> None:
         """Finished requests give their row back; the last row moves into the gap."""
@@ -393,6 +395,7 @@ class Decoder:
             if last is not live:
                 self._live[row] = last
             self._note_silence(live)
+            live.end(live.tell)
             self.budgets.saw_answer(live)
             live.close()
             self._guard([live], lambda drafter, ticket=live.ticket: drafter.end([ticket]))
@@ -451,16 +454,12 @@ class Decoder:
         """Show the drafter's tokens as provisional text, if anybody looks."""
         if live.job.on_piece is None or not live.job.provisional:
             return None
-        written: list[int] = []
-        shown = ""
+        text = AnswerText(self.target.text)
 
         def on_token(token: int) -> None:
-            nonlocal shown
-            if not 0 <= token < self.target.vocab_size:
-                return
-            written.append(token)
-            before, shown = shown, readable(self.target.decode(written))
-            live.tell(Piece((token,), shown[len(before) :], Origin.PROVISIONAL, live.ticket))
+            if 0 <= token < self.target.vocab_size:
+                piece = Piece((token,), text.push((token,)), Origin.PROVISIONAL, live.ticket)
+                live.tell(piece)
 
         return on_token
 

@@ -4,19 +4,23 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Rule
+from crossdraft.engine.detokenize import AnswerText, TokenText
 from crossdraft.engine.drafter import PromptFeatures
 from crossdraft.engine.estimates import Frailty
 from crossdraft.engine.placement import Placement
+from crossdraft.engine.processors import TreeProcessors
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
+from crossdraft.engine.sampling import warp_tree
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.engine.timeline import Timeline, covered
+from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
@@ -53,14 +57,17 @@ class Live:
         self.started = time.perf_counter()
         self.stats = Stats(rule=rule.spec, lossless=rule.lossless)
         self.timeline = Timeline()
-        self.generator = torch.Generator().manual_seed(job.request.sampling.seed)
+        self.generator = job.request.sampling.generator()
         if fresh:
             self.generator.seed()
+        if not job.request.sampling.greedy:
+            self.stats.seed = self.generator.initial_seed()
         self.context: list[int] = []  # prompt and answer: what repetition penalties look at
         self.tokens: list[int] = []
         self.pieces: list[Piece] = []
         self.logprobs: list[float] = []
-        self.text = ""
+        self.text = AnswerText(TokenText(lambda tokens: ""))  # of the answer, once the prompt is known
+        self.processors: TreeProcessors | None = None  # where the fast warpers do not suffice
         self.finish: Finish | None = None
         self.notes: list[str] = []
         self.frailty = Frailty()  # how its drafts have fared
@@ -117,11 +124,15 @@ class Live:
         Raises:
             CrossdraftError: prompt and answer exceed the model's context.
         """
-        length, wanted = len(prompt), self.request.max_new_tokens
+        length = len(prompt)
         if length >= target.context:
             raise CrossdraftError(
                 f"The prompt has {length} tokens, the model's context {target.context}; ask a shorter question."
             )
+        wanted = self.request.max_new_tokens
+        if wanted is None:
+            wanted = target.defaults.limit(length, target.context)
+            self.request = replace(self.request, max_new_tokens=wanted)
         if length + wanted > target.context:
             raise CrossdraftError(
                 f"max_new_tokens is {wanted}, but behind the prompt of {length} tokens the model's context has "
@@ -129,6 +140,17 @@ class Live:
             )
         self.context = prompt.input_ids.tolist()
         self.stats.prompt_tokens = length
+        self.text = AnswerText(target.text, self.request.stops, self.context)
+        if self.request.sampling.contextual:
+            self.processors = TreeProcessors(
+                self.request.sampling, target.model, self.context, target.defaults.eos, wanted
+            )
+
+    def warp(self, logits: Tensor, tree: DraftTree) -> Tensor:
+        """The distribution behind the root and every node, [1 + n, V], of raw logits of that shape."""
+        if self.processors is not None:
+            return self.processors.warp_tree(logits, tree, self.context)
+        return warp_tree(logits, tree, self.context, self.request.sampling)
 
     def emit(
         self,
@@ -145,50 +167,56 @@ class Live:
         """
         if not self.tokens:
             self.stats.ttft_s = time.perf_counter() - self.started
-        taken = self._until_end(tokens, target)
+        taken, texts = self._until_end(tokens, target)
         accepted = taken[:-1] if len(taken) == len(tokens) else taken
         if self.request.logprobs:
             rows = torch.tensor([node + 1 for node in nodes[: len(taken)]], device=logits.device)
             logprobs = logits[rows].float().log_softmax(-1)
             self.logprobs += [logprobs[i, token].item() for i, token in enumerate(taken)]
-        for part, source in ((accepted, origin), (taken[len(accepted) :], Origin.TARGET)):
+        self.tokens += taken
+        self.context += taken
+        cut = len(accepted)
+        for part, said, source in (
+            (accepted, texts[:cut], origin),
+            (taken[cut:], texts[cut:], Origin.TARGET),
+        ):
             if part:
-                self._append(part, source, target, tell)
+                text = "".join(said) if self.request.stops else self.text.push(part)
+                self._tell(part, text, source, tell)
+        self.end(tell)
 
-    def _until_end(self, tokens: Sequence[int], target: Target) -> list[int]:
-        """The leading tokens that belong to the answer; sets `finish` where it ends."""
+    def _until_end(self, tokens: Sequence[int], target: Target) -> tuple[list[int], list[str]]:
+        """The leading tokens that belong to the answer, and with stop strings each one's text.
+
+        Sets `finish` where the answer ends.
+        """
         taken: list[int] = []
+        texts: list[str] = []
         for token in tokens:
             taken.append(token)
+            if self.request.stops:
+                texts.append(self.text.push((token,)))
             if token in target.eos:
                 self.finish = Finish.EOS
-            elif (
-                self.request.stop
-                and self._stop_at(readable(target.decode([*self.tokens, *taken]))) is not None
-            ):
+            elif self.text.stopped:
                 self.finish = Finish.STOP
-            elif len(self.tokens) + len(taken) == self.request.max_new_tokens:
+            elif len(self.tokens) + len(taken) == self.request.token_limit:
                 self.finish = Finish.LENGTH
             if self.finish is not None:
-                break
-        return taken
+                return taken, texts
+        limit = self.request.max_time
+        if limit is not None and time.perf_counter() - self.started > limit:
+            self.finish = Finish.TIME
+        return taken, texts
 
-    def _append(
-        self, tokens: list[int], origin: Origin, target: Target, tell: Callable[[Piece], None]
-    ) -> None:
-        self.tokens += tokens
-        self.context += tokens
-        text = readable(target.decode(self.tokens))
-        if self.finish is Finish.STOP:
-            text = text[: self._stop_at(text)]
-        piece = Piece(tuple(tokens), text[len(self.text) :], origin, self.ticket)
-        self.text = text
-        self.pieces.append(piece)
-        tell(piece)
+    def _tell(self, tokens: Sequence[int], text: str, origin: Origin, tell: Callable[[Piece], None]) -> None:
+        self.pieces.append(Piece(tuple(tokens), text, origin, self.ticket))
+        tell(self.pieces[-1])
 
-    def _stop_at(self, text: str) -> int | None:
-        found = [at for stop in self.request.stop if (at := text.find(stop)) >= 0]
-        return min(found, default=None)
+    def end(self, tell: Callable[[Piece], None]) -> None:
+        """If the answer has ended, hand out the text that was held back: what was streamed is what was answered."""
+        if self.finish is not None and (text := self.text.flush()):
+            self._tell((), text, self.pieces[-1].origin if self.pieces else Origin.TARGET, tell)
 
     def count_reading(self, until: float) -> None:
         """The target's reading is over at `until`: how much of the drafting was hidden in it?"""
@@ -235,7 +263,7 @@ class Live:
     def answer(self) -> Answer:
         """What the user gets."""
         return Answer(
-            text=self.text,
+            text="".join(piece.text for piece in self.pieces),
             tokens=tuple(self.tokens),
             pieces=tuple(self.pieces),
             finish=self.finish or Finish.CANCELLED,
@@ -244,11 +272,3 @@ class Live:
             logprobs=tuple(self.logprobs) if self.request.logprobs else None,
             notes=tuple(self.notes),
         )
-
-
-def readable(decoded: str) -> str:
-    """Text for people: without the space that a tokenizer puts in front, and without a character that is not whole yet.
-
-    A byte-level token may end inside a character; the rest comes with the next token, and is shown then.
-    """
-    return decoded.lstrip(" ").rstrip("\ufffd")

@@ -1,11 +1,11 @@
 """What goes in and what comes out: requests, pieces of an answer, answers."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from crossdraft.checks import text, whole
+from crossdraft.checks import positive, text, whole
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 REPR_LETTERS = 60  # of an answer's text in its `repr`
+MAX_NEW_TOKENS = 128  # where neither the request nor the checkpoint says how long an answer may be
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,12 @@ class Request:
         video: path of the clip, or uint8 frames [F, H, W, 3]; whatever the target's `prepare` reads.
         events: an event recording's path, of which the drafter reads as much of the end as it was made for; an
             `events.Excerpt` of one, to choose another part; or an event stream.
-        max_new_tokens: the longest answer, in tokens.
-        sampling: temperature and its companions; the default is greedy.
-        stop: strings that end the answer; they are not part of it.
+        max_new_tokens: the longest answer, in tokens. `None`: what the checkpoint's generation_config says, else 128;
+            then the answer also ends where the model's context does.
+        sampling: temperature and its companions; what it leaves open, and `None` all of it, is as the checkpoint's
+            generation_config says, and greedy if it says nothing.
+        stop: a string, or several, that end the answer; they are not part of its text. `None`: the checkpoint's.
+        max_time: seconds after which no further round is begun; `None`: the checkpoint's, else no limit.
         logprobs: report the target's log-probability of every emitted token (raw, before warping).
         namespace: whose request it is; what a drafter learns from answers, it keeps apart for each. `None`: it neither
             knows nor learns anything.
@@ -37,17 +41,54 @@ class Request:
     prompt: str
     video: object = None
     events: object = None
-    max_new_tokens: int = 128
+    max_new_tokens: int | None = None
     sampling: Sampling = field(default_factory=Sampling)
-    stop: tuple[str, ...] = ()
+    stop: str | Sequence[str] | None = None
     logprobs: bool = False
     namespace: str | None = ""
     inputs: Mapping[str, object] | None = None  # ready-made model inputs; then `video` is not read
+    max_time: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "max_new_tokens", whole("max_new_tokens", self.max_new_tokens))
+        if self.max_new_tokens is not None:
+            object.__setattr__(self, "max_new_tokens", whole("max_new_tokens", self.max_new_tokens))
+        if self.max_time is not None:
+            object.__setattr__(self, "max_time", positive("max_time", self.max_time))
         if not text("prompt", self.prompt, "What is ahead?").strip() and self.inputs is None:
             raise CrossdraftError("The prompt is empty; ask a question about the clip.")
+        sampling: Sampling | None = self.sampling
+        if sampling is None:
+            object.__setattr__(self, "sampling", Sampling())
+        elif not isinstance(sampling, Sampling):
+            raise CrossdraftError(
+                f"sampling is {sampling!r}; give a Sampling, such as Sampling(temperature=1)."
+            )
+        if self.stop is not None:
+            object.__setattr__(self, "stop", stop_strings(self.stop))
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The strings that end the answer."""
+        return () if self.stop is None else tuple(self.stop)
+
+    @property
+    def token_limit(self) -> int:
+        """The longest answer, in tokens; `MAX_NEW_TOKENS` as long as nobody has said it."""
+        return MAX_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
+
+
+def stop_strings(given: object) -> tuple[str, ...]:
+    """One string, or several, as a tuple.
+
+    Raises:
+        CrossdraftError: one is empty (every text holds it) or no string.
+    """
+    strings = (given,) if isinstance(given, str) else given
+    if not isinstance(strings, Sequence) or not all(isinstance(string, str) for string in strings):
+        raise CrossdraftError(f"stop is {given!r}; give a string that ends the answer, or a list of them.")
+    if not all(strings):
+        raise CrossdraftError("A stop string is empty, so every answer would end at once; leave it out.")
+    return tuple(strings)
 
 
 def listed(requests: object) -> list[Request]:
@@ -82,6 +123,7 @@ class Finish(StrEnum):
     EOS = "eos"
     LENGTH = "length"
     STOP = "stop"
+    TIME = "time"
     CANCELLED = "cancelled"
 
 

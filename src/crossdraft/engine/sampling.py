@@ -1,13 +1,15 @@
 """From logits to the distribution that a token is drawn from, at every node of a draft tree, and the drawing itself.
 
-Warping happens here and once, before any acceptance rule sees the logits; order and formulas are those of
-`transformers`' logits processors: bias, repetition penalty, temperature, top-k, top-p, min-p. Reported
-log-probabilities are another thing: they are the target's raw ones, before any warping.
+Warping happens once, before any acceptance rule sees the logits; order and formulas are those of `transformers`'
+logits processors: bias, repetition penalty, temperature, top-k, top-p, min-p. What is here takes all nodes of a tree
+in a few tensor operations. Settings that need a logits processor for every context (`Sampling.contextual`) are in
+`engine.processors`. Reported log-probabilities are the target's raw ones, before any warping.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -15,75 +17,229 @@ from torch import Tensor
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
-COLDEST = 1e-3  # below this, logits over temperature overflow float32
+if TYPE_CHECKING:
+    from transformers import LogitsProcessor
+
+COLDEST = 1e-7  # far below this, logits over temperature overflow float32; Qwen2.5-VL ships 1e-6
+SEEDS = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn.
+    """How tokens are drawn. A field that is `None` is the checkpoint's own (its generation_config), else off.
+
+    Names and meanings are those of `transformers.GenerationConfig`.
 
     Args:
-        temperature: 0 = greedy; the filters below then have no effect, penalty and bias do.
+        temperature: 0 = greedy; the filters (`top_k` to `eta_cutoff`) then have no effect, the rest does.
         top_k: draw from the k most likely tokens; 0 = from all.
         top_p: draw from the fewest most likely tokens that hold this mass together; 1 = from all.
         min_p: draw from tokens at least this likely, relative to the most likely one; 0 = from all.
         repetition_penalty: above 1, tokens of the prompt and of the answer so far become less likely; 1 = off.
         logit_bias: (token id, number added to its logit) pairs; -inf forbids a token.
-        seed: without a drafter, two runs of the same request draw the same tokens. With one, how much is drafted
-            follows measured times, and other tokens of the same distribution may be drawn; with one that remembers
-            earlier answers the seed is not used at all (see `Needs.remembers`).
+        seed: `None` draws one from torch's global generator; `Answer.stats.seed` tells it. Without a drafter, two runs
+            of the same request and seed draw the same tokens. With one, how much is drafted follows measured times, and
+            other tokens of the same distribution may be drawn; with one that remembers earlier answers the seed is not
+            used at all (see `Needs.remembers`).
+        typical_p: locally typical sampling (Meister et al. 2022) with this mass; 1 = off.
+        top_h: keep the likeliest tokens up to this share of the entropy; 1 = the whole budget; 0 = off.
+        epsilon_cutoff, eta_cutoff: truncation sampling (Hewitt et al. 2022); 0 = off.
+        encoder_repetition_penalty: above 1, tokens that are not in the prompt become less likely; 1 = off.
+        no_repeat_ngram_size: n-grams of this size occur once in prompt and answer; 0 = off.
+        encoder_no_repeat_ngram_size: n-grams of the prompt of this size do not occur in the answer; 0 = off.
+        bad_words_ids: sequences of token ids that are never completed.
+        sequence_bias: (sequence of token ids, number added to the logit of its last one where the others precede it).
+        suppress_tokens, begin_suppress_tokens: ids that are never drawn, or not as the answer's first token.
+        min_length, min_new_tokens: no end of the answer before prompt and answer, or the answer, have so many tokens.
+        forced_bos_token_id, forced_eos_token_id: ids of which one is taken behind a prompt of one token, or as the last
+            token that fits; () = off.
+        exponential_decay_length_penalty: (start, factor): from this token of the answer on its end becomes likelier;
+            () = off.
+        remove_invalid_values: NaN and infinite logits become finite.
+        renormalize_logits: the processed logits are normalised.
+        processors: your own logits processors, which `transformers` puts in front of the temperature. They are called
+            with several contexts at once, [rows, length], of which only one goes on to be the answer: they must not
+            keep a state.
 
     Raises:
-        CrossdraftError: a number outside its range, or a token that is biased twice.
+        CrossdraftError: a value outside its range, or a token that is biased twice.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    seed: int = 0
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] | None = None
+    seed: int | None = None
+    typical_p: float | None = None
+    top_h: float | None = None
+    epsilon_cutoff: float | None = None
+    eta_cutoff: float | None = None
+    encoder_repetition_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    encoder_no_repeat_ngram_size: int | None = None
+    bad_words_ids: tuple[tuple[int, ...], ...] | None = None
+    sequence_bias: tuple[tuple[tuple[int, ...], float], ...] | None = None
+    suppress_tokens: tuple[int, ...] | None = None
+    begin_suppress_tokens: tuple[int, ...] | None = None
+    min_length: int | None = None
+    min_new_tokens: int | None = None
+    forced_bos_token_id: tuple[int, ...] | None = None
+    forced_eos_token_id: tuple[int, ...] | None = None
+    exponential_decay_length_penalty: tuple[int, float] | tuple[()] | None = None
+    remove_invalid_values: bool | None = None
+    renormalize_logits: bool | None = None
+    processors: "tuple[LogitsProcessor, ...] | None" = None
 
     def __post_init__(self) -> None:
-        warm = COLDEST <= self.temperature < math.inf
-        _check(
-            warm or self.temperature == 0,
-            "temperature",
-            self.temperature,
-            f"0 (greedy) or at least {COLDEST}",
-        )
-        _check(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
-        _check(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1 (off)")
-        _check(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 (off) and 1")
-        _check(
-            0 < self.repetition_penalty < math.inf, "repetition_penalty", self.repetition_penalty, "above 0"
-        )
-        _check(0 <= self.seed < 2**63, "seed", self.seed, "between 0 and 2^63 - 1")
-        ids = [token for token, _ in self.logit_bias]
-        _check(len(set(ids)) == len(ids), "logit_bias", self.logit_bias, "one number per token id")
-        for token, bias in self.logit_bias:
-            _check(
-                token >= 0 and bias < math.inf,
-                "logit_bias",
-                (token, bias),
-                "a token id and a number below infinity",
-            )
+        for name, (holds, wanted) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not _holds(holds, value):
+                raise CrossdraftError(f"{name} is {value!r}; it must be {wanted}.")
 
     @property
     def greedy(self) -> bool:
         """True if the most likely token is always taken."""
-        return self.temperature == 0
+        return not self.temperature
+
+    @property
+    def contextual(self) -> bool:
+        """True if `warp` does not suffice: something here needs a logits processor with each node's own context."""
+        long = any(len(ids) > 1 for ids in self.bad_words_ids or ()) or any(
+            len(ids) > 1 for ids, _ in self.sequence_bias or ()
+        )
+        warpers = () if self.greedy else WARPERS
+        set_here = any(not _neutral(name, getattr(self, name)) for name in (*CONTEXTUAL, *warpers))
+        return long or set_here
 
     @property
     def plain(self) -> bool:
         """True if the model's own likeliest token is always taken: what is said at one place changes no other's law."""
-        return self.greedy and self.repetition_penalty == 1 and not self.logit_bias
+        penalised = not _neutral("repetition_penalty", self.repetition_penalty)
+        return self.greedy and not penalised and not self.token_bias and not self.contextual
+
+    @property
+    def token_bias(self) -> tuple[tuple[int, float], ...]:
+        """(token id, number added to its logit) of every setting that concerns single tokens; an id may come twice."""
+        forbidden = [*(self.suppress_tokens or ()), *(i for i, *rest in self.bad_words_ids or () if not rest)]
+        single = [(ids[0], bias) for ids, bias in self.sequence_bias or () if len(ids) == 1]
+        return (*(self.logit_bias or ()), *single, *((token, -math.inf) for token in forbidden))
+
+    def over(self, defaults: "Sampling") -> "Sampling":
+        """These settings where they say something, else those of `defaults`."""
+        said = {name: value for name in NAMES if (value := getattr(self, name)) is not None}
+        return replace(defaults, **said)
+
+    def seeded(self) -> Self:
+        """With a seed: its own, else one drawn from torch's global generator, as `transformers` draws."""
+        if self.seed is not None:
+            return self
+        return replace(self, seed=int(torch.randint(SEEDS - 1, ())))
+
+    def generator(self, device: torch.device | str = "cpu", offset: int = 0) -> torch.Generator:
+        """A source of chance that begins at the seed + `offset`; at a random place if there is no seed."""
+        generator = torch.Generator(device)
+        if self.seed is None:
+            generator.seed()
+            return generator
+        return generator.manual_seed(self.seed + offset)
 
 
-def _check(holds: bool, name: str, value: object, wanted: str) -> None:
-    if not holds:
-        raise CrossdraftError(f"{name} is {value}; it must be {wanted}.")
+NAMES = tuple(field.name for field in fields(Sampling))
+# What `transformers` applies to sampled answers alone, and what looks at the context or changes it all.
+WARPERS = ("typical_p", "top_h", "epsilon_cutoff", "eta_cutoff")
+CONTEXTUAL = (
+    "encoder_repetition_penalty",
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "begin_suppress_tokens",
+    "min_length",
+    "min_new_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "exponential_decay_length_penalty",
+    "remove_invalid_values",
+    "renormalize_logits",
+    "processors",
+)
+ONES = frozenset(("top_p", "typical_p", "repetition_penalty", "encoder_repetition_penalty"))
+
+
+def _neutral(name: str, value: object) -> bool:
+    """True if a setting is off."""
+    return not value or (name in ONES and value == 1)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _ids(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(_whole, value))
+
+
+def _holds(holds: Callable[[Any], bool], value: object) -> bool:
+    try:
+        return bool(holds(value))
+    except (TypeError, ValueError):
+        return False
+
+
+PENALTY = (lambda x: 0 < x < math.inf, "a number above 0, 1 = off")
+COUNT = (_whole, "0 (off) or a whole number above")
+IDS = (_ids, "a tuple of token ids")
+SHARE = (lambda x: 0 <= x < 1, "at least 0 (off) and below 1")
+FLAG = (lambda x: isinstance(x, bool), "True or False")
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (lambda x: x == 0 or COLDEST <= x < math.inf, f"0 (greedy) or at least {COLDEST}"),
+    "top_k": (_whole, "0 (off) or more"),
+    "top_p": (lambda x: 0 < x <= 1, "above 0 and at most 1 (off)"),
+    "min_p": (lambda x: 0 <= x <= 1, "between 0 (off) and 1"),
+    "repetition_penalty": PENALTY,
+    "logit_bias": (
+        lambda x: (
+            all(_whole(token) and bias < math.inf for token, bias in x)
+            and len({token for token, _ in x}) == len(x)
+        ),
+        "(token id, number below infinity) pairs, one per token id",
+    ),
+    "seed": (lambda x: _whole(x) and x < SEEDS, "between 0 and 2^63 - 1"),
+    "typical_p": (lambda x: 0 < x <= 1, "above 0 and at most 1 (off)"),
+    "top_h": (lambda x: 0 <= x <= 1, "between 0 (off) and 1"),
+    "epsilon_cutoff": SHARE,
+    "eta_cutoff": SHARE,
+    "encoder_repetition_penalty": PENALTY,
+    "no_repeat_ngram_size": COUNT,
+    "encoder_no_repeat_ngram_size": COUNT,
+    "bad_words_ids": (
+        lambda x: isinstance(x, tuple) and all(_ids(ids) and ids for ids in x),
+        "a tuple of tuples of token ids, none of them empty",
+    ),
+    "sequence_bias": (
+        lambda x: (
+            all(_ids(ids) and ids and bias < math.inf for ids, bias in x)
+            and len({ids for ids, _ in x}) == len(x)
+        ),
+        "(tuple of token ids, number below infinity) pairs, one per sequence",
+    ),
+    "suppress_tokens": IDS,
+    "begin_suppress_tokens": IDS,
+    "min_length": COUNT,
+    "min_new_tokens": COUNT,
+    "forced_bos_token_id": (lambda x: _ids(x) and len(x) <= 1, "a tuple of one token id, or () (off)"),
+    "forced_eos_token_id": IDS,
+    "exponential_decay_length_penalty": (
+        lambda x: x == () or (len(x) == 2 and _whole(x[0]) and 0 < x[1] < math.inf),
+        "(first token of the answer that it concerns, factor above 0), or () (off)",
+    ),
+    "remove_invalid_values": FLAG,
+    "renormalize_logits": FLAG,
+    "processors": (
+        lambda x: isinstance(x, tuple) and all(map(callable, x)),
+        "a tuple of transformers.LogitsProcessor",
+    ),
+}
 
 
 def warp(logits: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor:
@@ -91,13 +247,15 @@ def warp(logits: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor
 
     Args:
         logits: [..., V], raw.
-        sampling: what to apply.
+        sampling: what to apply; what is `contextual` in it is left out.
         seen: token ids of the context, for the repetition penalty; all rows share them.
 
     Returns:
         [..., V] probabilities; when greedy, logits whose argmax is the token. Half precision becomes float32.
     """
-    penalised = _seen_mask(seen, logits) if sampling.repetition_penalty != 1 else None
+    penalised = (
+        None if _neutral("repetition_penalty", sampling.repetition_penalty) else _seen_mask(seen, logits)
+    )
     return _warp(logits, sampling, penalised)
 
 
@@ -108,12 +266,12 @@ def warp_tree(logits: Tensor, tree: DraftTree, context: Sequence[int], sampling:
         logits: [1 + n, V], the root's first.
         tree: the n nodes.
         context: token ids of the prompt and the answer so far, the root's among them.
-        sampling: what to apply.
+        sampling: what to apply; what is `contextual` in it is left out.
 
     Returns:
         [1 + n, V], as `warp` does.
     """
-    if sampling.repetition_penalty == 1:
+    if _neutral("repetition_penalty", sampling.repetition_penalty):
         return _warp(logits, sampling, None)
     penalised = _seen_mask(context, logits).repeat(1 + len(tree), 1)
     nodes, ancestors = tree.visible.nonzero(as_tuple=True)
@@ -131,17 +289,17 @@ def _seen_mask(seen: Sequence[int], logits: Tensor) -> Tensor:
 
 def _warp(logits: Tensor, sampling: Sampling, penalised: Tensor | None) -> Tensor:
     scores = logits if logits.dtype == torch.float64 else logits.float()
-    if sampling.logit_bias:
-        scores = scores + _bias(scores, sampling)
+    if bias := sampling.token_bias:
+        scores = scores + _bias(scores, bias)
     if penalised is not None:
-        penalty = sampling.repetition_penalty
+        penalty = sampling.repetition_penalty or 1.0
         scores = torch.where(penalised, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
-    if sampling.greedy:
+    if not sampling.temperature:
         return scores
     scores = scores / sampling.temperature
     if sampling.top_k:
         scores = _top_k(scores, sampling.top_k)
-    if sampling.top_p < 1:
+    if sampling.top_p is not None and sampling.top_p < 1:
         scores = _top_p(scores, sampling.top_p)
     probs = scores.softmax(-1)
     if sampling.min_p:
@@ -150,17 +308,17 @@ def _warp(logits: Tensor, sampling: Sampling, penalised: Tensor | None) -> Tenso
     return probs
 
 
-def _bias(scores: Tensor, sampling: Sampling) -> Tensor:
+def _bias(scores: Tensor, pairs: Sequence[tuple[int, float]]) -> Tensor:
     """[V] numbers to add."""
     vocabulary = scores.shape[-1]
-    bias = scores.new_zeros(vocabulary)
-    for token, value in sampling.logit_bias:
-        if token >= vocabulary:
-            raise CrossdraftError(
-                f"logit_bias names token {token}, but the vocabulary has {vocabulary} tokens."
-            )
-        bias[token] = value
-    return bias
+    # To forbid a token that there is not is nothing to do, as in `transformers`.
+    known = [(token, value) for token, value in pairs if token < vocabulary or value > -math.inf]
+    beyond = max((token for token, _ in known), default=0)
+    if beyond >= vocabulary:
+        raise CrossdraftError(f"A bias names token {beyond}, but the vocabulary has {vocabulary} tokens.")
+    ids = torch.tensor([token for token, _ in known], dtype=torch.long, device=scores.device)
+    values = scores.new_tensor([value for _, value in known])
+    return scores.new_zeros(vocabulary).index_add_(0, ids, values)
 
 
 def _top_k(scores: Tensor, k: int) -> Tensor:

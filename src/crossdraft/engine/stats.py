@@ -14,6 +14,7 @@ class Stats:
 
     rule: str | None = None
     lossless: bool = True
+    seed: int | None = None  # of a sampled answer's draws
     prompt_tokens: int = 0
     new_tokens: int = 0
     rounds: int = 0
@@ -102,6 +103,7 @@ class Stats:
         return {
             "rule": self.rule,
             "lossless": self.lossless,
+            "seed": self.seed,
             "prompt_tokens": self.prompt_tokens,
             "new_tokens": self.new_tokens,
             "rounds": self.rounds,

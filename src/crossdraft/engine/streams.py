@@ -16,7 +16,7 @@ def apart(requests: Sequence[Request], place: int) -> list[Request]:
     """The requests as the drafter at this place among several is to read them: with a seed of its own."""
     return [
         request
-        if request.sampling.greedy
+        if request.sampling.greedy or request.sampling.seed is None
         else replace(request, sampling=replace(request.sampling, seed=stirred(request.sampling.seed, place)))
         for request in requests
     ]

@@ -9,7 +9,7 @@ whether passes over text may take the lean path.
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,8 +18,10 @@ from transformers import PreTrainedModel
 
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.clock import Mark, clock_of
+from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.devices import to_device
 from crossdraft.engine.elastic import poll_between
+from crossdraft.engine.generation import GenerationDefaults
 from crossdraft.engine.lean import find_lean
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
@@ -157,25 +159,29 @@ class Target:
     Args:
         model: any vision-language model with a `get_video_features` or `get_image_features` method, in eval mode.
         prepare: turns a request into the model's inputs (its own processor and prompt template).
-        decode: turns token ids into text.
+        decode: turns token ids into text; a `TokenText` also knows special tokens and those that stand for a byte.
         eos: ids that end an answer.
         reserved: ids that must never be drafted, beside the visual placeholders (padded rows of the head).
+        defaults: what the checkpoint's generation_config asks for where a request says nothing.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
         prepare: Callable[[Request], Prompt],
-        decode: Callable[[Sequence[int]], str],
+        decode: Callable[[Sequence[int]], str] | TokenText,
         eos: Sequence[int],
         reserved: Sequence[int] = (),
+        defaults: GenerationDefaults | None = None,
     ) -> None:
         self.model = model.eval()
         self.device = model.device
         self.clock = clock_of(self.device)
         self.prepare = prepare
-        self.decode = decode
+        self.text = decode if isinstance(decode, TokenText) else TokenText(decode)
+        self.decode = self.text.decode
         self.eos = frozenset(eos)
+        self.defaults = replace(defaults or GenerationDefaults(), eos=tuple(sorted(self.eos)))
         self.traits = detect_traits(model)
         self.reserved = frozenset(reserved) | self.traits.visual_ids
         self.text_config = model.config.get_text_config()

@@ -99,10 +99,7 @@ class CoupledDrafter(Generic[Mind]):
 
     def begin(self, requests: Sequence[Request]) -> list[Listening[Mind]]:
         # Never the judge's own stream: what a word was drawn by would decide whether it is accepted.
-        return [
-            Listening(r.sampling, r.max_new_tokens, torch.Generator().manual_seed(r.sampling.seed + 1))
-            for r in requests
-        ]
+        return [Listening(r.sampling, r.token_limit, r.sampling.generator(offset=1)) for r in requests]
 
     @torch.inference_mode()
     def propose(self, states: Sequence[Listening[Mind]], budgets: Sequence[Budget]) -> list[Draft]:

@@ -1,0 +1,200 @@
+"""Incremental detokenisation: the text of an answer while it grows, at a cost linear in its length.
+
+A token's text may depend on its neighbours: a character may span several tokens, and SentencePiece decoders drop the
+space of the first one. So a short window of the last tokens is decoded anew, never the whole answer, and text is
+handed out once no later token can change it. Text that may be the beginning of a stop string is held back as well.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+BROKEN = "\ufffd"  # what decoders write for bytes that are no character (yet)
+UNFINISHED = 3  # most of them that one unfinished character can show as
+WINDOW = 24  # tokens in the window before it is cut ...
+KEPT = 12  # ... to so many
+LONGEST_RUN = 64  # byte-fallback tokens in a row that are waited for; see `Detokenizer.push`
+
+
+@dataclass(frozen=True)
+class TokenText:
+    """How token ids are written as text.
+
+    Args:
+        decode: ids to text, special tokens left out.
+        special: id of each special token -> how it is spelt.
+        byte_fallback: ids that stand for one byte of a character that has no token of its own (`<0xE2>`).
+    """
+
+    decode: Callable[[Sequence[int]], str]
+    special: Mapping[int, str] = field(default_factory=dict)
+    byte_fallback: frozenset[int] = frozenset()
+
+
+class Detokenizer:
+    """Turns tokens into text piece by piece; the pieces joined are what decoding all tokens at once gives.
+
+    Args:
+        text: the tokenizer's side.
+        before: tokens in front of the first one, the prompt's; with them a leading space is not lost.
+        eager: hand out each character that byte-fallback tokens spell as soon as it is whole. Such decoders write all
+            of a run as broken if one byte of it is wrong; then the pieces hold the characters in front of that byte.
+    """
+
+    def __init__(self, text: TokenText, before: Sequence[int] = (), *, eager: bool = False) -> None:
+        self._text = text
+        self._patience = 1 if eager else LONGEST_RUN
+        plain = [token for token in before[-2 * WINDOW :] if token not in text.special]
+        while plain and plain[-1] in text.byte_fallback:
+            plain.pop()
+        self._anchor = plain[self._cut(plain) :]
+        self._reset()
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """The text that is certain now: without a character that is not whole yet.
+
+        Unless `eager`, a run of byte-fallback tokens is decoded when it is over, because one wrong byte changes all of
+        it; a run longer than `LONGEST_RUN` is handed out in parts.
+        """
+        self._window += [token for token in tokens if token not in self._text.special]
+        run = self._run()
+        if 0 < run < self._patience:
+            return ""
+        decoded = self._text.decode(self._window)
+        broken = len(decoded) - len(decoded.rstrip(BROKEN))
+        if run:
+            if broken and run < self._patience + UNFINISHED:
+                return ""
+            said = decoded[self._shown :]
+            self._reset()
+            return said
+        certain = max(self._shown, len(decoded) - min(broken, UNFINISHED))
+        said, self._shown = decoded[self._shown : certain], certain
+        if len(self._window) > WINDOW and (cut := self._cut(self._window)):
+            self._window = self._window[cut:]
+            # Counted from the end: the first characters of a window may be others than in the whole text.
+            self._shown = len(self._text.decode(self._window)) - (len(decoded) - certain)
+        return said
+
+    def flush(self) -> str:
+        """What was held back: no token follows."""
+        said = self._text.decode(self._window)[self._shown :]
+        self._reset()
+        return said
+
+    def _reset(self) -> None:
+        self._window = list(self._anchor)
+        self._shown = len(self._text.decode(self._anchor)) if self._anchor else 0
+
+    def _run(self) -> int:
+        """How many byte-fallback tokens end the window."""
+        count = 0
+        while count < len(self._window) and self._window[-1 - count] in self._text.byte_fallback:
+            count += 1
+        return count
+
+    def _cut(self, window: Sequence[int]) -> int:
+        """Where a shorter window may begin: not inside a run of byte-fallback tokens. 0 if nowhere."""
+        cut = max(0, len(window) - KEPT)
+        while cut and window[cut] in self._text.byte_fallback:
+            cut -= 1
+        return cut
+
+
+class AnswerText:
+    """The text of one answer as it may be shown.
+
+    Without spaces in front; without an unfinished character at the end; without the stop string that ended it, nor
+    anything that may still become one. Joined, the pieces are the answer's text.
+
+    Args:
+        text: the tokenizer's side.
+        stops: strings that end the answer. Special tokens count by their spelling, and a string may begin in the
+            prompt, as in `transformers.StopStringCriteria`.
+        before: the prompt's tokens.
+    """
+
+    def __init__(self, text: TokenText, stops: Sequence[str] = (), before: Sequence[int] = ()) -> None:
+        self.stopped = False
+        self._special = text.special
+        self._stops = stops
+        self._detokenizer = Detokenizer(text, before, eager=bool(stops))
+        # Characters that may be part of a stop string, and whether they are the answer's to show.
+        self._held = [(char, False) for char in _end_of_prompt(text, stops, before)]
+        self._begun = False
+        self._broken = ""
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """The text that may be shown now; `stopped` is set if a stop string is complete."""
+        said = ""
+        for part, visible in self._spelt(tokens):
+            if not self.stopped:
+                said += self._release(part, visible=visible)
+        return self._shown(said)
+
+    def flush(self) -> str:
+        """What was held back: the answer has ended."""
+        if self.stopped:
+            return ""
+        said = self._release(self._detokenizer.flush(), visible=True)
+        if not self.stopped:
+            said += "".join(char for char, visible in self._held if visible)
+        self._held = []
+        said, self._broken = self._shown(said), ""
+        return said
+
+    def _spelt(self, tokens: Sequence[int]) -> Iterator[tuple[str, bool]]:
+        """Text of the tokens, and whether it is to be shown; special tokens matter to stop strings alone."""
+        if not self._stops:
+            yield self._detokenizer.push(tokens), True
+            return
+        for token in tokens:
+            if token in self._special:
+                yield self._special[token], False
+            else:
+                yield self._detokenizer.push((token,)), True
+
+    def _release(self, part: str, *, visible: bool) -> str:
+        """Add text; returns what of it, and of what was held, cannot be part of a stop string any more."""
+        if not self._stops:
+            return part
+        old = len(self._held)
+        self._held += [(char, visible) for char in part]
+        text = "".join(char for char, _ in self._held)
+        found = [at for stop in self._stops if (at := text.find(stop, max(0, old - len(stop) + 1))) >= 0]
+        if found:
+            self.stopped, keep = True, min(found)
+        else:
+            keep = len(text) - max(_overlap(text, stop) for stop in self._stops)
+        said = "".join(char for char, shown in self._held[:keep] if shown)
+        self._held = self._held[keep:]
+        return said
+
+    def _shown(self, said: str) -> str:
+        """Without spaces in front of the answer, and without a broken character until another follows."""
+        if not self._begun:
+            said = said.lstrip(" ")
+            self._begun = bool(said)
+        said = self._broken + said
+        whole = said.rstrip(BROKEN)
+        self._broken = said[len(whole) :]
+        return whole
+
+
+def _end_of_prompt(text: TokenText, stops: Sequence[str], prompt: Sequence[int]) -> str:
+    """As much of the prompt as a stop string that the answer completes may begin in."""
+    longest = max(map(len, stops), default=0)
+    if longest < 2:
+        return ""
+    split = max(0, len(prompt) - longest)
+    detokenizer = Detokenizer(text, prompt[:split], eager=True)
+    spelt = [
+        text.special[token] if token in text.special else detokenizer.push((token,))
+        for token in prompt[split:]
+    ]
+    return ("".join(spelt) + detokenizer.flush())[1 - longest :]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that is a beginning of `stop`, and not all of it."""
+    longest = min(len(text), len(stop) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)

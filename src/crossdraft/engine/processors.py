@@ -1,0 +1,190 @@
+"""Logits processors at every node of a draft tree: `transformers`' own, in its own order.
+
+A processor looks at the context: prompt, answer so far, and the node's path. Nodes of one depth have contexts of one
+length, so each depth is one call with one row per node. Most requests need none of this (`Sampling.contextual`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import CONTEXTUAL, WARPERS, Sampling
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+
+# They remember what they were called with, or run a model of their own.
+STATEFUL = frozenset(
+    (
+        "SynthIDTextWatermarkLogitsProcessor",
+        "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+        "ClassifierFreeGuidanceLogitsProcessor",
+        "DiaClassifierFreeGuidanceLogitsProcessor",
+        "DiaEOSDelayPatternLogitsProcessor",
+        "WhisperNoSpeechDetection",
+    )
+)
+
+
+class TreeProcessors:
+    """The logits processors of one request.
+
+    Args:
+        sampling: what they are made from.
+        model: the target's, which knows how `transformers` puts them together.
+        prompt: its token ids.
+        eos: ids that end an answer.
+        max_new_tokens: the longest answer.
+
+    Raises:
+        CrossdraftError: `transformers` refuses a value, or a processor keeps a state.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        model: PreTrainedModel,
+        prompt: Sequence[int],
+        eos: Sequence[int],
+        max_new_tokens: int,
+    ) -> None:
+        self.greedy = sampling.greedy
+        for processor in sampling.processors or ():
+            if type(processor).__name__ in STATEFUL:
+                raise CrossdraftError(
+                    f"{type(processor).__name__} keeps a state between tokens; the nodes of a draft tree cannot share "
+                    "one, so leave it out."
+                )
+        config: Any = generation_config(sampling, eos, len(prompt) + max_new_tokens)
+        config._eos_token_tensor = torch.tensor(eos, device=model.device) if eos else None  # noqa: SLF001
+        assemble: Any = model
+        try:
+            self._processors: LogitsProcessorList = assemble._get_logits_processor(  # noqa: SLF001 - its order is the point
+                generation_config=config,
+                input_ids_seq_length=len(prompt),
+                encoder_input_ids=torch.tensor([list(prompt)], device=model.device),
+                logits_processor=LogitsProcessorList(sampling.processors or ()),
+                device=model.device,
+                model_kwargs={},
+            )
+        except (ValueError, TypeError) as error:
+            raise CrossdraftError(f"transformers refuses these sampling settings: {error}") from error
+
+    @torch.inference_mode()
+    def warp_tree(self, logits: Tensor, tree: DraftTree, context: Sequence[int]) -> Tensor:
+        """The distribution behind the root and behind every node; as `sampling.warp_tree`.
+
+        Args:
+            logits: [1 + n, V], the root's first.
+            tree: the n nodes.
+            context: token ids of the prompt and the answer so far, the root's among them.
+
+        Returns:
+            [1 + n, V] probabilities; when greedy, logits whose argmax is the token.
+
+        Raises:
+            CrossdraftError: a processor changed the shape of the scores, or fails at the root.
+        """
+        scores = logits.clone() if logits.dtype == torch.float64 else logits.float().clone()
+        before = torch.tensor(list(context), device=logits.device)
+        depths = torch.tensor((0, *tree.depths))
+        for depth in range(tree.depth + 1):
+            rows = (depths == depth).nonzero()[:, 0].to(logits.device)
+            paths = [tree.path_tokens(row - 1) if row else [] for row in rows.tolist()]
+            behind = torch.tensor(paths, dtype=torch.long, device=logits.device).view(len(rows), depth)
+            ids: Any = torch.cat((before.expand(len(rows), -1), behind), 1)
+            scores[rows] = self._processed(ids, scores[rows], len(context))
+        return scores if self.greedy else scores.softmax(-1)
+
+    def _processed(self, ids: Any, scores: Tensor, root: int) -> Tensor:
+        """Scores [rows, V] behind contexts [rows, length]; NaN where a processor cannot do with a draft's context.
+
+        Some raise where every token is forbidden. That matters only at a node that is reached, which then has nothing
+        to draw from; the root, with its `root` tokens of context, is always reached.
+        """
+        try:
+            processed = self._processors(ids, scores)
+        except (ValueError, RuntimeError, IndexError) as error:
+            if len(ids) > 1:
+                alone = (self._processed(ids[i : i + 1], scores[i : i + 1], root) for i in range(len(ids)))
+                return torch.cat(list(alone))
+            if ids.shape[1] > root:
+                return torch.full_like(scores, torch.nan)
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise CrossdraftError(f"A logits processor cannot go on: {reason}") from error
+        if processed.shape != scores.shape:
+            raise CrossdraftError(
+                f"The logits processors made {tuple(processed.shape)} of scores {tuple(scores.shape)}; they must keep "
+                "the shape."
+            )
+        return processed.to(scores)
+
+
+def generation_config(sampling: Sampling, eos: Sequence[int], max_length: int) -> GenerationConfig:
+    """The same settings for `generate`; those of single tokens are put together to one `sequence_bias`."""
+    biases: dict[tuple[int, ...], float] = {}
+    pairs = [((token,), bias) for token, bias in sampling.logit_bias or ()] + list(
+        sampling.sequence_bias or ()
+    )
+    for ids, bias in pairs:
+        biases[ids] = biases.get(ids, 0.0) + float(bias)
+    decay = sampling.exponential_decay_length_penalty
+    given: dict[str, object] = {
+        "max_length": max_length,
+        "do_sample": not sampling.greedy,
+        "eos_token_id": list(eos) or None,
+        "pad_token_id": eos[0] if eos else 0,
+        "sequence_bias": [[list(ids), bias] for ids, bias in biases.items()] or None,
+        "repetition_penalty": float(sampling.repetition_penalty or 1),
+        "encoder_repetition_penalty": float(sampling.encoder_repetition_penalty or 1),
+        "no_repeat_ngram_size": sampling.no_repeat_ngram_size or 0,
+        "encoder_no_repeat_ngram_size": sampling.encoder_no_repeat_ngram_size or 0,
+        "bad_words_ids": [list(ids) for ids in sampling.bad_words_ids or ()] or None,
+        "suppress_tokens": list(sampling.suppress_tokens or ()) or None,
+        "begin_suppress_tokens": list(sampling.begin_suppress_tokens or ()) or None,
+        "min_length": sampling.min_length or 0,
+        "min_new_tokens": sampling.min_new_tokens or None,
+        "forced_bos_token_id": next(iter(sampling.forced_bos_token_id or ()), None),
+        "forced_eos_token_id": list(sampling.forced_eos_token_id or ()) or None,
+        "exponential_decay_length_penalty": (decay[0], float(decay[1])) if decay else None,
+        "remove_invalid_values": bool(sampling.remove_invalid_values),
+        "renormalize_logits": bool(sampling.renormalize_logits),
+        "num_beams": 1,
+    }
+    if not sampling.greedy:
+        given |= {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k or 0,
+            "top_p": 1.0 if sampling.top_p is None else float(sampling.top_p),
+            "min_p": sampling.min_p or None,
+            "top_h": sampling.top_h or None,
+            "typical_p": 1.0 if sampling.typical_p is None else float(sampling.typical_p),
+            "epsilon_cutoff": float(sampling.epsilon_cutoff or 0),
+            "eta_cutoff": float(sampling.eta_cutoff or 0),
+        }
+    return GenerationConfig(**given)
+
+
+def for_drafter(request: Request, most: int) -> Request:
+    """The resolved request as a drafter reads it.
+
+    What a drafter draws from may be any distribution; so it gets what costs it little, biases of single tokens as one
+    `logit_bias`. A processor in the place of all the rest says that there is more, which the target alone applies.
+
+    Args:
+        request: resolved.
+        most: the longest answer, where the request does not say.
+    """
+    sampling = request.sampling
+    biases: dict[int, float] = {}
+    for token, bias in sampling.token_bias:
+        biases[token] = biases.get(token, 0.0) + bias
+    off = dict.fromkeys(("bad_words_ids", "sequence_bias", "suppress_tokens", *CONTEXTUAL, *WARPERS))
+    told = replace(sampling, **off, logit_bias=tuple(biases.items()))
+    if sampling.contextual:
+        told = replace(told, processors=(LogitsProcessor(),))
+    return replace(request, sampling=told, max_new_tokens=request.max_new_tokens or most)

@@ -1,0 +1,188 @@
+"""Text that grows: joined it is the full decode, a stop string takes nothing back, the cost is linear."""
+
+import json
+from functools import lru_cache
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from transformers.generation.stopping_criteria import StopStringCriteria
+
+from crossdraft.engine.detokenize import BROKEN, LONGEST_RUN, WINDOW, AnswerText, Detokenizer, TokenText
+from crossdraft.load import _text, tokenizer_of
+from crossdraft.train.tokenizer import train_tokenizer
+
+WORDS = "a van is ahead of us, the purple van; café 東京 🚗 naïve \n\n  two  spaces?! <s> van."
+
+
+def sentencepiece() -> PreTrainedTokenizerFast:
+    """As Llama's: words begin with ▁, a character without a token is spelt in bytes, the first space is dropped."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces += ["▁", *sorted(set("avniheduospcfrl,.;?!tw"))]
+    merges = [("▁", "v"), ("▁v", "a"), ("▁va", "n"), ("a", "h"), ("▁", "a"), ("e", "a"), ("p", "u")]
+    pieces += [left + right for left, right in merges]
+    tokenizer = Tokenizer(
+        models.BPE(
+            {piece: i for i, piece in enumerate(pieces)}, merges, byte_fallback=True, unk_token="<unk>"
+        )
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens([AddedToken(piece, special=True) for piece in ("<s>", "</s>")])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+
+
+@lru_cache
+def tokenizer(name: str):
+    if name == "reference":
+        return tokenizer_of("reference")
+    return train_tokenizer([WORDS] * 4, 330) if name == "bytes" else sentencepiece()
+
+
+@lru_cache
+def text_of(name: str) -> TokenText:
+    return _text(tokenizer(name))
+
+
+NAMES = ("reference", "bytes", "sentencepiece")
+
+
+@st.composite
+def token_runs(draw, name: str):
+    """Random ids, encoded words, and words spelt byte by byte: whole characters and broken ones."""
+    found = tokenizer(name)
+    parts = st.one_of(
+        st.lists(st.integers(0, len(found) - 1), max_size=8),
+        st.lists(st.sampled_from(sorted(text_of(name).byte_fallback) or [0]), max_size=8),
+        st.sampled_from([found.encode(word, add_special_tokens=False) for word in WORDS.split(" ")]),
+    )
+    return [token for part in draw(st.lists(parts, max_size=12)) for token in part]
+
+
+def cuts(tokens: list[int], places: list[int]) -> list[list[int]]:
+    edges = sorted({0, len(tokens), *(place % (len(tokens) + 1) for place in places)})
+    return [tokens[a:b] for a, b in pairwise(edges)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data(), places=st.lists(st.integers(0, 99), max_size=30))
+@settings(max_examples=150)
+def test_pieces_joined_are_the_full_decode(name, data, places):
+    text, tokens = text_of(name), data.draw(token_runs(name))
+    before = tokenizer(name).encode("USER: <s> is that ASSISTANT:") if data.draw(st.booleans()) else []
+    detokenizer = Detokenizer(text, before)
+    joined = "".join(detokenizer.push(part) for part in cuts(tokens, places)) + detokenizer.flush()
+    assert joined.lstrip(" ") == text.decode(tokens).lstrip(" ")
+    answer = AnswerText(text, (), before)
+    shown = "".join(answer.push(part) for part in cuts(tokens, places)) + answer.flush()
+    assert shown == text.decode(tokens).lstrip(" ").rstrip(BROKEN)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data(), prompt=st.sampled_from(["a", "USER: what? ASSISTANT:", "is a v"]))
+@settings(max_examples=150)
+def test_stop_strings_are_found_where_transformers_finds_them(name, data, prompt):
+    """Also one that begins with a space, inside a token, in the prompt, or is a special token's."""
+    found, tokens = tokenizer(name), data.draw(token_runs(name))
+    sensible = text_of(name).decode(tokens)
+    ends = st.sampled_from([" ", "van", "n", " a", "e v", "</s>", "purple van", ", ", "東", "é "])
+    if sensible and BROKEN not in sensible:
+        ends |= st.integers(0, len(sensible) - 1).map(lambda at: sensible[at : at + 3])
+    stops = data.draw(st.lists(ends, min_size=1, max_size=3, unique=True))
+    before = found.encode(prompt)
+    criteria = StopStringCriteria(found, stops)
+    wanted = next(
+        (
+            size
+            for size in range(1, len(tokens) + 1)
+            if bool(criteria(torch.tensor([[*before, *tokens[:size]]]), None)[0])
+        ),
+        None,
+    )
+    answer, at, said = AnswerText(text_of(name), stops, before), None, ""
+    for size, token in enumerate(tokens, 1):
+        said += answer.push((token,))
+        if answer.stopped:
+            at = size
+            break
+    said += answer.flush()
+    if BROKEN in text_of(name).decode(tokens):
+        return  # transformers matches bytes, which are no text here
+    assert at == wanted
+    if at is not None:
+        whole = text_of(name).decode(tokens[:at]).lstrip(" ").rstrip(BROKEN)
+        assert whole.startswith(said)
+        assert not any(stop in said for stop in stops)
+
+
+def spelt(text: str) -> tuple[TokenText, list[int]]:
+    """One token per character."""
+    return TokenText(lambda tokens: "".join(map(chr, tokens))), [ord(char) for char in text]
+
+
+def test_what_may_become_a_stop_string_is_held_back():
+    text, tokens = spelt("a purple vase, a purple van")
+    answer = AnswerText(text, ("purple van",))
+    said = [answer.push((token,)) for token in tokens]
+    assert said[:11] == ["a", " ", *[""] * 9]  # "purple va" may still go on to be the stop string
+    assert said[11] == "purple vas"
+    assert answer.stopped
+    assert "".join(said) + answer.flush() == "a purple vase, a "
+
+
+def test_what_was_held_back_is_shown_if_the_answer_ends_without_it():
+    text, tokens = spelt("a purple v")
+    answer = AnswerText(text, ("purple van",))
+    assert "".join(answer.push((token,)) for token in tokens) == "a "
+    assert answer.flush() == "purple v"
+    assert answer.flush() == ""
+
+
+@pytest.mark.parametrize(
+    ("decoded", "shown"), [(" Two cars", "Two cars"), ("caf\ufffd", "caf"), ("a  b ", "a  b "), ("", "")]
+)
+def test_text_is_shown_without_leading_space_and_broken_characters(decoded, shown):
+    text, tokens = spelt(decoded)
+    answer = AnswerText(text)
+    assert answer.push(tokens) + answer.flush() == shown
+
+
+def test_a_special_token_is_not_shown_but_ends_an_answer():
+    text = TokenText(lambda tokens: "".join(map(chr, tokens)), {7: "<end>"})
+    answer = AnswerText(text, ("<end>",))
+    assert "".join(answer.push((token,)) for token in (65, 7, 66)) == "A"
+    assert answer.stopped
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cost_is_linear(name):
+    """Not one decode is longer than a few windows, and there are two for a token at most."""
+    text, sizes = text_of(name), []
+
+    def decode(tokens):
+        sizes.append(len(tokens))
+        return text.decode(tokens)
+
+    watched = AnswerText(TokenText(decode, text.special, text.byte_fallback), ("never",))
+    tokens = tokenizer(name).encode(WORDS, add_special_tokens=False) * 20 + [
+        *sorted(text.byte_fallback)[128:150] * 20
+    ]
+    for token in tokens:
+        watched.push((token,))
+    assert len(tokens) > 400
+    assert len(sizes) <= 2 * len(tokens) + 2
+    assert max(sizes) <= 2 * WINDOW + LONGEST_RUN
+
+
+def test_special_and_byte_tokens_are_known():
+    text = text_of("sentencepiece")
+    assert set(text.special.values()) == {"<s>", "</s>"}
+    assert len(text.byte_fallback) == 256
+    assert json.loads(tokenizer("sentencepiece").backend_tokenizer.to_str())["model"]["byte_fallback"]
+    assert not text_of("reference").byte_fallback
