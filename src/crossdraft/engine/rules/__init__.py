@@ -58,7 +58,7 @@ def rule_for(spec: str | None, sampling: Sampling) -> Rule:
     if rule.greedy != sampling.greedy:
         kind = "greedy answers (temperature 0)" if rule.greedy else "sampled answers (a temperature above 0)"
         raise CrossdraftError(
-            f"The acceptance rule '{rule.name}' does not fit temperature {sampling.temperature}: it judges {kind}; "
-            "name no rule, and the exact one is taken."
+            f"The acceptance rule '{rule.name}' does not fit temperature {sampling.temperature or 0}: it judges "
+            f"{kind}; name no rule, and the exact one is taken."
         )
     return rule
