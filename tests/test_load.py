@@ -225,6 +225,7 @@ def test_names_as_they_are_in_memory_load_too(pair, tmp_path):
 def cache(tmp_path, monkeypatch):
     """An empty Hugging Face cache."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))  # for the drafter's process
     return tmp_path / "hub"
 
 
