@@ -32,6 +32,8 @@ def test_python_blocks_run(page, pair, clip, capsys):
     code = "\n".join(blocks)
     ours = {"reference": pair.target, "event": pair.event, "clip.mp4": clip.video, "clip.h5": clip.events}
     ours |= {"demo/scene-2000000.mp4": clip.video, "demo/scene-2000000.h5": clip.events}
+    if page == "README.md":
+        del ours["reference"]  # with its default drafter, as it stands there
     for name, path in ours.items():
         code = code.replace(f'"{name}"', repr(str(path)))
     exec(compile(code, page, "exec"), {"__name__": "page"})
