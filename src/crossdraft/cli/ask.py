@@ -259,6 +259,7 @@ def typical(answer: "Answer", comparison: "Comparison | None") -> "tuple[Answer,
 
 def show(console: "Console", answer: "Answer", target: "Target", baseline: "Baseline | None" = None) -> None:
     """Everything below the answer: tokens by origin, figures, timeline, notes."""
+    from rich.table import Column, Table
     from rich.text import Text
 
     from crossdraft.cli.view.growing import legend
@@ -271,7 +272,12 @@ def show(console: "Console", answer: "Answer", target: "Target", baseline: "Base
     shown = figures(answer, baseline)
     margin = max(len(what) for what, _ in shown) + 2
     for what, value in shown:
-        console.print(Text(what.ljust(margin), "dim") + Text(value), soft_wrap=True)
+        if console.is_terminal:  # a long value goes on below itself
+            row = Table.grid(Column(width=margin, style="dim"), Column())
+            row.add_row(what, value)
+            console.print(row)
+        else:
+            console.print(what.ljust(margin) + value, markup=False, soft_wrap=True)
     console.print()
     console.print(timeline_text(answer, console.width, baseline), soft_wrap=True)
     if answer.logprobs is not None:
