@@ -218,3 +218,9 @@ def test_by_default_a_drafter_with_a_network_of_its_own_has_a_process_and_a_core
         assert (engine.options.target_cores, engine.options.draft_cores) == (cores[:-1], cores[-1:])
     with cd.Engine.load(str(pair.target), "union:memory,ngram") as engine:
         assert (engine.options.placement, engine.options.target_cores) == ("inline", None)
+
+
+def test_the_drafter_that_is_taken_by_default_fits_any_target(pair, request_, alone):
+    with cd.Engine.load(str(pair.target)) as engine:
+        answer = engine.generate(request_)
+    assert (answer.tokens, answer.notes) == (alone.tokens, ())

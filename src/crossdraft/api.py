@@ -43,6 +43,7 @@ from crossdraft.methods import Place, drafts_trees, read_spec
 from crossdraft.placing import ahead_in, place_drafter, repays_a_core
 from crossdraft.streaming import AsyncStream, Stream, awaited
 
+WITH_EVENTS, FOREIGN = "glance", "union:memory,ngram"  # drafters for the reference target, and for any other
 PLACEMENTS = ("auto", "inline", "process")
 
 
@@ -164,7 +165,7 @@ class Engine:
     def load(
         cls,
         target: str | os.PathLike[str] = "reference",
-        drafter: str | os.PathLike[str] | None = "glance",
+        drafter: str | os.PathLike[str] | None = "auto",
         options: Options | None = None,
     ) -> Self:
         """Load a pair.
@@ -172,13 +173,16 @@ class Engine:
         Args:
             target: `reference`, or the folder of a Hugging Face checkpoint of a supported class.
             drafter: a spec such as `event`, `memory` or `union:event,memory` (see `methods.METHODS`), the folder of an
-                EventGPT, or `None` for the target alone.
+                EventGPT, or `None` for the target alone; `auto` is `glance` for the reference target, and
+                `union:memory,ngram`, which fits any, for another.
             options: see `Options`.
 
         Raises:
             CrossdraftError: a folder lacks something, shapes or keys differ, or the vocabularies do.
         """
         options, source = options or Options(), source_text(target)
+        if drafter == "auto":
+            drafter = WITH_EVENTS if source == "reference" else FOREIGN
 
         def adapted() -> Target:
             return load_target(
@@ -196,7 +200,7 @@ class Engine:
         cls,
         model: PreTrainedModel,
         processor: ProcessorMixin | PreTrainedTokenizerBase,
-        drafter: str | os.PathLike[str] | None = "union:memory,ngram",
+        drafter: str | os.PathLike[str] | None = FOREIGN,
         options: Options | None = None,
         *,
         packed: bool = False,

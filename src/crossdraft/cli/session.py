@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from crossdraft.api import Engine, Options
+from crossdraft.api import FOREIGN, WITH_EVENTS, Engine, Options
 from crossdraft.bench.cores import choose_cores, spans
 from crossdraft.cli.view.terminal import PlainView, SilentView, TerminalView, View
 from crossdraft.engine.ahead import POLICIES
@@ -21,7 +21,7 @@ from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, method_of, read_spec
 
 # The drafters that are taken if none is named: for the reference target with events and without, and for another one.
-WITH_EVENTS, WITHOUT, FOREIGN = "glance", "eagle2", "union:memory,ngram"
+WITHOUT = "eagle2"
 EVENT_DRAFTERS = frozenset(("event", "event_medusa", "fast", "glance"))  # read an event recording
 WARM_UP_TOKENS = 4
 
