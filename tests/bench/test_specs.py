@@ -1,6 +1,7 @@
 """Who races under which name, and where it runs."""
 
 import os
+import threading
 from dataclasses import replace
 
 import pytest
@@ -100,6 +101,27 @@ def test_the_usual_contestants_hold_what_every_comparison_should():
     assert {*ALWAYS, "event", "glance"} <= set(usual)
     assert "glance" not in usual_methods(shipped=False, more_cores=True)
     assert not ON_ALL_CORES & set(usual_methods(shipped=True, more_cores=False))
+
+
+def test_all_contestants_compute_in_one_thread(models, monkeypatch):
+    """A pool of OpenMP threads for each of them would make a second core worthless to all."""
+    target = models.load_target()
+    lined, seen = (
+        line_up(["target", "target-all", "hf", "event-inline", "lookahead"], target, models, None),
+        set(),
+    )
+    extend = type(target).extend
+
+    def watched(self, *arguments, **named):
+        seen.add(threading.get_ident())
+        return extend(self, *arguments, **named)
+
+    monkeypatch.setattr(type(target), "extend", watched)
+    try:
+        measure(lined, list(items(Workload(pairs=1, max_new_tokens=4))), 1)
+    finally:
+        close_all(lined.values())
+    assert seen == {threading.get_ident()}
 
 
 def test_each_runs_on_its_own_cores_and_with_as_many_threads(models):

@@ -28,6 +28,7 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.spec import Spec, renamed
 from crossdraft.engine.ahead import policy_for
 from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
 from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.live import READING
@@ -98,7 +99,12 @@ class Models:
 
 
 class EngineContestant:
-    """Our engine. `blank` replaces the events of every request: what a blind twin is shown."""
+    """Our engine. `blank` replaces the events of every request: what a blind twin is shown.
+
+    Its loop runs in the calling thread, as Hugging Face's does, not in the engine's own: OpenMP keeps a pool of threads
+    for every thread that computes, and as soon as a process has more of them than cores, libgomp has all of them sleep
+    between two operations. With a pool for each contestant nobody would gain from a second core.
+    """
 
     def __init__(
         self, engine: Engine, blank: object = None, *, blind: bool = False, cores: Cores | None = None
@@ -108,6 +114,17 @@ class EngineContestant:
         self.blank = blank
         self.blind = blind
         self._times: Counter[tuple[int, str]] = Counter()
+        options = engine.options
+        self._loop = Decoder(
+            engine.target,
+            engine.drafter,
+            max_batch=options.max_batch,
+            rule=options.rule,
+            nodes=options.nodes,
+            hidden_nodes=options.hidden_nodes,
+            adaptive=options.adaptive,
+            cost=engine.cost,
+        )
 
     def answer(self, item: Item) -> Run:
         request = replace(item.request, events=self.blank) if self.blind else item.request
@@ -116,7 +133,7 @@ class EngineContestant:
         self._times[pair] += 1
         request = replace(request, namespace=f"repeat {self._times[pair]}")
         start = time.perf_counter()
-        answer = self.engine.generate(request)
+        (answer,) = self._loop.generate([request])
         return run_of(answer, time.perf_counter() - start)
 
     def close(self) -> None:
