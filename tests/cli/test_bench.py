@@ -181,11 +181,11 @@ def test_a_drafter_of_ones_own_races_under_its_spec(models, capsys):
     assert all(method["lossless"] for method in found)
 
 
-@pytest.mark.slow
-def test_all_methods_race_and_lose_nothing(models, tmp_path):
+@pytest.mark.parametrize("pairs", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_all_methods_race_and_lose_nothing(models, tmp_path, pairs):
     out = tmp_path / "bench.json"
     names = [name for name in ALL_METHODS if name != "glance"]  # made for the shipped pair
-    sizes = [*QUICK, "--max-new-tokens=16", "--dtype=float32"]
+    sizes = [f"--pairs={pairs}", "--repeats=1", "--warm-ups=0", "--max-new-tokens=16", "--dtype=float32"]
     assert main(["bench", f"--methods={','.join(names)}", *sizes, *models, f"--json={out}"]) == 0
     found = json.loads(out.read_text())
     assert [method["name"] for method in found["methods"]] == names
@@ -273,13 +273,13 @@ def test_heads_that_cannot_be_measured_are_one_sentence(arguments, part, models,
     assert part in captured.err
 
 
-@pytest.mark.slow
-def test_identity_of_every_placement(models, tmp_path):
-    out = tmp_path / "identity.json"
-    assert main(["bench", "identity", "--pairs=5", "--max-new-tokens=16", f"--json={out}", *models]) == 0
+@pytest.mark.parametrize("pairs", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_identity_of_every_placement(models, tmp_path, pairs):
+    out, sizes = tmp_path / "identity.json", [f"--pairs={pairs}", "--max-new-tokens=16"]
+    assert main(["bench", "identity", *sizes, f"--json={out}", *models]) == 0
     checks = json.loads(out.read_text())["checks"]
     assert len(checks) == 9
-    assert all(check["identical"] == {"equal": 5, "total": 5} for check in checks)
+    assert all(check["identical"] == {"equal": pairs, "total": pairs} for check in checks)
 
 
 @pytest.mark.slow
