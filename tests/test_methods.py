@@ -49,7 +49,7 @@ SPECS = [
     "guided:dir=TARGET,layers=0+1,mass=0.3",
     "union:guided,memory",
 ]
-OPTIONS = Options(device="cpu", dtype="float64", max_batch=3, nodes=6)
+OPTIONS = Options(placement="inline", device="cpu", dtype="float64", max_batch=3, nodes=6)
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,9 @@ def test_placeholders_of_its_own_do_not_make_it_another_vocabulary(
 ) -> None:
     sampling = cd.Sampling(temperature=temperature)
     request = cd.Request("What is ahead?", clip.video, clip.events, 24, sampling=sampling)
-    with cd.Engine.load(str(pair.target), str(stranger), cd.Options(device="cpu", adaptive=False)) as engine:
+    with cd.Engine.load(
+        str(pair.target), str(stranger), cd.Options(placement="inline", device="cpu", adaptive=False)
+    ) as engine:
         answer = engine.generate(request)
         assert answer.stats.accepted > 0  # it is listened to
     if temperature == 0:

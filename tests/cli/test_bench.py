@@ -145,7 +145,7 @@ def test_sampled_answers_are_compared_per_token_and_called_neither_identical_nor
         (["--max-new-tokens=0"], "max_new_tokens is 0"),
         (["--temperature=-1"], "temperature is -1"),
         (["--json=."], "Cannot write ."),
-        (["--plot=bars.pdf"], "ends in .png"),
+        (["--plot=bars.pdf"], "writes .png or .svg"),
     ],
 )
 def test_bad_input_is_one_sentence_and_nothing_else_is_drawn(arguments, part, models, capsys):
@@ -259,7 +259,7 @@ def test_heads(pair, models, tmp_path, capsys):
         (["--drafter=ngram", "--temperatures="], "Name each temperature once"),
         (["--drafter=ngram", "--nodes=0"], "at least 1 node"),
         (["--drafter=ngram", "--pairs=0"], "pairs is 0"),
-        (["--drafter=ngram", "--plot=bars.pdf"], "ends in .png"),
+        (["--drafter=ngram", "--plot=bars.pdf"], "writes .png or .svg"),
         (["--drafter=ngram", "--json=."], "Cannot write ."),
         (["--drafter=ngram", "--target=nowhere"], "nowhere"),
     ],

@@ -84,7 +84,7 @@ def test_an_answer_that_ends_early_differs_where_it_ends(engine, request_):
 
 def test_a_lossy_rule_is_named_and_the_target_alone_is_judged_exactly(pair, clip):
     request = Request("Describe the road.", clip.video, clip.events, max_new_tokens=12)
-    options = Options(device="cpu", rule="relaxed:r=4000", adaptive=False)
+    options = Options(placement="inline", device="cpu", rule="relaxed:r=4000", adaptive=False)
     with (
         Engine.load(str(pair.target), str(pair.event), options) as engine,
         Engine.load(str(pair.target), None, Options(device="cpu")) as exact,

@@ -73,7 +73,8 @@ def test_a_missing_extra_says_how_to_install_it(capsys):
     assert "pip install h5py" in capsys.readouterr().err
 
 
-def test_completion_is_installed_for_the_whole_program(capsys):
+def test_completion_is_installed_for_the_whole_program(capsys, monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")  # else it is who runs the tests
     assert main(["--show-completion", "bash"]) == 0
     assert "_CROSSDRAFT_COMPLETE=complete_bash" in capsys.readouterr().out
     assert main(["ask", "--help"]) == 0

@@ -212,11 +212,11 @@ def test_the_file_must_be_a_json_object(tmp_path):
         ({"stop": [3]}, r"stop is \[3\]"),
         ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5"),
         ({"max_new_tokens": "5"}, "max_new_tokens is '5'"),
-        ({"max_new_tokens": 0}, "ask for at least 1 token"),
+        ({"max_new_tokens": 0}, "must be at least 1"),
         ({"max_time": 0.0}, "max_time is 0.0"),
         ({"max_time": "1"}, "max_time is '1'"),
         ({"sampling": 0.7}, "sampling is 0.7"),
-        ({"prompt": None}, "The prompt is None"),
+        ({"prompt": None}, "prompt is None"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_one_sentence(wrong, said):
