@@ -30,6 +30,7 @@ from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES, Decoder
 from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.live import OnPiece
+from crossdraft.engine.pinning import one_thread, pinned
 from crossdraft.engine.placement import HIDDEN_MODES, Inline, Placement
 from crossdraft.engine.process import PATIENCE_S, Process
 from crossdraft.engine.request import Answer, Request, listed
@@ -238,7 +239,11 @@ class Engine:
     ) -> Self:
         """Make the pair; `place` knows the target by name."""
         spec = None if drafter is None else read_spec(drafter)
-        options, loaded, cost = decided(options, spec), make_target(), CostModel()
+        options, cost = decided(options, spec), CostModel()
+        with (
+            one_thread()
+        ):  # the OpenMP threads of this one would count against those of the loop; see `alone`
+            loaded = make_target()
         placed = None if spec is None else cls._placed(spec, place, loaded, options, cost)
         return cls(loaded, placed, options, cost)
 
@@ -339,6 +344,23 @@ class Engine:
         """As `stream`, for `async for`."""
         (asked,) = listed(request)
         return AsyncStream(lambda on_piece: self.submit(asked, on_piece, provisional=not final_only))
+
+    def alone(self, request: Request, cores: Sequence[int] | None = None) -> Answer:
+        """The target's answer without the drafter, judged exactly; for comparisons, as nothing else runs meanwhile.
+
+        It is written in the same thread: a second one that computes would have OpenMP threads of its own, and where
+        there are more of those than cores, all of them sleep between two operations.
+
+        Args:
+            request: what to answer.
+            cores: CPU cores to use; `None` = the target's own.
+        """
+
+        def answer() -> Answer:
+            with pinned(cores):
+                return Decoder(self.target).generate([request])[0]
+
+        return self._scheduler.call(answer)
 
     def decoder(self) -> "SteppedDecoder":
         """A fresh loop over this pair, for those who drive it round by round; `drop` it afterwards."""

@@ -1,7 +1,6 @@
 """The same question to the target alone: is it the same text, and how much faster was it?"""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 
@@ -9,7 +8,6 @@ from crossdraft.api import Engine
 from crossdraft.bench.divergence import first_difference, top2_gap
 from crossdraft.bench.order import orders
 from crossdraft.drawing.figures import Baseline, counted
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.target import Target
 
@@ -108,45 +106,33 @@ def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REP
 
     The target alone is judged exactly, whatever rule the drafted answers are judged by.
     """
-    with baselines(engine) as alone:
-        engines = {"drafted": engine} | {name: runner for name, (runner, _) in alone.items()}
-        runs: dict[str, list[Answer]] = {name: [] for name in engines}
-        for turn in islice(orders(list(engines)), repeats):
-            for name in turn:
-                runs[name].append(engines[name].generate(request))
+    shares = baselines(engine)
+    runs: dict[str, list[Answer]] = {name: [] for name in ("drafted", *shares)}
+    for turn in islice(orders(list(runs)), repeats):
+        for name in turn:
+            alone = name in shares
+            runs[name].append(engine.alone(request, shares[name]) if alone else engine.generate(request))
     drafted = runs.pop("drafted")
     fastest = min(runs, key=lambda name: _per_token(_median_run(runs[name])))
-    return summarise(engine, request, runs[fastest], drafted, answer, alone[fastest][1])
+    return summarise(engine, request, runs[fastest], drafted, answer, shares[fastest])
 
 
-@contextmanager
-def baselines(engine: Engine) -> Iterator[dict[str, tuple[Engine, tuple[int, ...] | None]]]:
-    """The target alone on its share of the cores, and on all that the pair uses where those are more; with the cores.
+def baselines(engine: Engine) -> dict[str, tuple[int, ...] | None]:
+    """Where the target alone is to run: on its share of the cores, and on all of the pair's where those are more.
 
-    The cores are None where the target has no share of its own. It is judged exactly, whatever rule the pair has.
+    The cores are None where the target has no share of its own.
     """
     options = engine.options
     whole = tuple(sorted({*(options.target_cores or ()), *(options.draft_cores or ())}))
     shares = {"share": options.target_cores}
     if options.target_cores and len(whole) > len(options.target_cores):
         shares["all"] = whole
-    exact = replace(options, rule=None, draft_cores=None)
-    with ExitStack() as stack:
-        yield {
-            name: (
-                stack.enter_context(
-                    Engine(engine.target, None, replace(exact, target_cores=cores), CostModel())
-                ),
-                cores,
-            )
-            for name, cores in shares.items()
-        }
+    return shares
 
 
 def target_alone(engine: Engine, request: Request) -> Baseline:
     """The answer of the target alone, run once on its share and once on all cores of the pair: the faster one."""
-    with baselines(engine) as alone:
-        answers = [(runner.generate(request), cores) for runner, cores in alone.values()]
+    answers = [(engine.alone(request, cores), cores) for cores in baselines(engine).values()]
     answer, cores = min(answers, key=lambda found: found[0].stats.total_s)
     return Baseline(answer, cores=None if cores is None else len(cores))
 

@@ -31,3 +31,14 @@ def pinned(cores: Sequence[int] | None) -> Iterator[None]:
         yield
     finally:
         undo()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Have the calling thread compute alone, without OpenMP helpers, while the context is open."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
