@@ -196,9 +196,11 @@ class Process:
     def _fetch_drafts(self, asked: Sequence[tuple[int, Budget]]) -> list[Draft]:
         """Have these requests drafted for; nothing where that takes longer than it is worth."""
         waits = [budget.wait_s for _, budget in asked]
-        worth = max((wait for wait in waits if wait is not None), default=0.0)
-        wait = self.patience_s if None in waits else min(worth, LONGEST_WAIT_S, self.patience_s)
-        if not all(self._greedy[ticket] for ticket, _ in asked):
+        worth = [wait for wait in waits if wait is not None]
+        wait = (
+            min(max(worth), LONGEST_WAIT_S, self.patience_s) if len(worth) == len(waits) else self.patience_s
+        )
+        if len(worth) == len(waits) and not all(self._greedy[ticket] for ticket, _ in asked):
             wait = min(
                 LONGEST_WAIT_S, self.patience_s
             )  # what is drawn and not judged ends drafting; see below
