@@ -76,6 +76,7 @@ def joined(device: torch.device | str = "cpu") -> Iterator[tuple[Ranks, torch.de
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size()), device
+        dist.barrier()  # all leave together: the connections of the others end with the first one's process
     finally:
         dist.destroy_process_group()
 
