@@ -240,9 +240,8 @@ class Engine:
         """Make the pair; `place` knows the target by name."""
         spec = None if drafter is None else read_spec(drafter)
         options, cost = decided(options, spec), CostModel()
-        with (
-            one_thread()
-        ):  # the OpenMP threads of this one would count against those of the loop; see `alone`
+        # The OpenMP threads of this thread would count against those of the loop; see `alone`.
+        with one_thread():
             loaded = make_target()
         placed = None if spec is None else cls._placed(spec, place, loaded, options, cost)
         return cls(loaded, placed, options, cost)

@@ -34,13 +34,8 @@ def checked(draft: Draft, vocabulary: int, probes: int = 0, forbidden: Collectio
         _check_chances(draft.reach, len(draft.tree))
         if draft.probes is not None:
             _check_probes(draft.probes, len(draft.tree), probes, vocabulary, forbidden)
-    except (
-        TypeError,
-        ValueError,
-        IndexError,
-        AttributeError,
-        RuntimeError,
-    ) as error:  # a field of another type
+    # A field of another type.
+    except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
         raise CrossdraftError(f"it cannot be read ({type(error).__name__}: {error})") from error
     return draft
 
