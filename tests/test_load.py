@@ -239,7 +239,7 @@ def test_a_repository_in_the_cache_is_found_there(pair, cache, request_):
         answer = engine.generate(request_)
     with cd.Engine.load(pair.target, None) as engine:
         assert answer.tokens == engine.generate(request_).tokens
-    assert answer.stats.rounds < len(answer.tokens)
+    assert answer.notes == ()  # the drafter was found too: without it, the answer would say so
 
 
 @pytest.fixture
