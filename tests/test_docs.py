@@ -9,6 +9,7 @@ import typer
 
 from crossdraft.bench.scale import read_arguments
 from crossdraft.cli.main import app
+from crossdraft.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -106,6 +107,10 @@ def test_readme_says_what_it_is_first_and_stays_short() -> None:
     lines = README.read_text(encoding="utf-8").splitlines()
     assert "speculative decoding for video VLMs" in " ".join(lines[1:4])
     assert len(lines) < 180
+
+
+def test_readme_counts_the_drafters() -> None:
+    assert f"{len(METHODS)} of them" in README.read_text(encoding="utf-8")
 
 
 def test_pictures_are_small() -> None:

@@ -172,7 +172,8 @@ class Engine:
         """Load a pair.
 
         Args:
-            target: `reference`, or the folder of a Hugging Face checkpoint of a supported class.
+            target: `reference`, the folder of a Hugging Face checkpoint of a supported class, or the repository id of
+                one in the local cache.
             drafter: a spec such as `event`, `memory` or `union:event,memory` (see `methods.METHODS`), the folder of an
                 EventGPT, or `None` for the target alone; `auto` is `glance` for the reference target, and
                 `union:memory,ngram`, which fits any, for another.

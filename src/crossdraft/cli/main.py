@@ -1,6 +1,7 @@
 """`crossdraft`: finds the command, and turns what went wrong into one sentence and an exit status.
 
-Exit status: 0 done, 2 bad input or a broken environment, 130 interrupted with Ctrl-C.
+Exit status: 0 done, 1 answers differ from the target's own (`bench identity`), 2 bad input or a broken environment,
+130 interrupted with Ctrl-C.
 """
 
 import os
