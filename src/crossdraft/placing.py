@@ -43,6 +43,7 @@ def ahead_in(role: str, usual: str) -> str:
 def needs_target(spec: Spec) -> bool:
     """True if some part of it looks into the target, and therefore lives beside it.
 
+    >>> from crossdraft.drafters.spec import parse
     >>> needs_target(parse("union:eagle3,memory")), needs_target(parse("union:event,memory"))
     (True, False)
     """
@@ -52,6 +53,7 @@ def needs_target(spec: Spec) -> bool:
 def repays_a_core(spec: Spec) -> bool:
     """True if some part of it runs a network of its own that does not look into the target.
 
+    >>> from crossdraft.drafters.spec import parse
     >>> [repays_a_core(parse(text)) for text in ("union:event,memory", "union:memory,ngram", "eagle3")]
     [True, False, False]
     """

@@ -123,6 +123,7 @@ def as_chain(spec: Spec) -> Spec:
 def labels_of(drafters: Mapping[str, Spec]) -> dict[str, str]:
     """For tables and pictures: the specs without their folders, where that still tells them apart.
 
+    >>> from crossdraft.drafters.spec import parse
     >>> labels_of({text: parse(text) for text in ("eagle2:dir=a", "hydra:dir=b", "hydra:dir=c")})
     {'eagle2:dir=a': 'eagle2', 'hydra:dir=b': 'hydra:dir=b', 'hydra:dir=c': 'hydra:dir=c'}
     """
