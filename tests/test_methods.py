@@ -15,6 +15,7 @@ from crossdraft.load import load_drafter, load_target
 from crossdraft.methods import METHODS, Place, build
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.files import config_of, make, save_head
+from crossdraft.video.read import read_frames
 
 SPECS = [
     "ngram",
@@ -127,6 +128,38 @@ def test_heads_of_this_pair_give_the_targets_own_tokens(pair, heads, requests, a
     assert [answer.tokens for answer in found] == alone
     assert not any(answer.notes for answer in found)
     assert adaptive or sum(answer.stats.drafted for answer in found) > 0
+
+
+def test_a_glance_in_a_process_of_its_own_drafts_what_it_drafts_beside_the_target(
+    pair, heads, requests, alone
+):
+    """There it is given the target's visual features: of frames too that no path leads to."""
+    frames, _ = read_frames(requests[0].video, 8)
+    asked = [replace(requests[0], video=frames), *requests[1:3]]
+    for placement in ("inline", "process"):
+        options = replace(OPTIONS, adaptive=False, hidden_nodes=8, placement=placement)
+        with Engine.load(str(pair.target), owned(OWN[3], pair, heads), options) as engine:
+            found = [settled(engine, request) for request in asked]
+        assert [answer.tokens for answer in found] == alone[:3]
+        assert not any(answer.notes for answer in found)
+
+
+def test_a_glance_apart_from_a_target_without_a_clip_goes_on_without(pair, heads, requests):
+    options = replace(OPTIONS, adaptive=False, placement="process")
+    blind = Request("What is ahead?", None, requests[0].events, 4)
+    with Engine.load(str(pair.target), owned(OWN[3], pair, heads), options) as engine:
+        with pytest.raises(CrossdraftError, match="no video"):
+            engine.generate(blind)
+        assert settled(engine, requests[0]).notes == ()
+
+
+def settled(engine, request):
+    """An answer that was drafted for: what is said of a tiny target is over before another process has read much."""
+    for _ in range(200):
+        answer = engine.generate(request)
+        if answer.stats.drafted:
+            return answer
+    raise AssertionError(answer.notes)
 
 
 def test_event_medusa_drafts_what_the_event_drafter_drafts(pair, heads, requests):

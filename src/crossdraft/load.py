@@ -1,7 +1,7 @@
 """Models from local folders: safetensors only, never remote code, every key and shape accounted for."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,36 +75,14 @@ def load_target(
     return _target(folder, _video_model(folder, device, dtype), num_frames, fps, packed=packed)
 
 
-def load_tower(
-    source: str, device: str | None = None, dtype: str | None = None, *, packed: bool = True
-) -> Target:
-    """A target that can only `prepare` and `encode`: its decoder is given up, so that a copy is no more than its eyes.
-
-    Args:
-        source, device, packed: as in `load_target`.
-        dtype: default as in `load_drafter`.
-
-    Raises:
-        CrossdraftError: as `load_target`.
-    """
-    folder = _folder(source, ("reference",))
-    model = _video_model(folder, device, dtype or _draft_dtype(device), _drop_decoder)
-    return _target(folder, model, packed=packed)
-
-
-def _drop_decoder(model: Any) -> None:
-    model.base_model.language_model, model.lm_head = None, None
-
-
 def _video_model(
     folder: Path,
     device: str | None,
     dtype: str | None,
-    trim: Callable[[PreTrainedModel], None] | None = None,
 ) -> PreTrainedModel:
     kind = model_class(read_config(folder).get("model_type"))
     read_defaults(read_file(folder), str(folder))  # refused before gigabytes are read
-    return _model(getattr(transformers, kind), folder, device, dtype, trim)
+    return _model(getattr(transformers, kind), folder, device, dtype)
 
 
 def _target(
@@ -331,9 +309,8 @@ def _model(
     folder: Path,
     device: str | None,
     dtype: str | None,
-    trim: Callable[[PreTrainedModel], None] | None = None,
 ) -> PreTrainedModel:
-    """Load strictly: nothing missing, nothing left over, no shape changed. What `trim` drops is moved nowhere."""
+    """Load strictly: nothing missing, nothing left over, no shape changed."""
     gpu = torch.cuda.is_available()
     name = dtype_name(dtype or ("bfloat16" if gpu and device != "cpu" else "float32"))
     try:
@@ -342,8 +319,6 @@ def _model(
     except (RuntimeError, AssertionError) as error:
         raise CrossdraftError(f"Device '{device}' cannot be used here; try --device cpu.") from error
     model: Any = load_weights(kind, folder, DTYPES[name])
-    if trim is not None:
-        trim(model)
     return model.to(place).eval()
 
 

@@ -101,7 +101,7 @@ def load_event_head(
 
 def load_glance_drafter(
     drafter: IndependentDrafter,
-    tower: Target,
+    tower: Target | None,
     target: str,
     source: str = "event",
     folder: Path | None = None,
@@ -113,7 +113,7 @@ def load_glance_drafter(
 
     Args:
         drafter: one that does not, on the event model `source`; the two share their networks.
-        tower: the target, of which no more is used than its eyes; see `load_tower`.
+        tower: the target, where it is in this process; see `Glancer`.
         target: where that was loaded from.
         folder: of the glance; default the shipped one.
         banned: ids that must never be drafted.

@@ -43,7 +43,6 @@ from crossdraft.load import (
     load_drafter,
     load_model_drafter,
     load_target,
-    load_tower,
     tokenizer_of,
 )
 from crossdraft.load_heads import (
@@ -337,10 +336,9 @@ def _glance(spec: Spec, place: Place) -> Drafter[Any]:
         drafter = _event_head(Spec("event_medusa", settings=settings), place)
     else:
         drafter = _model(Spec(settings.pop("model"), settings=settings), place)
-    tower = place.host or load_tower(target, place.device, place.dtype, packed=place.packed)
     return load_glance_drafter(
         cast("IndependentDrafter", drafter),
-        tower,
+        place.host,
         target,
         source,
         given.get("dir"),

@@ -15,7 +15,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Prompt, Target, visual_rows
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_drafter, load_target, load_tower
+from crossdraft.load import load_drafter, load_target
 from crossdraft.models.heads.cross import Cross, CrossConfig
 from crossdraft.models.heads.glance import Glance, GlanceConfig
 
@@ -79,11 +79,32 @@ def test_a_target_that_sees_no_frames_is_refused(features):
         fewer_frames(Prompt(torch.tensor([1]), features), 3)
 
 
-def test_a_tower_sees_what_its_target_sees_and_cannot_answer(pair, target, asked):
-    tower = load_tower(str(pair.target), "cpu", "float64")
-    assert tower.model.base_model.language_model is None
-    seen, own = (one.encode(one.prepare(asked))["video"] for one in (tower, target))
-    assert torch.allclose(visual_rows(seen), visual_rows(own), atol=1e-10)
+@torch.inference_mode()
+def test_with_the_targets_features_it_drafts_what_it_drafts_beside_the_target(event, target, asked):
+    beside = glancer(event, target)
+    apart = Glancer(beside.glance)
+    drafter = IndependentDrafter(event, glance=apart)
+    assert (drafter.needs.visual, drafter.needs.video, drafter.needs.nothing) == (True, False, True)
+    features = target.visual_features(target.encode(target.prepare(asked)))
+    for own, given in zip(beside.look(asked), apart.look(seeing(asked, features)), strict=True):
+        assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(own, given, strict=True))
+    assert told(drafter, seeing(asked, features)) == told(IndependentDrafter(event, glance=beside), asked)
+
+
+def seeing(request, features):
+    """The request as a drafter's own process has it."""
+    return replace(request, visual_features=lambda: features)
+
+
+def test_features_that_are_no_frames_of_that_size_are_refused(event, target, asked):
+    drafter = IndependentDrafter(event, glance=Glancer(glancer(event, target).glance))
+    for request, said in (
+        (asked, "needs the target's visual features"),
+        (seeing(asked, torch.zeros(41, 32)), "3 frames of 5 features, 15 x 32 in all; got 41 x 32"),
+        (seeing(asked, torch.zeros(40, 8)), "got 15 x 8"),
+    ):
+        with pytest.raises(CrossdraftError, match=said):
+            drafter.begin([request])
 
 
 @torch.inference_mode()

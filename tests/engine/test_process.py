@@ -25,7 +25,14 @@ from crossdraft.engine.process import Process
 from crossdraft.engine.request import Origin, Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
-from crossdraft.engine.wire import pack_draft, pack_request, unpack_draft, unpack_request
+from crossdraft.engine.wire import (
+    pack_draft,
+    pack_request,
+    pack_tensor,
+    unpack_draft,
+    unpack_request,
+    unpack_tensor,
+)
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, read_events
 from crossdraft.load import load_drafter, load_target
@@ -419,6 +426,20 @@ def test_who_is_silent_too_long_is_lost_though_nobody_waits(process, requests):
         process.collect(1)
 
 
+def test_a_slow_reader_skips_what_is_over(process, requests):
+    process.patience_s, process.grace_s = 60, 0.01
+    os.kill(process.pid, signal.SIGSTOP)
+    for ticket in range(5):
+        process.start(ticket, requests[0], 4, None)
+        process.collect(ticket)
+        process.end([ticket])
+    os.kill(process.pid, signal.SIGCONT)
+    process.start(9, requests[1], 4, None)
+    while not len(process.propose([9], [Budget(3)])[0].tree):
+        time.sleep(0.05)
+    assert [span.name for span in process.drain()].count("read") == 1
+
+
 def test_a_restarted_one_is_a_new_process_and_drafts(process, requests, target, alone):
     os.kill(process.pid, signal.SIGKILL)
     again = process.restarted()
@@ -468,6 +489,17 @@ def test_drafts_survive_the_wire():
     assert (back.tokens, back.parents, back.drawn_from) == (tree.tokens, tree.parents, tree.drawn_from)
     assert torch.equal(back.dists, tree.dists)
     assert unpack_draft(pack_draft(Draft(DraftTree.chain([1])))).tree.dists is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_tensors_survive_the_wire_to_the_bit(dtype):
+    tensor = torch.randn(5, 4, 3).to(dtype)[:, 1:]  # with gaps
+    packed, arrays = pack_tensor(tensor)
+    back = unpack_tensor(packed, [bytearray(array) for array in arrays])
+    assert back is not None
+    assert back.dtype == dtype
+    assert torch.equal(back, tensor)
+    assert unpack_tensor(*pack_tensor(None)) is None
 
 
 def test_requests_survive_the_wire_with_arrays_apart_and_writable():

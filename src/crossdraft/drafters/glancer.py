@@ -1,14 +1,14 @@
-"""How an independent drafter looks at the clip as well: a few frames, through the target's vision tower.
+"""How an independent drafter looks at the clip as well: at the target's visual features of a few frames.
 
-See `models.heads.glance`. In a process of its own the tower is a copy, so that it looks on the drafter's cores while
-the target reads; it sees `frames` frames where the target sees all.
+See `models.heads.glance`. In a process of its own it waits for the target's features, which are there long before the
+target has read them. Beside the target it encodes its frames itself.
 """
 
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from crossdraft.drafters.frames import fewer_frames
+from crossdraft.drafters.frames import evenly, fewer_frames
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target, visual_rows
 from crossdraft.errors import CrossdraftError
@@ -17,18 +17,19 @@ from crossdraft.models.heads.parts import Rows
 
 
 class Glancer:
-    """The glance and its eyes.
+    """The glance, and where its visual features come from.
 
     Args:
         glance: the network.
-        tower: a target, of which no more is used than `prepare` and `encode`.
+        tower: the target, of which no more is used than `prepare` and `encode`; `None` = the features come with the
+            request, see `Needs.visual`.
 
     Raises:
         CrossdraftError: what the target makes of a clip cannot be had apart from its reading.
     """
 
-    def __init__(self, glance: Glance, tower: Target) -> None:
-        if not tower.traits.takes_encoded:
+    def __init__(self, glance: Glance, tower: Target | None = None) -> None:
+        if tower is not None and not tower.traits.takes_encoded:
             raise CrossdraftError(
                 "This version of transformers does not tell a model's vision from its reading, which a glance needs; "
                 "update transformers."
@@ -41,9 +42,20 @@ class Glancer:
         Raises:
             CrossdraftError: the request has no clip, or the target does not see it frame by frame.
         """
-        prompt = fewer_frames(self.tower.prepare(request), self.glance.config.frames)
-        features = self.tower.encode(prompt)["video"]
-        return self.glance.see(visual_rows(features)[None])
+        if self.tower is not None:
+            prompt = fewer_frames(self.tower.prepare(request), self.glance.config.frames)
+            return self.glance.see(visual_rows(self.tower.encode(prompt)["video"])[None])
+        if request.visual_features is None:
+            raise CrossdraftError("A glance that has no target beside it needs the target's visual features.")
+        return self.glance.see(self._chosen(request.visual_features())[None])
+
+    def _chosen(self, rows: Tensor) -> Tensor:
+        """Of [F · n, E] features of a clip those of the frames that are looked at."""
+        frames, rest = divmod(len(rows), self.glance.config.patches)
+        if rest:
+            return rows  # which `see` refuses
+        chosen = evenly(frames, self.glance.config.frames)
+        return rows.unflatten(0, (frames, -1))[chosen].flatten(0, 1)
 
     def say(self, features: Tensor, seen: Sequence[Rows]) -> Tensor:
         """[n, H] last features of the drafter's model -> [n, V] logits, -inf where the glance knows no word."""

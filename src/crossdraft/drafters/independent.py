@@ -89,7 +89,8 @@ class IndependentDrafter:
         words: int = 1,
         glance: Glancer | None = None,
     ) -> None:
-        self.needs = Needs(video=sees or glance is not None)
+        looks = glance is not None and glance.tower is not None
+        self.needs = Needs(video=sees or looks, visual=glance is not None and not looks)
         self.words = words
         self.model = model if glance is None else model.features_only()  # the glance has the last word
         self.glance = glance

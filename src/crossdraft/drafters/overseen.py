@@ -77,6 +77,7 @@ class OverseenDrafter:
         # Of the target's outputs, nothing.
         self.needs = Needs(
             video=outer.needs.video or inner.needs.video,
+            visual=outer.needs.visual or inner.needs.visual,
             remembers=outer.needs.remembers or inner.needs.remembers,
         )
 

@@ -115,6 +115,7 @@ def all_needs(needs: Sequence[Needs]) -> Needs:
         visual_layers=_all_layers(need.visual_layers for need in needs),
         logits=any(need.logits for need in needs),
         video=any(need.video for need in needs),
+        visual=any(need.visual for need in needs),
         probes=max((need.probes for need in needs), default=0),
         remembers=any(need.remembers for need in needs),
     )

@@ -230,6 +230,9 @@ class Decoder:
             with live.timeline.span("target", "encode"):
                 encoded = self.target.encode(prompt)
                 self.target.clock.mark().wait()
+            if self.needs.visual:
+                seen = self.target.visual_features(encoded)
+                self._guard([live], lambda drafter: drafter.see(live.ticket, seen))
             pieces, offset = self.target.chunks(prompt, encoded)
             largest = max(self.budgets.nodes, self.budgets.hidden_nodes) + self.probes
             row = self.cache.add_row(len(prompt) + live.request.token_limit + largest + 1)

@@ -26,6 +26,7 @@ class Needs:
             without any, the target reads that piece faster.
         logits: the target's logits at the root and the accepted nodes.
         video: the request's video or prepared inputs, which need not be sent to another process otherwise.
+        visual: the target's visual features of the request, before it reads them: `Request.visual_features`.
         probes: most probe rows that one draft brings along: the cache keeps room for them.
         remembers: what it learns from one answer it drafts in others. Then none may be judged by the stream of chance
             that another was drawn from: the draft would know the draws that decide on it, and the law would be lost.
@@ -35,6 +36,7 @@ class Needs:
     visual_layers: tuple[int, ...] = ()
     logits: bool = False
     video: bool = False
+    visual: bool = False
     probes: int = 0
     remembers: bool = False
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, Self, TypeVar
 
 import torch
+from torch import Tensor
 
 from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.cost import CostModel
@@ -43,6 +44,10 @@ class Placement(Protocol):
 
     def start(self, ticket: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
         """Take up a request; draft up to `nodes` nodes for the ride-along if the placement hides drafting."""
+        ...
+
+    def see(self, ticket: int, features: Tensor | None) -> None:
+        """What the target sees, [N, E], for a drafter that asks for it (`Needs.visual`); `None` if it cannot be had."""
         ...
 
     def collect(self, ticket: int) -> Draft:
@@ -151,6 +156,9 @@ class Inline(Generic[State]):
         held = self._held[ticket] = Held[State](request)
         held.first = Future()
         held.first.set_result(self._first(held, budget))
+
+    def see(self, ticket: int, features: Tensor | None) -> None:
+        """Nobody in this process asks for it: who is beside the target can see for itself."""
 
     def collect(self, ticket: int) -> Draft:
         held = self._held[ticket]

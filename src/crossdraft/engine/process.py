@@ -21,6 +21,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Self
 
+from torch import Tensor
+
 from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
 from crossdraft.engine.handled import Handled
@@ -28,7 +30,7 @@ from crossdraft.engine.link import Link, Message
 from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken
 from crossdraft.engine.request import Request
 from crossdraft.engine.timeline import Span
-from crossdraft.engine.wire import pack_request, unpack_draft
+from crossdraft.engine.wire import pack_request, pack_tensor, unpack_draft
 from crossdraft.errors import CrossdraftError
 
 LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
@@ -112,9 +114,15 @@ class Process:
             path = request.video if isinstance(request.video, str | os.PathLike) else None
             request = replace(request, video=path, inputs=None)
         packed, arrays = pack_request(request)
-        asked = (ticket, packed, [array.nbytes for array in arrays], nodes, on_token is not None)
+        asked = (ticket, packed, nodes, on_token is not None, [array.nbytes for array in arrays])
         self._reading[ticket] = self._ask("start", asked, arrays)
         del self._open[self._serial]  # a prefill may take minutes; the reply is due when it is told to stop
+
+    def see(self, ticket: int, features: Tensor | None) -> None:
+        if not self.needs.visual:
+            return
+        packed, arrays = pack_tensor(features)
+        self._send(("visual", (ticket, packed, [array.nbytes for array in arrays])), arrays)
 
     def collect(self, ticket: int) -> Draft:
         self._send(("stop", None))

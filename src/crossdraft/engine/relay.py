@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
+from torch import Tensor
+
 from crossdraft.engine.drafter import Budget, Committed, Draft
 from crossdraft.engine.estimates import Mean
 from crossdraft.engine.placement import NOTHING, OnToken, Placement
@@ -102,6 +104,7 @@ class Relay:
         self.needs = replace(
             later.needs,
             video=hidden.needs.video or later.needs.video,
+            visual=hidden.needs.visual or later.needs.visual,
             probes=max(hidden.needs.probes, later.needs.probes),
             remembers=hidden.needs.remembers or later.needs.remembers,
         )
@@ -114,6 +117,10 @@ class Relay:
         self._turns[ticket] = _Turn(request.sampling.greedy)
         self.hidden.start(ticket, first, nodes, on_token)
         self.later.start(ticket, second, 0, None)
+
+    def see(self, ticket: int, features: Tensor | None) -> None:
+        self.hidden.see(ticket, features)
+        self.later.see(ticket, features)
 
     def ready(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
         return self.propose(tickets, budgets)

@@ -222,6 +222,12 @@ class Target:
                 encoded[kind] = function(**wanted, return_dict=True)
         return encoded
 
+    def visual_features(self, encoded: Encoded) -> Tensor | None:
+        """[N, E] the features of a prompt's clip, frame by frame; `None` if there are none apart from its reading."""
+        if not self.traits.takes_encoded or "video" not in encoded:
+            return None
+        return visual_rows(encoded["video"])
+
     def chunks(self, prompt: Prompt, encoded: Encoded | None) -> tuple[list[Chunk], int]:
         """Split a prompt after its last visual token, so that a tree can ride with the second piece.
 

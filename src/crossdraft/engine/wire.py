@@ -3,6 +3,9 @@
 import pickle
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
 from crossdraft.engine.checks import faulty
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.probes import Probes
@@ -11,6 +14,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.engine.wire_rows import PackedRows, pack_rows, unpack_rows
 from crossdraft.errors import CrossdraftError
 
+PackedTensor = tuple[str, tuple[int, ...]]  # dtype, shape
 PackedDraft = tuple[
     tuple[int, ...],
     tuple[int, ...],
@@ -62,6 +66,23 @@ def pack_request(request: Request) -> tuple[bytes, list[memoryview]]:
     arrays: list[pickle.PickleBuffer] = []
     packed = pickle.dumps(request, protocol=5, buffer_callback=arrays.append)
     return packed, [array.raw() for array in arrays]
+
+
+def pack_tensor(tensor: Tensor | None) -> tuple[PackedTensor | None, list[memoryview]]:
+    """What it is, and apart from that its values as they lie in memory, in its own precision; nothing of `None`."""
+    if tensor is None:
+        return None, []
+    values = tensor.detach().cpu().contiguous()
+    name = str(values.dtype).removeprefix("torch.")
+    return (name, tuple(values.shape)), [values.flatten().view(torch.uint8).numpy().data]
+
+
+def unpack_tensor(packed: PackedTensor | None, arrays: Sequence[bytearray]) -> Tensor | None:
+    """The inverse of `pack_tensor`."""
+    if packed is None:
+        return None
+    name, shape = packed
+    return torch.frombuffer(arrays[0], dtype=getattr(torch, name)).view(shape)
 
 
 def unpack_request(packed: bytes, arrays: Sequence[bytearray]) -> Request:
