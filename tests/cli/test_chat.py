@@ -55,6 +55,14 @@ def test_json_is_one_line_an_answer_and_equals_what_ask_says(chat, pair, clip, c
     assert json.loads(capsys.readouterr().out)["tokens"] == first["tokens"]
 
 
+def test_with_json_commands_answer_in_json_too(chat):
+    status, shown, _ = chat("/help", "/drafter", arguments=["--json"])
+    helped, drafter = map(json.loads, shown.splitlines())
+    assert status == 0
+    assert "/quit" in helped["commands"]
+    assert "in the target's process" in drafter["described"]
+
+
 def test_a_bad_question_or_file_costs_a_sentence_and_nothing_else(chat):
     status, shown, errors = chat("why? " * 2000, "/video nowhere.mp4", "/events", "/video", "What is ahead?")
     assert status == 2

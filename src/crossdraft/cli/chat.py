@@ -154,7 +154,7 @@ def _loop(talk: Chat, *, as_json: bool, no_color: bool) -> None:
             if line == "/quit":
                 return
             if line.startswith("/"):
-                command(talk, line, console)
+                command(talk, line, console, as_json=as_json)
             else:
                 answer(talk, line, console, as_json=as_json)
         except CrossdraftError as error:
@@ -203,8 +203,8 @@ def answer(talk: Chat, question: str, console: "Console", *, as_json: bool) -> N
         console.print(note, style="yellow", markup=False, soft_wrap=True)
 
 
-def command(talk: Chat, line: str, console: "Console") -> None:
-    """One of `COMMANDS`.
+def command(talk: Chat, line: str, console: "Console", *, as_json: bool) -> None:
+    """One of `COMMANDS`; what it shows is a line of JSON, too, where the answers are.
 
     Raises:
         CrossdraftError: an unknown one, or a file that cannot be used; everything then stays as it was.
@@ -212,10 +212,11 @@ def command(talk: Chat, line: str, console: "Console") -> None:
     name, _, rest = line.partition(" ")
     rest = rest.strip()
     if name == "/help":
-        for what, meaning in COMMANDS.items():
-            console.print(f"{what:<14}{meaning}", markup=False, soft_wrap=True)
+        shown = [f"{what:<14}{meaning}" for what, meaning in COMMANDS.items()]
+        _show({"commands": COMMANDS} if as_json else shown, console)
     elif name == "/drafter":
-        console.print(talk.setup.described(talk.engine), markup=False, soft_wrap=True)
+        said = talk.setup.described(talk.engine)
+        _show({"drafter": talk.setup.drafter, "described": said} if as_json else [said], console)
     elif name == "/video":
         if not rest:
             raise CrossdraftError("/video lacks a file; write /video clip.mp4.")
@@ -230,3 +231,11 @@ def command(talk: Chat, line: str, console: "Console") -> None:
         talk.request = replace(talk.request, events=talk.reader.excerpt(video, events))
     else:
         raise CrossdraftError(f"There is no command {name}; /help lists those there are.")
+
+
+def _show(what: dict[str, object] | list[str], console: "Console") -> None:
+    """Plain values as a line of JSON, or lines for people."""
+    if isinstance(what, dict):
+        print(json.dumps(what, ensure_ascii=False), flush=True)
+    else:
+        console.print(*what, sep="\n", markup=False, soft_wrap=True)
