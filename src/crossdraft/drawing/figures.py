@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from crossdraft.engine.request import Answer
+    from crossdraft.engine.timeline import Timeline
+
+READING = ("prepare", "encode", "prefill")  # the target's spans beside which a hidden draft is made
+LATE_S = 0.05  # a drafter that has its core for itself begins sooner
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ def figures(answer: "Answer", baseline: Baseline | None = None) -> list[tuple[st
     if drafting:
         found += [
             ("mean acceptance length τ", f"{stats.tau:.2f}, {counted(stats.rounds, 'verify pass', 'verify passes')}"),
-            ("hidden draft", hidden_draft(answer)),
+            ("hidden draft", hidden_draft(answer) + ("" if stats.hidden_drafted else why_none(answer.timeline))),
             ("tokens by origin", ", ".join(f"{count} {origin}" for origin, count in origins(answer))),
         ]  # fmt: skip
     return found if stats.lossless else [*found, ("rule", f"lossy: {stats.rule}")]
@@ -61,6 +65,32 @@ def hidden_draft(answer: "Answer") -> str:
         return "none"
     share = "" if stats.hidden_share is None else f", {stats.hidden_share:.0%} of its time inside the prefill"
     return f"{stats.hidden_drafted} tokens, {stats.hidden_accepted} accepted{share}"
+
+
+def why_none(timeline: "Timeline") -> str:
+    """Why no hidden draft was verified, as far as the timeline tells; empty if it does not.
+
+    >>> from crossdraft.engine.timeline import Span, Timeline
+    >>> why_none(Timeline([Span("target", "prefill", 0.0, 0.5), Span("drafter", "read", 0.44, 0.6)]))
+    ': the drafter began 440 ms late (its core was busy) and was still reading when the prefill ended'
+    """
+    drafter = sorted((span.start, span.end, span.name) for span in timeline.spans if span.lane == "drafter")
+    reading = [span for span in timeline.spans if span.lane == "target" and span.name in READING]
+    if not drafter or not reading:
+        return ""
+    began, until = timeline.start, max(span.end for span in reading)
+    start, end, name = drafter[0]
+    if start >= until:
+        return ": the drafter began after the prefill"
+    made = next((span for span in drafter if span[2] == "hidden draft"), None)
+    if made is not None and made[1] > until:
+        return f": it was complete {ms(made[1] - until)} after the prefill, too late to be verified with it"
+    late = f"began {ms(start - began)} late (its core was busy) and " if start - began > LATE_S else ""
+    return (
+        f": the drafter {late}was still reading when the prefill ended"
+        if name == "read" and end > until
+        else ""
+    )
 
 
 def origins(answer: "Answer") -> list[tuple[str, int]]:
