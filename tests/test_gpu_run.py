@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 def test_without_a_device_one_sentence_says_so(tmp_path):
     out = tmp_path / "gpu.json"
     ran = subprocess.run(
-        ["make", "--no-print-directory", "gpu", f"PYTHON={sys.executable}", f"ARGS=--json={out}"],
+        ["make", "--no-print-directory", "gpu", f"PYTHON={sys.executable}", f"ARGS=--json-out={out}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -36,7 +36,7 @@ def test_on_a_device_one_json_holds_everything(tmp_path):
     config = tmp_path / "drafter.json"
     config.write_text(json.dumps(TINY))
     out = tmp_path / "gpu.json"
-    options = [f"--json={out}", "--device=cpu", f"--config={config}", f"--drafter={config}"]
+    options = [f"--json-out={out}", "--device=cpu", f"--config={config}", f"--drafter={config}"]
     ran = subprocess.run(
         [sys.executable, "tests/gpu/run.py", *options, "-k", "other_ways or planted or name_is"],
         cwd=ROOT,

@@ -76,7 +76,7 @@ def test_bad_sweeps_are_refused_before_anything_is_loaded():
 def test_the_command(pair, tmp_path, capsys):
     out = tmp_path / "policy.json"
     models = [f"--target={pair.target}", f"--event={pair.event}", "--device=cpu", "--dtype=float32"]
-    assert main(["bench", "policy", "--pairs=1", "--loads=mixed", f"--json={out}", *models]) == 0
+    assert main(["bench", "policy", "--pairs=1", "--loads=mixed", f"--json-out={out}", *models]) == 0
     found = json.loads(out.read_text())
     assert {"environment", "pairs", "repeats", "loads"} == found.keys()
     (load,) = found["loads"]

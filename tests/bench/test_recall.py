@@ -31,6 +31,6 @@ def test_too_few_tokens_measure_nothing():
 
 
 def test_the_command(tmp_path, capsys):
-    assert main(["bench", "memory", "--tokens", "2000", "--json", str(tmp_path / "a.json")]) == 0
+    assert main(["bench", "memory", "--tokens", "2000", "--json-out", str(tmp_path / "a.json")]) == 0
     assert "2,000 tokens" in capsys.readouterr().out
     assert json.loads((tmp_path / "a.json").read_text())["tokens"] == 2000

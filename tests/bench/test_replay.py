@@ -111,7 +111,7 @@ def test_the_command_says_what_is_simulated(tmp_path, capsys):
             "100",
             "--step",
             "10",
-            "--json",
+            "--json-out",
             str(out),
         ]
     )

@@ -70,7 +70,7 @@ def test_everything_on_a_bare_machine(files):
     core = min(os.sched_getaffinity(0))
     options = [f"--config={target}", f"--drafter={drafter}", "--device=cpu", "--budget=0.01"]
     ran = subprocess.run(
-        [sys.executable, "-c", BARE, *options, f"--target-cores={core}", "--json=-"],
+        [sys.executable, "-c", BARE, *options, f"--target-cores={core}", "--json"],
         capture_output=True,
         text=True,
         check=False,
@@ -136,8 +136,8 @@ def test_bad_input(tmp_path):
         with pytest.raises(CrossdraftError, match=part):
             shape_of(wrong, TARGETS)
     with pytest.raises(CrossdraftError, match="cannot be used"):
-        main(["--config", "0.5b", "--random-init", "--device", "nowhere"])
+        main(["--config", "0.5b", "--device", "nowhere"])
     with pytest.raises(CrossdraftError, match="neither a CPU nor a CUDA GPU"):
         main(["--config", "0.5b", "--device", "meta"])
     with pytest.raises(CrossdraftError, match="Cannot write"):
-        main(["--config", "0.5b", "--device", "cpu", "--json", str(tmp_path)])
+        main(["--config", "0.5b", "--device", "cpu", "--json-out", str(tmp_path)])

@@ -20,7 +20,7 @@ def without(name):
 
 
 def advice_of(arguments, capsys):
-    assert main(["plan", *arguments, "--json=-"]) == 0
+    assert main(["plan", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -49,7 +49,7 @@ def test_json_holds_every_way_and_its_shares(capsys):
 
 def test_json_goes_to_a_file(tmp_path, capsys):
     path = tmp_path / "plan.json"
-    assert main(["plan", *NUMBERS, f"--json={path}"]) == 0
+    assert main(["plan", *NUMBERS, f"--json-out={path}"]) == 0
     assert json.loads(path.read_text(encoding="utf-8"))["best"] == "hidden drafting, then steady"
     assert "simulated" in capsys.readouterr().out
 
@@ -87,7 +87,7 @@ def test_c_in_place_of_the_draft_step_and_acceptance_by_position(capsys):
 )
 def test_bad_numbers_cost_a_sentence(arguments, told, tmp_path, capsys):
     path = tmp_path / "plan.json"
-    assert main(["plan", *arguments, f"--json={path}"]) == 2
+    assert main(["plan", *arguments, f"--json-out={path}"]) == 2
     captured = capsys.readouterr()
     assert told in captured.err
     assert captured.err.startswith("crossdraft: ")

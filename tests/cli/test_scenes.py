@@ -25,7 +25,9 @@ def test_make_writes_clips_and_says_where(tmp_path, capsys):
 
 def test_make_takes_a_seed(tmp_path, capsys):
     assert main(["scenes", "make", "--seed", "7", "--out", str(tmp_path)]) == 0
-    assert "scene-0000007.mp4" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert "scene-0000007.mp4" in captured.out
+    assert captured.err == ""
 
 
 def test_an_unknown_split_is_one_sentence(tmp_path, capsys):
@@ -40,6 +42,35 @@ def test_show_draws_a_picture(tmp_path, capsys):
     picture = cv2.imread(str(tmp_path / "scene.png"))
     assert picture is not None
     assert picture.shape[1] > 8 * 224
+
+
+def test_show_as_json_draws_nothing_unless_a_picture_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["scenes", "show", "7", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["picture"] is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["show", "7", "--out", "scene.png"], "scene.png"),
+        (["make", "--seed=7", "--out=."], "scene-0000007.h5"),
+    ],
+)
+def test_files_are_overwritten_only_by_force(tmp_path, capsys, monkeypatch, command, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("mine")
+    assert main(["scenes", *command]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+    assert main(["scenes", *command, "--force"]) == 0
+    assert (tmp_path / name).stat().st_size > 4
+
+
+def test_show_makes_no_folder(tmp_path, capsys):
+    assert main(["scenes", "show", "7", "--out", str(tmp_path / "new" / "scene.png")]) == 2
+    assert "make it first" in " ".join(capsys.readouterr().err.split())
 
 
 def test_show_refuses_other_kinds_of_file(tmp_path, capsys):

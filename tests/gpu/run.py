@@ -2,7 +2,7 @@
 
 Needs torch, transformers, numpy and pytest, no network and no other package; takes at most eight minutes:
 
-    PYTHONPATH=src:. python tests/gpu/run.py --json gpu.json
+    PYTHONPATH=src:. python tests/gpu/run.py --json-out gpu.json
 """
 
 import argparse
@@ -50,7 +50,7 @@ def run_scale(device: str, config: str, drafters: list[str], folder: Path) -> di
     out = folder / "scale.json"
     command = [sys.executable, "-m", "crossdraft.bench.scale", "--config", config, "--device", device]
     command += [word for drafter in drafters for word in ("--drafter", drafter)]
-    ended = _run([*command, "--budget", "1", "--json", str(out)], dict(os.environ), SCALE_S)
+    ended = _run([*command, "--budget", "1", "--json-out", str(out)], dict(os.environ), SCALE_S)
     return json.loads(out.read_text(encoding="utf-8")) if ended == 0 else {"exit": ended}
 
 
@@ -65,7 +65,7 @@ def _run(command: list[str], environment: dict[str, str], limit_s: int) -> int |
 def main() -> int:
     """Exit status: 0 if everything passed, or if there is no device to run anything on."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, default=Path("gpu.json"), help="where the result goes")
+    parser.add_argument("--json-out", type=Path, default=Path("gpu.json"), help="where the result goes")
     parser.add_argument("--device", default="cuda", help="cpu tries out the tests themselves")
     parser.add_argument("--config", default="video-llava-7b", help="the target that bench scale measures")
     parser.add_argument("--drafter", action="append", help="its drafters; eventgpt-7b and small by default")
@@ -87,11 +87,11 @@ def main() -> int:
         found["scale"] = run_scale(
             given.device, given.config, given.drafter or ["eventgpt-7b", "small"], Path(folder)
         )
-    given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    given.json_out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     tests = found["tests"]
     sys.stdout.write(
         f"{tests['passed']} passed, {tests['failed']} failed, {tests['skipped']} skipped; "
-        f"scale {'failed' if 'exit' in found['scale'] else 'measured'}; {given.json}\n"
+        f"scale {'failed' if 'exit' in found['scale'] else 'measured'}; {given.json_out}\n"
     )
     return int(tests["exit"] != 0 or "exit" in found["scale"])
 

@@ -85,7 +85,7 @@ def test_scale_measures_every_placement(tmp_path):
     config, out = tmp_path / "config.json", tmp_path / "out.json"
     config.write_text(json.dumps(TINY))
     start = time.perf_counter()
-    options = [f"--config={config}", f"--drafter={config}", f"--device={DEVICE.type}", f"--json={out}"]
+    options = [f"--config={config}", f"--drafter={config}", f"--device={DEVICE.type}", f"--json-out={out}"]
     main([*options, "--dtype=float32", "--budget=0.05"])
     found = json.loads(out.read_text())
     placements = found["drafters"][0]["placements"]

@@ -1,4 +1,4 @@
-"""Where results go: a JSON file, or standard output."""
+"""Where results go: files, refused before any work if they cannot be written or would replace one; or stdout."""
 
 import json
 import sys
@@ -9,33 +9,35 @@ from tempfile import TemporaryFile
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 
-STDOUT = Path("-")
 
-
-def check_writable(*paths: Path | None) -> None:
-    """Refuse a file that cannot be written, before minutes are spent on what it should hold.
+def check_outputs(*paths: Path | None, force: bool) -> None:
+    """Refuse a file before time is spent on what it should hold. No folder is made.
 
     Raises:
-        CrossdraftError: the path is a folder, or lies where no file can be made.
+        CrossdraftError: its folder is missing or takes no files, it is a folder, or it exists and `force` is off.
     """
     for path in paths:
-        if path is None or path == STDOUT:
+        if path is None:
             continue
-        nearest = next(parent for parent in path.absolute().parents if parent.exists())
-        if path.is_dir() or not _takes_files(nearest):
+        folder = path.absolute().parent
+        if not folder.exists():
+            raise CrossdraftError(f"There is no folder {folder}, where {path.name} was to go; make it first.")
+        if path.is_dir() or not _takes_files(folder):
             raise CrossdraftError(f"Cannot write {path}; name a file in a folder that you may write to.")
+        if path.exists() and not force:
+            raise CrossdraftError(f"{path} exists; add --force to overwrite it, or name another file.")
 
 
-def write_json(report: Mapping[str, object], path: Path | None) -> None:
-    """Write to a file, whole or not at all, or to standard output (`-`); `None` does nothing."""
-    if path is None:
+def write_json(report: Mapping[str, object], path: Path | None, *, stdout: bool = False) -> None:
+    """Write to a file, whole or not at all, and to standard output, as asked."""
+    if path is None and not stdout:
         return
     text = json.dumps(report, indent=1, default=_unknown, ensure_ascii=False) + "\n"
-    if path == STDOUT:
+    if stdout:
         sys.stdout.write(text)
-        return
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    if path is not None:
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 def _takes_files(folder: Path) -> bool:

@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from crossdraft.bench.cores import choose_cores
 from crossdraft.bench.environment import environment
-from crossdraft.bench.outputs import STDOUT, check_writable, write_json
+from crossdraft.bench.outputs import check_outputs, write_json
 from crossdraft.bench.scale_beside import Beside, DraftCost, Say, Where, measure_drafter
 from crossdraft.bench.scale_models import DRAFTERS, TARGETS, parameters, random_target, shape_of
 from crossdraft.bench.scale_passes import bandwidth, bound_of, measure_passes, measure_reading
@@ -25,7 +25,7 @@ from crossdraft.errors import CrossdraftError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-JSON_HELP = "write the result as JSON ('-' = stdout; the rest then goes to stderr)"
+DESCRIPTION = "Measure shapes of any size with random weights: times do not depend on them."
 
 
 def run_scale(scale: Scale, say: Say) -> Measured:
@@ -59,15 +59,14 @@ def _run(scale: Scale, say: Say) -> Measured:
     return Measured(found, parameters(target.model), reading, passes, bound, drafters)
 
 
-def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, Path | None]:
-    """The command line as a `Scale` and where to write the JSON."""
-    parser = argparse.ArgumentParser(prog=prog, description="Measure shapes of any size with random weights.")
+def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, argparse.Namespace]:
+    """The command line as a `Scale`, and as it was given.
+
+    Raises:
+        CrossdraftError: an unknown device or core, or a file that cannot be written.
+    """
+    parser = argparse.ArgumentParser(prog=prog, description=DESCRIPTION)
     parser.add_argument("--config", required=True, help=f"{', '.join(TARGETS)}, or the path of a config.json")
-    parser.add_argument(
-        "--random-init",
-        action="store_true",
-        help="random weights; so they always are, because none are ever downloaded and times do not depend on them",
-    )
     parser.add_argument(
         "--drafter", action="append", help=f"{', '.join(DRAFTERS)} (both by default), or a path"
     )
@@ -78,8 +77,13 @@ def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, Path | None]:
     parser.add_argument("--target-cores", help="CPU cores of the target, as 0 or 0-3; by default all but one")
     parser.add_argument("--draft-cores", help="CPU cores of a drafter's process; by default one")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
-    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
+    parser.add_argument("--json", action="store_true", help="JSON on stdout; the rest then goes to stderr")
+    parser.add_argument(
+        "--json-out", type=Path, metavar="FILE", help="write the result as JSON into a file, too"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite a file that exists")
     given = parser.parse_args(argv)
+    check_outputs(given.json_out, force=given.force)
     device = _device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     second = device if device.type == "cpu" or torch.cuda.device_count() < 2 else torch.device("cuda:1")
     on_cpu = device.type == "cpu" or given.target_cores or given.draft_cores
@@ -93,7 +97,7 @@ def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, Path | None]:
         cores=choose_cores(given.target_cores, given.draft_cores, all_target=True) if on_cpu else None,
         seed=given.seed,
     )
-    return scale, given.json
+    return scale, given
 
 
 def _device(name: str) -> torch.device:
@@ -116,16 +120,15 @@ def main(argv: Sequence[str], prog: str = "crossdraft.bench.scale") -> None:
         CrossdraftError: bad input.
     """
     logging.set_verbosity_error()
-    scale, path = read_arguments(argv, prog)
-    check_writable(path)
+    scale, given = read_arguments(argv, prog)
     start = time.perf_counter()
 
     def say(what: str) -> None:
         sys.stderr.write(f"{time.perf_counter() - start:7.1f} s  {what}\n")
 
     measured = run_scale(scale, say)
-    (sys.stderr if path == STDOUT else sys.stdout).write("\n".join(lines(scale, measured)) + "\n")
-    write_json(to_json(scale, measured), path)
+    (sys.stderr if given.json else sys.stdout).write("\n".join(lines(scale, measured)) + "\n")
+    write_json(to_json(scale, measured), given.json_out, stdout=given.json)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crossdraft.bench.outputs import check_outputs
 from crossdraft.cli.drafters import show_drafters
 from crossdraft.cli.inputs import (
     Clock,
@@ -18,7 +19,7 @@ from crossdraft.cli.inputs import (
     check_files,
     size_of,
 )
-from crossdraft.cli.outputs import Force, check_outputs
+from crossdraft.cli.outputs import Force
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:

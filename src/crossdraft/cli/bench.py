@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from crossdraft.bench.outputs import check_writable, write_json
+from crossdraft.bench.outputs import check_outputs, write_json
+from crossdraft.cli.outputs import AsJson, Force, JsonOut
 from crossdraft.cli.reporting import console_for, core_each, hush, progress
 from crossdraft.errors import CrossdraftError
 
@@ -16,14 +17,6 @@ app = typer.Typer(add_completion=False)
 Pairs = Annotated[int, typer.Option(help="(scene, question) pairs, each about a held-out scene of its own.")]
 MaxTokens = Annotated[int, typer.Option("--max-new-tokens", help="Longest answer, in tokens.")]
 Kinds = Annotated[str | None, typer.Option(help="Kinds of question, comma-separated; all by default.")]
-Json = Annotated[
-    Path | None,
-    typer.Option(
-        "--json",
-        metavar="FILE",
-        help="Write the report as JSON ('-' = stdout; the table then goes to stderr).",
-    ),
-]
 TargetDir = Annotated[str, typer.Option("--target", help="'reference', or the folder of a checkpoint.")]
 EventDir = Annotated[
     str, typer.Option("--event", help="Event drafter: 'event', or the folder of an EventGPT.")
@@ -89,7 +82,9 @@ def bench(
             "--memory/--no-memory", help="Measure each contestant's peak memory, in a process of its own."
         ),
     ] = True,
-    json_file: Json = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+    force: Force = False,
     plot_file: Annotated[
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Draw time per stage, speedup and τ (.png, .svg)."),
@@ -128,7 +123,7 @@ def bench(
     from crossdraft.bench.workload import Workload
     from crossdraft.video.clip import DEFAULT_FRAMES
 
-    check_writable(json_file, plot_file, record)
+    check_outputs(json_out, plot_file, record, force=force)
     if plot_file is not None:
         check_plot(plot_file)
     with TemporaryDirectory(prefix="crossdraft-") if files else nullcontext() as folder:
@@ -151,8 +146,8 @@ def bench(
         hush()
         with progress("measuring", runs_of(suite)) as tick:
             report = run_suite(suite, tick)
-    console_for(json_file).print(*tables(report))
-    write_json(to_json(report), json_file)
+    console_for(as_json=as_json).print(*tables(report))
+    write_json(to_json(report), json_out, stdout=as_json)
     if record is not None:
         write_recorded(report.traces, record)
     if plot_file is not None:
@@ -171,7 +166,9 @@ def identity(
     ] = None,
     max_new_tokens: MaxTokens = 96,
     kinds: Kinds = None,
-    json_file: Json = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+    force: Force = False,
     target: TargetDir = "reference",
     event: EventDir = "event",
     blind: BlindDir = "blind",
@@ -197,7 +194,7 @@ def identity(
     from crossdraft.bench.workload import Workload, items
     from crossdraft.engine.pinning import pinned
 
-    check_writable(json_file)
+    check_outputs(json_out, force=force)
     work, groups = Workload(pairs, "any", listed(kinds), max_new_tokens), choose_ways(drafters or ())
     models, cores = Models(target, event, blind, device, dtype), core_each(device, target_cores, draft_cores)
     hush()
@@ -210,9 +207,9 @@ def identity(
     for check in checks:
         same = f"{check.equal}/{check.total}"
         rows.add_row(escape(check.name), same, str(check.drafted), str(check.accepted), escape(check.remark))
-    console_for(json_file).print(rows)
+    console_for(as_json=as_json).print(rows)
     told = [check.to_json() for check in checks]
-    write_json({"environment": found, "workload": describe(work), "checks": told}, json_file)
+    write_json({"environment": found, "workload": describe(work), "checks": told}, json_out, stdout=as_json)
     if any(check.divergences or check.notes for check in checks):
         raise typer.Exit(1)
 
@@ -222,7 +219,9 @@ def policy(
     pairs: Pairs = 40,
     repeats: Annotated[int, typer.Option(help="Runs of each pair.")] = 1,
     loads: Annotated[str | None, typer.Option(help="easy, hard, mixed, hopeless; all by default.")] = None,
-    json_file: Json = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+    force: Force = False,
     target: TargetDir = "reference",
     event: EventDir = "event",
     device: Device = None,
@@ -238,7 +237,7 @@ def policy(
     from crossdraft.bench.policy import LOADS, Sweep, run_sweep, table, verdicts
     from crossdraft.engine.pinning import pinned
 
-    check_writable(json_file)
+    check_outputs(json_out, force=force)
     models = Models(target, event, device=device, dtype=dtype, draft_device=draft_device)
     cores = core_each(device, target_cores, draft_cores)
     sweep = Sweep(models, pairs, repeats, tuple(LOADS) if loads is None else listed(loads), cores)
@@ -248,9 +247,11 @@ def policy(
         adapter = models.load_target()
         with progress("racing", sweep.runs) as tick:
             outcomes = run_sweep(sweep, adapter, tick)
-    console_for(json_file).print(table(outcomes), *verdicts(outcomes), sep="\n")
+    console_for(as_json=as_json).print(table(outcomes), *verdicts(outcomes), sep="\n")
     told = [outcome.to_json() for outcome in outcomes]
-    write_json({"environment": found, "pairs": pairs, "repeats": repeats, "loads": told}, json_file)
+    write_json(
+        {"environment": found, "pairs": pairs, "repeats": repeats, "loads": told}, json_out, stdout=as_json
+    )
 
 
 @app.command()
@@ -268,7 +269,9 @@ def acceptance(
     max_new_tokens: MaxTokens = 96,
     answers: Annotated[str, typer.Option(help="long or any.")] = "any",
     kinds: Kinds = None,
-    json_file: Json = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+    force: Force = False,
     target: TargetDir = "reference",
     event: EventDir = "event",
     blind: BlindDir = "blind",
@@ -286,7 +289,7 @@ def acceptance(
     from crossdraft.bench.words import describe
     from crossdraft.bench.workload import Workload, items
 
-    check_writable(json_file)
+    check_outputs(json_out, force=force)
     specs = tuple(drafters or DRAFTERS)
     check_drafters(specs)
     work = Workload(pairs, answers, listed(kinds), max_new_tokens)
@@ -300,8 +303,10 @@ def acceptance(
     for kind, ratio in found.ratio_by_kind.items():
         rows.add_row(kind, *(f"{found.drafters[spec].by_kind[kind]:.2f}" for spec in specs), f"{ratio:.2f}")
     rows.add_row("all", *(f"{found.drafters[spec].tau.value:.2f}" for spec in specs), str(found.ratio))
-    console_for(json_file).print(rows)
-    write_json({"environment": where, "workload": describe(work), **found.to_json()}, json_file)
+    console_for(as_json=as_json).print(rows)
+    write_json(
+        {"environment": where, "workload": describe(work), **found.to_json()}, json_out, stdout=as_json
+    )
 
 
 @app.command()
@@ -332,7 +337,9 @@ def heads(
     max_new_tokens: MaxTokens = 96,
     answers: Annotated[str, typer.Option(help="long or any.")] = "any",
     kinds: Kinds = None,
-    json_file: Json = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+    force: Force = False,
     plot_file: Annotated[
         Path | None,
         typer.Option(
@@ -357,7 +364,7 @@ def heads(
     from crossdraft.bench.plot import check_plot
     from crossdraft.bench.workload import Workload
 
-    check_writable(json_file, plot_file)
+    check_outputs(json_out, plot_file, force=force)
     if plot_file is not None:
         check_plot(plot_file)
     bench = Heads(
@@ -370,10 +377,10 @@ def heads(
     hush()
     with progress("measuring", bench.ticks) as tick:
         report = run_heads(bench, tick)
-    console = console_for(json_file)
+    console = console_for(as_json=as_json)
     console.print(*tables(report))
     console.print(*lines(report), sep="\n", markup=False, highlight=False)
-    write_json(to_json(report), json_file)
+    write_json(to_json(report), json_out, stdout=as_json)
     if plot_file is not None:
         plot(report, plot_file)
 
@@ -395,45 +402,49 @@ def events(
     ] = None,
     seconds: Annotated[float, typer.Option(help="Length of the file that is sliced.")] = 3.0,
     repeats: Annotated[int, typer.Option(help="Runs of each measurement.")] = 20,
-    json_file: Json = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+    force: Force = False,
 ) -> None:
     """Time event frames, slices of a recording, and the simulator."""
     from crossdraft.bench.environment import environment
     from crossdraft.bench.events import ROWS, lines, run_events, to_json
 
-    check_writable(json_file)
+    check_outputs(json_out, force=force)
     found = environment()
     with progress("measuring", ROWS) as tick:
         timings = run_events(recording, seconds, repeats, tick)
-    console_for(json_file).print(
+    console_for(as_json=as_json).print(
         *lines(timings, recording), sep="\n", markup=False, highlight=False, soft_wrap=True
     )
-    write_json({"environment": found, **to_json(timings, recording)}, json_file)
+    write_json({"environment": found, **to_json(timings, recording)}, json_out, stdout=as_json)
 
 
 @app.command()
 def memory(
     tokens: Annotated[int, typer.Option(help="How full the memory is.")] = 1_000_000,
     nodes: Annotated[int, typer.Option(help="Nodes of a draft tree.")] = 32,
-    json_file: Json = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+    force: Force = False,
 ) -> None:
     """Time how the drafter 'memory' drafts and learns when it is full."""
     from crossdraft.bench.environment import environment
     from crossdraft.bench.recall import answers_in, measure_recall
 
-    check_writable(json_file)
+    check_outputs(json_out, force=force)
     found = environment()
     with progress("filling the memory", answers_in(tokens)) as tick:
         recall = measure_recall(tokens, nodes, tick=lambda: tick(""))
     draft, add = recall.draft.ms(), recall.add.ms()
-    console_for(json_file).print(
+    console_for(as_json=as_json).print(
         f"{recall.tokens:,} tokens held in {recall.megabytes:.0f} MB, made-up answers",
         f"a draft of up to {nodes} nodes: {draft['median']:.3f} ms ({draft['q1']:.3f} to {draft['q3']:.3f})",
         f"an answer added: {add['median']:.3f} ms ({add['q1']:.3f} to {add['q3']:.3f})",
         sep="\n",
         highlight=False,
     )
-    write_json({"environment": found, **recall.to_json()}, json_file)
+    write_json({"environment": found, **recall.to_json()}, json_out, stdout=as_json)
 
 
 def _refuse_options(ctx: typer.Context) -> None:

@@ -34,7 +34,8 @@ def eventgpt(
 
     from crossdraft.models.eventgpt import convert_eventgpt
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading")
 
         def on_shard(what: str, done: int, total: int) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from crossdraft.bench.outputs import check_outputs
 from crossdraft.cli.inputs import Format, SensorSize, size_of
-from crossdraft.cli.outputs import Force, check_outputs
+from crossdraft.cli.outputs import Force
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -289,5 +290,6 @@ def _progress(items: Iterator[T], what: str, total: int | None = None) -> Iterat
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         yield from progress.track(items, total=total, description=what)

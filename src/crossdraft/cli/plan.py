@@ -1,11 +1,11 @@
 """`crossdraft plan`: does drafting pay on this machine, and how much of it?"""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.bench.outputs import check_writable, write_json
+from crossdraft.bench.outputs import check_outputs, write_json
+from crossdraft.cli.outputs import AsJson, Force, JsonOut
 from crossdraft.cli.reporting import console_for, core_each, hush, progress
 from crossdraft.errors import CrossdraftError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 TYPED, PAIR = "Numbers of your own, in milliseconds", "Or measured here"
+OF_BOTH = ("measure", "as_json", "json_out", "force")
 MEASURE_ONLY = (
     "target",
     "drafter",
@@ -105,14 +106,9 @@ def plan(
         str | None,
         typer.Option(help="CPU cores of the drafter; by default one other.", rich_help_panel=PAIR),
     ] = None,
-    json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write the advice as JSON ('-' = stdout; the tables then go to stderr).",
-        ),
-    ] = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+    force: Force = False,
 ) -> None:
     """Draft or not, and how much: break-even points, best budgets, the bound of all hiding, where the time goes.
 
@@ -121,7 +117,7 @@ def plan(
     from crossdraft.bench.plan import advise
     from crossdraft.bench.plan_report import to_json
 
-    check_writable(json_file)
+    check_outputs(json_out, force=force)
     _refuse_mixture(ctx, measure)
     if measure:
         from crossdraft.bench.plan_measure import Pair, measure_stages
@@ -136,15 +132,15 @@ def plan(
             prefill, step, draft_step, c, alpha, tokens, draft_prefill, verify, verify_slope, shared=shared
         )
     advice = advise(stages, measured=measure)
-    _show(advice, json_file)
-    write_json(to_json(advice), json_file)
+    _show(advice, as_json=as_json)
+    write_json(to_json(advice), json_out, stdout=as_json)
 
 
 def _refuse_mixture(ctx: typer.Context, measure: bool) -> None:
     """Numbers are typed in or measured; of both, half would be lost."""
     for option in ctx.command.params:
         name, source = option.name or "", ctx.get_parameter_source(option.name or "")
-        if source is None or source.name != "COMMANDLINE" or name in ("measure", "json_file"):
+        if source is None or source.name != "COMMANDLINE" or name in OF_BOTH:
             continue
         if measure and name not in MEASURE_ONLY:
             raise CrossdraftError(f"--measure measures what {option.opts[0]} says; give one of the two.")
@@ -227,7 +223,7 @@ def _points(text: str) -> tuple[tuple[int, float], ...]:
         ) from error
 
 
-def _show(advice: "Advice", json_file: Path | None) -> None:
+def _show(advice: "Advice", *, as_json: bool) -> None:
     from rich.table import Table
 
     from crossdraft.bench.plan_report import WAYS_HEAD, figures, sentence, ways_rows
@@ -238,4 +234,4 @@ def _show(advice: "Advice", json_file: Path | None) -> None:
     numbers = Table("figure", "value")
     for row in figures(advice):
         numbers.add_row(*row)
-    console_for(json_file).print(ways, numbers, sentence(advice), sep="\n", highlight=False)
+    console_for(as_json=as_json).print(ways, numbers, sentence(advice), sep="\n", highlight=False)

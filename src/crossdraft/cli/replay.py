@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from crossdraft.bench.outputs import check_writable, write_json
+from crossdraft.bench.outputs import check_outputs, write_json
+from crossdraft.cli.outputs import AsJson, Force, JsonOut
 from crossdraft.cli.reporting import console_for, progress
 
 app = typer.Typer(add_completion=False)
@@ -36,15 +37,15 @@ def replay(
     draft_ms: Annotated[
         float | None, typer.Option(help="Milliseconds of drafting a tree; by default as measured here.")
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON ('-' = stdout).")
-    ] = None,
+    as_json: AsJson = False,
+    json_out: JsonOut = None,
+    force: Force = False,
 ) -> None:
     """Run a drafter on recorded answers: tokens per pass exactly, times simulated.
 
     Greedy and online, in the order of the traces: nothing is known of an answer before it is over.
     """
-    check_writable(json_file)
+    check_outputs(json_out, force=force)
     from rich.table import Table
 
     from crossdraft.bench.replay import Costs, Policy, Recorded
@@ -67,7 +68,7 @@ def replay(
         table.add_row("speedup, simulated", str(found.simulated_speedup))
     else:
         table.add_row("speedup, simulated", "needs --prefill and --step: the traces hold no times")
-    console_for(json_file).print(table)
+    console_for(as_json=as_json).print(table)
     settings = {"traces": traces.name, "drafter": drafter, "nodes": nodes, "adaptive": adaptive,
                 "ride_along": ride_along, "verify": verify, "per_node": per_node}  # fmt: skip
-    write_json({"settings": settings, **found.to_json()}, json_file)
+    write_json({"settings": settings, **found.to_json()}, json_out, stdout=as_json)

@@ -2,13 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from crossdraft.bench.outputs import STDOUT
 
 if TYPE_CHECKING:
     from crossdraft.bench.cores import Cores
@@ -32,10 +29,10 @@ def progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
         yield tick
 
 
-def console_for(json_file: Path | None) -> Console:
-    """Where the tables go: stdout, or stderr if the JSON goes there. Into a file they are as wide as they need."""
-    console = Console(stderr=json_file == STDOUT)
-    return console if console.is_terminal else Console(stderr=json_file == STDOUT, width=110)
+def console_for(*, as_json: bool) -> Console:
+    """Where the tables go: stdout, or stderr if JSON goes there. Into a file they are as wide as they need."""
+    console = Console(stderr=as_json)
+    return console if console.is_terminal else Console(stderr=as_json, width=110)
 
 
 def core_each(device: str | None, target: str | None, draft: str | None) -> "Cores | None":

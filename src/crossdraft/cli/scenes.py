@@ -2,9 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from crossdraft.bench.outputs import check_outputs
+from crossdraft.cli.outputs import Force
+
+if TYPE_CHECKING:
+    from crossdraft.scenes import Scene
 
 app = typer.Typer(
     help="Make clips of the synthetic road world, or look at one.", no_args_is_help=True, add_completion=False
@@ -26,6 +32,7 @@ def make(
         int | None, typer.Option(min=0, help="First scene's seed; the split's first by default.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the clips.")] = Path("demo"),
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Write clips: video (mp4), events (DSEC h5) on the same clock, and every question with its answer (json)."""
@@ -33,7 +40,7 @@ def make(
     from rich.progress import track
 
     from crossdraft.errors import CrossdraftError
-    from crossdraft.scenes import make_scene, split_seeds, write_clip
+    from crossdraft.scenes import clip_files, make_scene, split_seeds, write_clip
 
     named, split = split is not None, split or "test"
     seeds = split_seeds(split)
@@ -46,7 +53,12 @@ def make(
     if seed is None and count > len(seeds):
         raise CrossdraftError(f"The {split} split has {len(seeds)} scenes; ask for fewer than {count}.")
     chosen = range(first, first + count)
-    progress = track(chosen, "Making clips", console=Console(stderr=True), transient=True)
+    if out.is_dir():  # else it is made
+        for number in chosen:
+            made = clip_files(number, out)
+            check_outputs(made.video, made.events, made.meta, force=force)
+    console = Console(stderr=True)
+    progress = track(chosen, "Making clips", console=console, transient=True, disable=not console.is_terminal)
     clips = [(number, write_clip(make_scene(number), out)) for number in progress]
     if as_json:
         rows = [
@@ -62,26 +74,40 @@ def make(
 @app.command()
 def show(
     seed: Annotated[int, typer.Argument(min=0, help="The scene's seed.")],
-    out: Annotated[Path, typer.Option(help="Picture to write, .png.")] = Path("scene.png"),
+    out: Annotated[
+        Path | None, typer.Option(help="Picture to write, .png; by default scene.png, with --json none.")
+    ] = None,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scene's attributes as JSON.")] = False,
 ) -> None:
     """Draw a scene on one page: eight video frames above five event frames."""
+    from crossdraft.errors import CrossdraftError
+    from crossdraft.scenes import attributes, make_scene
+
+    if out is None and not as_json:
+        out = Path("scene.png")
+    if out is not None and out.suffix.lower() != ".png":
+        raise CrossdraftError(f"The picture {out} must be a .png file; choose a name that ends so.")
+    check_outputs(out, force=force)
+    scene = make_scene(seed)
+    if out is not None:
+        _draw(scene, out)
+    if as_json:
+        picture = None if out is None else str(out)
+        print(json.dumps({"seed": seed, "picture": picture, "attributes": attributes(scene)}, indent=1))
+    else:
+        print(out)
+
+
+def _draw(scene: "Scene", out: Path) -> None:
     import cv2
 
     from crossdraft.errors import CrossdraftError
     from crossdraft.files import atomic_path
-    from crossdraft.scenes import attributes, make_scene
     from crossdraft.scenes.sheet import contact_sheet
 
-    if out.suffix.lower() != ".png":
-        raise CrossdraftError(f"The picture {out} must be a .png file; choose a name that ends so.")
-    scene = make_scene(seed)
     encoded, picture = cv2.imencode(".png", contact_sheet(scene)[..., ::-1])
     if not encoded:
         raise CrossdraftError(f"OpenCV cannot make the picture {out}; reinstall opencv-python-headless.")
     with atomic_path(out) as path:  # writing is ours, because OpenCV's says nothing of a full disk
         path.write_bytes(picture.tobytes())
-    if as_json:
-        print(json.dumps({"seed": seed, "picture": str(out), "attributes": attributes(scene)}, indent=1))
-    else:
-        print(out)

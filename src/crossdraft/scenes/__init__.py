@@ -1,7 +1,7 @@
 """The road world: seeded scenes, their video, their events, and questions with answers that follow from them."""
 
 from crossdraft.scenes.attributes import ATTRIBUTES, attributes
-from crossdraft.scenes.clip import Clip, write_clip
+from crossdraft.scenes.clip import Clip, clip_files, write_clip
 from crossdraft.scenes.questions import KINDS, QA, ask, wordings
 from crossdraft.scenes.render import EVENT_HZ, SENSOR_SIZE, VIDEO_FPS, VIDEO_SIZE, render
 from crossdraft.scenes.scene import DURATION_S, Scene, make_scene
@@ -22,6 +22,7 @@ __all__ = [
     "Scene",
     "ask",
     "attributes",
+    "clip_files",
     "make_scene",
     "render",
     "score",

@@ -26,6 +26,12 @@ class Clip:
     meta: Path
 
 
+def clip_files(seed: int, folder: str | os.PathLike[str]) -> Clip:
+    """The files of a scene's clip in a folder, whether or not they are there."""
+    base = Path(folder) / f"scene-{seed:07d}"
+    return Clip(base.with_suffix(".mp4"), base.with_suffix(".h5"), base.with_suffix(".json"))
+
+
 def write_clip(scene: Scene, folder: str | os.PathLike[str]) -> Clip:
     """Write the scene's video (mp4), events (DSEC h5) and meta (JSON: seed, attributes, every question).
 
@@ -38,8 +44,7 @@ def write_clip(scene: Scene, folder: str | os.PathLike[str]) -> Clip:
     from crossdraft.events import write_dsec_h5
     from crossdraft.video import write_mp4
 
-    base = Path(folder) / f"scene-{scene.seed:07d}"
-    clip = Clip(base.with_suffix(".mp4"), base.with_suffix(".h5"), base.with_suffix(".json"))
+    clip = clip_files(scene.seed, folder)
     times = np.arange(int(DURATION_S * VIDEO_FPS)) / VIDEO_FPS
     write_mp4(clip.video, render(scene, times, VIDEO_SIZE), VIDEO_FPS, crf=_CRF)
     write_dsec_h5(clip.events, simulate_events(scene))
