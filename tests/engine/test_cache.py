@@ -177,3 +177,43 @@ def test_a_copy_holds_what_nobody_has_committed_yet():
     for one in (cache, copy):
         one.keep(0, [3, 70, 99])
     assert copy.first(0, 13)[0][0, 0, 10:, 0].tolist() == [3.0, 70.0, 99.0]
+
+
+def out_of_memory_once(monkeypatch, after):
+    """The cache's memory runs out once, after so many tensors."""
+    own, left = torch.Tensor.new_zeros, [after]
+
+    def made(tensor, *shape):
+        left[0] -= 1
+        if left[0] == -1:
+            raise torch.OutOfMemoryError("out of memory")
+        return own(tensor, *shape)
+
+    monkeypatch.setattr(torch.Tensor, "new_zeros", made)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_row_that_finds_no_memory_costs_no_later_one(monkeypatch, after):
+    cache = filled_cache(60, 64)
+    out_of_memory_once(monkeypatch, after)
+    with pytest.raises(torch.OutOfMemoryError):
+        cache.reserve(2000)
+    assert (cache.capacity, cache.lengths) == (64, [60])
+    append(cache, 4)
+    cache.drop_row(0)
+    cache.add_row(150)
+    append(cache, 150, 2.0)
+    assert [len(cache.first(layer, 150)[0][0, 0]) for layer in (0, 1)] == [150, 150]
+
+
+def test_a_first_pass_that_finds_no_memory_costs_no_later_request(monkeypatch):
+    cache = KVCache(2, capacity=64)
+    out_of_memory_once(monkeypatch, 2)
+    cache.add_row(100_000)
+    with pytest.raises(torch.OutOfMemoryError):
+        append(cache, 10)
+    cache.drop_row(0)
+    cache.add_row(100)
+    assert cache.capacity == 128
+    append(cache, 100)
+    assert cache.nbytes == 2 * 2 * 2 * 128 * 4 * 4

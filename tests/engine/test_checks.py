@@ -3,7 +3,7 @@
 import math
 import pickle
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ from crossdraft.engine.wire import pack_draft, unpack_draft
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import ZOO, as_target
 
-V = 99
+V, H = 99, 64
 GOOD = Draft(DraftTree((5, 6, 7), (-1, 0, -1)), (0.5, 0.4, 0.3))
 DRAWN = Draft(DraftTree((5, 6), (-1, 0), torch.eye(V)[[5, 6]], (0, 1)))
 PROBING = replace(GOOD, probes=Probes((1, 2), (0, 3), top=1))
@@ -68,11 +68,51 @@ def test_numbers_of_numpy_are_ids_too():
         (replace(PROBING, probes=Probes((1, V), (0, 0))), "none of the target's ids"),
         (replace(PROBING, probes=forced(Probes((1, 2), (0, 0)), top="x")), "top"),
         (Draft(DraftTree.empty(), fault="it is torn"), "torn"),
+        (Draft(DraftTree((True,), (-1,))), "none of the target's ids"),
+        (replace(GOOD, tree=forced(GOOD.tree, parents=(-1, False, -1))), "parent"),
+        (replace(DRAWN, tree=forced(DRAWN.tree, drawn_from=(0.0, 1))), "no whole number"),
+        (replace(PROBING, probes=Probes((1,), (0,), top=True)), "top"),
+        (replace(PROBING, probes=Probes((1,), (0.5,), top=1)), "does not stand behind"),
+        (replace(PROBING, probes=forced(Probes((1,), (0,), 1), parents=(0, 0))), "differ in number"),
+        (replace(PROBING, probes=forced(Probes((1,), (0,), 1), tokens=(1, 2))), "differ in number"),
+        (replace(PROBING, probes=Probes((1,), (0,), 0, torch.zeros(1, 7))), r"embeddings .* \[1, 7\]"),
+        (replace(PROBING, probes=Probes((1,), (0,), 0, torch.zeros(1, H, 1))), "embeddings"),
+        (replace(PROBING, probes=forced(Probes((1,), (0,)), embeddings=torch.zeros(2, H))), "embeddings"),
+        (replace(PROBING, probes=Probes((1,), (0,), 0, torch.full((1, H), math.inf))), "not finite"),
+        (replace(PROBING, probes=forced(Probes((1,), (0,)), embeddings="x")), "cannot be read"),
     ],
 )  # fmt: skip
 def test_what_is_not_is_named(draft, words):
     with pytest.raises(CrossdraftError, match=words):
-        checked(draft, V, probes=2, forbidden={98})
+        checked(draft, V, probes=2, forbidden={98}, hidden_size=H)
+
+
+def test_what_is_no_draft_s_field_is_named():
+    for draft, words in (
+        (replace(GOOD, tree=None), "NoneType, not a DraftTree"),
+        (replace(GOOD, tree=forced(GOOD.tree, tokens=0.5)), "tokens are a float"),
+        (replace(GOOD, refusal=5), "refusal"),
+    ):
+        (found,) = drafts_of([draft], 1)
+        assert words in found.fault
+
+
+def test_distributions_that_do_not_sum_to_one_are_made_to():
+    """What is drawn in proportion to a row follows the row over its sum; the rule must hear of that law."""
+    short = torch.zeros(2, V)
+    short[:, 5], short[:, 6] = 0.99, 0.0005
+    draft = replace(DRAWN, tree=replace(DRAWN.tree, dists=short, drawn_from=(1, -1)))
+    found = checked(draft, V).tree.dists
+    assert found[1].sum().item() == pytest.approx(1, abs=1e-6)
+    assert (found[1, 5] / found[1, 6]).item() == pytest.approx(0.99 / 0.0005)
+    assert torch.equal(found[0], short[0])  # nothing was drawn from it
+    assert short[1, 5].item() == pytest.approx(0.99)  # the drafter's own row stays
+    coarse = (torch.randn(2, V) * 3).bfloat16().softmax(-1)
+    exact = checked(replace(DRAWN, tree=replace(DRAWN.tree, dists=coarse)), V).tree.dists
+    assert exact.dtype == torch.float32
+    assert (exact.sum(-1) - 1).abs().max() < 1e-6
+    fine = (torch.randn(2, V) * 3).softmax(-1)
+    assert checked(replace(DRAWN, tree=replace(DRAWN.tree, dists=fine)), V).tree.dists is fine
 
 
 @pytest.mark.parametrize("made", [None, [], [GOOD], [GOOD] * 3, "ab", 5])
@@ -123,6 +163,22 @@ def test_no_damage_to_a_message_gets_through_or_out(seed):
     assert 0 < passed < 2500
 
 
+def damaged_inside(draft: Draft, rng: random.Random) -> Draft:
+    """One field of a draft, of its tree or of its probes replaced, as only a drafter in this process can."""
+    draft = replace(draft, tree=replace(draft.tree), probes=draft.probes and replace(draft.probes))
+    part = rng.choice([part for part in (draft, draft.tree, draft.probes) if part is not None])
+    name = rng.choice([field.name for field in fields(part)])
+    value = getattr(part, name)
+    if name == "embeddings" and rng.random() < 0.7:
+        value = torch.zeros(rng.choice((1, 2, 3)), rng.choice((H, 7)))
+    elif isinstance(value, tuple):
+        value = damaged(value, rng)
+    else:
+        value = rng.choice(ODD)
+    object.__setattr__(part, name, value)
+    return draft
+
+
 class Damaging:
     """Drafts what it is told the target will say, then damages it."""
 
@@ -141,7 +197,10 @@ class Damaging:
                 draft = replace(draft, probes=Probes((1, 2), (-1, -1), 1))
             if self.rng.random() < self.share:
                 self.damaged += 1
-                draft = unpack_draft(damaged(pack_draft(draft), self.rng))
+                if self.rng.random() < 0.5:
+                    draft = damaged_inside(draft, self.rng)
+                else:
+                    draft = unpack_draft(damaged(pack_draft(draft), self.rng))
             made.append(draft)
         return damaged(made, self.rng) if self.rng.random() < 0.02 else made
 

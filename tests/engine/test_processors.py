@@ -180,6 +180,15 @@ def test_answers_are_those_of_generate(pair, tmp_path, answers, frames, tokenize
     assert changed >= 3
 
 
+@pytest.mark.parametrize("least", [0, 5])
+def test_min_new_tokens_takes_the_place_of_min_length(pair, tmp_path, answers, frames, tokenizer, least):
+    """Of `generate` too, and where it is 0; `min_length` alone would forbid the end of these answers."""
+    said = answers[QUESTIONS[0]].tokens
+    fields = {"min_length": 10_000, "min_new_tokens": least, "eos_token_id": [315, said[6 if least else 1]]}
+    truth = check_against_generate(pair, tmp_path / "t", fields, QUESTIONS[:1], frames, tokenizer)
+    assert least <= len(truth[QUESTIONS[0]]) < LONG
+
+
 @pytest.mark.slow
 def test_answers_of_thirty_configurations_are_those_of_generate(pair, tmp_path, answers, frames, tokenizer):
     changed = 0

@@ -107,7 +107,7 @@ class HFContestant:
     def _config(self, request: Request, prompt: int) -> GenerationConfig:
         """All that our engine goes by for the resolved request, said to `generate`."""
         limit = request.max_new_tokens or self.target.defaults.limit(prompt, self.target.context)
-        config = generation_config(request.sampling, sorted(self.target.eos), prompt + limit)
+        config = generation_config(request.sampling, sorted(self.target.eos), prompt, limit)
         config.stop_strings = list(request.stops) or None
         config.max_time = request.max_time
         if self.lookup:

@@ -35,17 +35,28 @@ class _Layer(CacheLayerMixin):
         super().__init__()
         self.owner = owner
 
-    def take(self, keys: Tensor, values: Tensor, count: int) -> None:
-        """Begin with the first `count` places of other keys and values, in tensors of the owner's size."""
-        self.lazy_initialization(keys, values)
-        self.keys[:, :, :count] = keys[:, :, :count]
-        self.values[:, :, :count] = values[:, :, :count]
+    def resized(self, places: int, count: int) -> tuple[Tensor, Tensor]:
+        """New keys and values of so many places, with the first `count` of its own."""
+        keys, values = self._zeros(self.keys, places), self._zeros(self.values, places)
+        keys[:, :, :count] = self.keys[:, :, :count]
+        values[:, :, :count] = self.values[:, :, :count]
+        return keys, values
+
+    def put(self, keys: Tensor, values: Tensor) -> None:
+        """Take these tensors for its own."""
+        self.keys, self.values, self.is_initialized = keys, values, True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        shape = (self.owner.max_rows, key_states.shape[1], self.owner.allocated)
-        self.keys = key_states.new_zeros(*shape, key_states.shape[-1])
-        self.values = value_states.new_zeros(*shape, value_states.shape[-1])
-        self.is_initialized = True
+        places = self.owner.allocated
+        self.put(self._zeros(key_states, places), self._zeros(value_states, places))
+
+    def forget(self) -> None:
+        """Give its memory back."""
+        self.is_initialized = False
+        self.keys = self.values = torch.empty(0)
+
+    def _zeros(self, like: Tensor, places: int) -> Tensor:
+        return like.new_zeros(self.owner.max_rows, like.shape[1], places, like.shape[-1])
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: object) -> tuple[Tensor, Tensor]:
         """Write [B, H, n, D] behind the window's rows; return everything the pass may attend to."""
@@ -84,6 +95,7 @@ class KVCache(Cache):
         self.max_rows = max_rows
         self.capacity = -(-capacity // GROW) * GROW
         self.allocated = self.capacity  # of these so many have memory: in a copy only those that are used
+        self._least = self.capacity
         self.lengths: list[int] = []
         self.offsets: list[int] = []
         self.window: tuple[slice, slice | Tensor, int] = (slice(0, 0), slice(0, 0), 0)
@@ -101,25 +113,33 @@ class KVCache(Cache):
             raise CrossdraftError(
                 f"All {self.max_rows} cache rows are in use; finish a request before adding one."
             )
+        if not self.rows and not all(layer.is_initialized for layer in self._stores):
+            # The first pass ran out of memory among the layers, or is still to come.
+            for layer in self._stores:
+                layer.forget()
+            self.capacity = self.allocated = self._least
         self.reserve(capacity)
         self.lengths.append(0)
         self.offsets.append(0)
         return self.rows - 1
 
     def reserve(self, capacity: int) -> None:
-        """Grow every row to `capacity`, keeping what is committed."""
+        """Grow every row to `capacity`, keeping what is committed; where memory runs out, all stays as it was."""
         if capacity <= self.capacity:
             return
-        self.capacity = -(-capacity // GROW) * GROW
-        self._allocate(self.capacity)
+        wanted = -(-capacity // GROW) * GROW
+        self._allocate(wanted)
+        self.capacity = wanted
 
     def _allocate(self, places: int) -> None:
         """Give every row memory for so many places."""
-        self.allocated = places
         filled = max(self.lengths, default=0)
-        for layer in self._stores:
-            if layer.is_initialized:
-                layer.take(layer.keys, layer.values, filled)
+        layers = [layer for layer in self._stores if layer.is_initialized]
+        # All of it before anything is changed: layers of different sizes could not be used again.
+        made = [layer.resized(places, filled) for layer in layers]
+        for layer, (keys, values) in zip(layers, made, strict=True):
+            layer.put(keys, values)
+        self.allocated = places
 
     def copy(self) -> "KVCache":
         """A cache of its own that holds the same; what the last pass wrote and nobody has committed, too.
@@ -131,7 +151,7 @@ class KVCache(Cache):
         copy.allocated = self._copied
         for own, new in zip(self._stores, copy._stores, strict=True):
             if own.is_initialized:
-                new.take(own.keys, own.values, self._filled)
+                new.put(*own.resized(copy.allocated, self._filled))
         return copy
 
     @property

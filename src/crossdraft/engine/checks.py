@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from numbers import Integral
 
 import torch
@@ -12,16 +13,26 @@ from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 
 SUM_TOLERANCE = 1e-2  # of a distribution: a softmax in bfloat16 is off by up to that
+# The law of a token that was drawn in proportion to a row is the row over its sum. A float32 softmax of 150,000 entries
+# sums to 1 within 1e-5 and is used as it is; what is off by more would bias the answer by as much, so it is divided.
+SUM_ROUNDING = 5e-5
 
 
-def checked(draft: Draft, vocabulary: int, probes: int = 0, forbidden: Collection[int] = ()) -> Draft:
-    """The draft, if the target can read it.
+def checked(
+    draft: Draft,
+    vocabulary: int,
+    probes: int = 0,
+    forbidden: Collection[int] = (),
+    hidden_size: int | None = None,
+) -> Draft:
+    """The draft, if the target can read it; distributions that do not sum to 1, such as bfloat16 ones, are made to.
 
     Args:
         draft: what the drafter sent.
         vocabulary: ids of the target are 0 … vocabulary - 1.
         probes: at most so many probes were announced.
         forbidden: ids that the target does not read as text (visual placeholders).
+        hidden_size: width of the target's embeddings, if that is known.
 
     Raises:
         CrossdraftError: it came faulty, an id is none of the target's, a parent does not precede its child, the
@@ -30,14 +41,17 @@ def checked(draft: Draft, vocabulary: int, probes: int = 0, forbidden: Collectio
     if draft.fault is not None:
         raise CrossdraftError(draft.fault)
     try:
-        _check_tree(draft.tree, vocabulary, forbidden)
-        _check_chances(draft.reach, len(draft.tree))
+        tree = _checked_tree(draft.tree, vocabulary, forbidden)
+        _check_chances(draft.reach, len(tree))
         if draft.probes is not None:
-            _check_probes(draft.probes, len(draft.tree), probes, vocabulary, forbidden)
+            _check_ids(
+                () if draft.probes.embeddings is not None else draft.probes.tokens, vocabulary, forbidden
+            )
+            _check_probes(draft.probes, len(tree), probes, hidden_size)
     # A field of another type.
     except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
         raise CrossdraftError(f"it cannot be read ({type(error).__name__}: {error})") from error
-    return draft
+    return draft if tree is draft.tree else replace(draft, tree=tree)
 
 
 def drafts_of(made: object, count: int) -> list[Draft]:
@@ -46,10 +60,19 @@ def drafts_of(made: object, count: int) -> list[Draft]:
         return [faulty(f"a {type(made).__name__} came, not a list of drafts")] * count
     if len(made) != count:
         return [faulty(f"{len(made)} drafts came for {count} requests")] * count
-    return [
-        draft if isinstance(draft, Draft) else faulty(f"it is a {type(draft).__name__}, not a Draft")
-        for draft in made
-    ]
+    return [_draft_of(draft) for draft in made]
+
+
+def _draft_of(made: object) -> Draft:
+    if not isinstance(made, Draft):
+        return faulty(f"it is a {type(made).__name__}, not a Draft")
+    if not isinstance(made.tree, DraftTree):
+        return faulty(f"its tree is a {type(made.tree).__name__}, not a DraftTree")
+    if not isinstance(made.tree.tokens, Sequence):
+        return faulty(f"its tokens are a {type(made.tree.tokens).__name__}, not a tuple")
+    if not isinstance(made.refusal, str | None):
+        return faulty(f"its refusal is a {type(made.refusal).__name__}, not a sentence")
+    return made
 
 
 def faulty(why: str) -> Draft:
@@ -57,30 +80,43 @@ def faulty(why: str) -> Draft:
     return Draft(DraftTree.empty(), fault=why)
 
 
-def _check_tree(tree: DraftTree, vocabulary: int, forbidden: Collection[int]) -> None:
+def _checked_tree(tree: DraftTree, vocabulary: int, forbidden: Collection[int]) -> DraftTree:
     _check_ids(tree.tokens, vocabulary, forbidden)
     if not len(tree.tokens) == len(tree.parents) == len(tree.drawn_from):
         raise CrossdraftError("its tokens, parents and origins differ in number")
-    if any(not (isinstance(p, Integral) and ROOT <= p < node) for node, p in enumerate(tree.parents)):
+    if any(not (_whole(p) and ROOT <= p < node) for node, p in enumerate(tree.parents)):
         raise CrossdraftError("a parent does not precede its child")
-    rows = {row for row in tree.drawn_from if row != -1}
+    if not all(map(_whole, tree.drawn_from)):
+        raise CrossdraftError("the number of a distribution is no whole number")
+    rows = sorted({row for row in tree.drawn_from if row != -1})
     if not rows:
-        return
+        return tree
     dists = tree.dists
     if dists is None or dists.ndim != 2 or not dists.is_floating_point():
         raise CrossdraftError("its tokens were sampled, but the distributions [m, V] are missing")
-    if not (min(rows) >= 0 and max(rows) < len(dists)):
+    if not (rows[0] >= 0 and rows[-1] < len(dists)):
         raise CrossdraftError("a token was sampled from a distribution that is not there")
-    used = dists[sorted(rows)]
-    odd = (used < 0).any() | ((used.sum(-1, dtype=torch.float32) - 1).abs() > SUM_TOLERANCE).any()
-    odd |= ~used.isfinite().all() | (used[:, vocabulary:] > 0).any()
-    if bool(odd):
+    used = dists[rows]
+    sums = used.sum(-1, dtype=torch.float32)
+    off = (sums - 1).abs().max()
+    odd = (used < 0).any() | (off > SUM_TOLERANCE) | ~used.isfinite().all() | (used[:, vocabulary:] > 0).any()
+    found = torch.stack((odd, off > SUM_ROUNDING)).tolist()  # each answer of the device is waited for
+    if found[0]:
         raise CrossdraftError("what a token was sampled from is no distribution over the target's vocabulary")
+    if not found[1]:
+        return tree
+    exact = dists.to(torch.promote_types(dists.dtype, torch.float32), copy=True)
+    exact[rows] /= sums[:, None]
+    return replace(tree, dists=exact)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _check_ids(tokens: Sequence[int], vocabulary: int, forbidden: Collection[int]) -> None:
     for token in tokens:
-        if not isinstance(token, Integral) or not 0 <= token < vocabulary:
+        if not _whole(token) or not 0 <= token < vocabulary:
             raise CrossdraftError(f"token {token!r} is none of the target's ids 0 … {vocabulary - 1}")
         if token in forbidden:
             raise CrossdraftError(f"token {token} stands for something visual, not for text")
@@ -93,16 +129,22 @@ def _check_chances(reach: Sequence[float], nodes: int) -> None:
         raise CrossdraftError("a node's chance is not between 0 and 1")
 
 
-def _check_probes(
-    probes: Probes, nodes: int, announced: int, vocabulary: int, forbidden: Collection[int]
-) -> None:
-    if len(probes) > announced:
-        raise CrossdraftError(f"it has {len(probes)} probes, and {announced} were announced by Needs.probes")
-    if not isinstance(probes.top, int) or probes.top < 0:
+def _check_probes(probes: Probes, nodes: int, announced: int, hidden_size: int | None) -> None:
+    count = len(probes.tokens)
+    if count > announced:
+        raise CrossdraftError(f"it has {count} probes, and {announced} were announced by Needs.probes")
+    if len(probes.parents) != count:
+        raise CrossdraftError("the tokens and parents of its probes differ in number")
+    if not _whole(probes.top) or probes.top < 0:
         raise CrossdraftError(f"of its probes the top {probes.top!r} ids are wanted")
-    if probes.embeddings is None:  # else the ids only keep the places
-        _check_ids(probes.tokens, vocabulary, forbidden)
-    elif not bool(probes.embeddings.isfinite().all()):
-        raise CrossdraftError("an embedding of its probes is not finite")
-    if any(not ROOT <= parent < nodes + place for place, parent in enumerate(probes.parents)):
+    if any(not (_whole(p) and ROOT <= p < nodes + place) for place, p in enumerate(probes.parents)):
         raise CrossdraftError("a probe does not stand behind a node or an earlier probe")
+    rows = probes.embeddings
+    if rows is None:
+        return
+    if rows.ndim != 2 or len(rows) != count or rows.shape[1] != (hidden_size or rows.shape[1]):
+        raise CrossdraftError(
+            f"the embeddings of its {count} probes are {list(rows.shape)}, and the target's have {hidden_size} numbers"
+        )
+    if not bool(rows.isfinite().all()):
+        raise CrossdraftError("an embedding of its probes is not finite")

@@ -25,7 +25,7 @@ from crossdraft.engine.elastic import borrowing, poll
 from crossdraft.engine.live import Job, Live, OnPiece
 from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken, Placement
 from crossdraft.engine.probes import Probes
-from crossdraft.engine.processors import for_drafter
+from crossdraft.engine.processors import for_drafter, judge
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.supervisor import Supervisor
@@ -312,15 +312,19 @@ class Decoder:
             self._guard([live], lambda drafter: drafter.end([live.ticket]))
             live.end_drafting(draft.refusal)
             return NOTHING
+        target = self.target
+        width: int = target.text_config.hidden_size
         try:
-            checked(draft, self.target.vocab_size, self.probes, self.target.traits.visual_ids)
-        except CrossdraftError as error:
-            live.drop_draft(str(error))
+            draft = checked(draft, target.vocab_size, self.probes, target.traits.visual_ids, width)
+            tree = self.budgets.trim(draft, live, rows, hidden=hidden)
+            draft = draft.cut(tree if len(tree) <= nodes else tree.first(nodes))
+            # Probes beyond the model's context are not fed.
+            fits = draft.probes is None or len(live.context) + draft.fed.depth <= target.context
+        except Exception as error:
+            if not isinstance(error, CrossdraftError):
+                log.exception("A draft could not be used.")
+            live.drop_draft(str(error) or type(error).__name__)
             return NOTHING
-        tree = self.budgets.trim(draft, live, rows, hidden=hidden)
-        draft = draft.cut(tree if len(tree) <= nodes else tree.first(nodes))
-        # Probes beyond the model's context are not fed.
-        fits = draft.probes is None or len(live.context) + draft.fed.depth <= self.target.context
         return draft if fits else replace(draft, probes=None)
 
     def _commit(
@@ -344,7 +348,8 @@ class Decoder:
             try:
                 verdict = self._judge(live, tree, rows)
             except Exception as error:
-                log.exception("A rule could not judge a draft.")
+                if not isinstance(error, CrossdraftError):
+                    log.exception("A rule could not judge a draft.")
                 live.fail(error)
                 continue
             path = verdict.path
@@ -387,7 +392,10 @@ class Decoder:
         return Committed(path, emitted, hidden, prompt, logits)
 
     def _judge(self, live: Live, tree: DraftTree, logits: Tensor) -> Verdict:
-        return live.rule(tree, live.warp(logits, tree), live.generator)
+        warped = live.warp(logits, tree)
+        if live.processors is None:
+            return live.rule(tree, warped, live.generator)
+        return judge(live.rule, tree, warped, live.generator)
 
     def _leave(self) -> None:
         """Finished requests give their row back; the last row moves into the gap."""

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
+from crossdraft.engine.accept import Rule, Verdict
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import CONTEXTUAL, WARPERS, Sampling
-from crossdraft.engine.tree import DraftTree
+from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 
 # They remember what they were called with, or run a model of their own.
@@ -59,7 +60,7 @@ class TreeProcessors:
                     f"{type(processor).__name__} keeps a state between tokens; the nodes of a draft tree cannot share "
                     "one, so leave it out."
                 )
-        config: Any = generation_config(sampling, eos, len(prompt) + max_new_tokens)
+        config: Any = generation_config(sampling, eos, len(prompt), max_new_tokens)
         config._eos_token_tensor = torch.tensor(eos, device=model.device) if eos else None  # noqa: SLF001
         assemble: Any = model
         try:
@@ -103,19 +104,23 @@ class TreeProcessors:
     def _processed(self, ids: Any, scores: Tensor, root: int) -> Tensor:
         """Scores [rows, V] behind contexts [rows, length]; NaN where a processor cannot do with a draft's context.
 
-        Some raise where every token is forbidden. That matters only at a node that is reached, which then has nothing
-        to draw from; the root, with its `root` tokens of context, is always reached.
+        Some raise where every token is forbidden, a grammar where a draft leaves it. That matters only at a node that
+        is accepted, see `judge`; the root, with its `root` tokens of context, always is.
         """
         try:
-            processed = self._processors(ids, scores)
-        except (ValueError, RuntimeError, IndexError) as error:
+            processed = self._processors(
+                ids.clone(), scores.clone()
+            )  # some work in place, and may be called again
+        except Exception as error:
             if len(ids) > 1:
                 alone = (self._processed(ids[i : i + 1], scores[i : i + 1], root) for i in range(len(ids)))
                 return torch.cat(list(alone))
             if ids.shape[1] > root:
                 return torch.full_like(scores, torch.nan)
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise CrossdraftError(f"A logits processor cannot go on: {reason}") from error
+            reason = next(iter(str(error).splitlines()), "")
+            raise CrossdraftError(
+                f"A logits processor cannot go on: {type(error).__name__}{reason and ': '}{reason}"
+            ) from error
         if processed.shape != scores.shape:
             raise CrossdraftError(
                 f"The logits processors made {tuple(processed.shape)} of scores {tuple(scores.shape)}; they must keep "
@@ -124,8 +129,41 @@ class TreeProcessors:
         return processed.to(scores)
 
 
-def generation_config(sampling: Sampling, eos: Sequence[int], max_length: int) -> GenerationConfig:
-    """The same settings for `generate`; those of single tokens are put together to one `sequence_bias`."""
+def judge(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Verdict:
+    """The verdict on a tree of which `warped` [1 + n, V], by `TreeProcessors.warp_tree`, may have NaN in some rows.
+
+    Nothing is judged behind such a node. Where one is accepted, it is the last token of its round: in the next its
+    context is the root's, and there the processor fails as it does for the target alone, unless the answer ends first.
+    """
+    lost = warped.isnan().any(-1).tolist()
+    if not any(lost):
+        return rule(tree, warped, generator)
+    kept: list[int] = []
+    reached = set[int]() if lost[0] else {ROOT}
+    for node, parent in enumerate(tree.parents):
+        if parent in reached:
+            kept.append(node)
+            if not lost[1 + node]:
+                reached.add(node)
+    rows = warped[[0, *(1 + node for node in kept)]]
+    # What such a row says is not used, but a rule must be able to read it.
+    rows[[1 + place for place, node in enumerate(kept) if lost[1 + node]]] = torch.eye(1, rows.shape[-1]).to(
+        rows
+    )
+    verdict = rule(tree.keep(kept), rows, generator)
+    path = tuple(kept[node] for node in verdict.path)
+    if path and lost[1 + path[-1]]:
+        return Verdict(path[:-1], tree.tokens[path[-1]])
+    return Verdict(path, verdict.bonus)
+
+
+def generation_config(
+    sampling: Sampling, eos: Sequence[int], prompt: int, max_new_tokens: int
+) -> GenerationConfig:
+    """The same settings for `generate`; those of single tokens are put together to one `sequence_bias`.
+
+    As in `transformers`, a `min_new_tokens`, 0 too, takes the place of `min_length`.
+    """
     biases: dict[tuple[int, ...], float] = {}
     pairs = [((token,), bias) for token, bias in sampling.logit_bias or ()] + list(
         sampling.sequence_bias or ()
@@ -133,8 +171,11 @@ def generation_config(sampling: Sampling, eos: Sequence[int], max_length: int) -
     for ids, bias in pairs:
         biases[ids] = biases.get(ids, 0.0) + float(bias)
     decay = sampling.exponential_decay_length_penalty
+    least = sampling.min_length or 0
+    if sampling.min_new_tokens is not None:
+        least = prompt + sampling.min_new_tokens
     given: dict[str, object] = {
-        "max_length": max_length,
+        "max_length": prompt + max_new_tokens,
         "do_sample": not sampling.greedy,
         "eos_token_id": list(eos) or None,
         "pad_token_id": eos[0] if eos else 0,
@@ -146,8 +187,8 @@ def generation_config(sampling: Sampling, eos: Sequence[int], max_length: int) -
         "bad_words_ids": [list(ids) for ids in sampling.bad_words_ids or ()] or None,
         "suppress_tokens": list(sampling.suppress_tokens or ()) or None,
         "begin_suppress_tokens": list(sampling.begin_suppress_tokens or ()) or None,
-        "min_length": sampling.min_length or 0,
-        "min_new_tokens": sampling.min_new_tokens or None,
+        "min_length": least,
+        "min_new_tokens": sampling.min_new_tokens,
         "forced_bos_token_id": next(iter(sampling.forced_bos_token_id or ()), None),
         "forced_eos_token_id": list(sampling.forced_eos_token_id or ()) or None,
         "exponential_decay_length_penalty": (decay[0], float(decay[1])) if decay else None,

@@ -1,0 +1,165 @@
+"""A logits processor that fails behind a draft: as for the target alone, at the token where that would meet it."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from transformers import LogitsProcessor
+
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Draft, Needs
+from crossdraft.engine.placement import Inline
+from crossdraft.engine.processors import TreeProcessors, judge
+from crossdraft.engine.request import Request
+from crossdraft.engine.rules import RULES, rule_for
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from tests.engine.zoo import EOS, ZOO, as_target
+
+CONTEXT = [3, 4]
+
+
+class Failing(LogitsProcessor):
+    """Cannot go on behind some tokens."""
+
+    def __init__(self, tokens, error=None):
+        self.tokens, self.error = frozenset(tokens), error or ValueError("nothing is allowed")
+
+    def __call__(self, input_ids, scores):
+        if not self.tokens.isdisjoint(input_ids[:, -1].tolist()):
+            raise self.error
+        return scores
+
+
+class Adding(LogitsProcessor):
+    """Works in place, on the scores and on the ids."""
+
+    def __call__(self, input_ids, scores):
+        scores[:, 5] += 3
+        input_ids[:, 0] += 1
+        return scores
+
+
+@dataclass
+class Knowing:
+    """Drafts the target's own answer."""
+
+    answer: tuple[int, ...]
+    needs: Needs = field(default_factory=Needs)
+
+    def begin(self, requests):
+        return [[0] for _ in requests]
+
+    def propose(self, states, budgets):
+        return [
+            Draft(DraftTree.chain(self.answer[said : said + budget.nodes]))
+            for (said,), budget in zip(states, budgets, strict=True)
+        ]
+
+    def commit(self, states, verdicts):
+        for state, verdict in zip(states, verdicts, strict=True):
+            state[0] += len(verdict.tokens)
+
+    def fork(self, states):
+        return [[*state] for state in states]
+
+    def end(self, states):
+        pass
+
+
+@pytest.fixture(scope="module")
+def target():
+    return as_target(*ZOO["video_llava"]())
+
+
+def processors(target, *own):
+    return TreeProcessors(Sampling(processors=own), target.model, CONTEXT, (EOS,), 10)
+
+
+def drafting(target, answer):
+    return Decoder(target, Inline(Knowing(answer), CostModel(), "before"), adaptive=False)
+
+
+def outcome(decoder, request):
+    """The tokens that were told, and how the request ended."""
+    told = []
+    ticket = decoder.submit(request, lambda piece: told.extend(piece.tokens), provisional=False)
+    while decoder.busy:
+        decoder.step()
+    try:
+        return told, decoder.answer(ticket).tokens
+    except CrossdraftError as error:
+        return told, str(error)
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=1e-3, seed=1)], ids=["greedy", "sampled"]
+)
+def test_an_answer_fails_at_the_token_where_the_target_alone_fails(target, sampling, caplog):
+    plain = Request("xx", max_new_tokens=12, sampling=sampling)
+    answer = Decoder(target).generate([plain])[0].tokens
+    at = next(i for i in range(2, len(answer)) if answer[i] not in answer[:i])
+    sampled = Sampling(sampling.temperature, seed=1, processors=(Failing({answer[at]}),))
+    request = Request("xx", max_new_tokens=12, sampling=sampled)
+    told, ended = outcome(Decoder(target), request)
+    assert told == list(answer[: at + 1])
+    assert "A logits processor cannot go on: ValueError: nothing is allowed" in ended
+    assert outcome(drafting(target, answer), request) == (told, ended)
+    assert not caplog.records  # it is the request's fault, and told to whoever asked
+
+
+def test_an_answer_that_ends_there_is_whole(target):
+    answer = Decoder(target).generate([Request("xx", max_new_tokens=12)])[0].tokens
+    at = next(i for i in range(2, len(answer)) if answer[i] not in answer[:i])
+    request = Request("xx", max_new_tokens=at + 1, sampling=Sampling(processors=(Failing({answer[at]}),)))
+    for decoder in (Decoder(target), drafting(target, answer)):
+        assert outcome(decoder, request)[1] == answer[: at + 1]
+
+
+def test_a_grammar_without_an_entry_for_a_refused_draft_costs_nothing(target):
+    request = Request("xx", max_new_tokens=12)
+    answer = Decoder(target).generate([request])[0].tokens
+    absent = next(token for token in range(10, 90) if token not in answer)
+    strict = Request(
+        "xx", max_new_tokens=12, sampling=Sampling(processors=(Failing({absent}, KeyError("state 7")),))
+    )
+    wrong = (answer[0], absent, *answer[2:])
+    found = drafting(target, wrong).generate([strict])[0]
+    assert found.stats.drafted > 0
+    assert found.tokens == answer
+
+
+def test_a_processor_that_works_in_place_is_applied_once(target):
+    logits = torch.zeros(4, target.vocab_size)
+    tree = DraftTree((7, 8, 9), (-1, -1, -1))
+    warped = processors(target, Adding(), Failing({8})).warp_tree(logits, tree, CONTEXT)
+    assert warped[[0, 1, 3], 5].tolist() == [3, 3, 3]
+    assert warped[2].isnan().all()
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_no_rule_says_anything_behind_a_context_that_fails(target, name):
+    """Of the chain 7, 8, 9 the target would say all; behind 8 the processor fails."""
+    rule, tree = RULES[name], DraftTree.chain([7, 8, 9])
+    logits = torch.zeros(4, target.vocab_size)
+    for row, token in enumerate((7, 8, 9, 6)):
+        logits[row, token] = 60
+    sampling = Sampling(temperature=0 if rule.greedy else 1, processors=(Failing({8}),))
+    made = TreeProcessors(sampling, target.model, CONTEXT, (EOS,), 10)
+    chance = torch.Generator().manual_seed(0)
+    verdict = judge(rule, tree, made.warp_tree(logits, tree, CONTEXT), chance)
+    assert (verdict.path, verdict.bonus) == ((0,), 8)
+    with pytest.raises(CrossdraftError, match="cannot go on"):
+        made.warp_tree(logits[2:], DraftTree.chain([9]), [*CONTEXT, 7, 8])
+
+
+def test_a_processor_s_own_nan_is_what_the_target_alone_makes_of_it():
+    """No error: the largest of NaN is token 0, for `generate` too."""
+    warped = torch.zeros(3, 9)
+    warped[0, 7], warped[1:] = 1, torch.nan
+    verdict = judge(rule_for(None, Sampling()), DraftTree.chain([7, 8]), warped, torch.Generator())
+    assert (verdict.path, verdict.bonus) == ((), 7)
+    verdict = judge(rule_for(None, Sampling()), DraftTree.chain([8]), warped[1:], torch.Generator())
+    assert (verdict.path, verdict.bonus) == ((), 0)
