@@ -1,5 +1,6 @@
 import io
 import pickle
+import tracemalloc
 from contextlib import suppress
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import Events, read_events, write_eventgpt_npy
+from crossdraft.events import EventLimits, Events, Newest, read_events, write_eventgpt_npy
 from tests.events.helpers import made_up, same
 
 
@@ -63,6 +64,88 @@ def test_a_16_bit_clock_that_wrapped_is_put_right(tmp_path):
     path = tmp_path / "a.npy"
     path.write_bytes(npy_of(boxed(columns_of(events, t=events.t.astype(np.uint16)))))
     assert read_events(path).t.tolist() == events.t.tolist()
+
+
+@pytest.mark.parametrize("step", [1, 7, 1 << 20])
+@pytest.mark.parametrize("bits", [16, 32])
+def test_any_span_of_a_wrapping_clock_is_as_if_it_were_read_whole(tmp_path, monkeypatch, bits, step):
+    monkeypatch.setattr("crossdraft.events.wraps.SCANNED_EVENTS", step)
+    events = made_up(300, width=640, height=480, span_us=5 << bits, start_us=3)
+    table = np.zeros(300, [("x", "<u2"), ("y", "<u2"), ("t", f"<u{bits // 8}"), ("p", "u1")])
+    for name in "xyp":
+        table[name] = getattr(events, name)
+    table["t"] = events.t & ((1 << bits) - 1)
+    path = tmp_path / "a.npy"
+    np.save(path, table)
+    assert (np.diff(table["t"].astype(np.int64)) < 0).sum() == 4
+    assert same(read_events(path), events)
+    for start, end in ((0, 1 << bits), (2 << bits, 4 << bits), (events.t[150], None)):
+        found = read_events(path, start_us=start, end_us=end)
+        assert same(found, events.slice(start, int(events.t[-1]) + 1 if end is None else end))
+    newest = read_events(path, newest=Newest(us=1 << bits))
+    assert newest.t.tolist() == events.t[events.t > events.t[-1] - (1 << bits)].tolist()
+
+
+def test_disorder_and_endless_overflows_of_a_clock_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("crossdraft.events.wraps.SCANNED_EVENTS", 4)
+    table = np.zeros(12, [("x", "<u2"), ("y", "<u2"), ("t", "<u2"), ("p", "u1")])
+    table["t"] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 10, 11]
+    np.save(tmp_path / "a.npy", table)
+    with pytest.raises(CrossdraftError, match="event 9 is 1 µs earlier"):
+        read_events(tmp_path / "a.npy", end_us=3)
+    table["t"] = [0, 65535] * 6
+    np.save(tmp_path / "a.npy", table)
+    assert len(read_events(tmp_path / "a.npy")) == 12
+    with pytest.raises(CrossdraftError, match=r"spans more than 0\.1 seconds"):
+        read_events(tmp_path / "a.npy", end_us=3, limits=EventLimits(seconds=0.1))
+
+
+def test_a_window_of_a_wrapping_clock_takes_memory_for_the_window(tmp_path):
+    """As one of a clock that does not wrap; unwrapped whole this column would be 16 MB."""
+    count = 2_000_000
+    table = np.zeros(count, [("x", "<u2"), ("y", "<u2"), ("t", "<u4"), ("p", "u1")])
+    table["t"] = np.arange(count)
+    np.save(tmp_path / "a.npy", table)
+    tracemalloc.start()
+    try:
+        found = read_events(tmp_path / "a.npy", newest=Newest(us=1000))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found) == 1000
+    assert peak < 12e6
+
+
+@pytest.mark.parametrize("place", ["column", "array of objects"])
+def test_lists_that_hold_one_another_are_not_copied_out(tmp_path, place):
+    """A few hundred bytes that would be 10^12 numbers."""
+    nested: object = [0] * 10
+    for _ in range(11):
+        nested = [nested] * 10
+    column = nested if place == "column" else npy_array_of([nested])
+    path = tmp_path / "a.npy"
+    path.write_bytes(npy_of(boxed(dict.fromkeys("xyt", np.zeros(3, np.uint16)) | {"p": column})))
+    assert path.stat().st_size < 2000
+    with pytest.raises(CrossdraftError, match="column p is not a row of numbers"):
+        read_events(path)
+
+
+def npy_array_of(items: list) -> np.ndarray:
+    """[len(items)] objects."""
+    array = np.empty(len(items), object)
+    for place, item in enumerate(items):
+        array[place] = item
+    return array
+
+
+def test_flat_lists_are_columns_too(tmp_path):
+    path = tmp_path / "a.npy"
+    columns = {"x": [1, 2], "y": (3, 4), "t": [5, 6.0], "p": [True, False]}
+    path.write_bytes(npy_of(boxed(columns)))
+    assert read_events(path).t.tolist() == [5, 6]
+    path.write_bytes(npy_of(boxed(columns | {"t": [1.5, 10**400]})))
+    with pytest.raises(CrossdraftError, match="column t is not a row of numbers"):
+        read_events(path)
 
 
 def test_other_types_of_columns(tmp_path):

@@ -19,8 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
-from crossdraft.events.rows import Recording, chunks_of
-from crossdraft.events.stream import Columns, Events, Sensor, Window, unwrap_time
+from crossdraft.events.rows import Recording, Times, chunks_of
+from crossdraft.events.stream import Columns, Events, Sensor, Window
+from crossdraft.events.wraps import find_wraps
 from crossdraft.files import atomic_path
 
 EVENTGPT_SENSOR = (640, 480)  # DSEC's, on which EventGPT was trained
@@ -48,13 +49,12 @@ def read_eventgpt(
             f"{path}: the columns x, y, t, p differ in length ({shapes}); the file is damaged."
         )
     limits.check_scanned(path, len(t))
-    if t.dtype.kind == "u" and t.dtype.itemsize < 8:
-        t = unwrap_time(t, 8 * t.dtype.itemsize, path)
+    times = _clock(t, path, limits)
 
     def columns(i: int, j: int) -> Columns:
-        return x[i:j], y[i:j], t[i:j], p[i:j]
+        return x[i:j], y[i:j], times(i, j), p[i:j]
 
-    recording = Recording(len(t), sensor or EVENTGPT_SENSOR, lambda i, j: np.asarray(t[i:j]), columns)
+    recording = Recording(len(t), sensor or EVENTGPT_SENSOR, times, columns)
     yield from chunks_of(recording, window, path, limits)
 
 
@@ -65,11 +65,37 @@ def write_eventgpt_npy(path: str | Path, events: Events) -> None:
         np.save(temporary, np.array(content, dtype=object), allow_pickle=True)
 
 
+def _clock(t: NDArray[Any], path: Path, limits: EventLimits) -> Callable[[int, int], Times]:
+    """The times of rows [i, j), a counter's overflows put right."""
+    if t.dtype.kind != "u" or t.dtype.itemsize == 8:
+        return lambda i, j: np.asarray(t[i:j])
+    span = 1 << 8 * t.dtype.itemsize
+    wraps = find_wraps(t, 8 * t.dtype.itemsize, path, limits)
+
+    def times(i: int, j: int) -> NDArray[np.int64]:
+        overflows = np.searchsorted(wraps, np.arange(i, j), side="right")
+        return t[i:j].astype(np.int64) + span * overflows
+
+    return times
+
+
 def _column(value: object, name: str, path: Path) -> NDArray[Any]:
-    column = np.asarray(value)
-    if column.dtype.kind not in "iufb" or column.ndim != 1:
+    column = value if isinstance(value, np.ndarray) else _listed(value)
+    if column is None or column.dtype.kind not in "iufb" or column.ndim != 1:
         raise CrossdraftError(f"{path}: column {name} is not a row of numbers; it is no EventGPT recording.")
     return column
+
+
+def _listed(value: object) -> NDArray[Any] | None:
+    """A flat list of numbers as an array: of nested lists, which may be one another, NumPy would copy each again."""
+    if not isinstance(value, list | tuple):
+        return None
+    if not all(isinstance(item, int | float | np.number | np.bool_) for item in value):
+        return None
+    try:
+        return np.asarray(value)
+    except OverflowError:
+        return None
 
 
 def _load(path: Path, limits: EventLimits) -> Mapping[str, ArrayLike]:
@@ -205,7 +231,8 @@ class _Array:
             if not isinstance(data, list) or math.prod(shape) != len(data):
                 raise _ForbiddenError("an array of objects that are not listed")
             self.value = np.empty(len(data), dtype=object)
-            self.value[:] = data
+            for place, item in enumerate(data):  # not at once: NumPy would look into lists
+                self.value[place] = item
             self.value = self.value.reshape(shape)
         else:
             self.value = _from_bytes(data, number, shape, "F" if fortran else "C")

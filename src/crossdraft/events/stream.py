@@ -229,13 +229,14 @@ def batches(chunks: Iterable[Events], size: int) -> Iterator[Events]:
         yield concatenate(held)
 
 
-def check_sorted(t: NDArray[np.int64], source: object) -> None:
-    """Raise CrossdraftError, naming the first culprit, when times ever decrease."""
+def check_sorted(t: NDArray[np.int64], source: object, first: int = 0) -> None:
+    """Raise CrossdraftError, naming the first culprit, when times ever decrease; row `first` is the first of them."""
     backward = t[1:] < t[:-1]
     if backward.any():
         row = int(backward.argmax()) + 1
+        back = int(t[row - 1]) - int(t[row])
         raise CrossdraftError(
-            f"{source}: events out of order: event {row} is {int(t[row - 1]) - int(t[row])} µs earlier than the one "
+            f"{source}: events out of order: event {first + row} is {back} µs earlier than the one "
             f"before it ({np.count_nonzero(backward)} such places); sort the recording by time."
         )
 
@@ -255,7 +256,7 @@ def check_overlap(events: Events, video_start_us: int, video_end_us: int) -> Non
         )
 
 
-def unwrap_time(t: NDArray[np.integer], bits: int, source: object) -> NDArray[np.int64]:
+def unwrap_time(t: NDArray[np.integer], bits: int, source: object, first: int = 0) -> NDArray[np.int64]:
     """Undo the overflow of an unsigned `bits`-wide µs counter.
 
     A backward jump of more than half the counter's range is an overflow; a smaller one is disorder.
@@ -264,6 +265,7 @@ def unwrap_time(t: NDArray[np.integer], bits: int, source: object) -> NDArray[np
     Args:
         t: raw counter values [N].
         bits: width of the counter, for instance 16 (wraps after 65.5 ms) or 32 (71.6 min).
+        first: row of the recording where these begin, for the complaint.
 
     Raises:
         CrossdraftError: events out of order.
@@ -273,7 +275,7 @@ def unwrap_time(t: NDArray[np.integer], bits: int, source: object) -> NDArray[np
     wraps = np.diff(raw) < -(span // 2)
     if wraps.any():
         raw[1:] += span * np.cumsum(wraps)
-    check_sorted(raw, source)
+    check_sorted(raw, source, first)
     return raw
 
 
