@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from crossdraft.drafters.fork import fork_of
-from crossdraft.drafters.independent import IndependentDrafter, Writing, own_chances, read_encoded
+from crossdraft.drafters.independent import IndependentDrafter, Writing, own_chances, own_prompt, read_encoded
 from crossdraft.drafters.pruning import KEEP, MASS, attention_scores, decoder_of, kept_places, pruned
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs, PromptFeatures
 from crossdraft.engine.request import Request
@@ -114,7 +114,7 @@ class GuidedDrafter:
     def _read(self, request: Request, verdict: Committed, told: PromptFeatures) -> Writing:
         """The drafter's own prefill, of what is left of the clip."""
         model = self.inner.model
-        prompt = model.prepare(request)
+        prompt = own_prompt(model, request)
         own = int(torch.isin(prompt.input_ids.cpu(), torch.tensor(sorted(model.traits.visual_ids))).sum())
         targets = sum(token in self.visual_ids for token in told.visual_tokens)
         if own != targets:

@@ -42,7 +42,7 @@ class TextPrompt:
         return self._ids(str(text), special=False)  # the template writes them itself
 
     def _ids(self, text: str, *, special: bool) -> Prompt:
-        encoded: Any = self.tokenizer(text, add_special_tokens=special, return_tensors="pt")
+        encoded: Any = self.tokenizer(text, add_special_tokens=special, return_tensors="pt", verbose=False)
         return Prompt(encoded["input_ids"][0].long())
 
 

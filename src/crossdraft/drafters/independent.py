@@ -26,6 +26,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp_tree
 from crossdraft.engine.target import Chunk, Encoded, Prompt, Target, TargetOut
 from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.parts import Rows
 
 
@@ -266,8 +267,23 @@ def read_whole(
     model: Target, request: Request, spare: int, capture: Sequence[int] = ()
 ) -> tuple[Prompt, KVCache, TargetOut]:
     """As `read_prompt`, with all that came of the prompt's last piece."""
-    prompt = model.prepare(request)
+    prompt = own_prompt(model, request)
     return prompt, *read_encoded(model, prompt, model.encode(prompt), spare, capture)
+
+
+def own_prompt(model: Target, request: Request) -> Prompt:
+    """The request as the drafter's model reads it.
+
+    Raises:
+        CrossdraftError: it does not fit into the model's context.
+    """
+    prompt = model.prepare(request)
+    if len(prompt) >= model.context:
+        raise CrossdraftError(
+            f"The drafter reads the question as {len(prompt)} tokens, its context has {model.context}; "
+            "ask a shorter question."
+        )
+    return prompt
 
 
 def read_encoded(

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from crossdraft.drafters.independent import own_prompt
 from crossdraft.drafters.vocabulary import Lexicon
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Chunk, Target
 from crossdraft.engine.tree import DraftTree
-from crossdraft.errors import CrossdraftError
 
 LOOK_BACK = 8  # tokens of the prompt's end
 SPLIT = 4  # drafter tokens that a target token takes at most, or a long answer is not drafted to its end
@@ -93,12 +93,7 @@ class Pen:
             CrossdraftError: it does not fit into the model's context.
         """
         model = self.model
-        prompt = model.prepare(request)
-        if len(prompt) >= model.context:
-            raise CrossdraftError(
-                f"The drafter reads the question as {len(prompt)} tokens, its context has {model.context}; "
-                "ask a shorter question."
-            )
+        prompt = own_prompt(model, request)
         pieces, offset = model.chunks(prompt, model.encode(prompt))
         cache = model.new_cache(capacity=min(model.context, len(prompt) + SPLIT * (request.token_limit + 1)))
         row = cache.add_row(cache.capacity)

@@ -193,6 +193,7 @@ class Decoder:
         self.supervisor.take_up()
         live, waited = None, self._waited
         try:
+            job.request.check_length(self.target.context)  # before anybody reads it
             job = replace(job, request=self.target.defaults.resolve(job.request))
             drafted = for_drafter(job.request, self.target.defaults.most(self.target.context))
             fresh = self.needs.remembers

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 REPR_LETTERS = 60  # of an answer's text in its `repr`
+LETTERS_PER_TOKEN = 32  # of a prompt that might fit a context: of text 4, of long runs of spaces more
 MAX_NEW_TOKENS = 128  # where neither the request nor the checkpoint says how long an answer may be
 
 
@@ -60,6 +61,13 @@ class Request:
             object.__setattr__(self, "max_time", positive("max_time", self.max_time))
         if not text("prompt", self.prompt, "What is ahead?").strip() and self.inputs is None:
             raise CrossdraftError("The prompt is empty; ask a question about the clip.")
+        try:
+            self.prompt.encode()
+        except UnicodeEncodeError as error:
+            raise CrossdraftError(
+                f"The prompt has half a surrogate pair, {self.prompt[error.start]!r}, at character {error.start}, "
+                "which is no text; leave it out, or decode what it came from as UTF-8."
+            ) from None
         sampling: Sampling | None = self.sampling
         if sampling is None:
             object.__setattr__(self, "sampling", Sampling())
@@ -69,6 +77,18 @@ class Request:
             )
         if self.stop is not None:
             object.__setattr__(self, "stop", stop_strings(self.stop))
+
+    def check_length(self, context: int) -> None:
+        """Refuse, unread, a prompt that is longer than any text of `context` tokens.
+
+        Raises:
+            CrossdraftError: it is.
+        """
+        if len(self.prompt) > LETTERS_PER_TOKEN * context:
+            raise CrossdraftError(
+                f"The prompt has {len(self.prompt):,} characters, and the model's context holds {context:,} tokens; "
+                "ask a shorter question."
+            )
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -112,7 +112,8 @@ def _prompt_ids(
     # A template may write the start token itself; then the tokenizer must not add a second one.
     bos = tokenizer.bos_token
     starts = isinstance(bos, str) and text.startswith(bos)
-    ids = tokenizer(text, add_special_tokens=not starts)["input_ids"]
+    # Whoever reads them checks the length, and says it better than the tokenizer's warning.
+    ids = tokenizer(text, add_special_tokens=not starts, verbose=False)["input_ids"]
     if ids.count(config.video_token_id) != 1 or config.image_token_id in ids:
         raise CrossdraftError(
             "The question contains an image or video placeholder of the model; leave it out."
