@@ -58,6 +58,7 @@ def test_the_model_is_not_touched(model, tokenizer, request_):
         engine.generate(request_)
     assert {name: type(module) for name, module in model.named_modules()} == kinds
     assert {name: module.forward.__func__ for name, module in model.named_modules()} == forwards
+    assert not any(module._forward_pre_hooks for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

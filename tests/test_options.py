@@ -64,6 +64,16 @@ def test_requests_are_refused_at_once(request_, words):
         cd.Request(**request_)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"patience_s": value}, "patience_s") for value in (0, -1, float("nan"), "x", None)]
+    + [({"adaptive": "no"}, "Unknown adaptive 'no'; choose one of True, False")],
+)
+def test_options_out_of_range_are_refused(options, words):
+    with pytest.raises(cd.CrossdraftError, match=words):
+        cd.Options(**options)
+
+
 def test_folders_may_be_paths(pair):
     with cd.Engine.load(Path(pair.target), Path(pair.event)) as engine:
         assert engine.drafter is not None

@@ -157,9 +157,11 @@ def test_a_missing_recording_ends_drafting_for_that_request_alone(pair, requests
             answer, other = engine.generate([lacking, requests[5]])
             (note,) = answer.notes
             assert "/nope.h5" in note
-            assert (answer.tokens, other.tokens, other.notes) == (alone[2], alone[5], ())
+            assert (answer.tokens, other.tokens) == (alone[2], alone[5])
+            assert {*other.notes} <= {STILL_READING}
             assert engine.drafter is not None
-            assert engine.generate(requests[5]).stats.drafted > 0
+            # On a busy machine a tiny answer is over before another process has read the question.
+            assert any(engine.generate(requests[5]).stats.drafted > 0 for _ in range(50))
 
 
 def test_an_internal_error_names_its_request_and_the_next_one_is_answered(pair, requests, alone, monkeypatch):
@@ -246,7 +248,7 @@ def test_ctrl_c_stays_ctrl_c_whatever_runs(pair, requests, alone):
 def test_who_is_told_pieces_cannot_ask_in_the_same_breath(pair, requests):
     with (
         cd.Engine.load(str(pair.target), None) as engine,
-        pytest.raises(cd.CrossdraftError, match="from another thread"),
+        pytest.raises(cd.CrossdraftError, match="do it in another thread"),
     ):
         engine.submit(requests[0], lambda piece: engine.decoder()).result()
 

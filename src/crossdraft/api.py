@@ -6,9 +6,11 @@ for piece in engine.stream(request): ...
 """
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +37,7 @@ from crossdraft.engine.placement import HIDDEN_MODES, Inline, Placement
 from crossdraft.engine.process import PATIENCE_S, Process
 from crossdraft.engine.request import Answer, Request, listed
 from crossdraft.engine.rules import check_rule
-from crossdraft.engine.scheduler import PendingAnswer, Scheduler
+from crossdraft.engine.scheduler import Call, PendingAnswer, Scheduler
 from crossdraft.engine.supervisor import RESTARTS, Supervisor
 from crossdraft.engine.target import Target
 from crossdraft.errors import BatchError, CrossdraftError
@@ -103,6 +105,7 @@ class Options:
         choice("placement", self.placement, PLACEMENTS)
         choice("ahead", self.ahead, ("auto", *POLICIES))
         choice("hidden", self.hidden, HIDDEN_MODES)
+        choice("adaptive", self.adaptive, (True, False))
         check_rule(self.rule)
         # Written back in one form each, so that whoever reads an option finds a string, an int, a tuple of ints.
         for name in ("max_batch", "nodes", "hidden_nodes"):
@@ -117,6 +120,7 @@ class Options:
             self._set(name, core_numbers(name, getattr(self, name), available_cores()))
         if self.num_frames is not None:
             self._set("num_frames", whole("num_frames", self.num_frames))
+        self._set("patience_s", positive("patience_s", self.patience_s))
         if self.fps is not None:
             self._set("fps", positive("fps", self.fps))
         if None not in (self.num_frames, self.fps):
@@ -135,7 +139,15 @@ class Engine:
     while others are answered; those that run at the same time share target passes, up to `max_batch`.
     """
 
-    def __init__(self, target: Target, drafter: Placement | None, options: Options, cost: CostModel) -> None:
+    def __init__(
+        self,
+        target: Target,
+        drafter: Placement | None,
+        options: Options,
+        cost: CostModel,
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`release` is called when the engine is closed."""
         self.target = target
         self.options = options
         self.cost = cost
@@ -155,7 +167,7 @@ class Engine:
 
         self._make = make  # knows nothing of this engine, so that one that is not closed can be collected
         self._scheduler = Scheduler(make, options.target_cores)
-        self._finalizer = weakref.finalize(self, _close, self._scheduler, supervisor)
+        self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, supervisor, release)
 
     @property
     def drafter(self) -> Placement | None:
@@ -228,7 +240,12 @@ class Engine:
         origin = model.config.name_or_path
         source = origin if origin and Path(origin).is_dir() else None
         place = Place(source, tokenizer=parts(processor)[0])
-        return cls._load(lambda: target, place, drafter, replace(options, device=str(model.device)))
+        options = replace(options, device=str(model.device))
+        try:
+            return cls._load(lambda: target, place, drafter, options, target.release)
+        except BaseException:
+            target.release()
+            raise
 
     @classmethod
     def _load(
@@ -237,6 +254,7 @@ class Engine:
         place: Place,
         drafter: str | os.PathLike[str] | None,
         options: Options,
+        release: Callable[[], None] = lambda: None,
     ) -> Self:
         """Make the pair; `place` knows the target by name."""
         spec = None if drafter is None else read_spec(drafter)
@@ -245,7 +263,7 @@ class Engine:
         with one_thread():
             loaded = make_target()
         placed = None if spec is None else cls._placed(spec, place, loaded, options, cost)
-        return cls(loaded, placed, options, cost)
+        return cls(loaded, placed, options, cost, release)
 
     @staticmethod
     def _placed(spec: Spec, place: Place, loaded: Target, options: Options, cost: CostModel) -> Placement:
@@ -301,7 +319,7 @@ class Engine:
         Raises:
             CrossdraftError: the engine is closed.
         """
-        return self._scheduler.submit(listed(request)[0], on_piece, provisional=provisional)
+        return self._scheduler.submit(listed(request)[0], on_piece, provisional=provisional, owner=self)
 
     @overload
     def generate(self, requests: Request) -> Answer: ...
@@ -323,6 +341,7 @@ class Engine:
         return [future.result() for future in done]
 
     def _results(self, requests: Sequence[Request]) -> "list[Future[Answer]]":
+        self._scheduler.check_caller()
         pending = [self.submit(request) for request in requests]
         try:
             wait([one.future for one in pending])
@@ -349,22 +368,32 @@ class Engine:
         """The target's answer without the drafter, judged exactly; for comparisons, as nothing else runs meanwhile.
 
         It is written in the same thread: a second one that computes would have OpenMP threads of its own, and where
-        there are more of those than cores, all of them sleep between two operations.
+        there are more of those than cores, all of them sleep between two operations. Ctrl-C and `close` end it.
 
         Args:
             request: what to answer.
             cores: CPU cores to use; `None` = the target's own.
         """
+        interrupted = threading.Event()
 
         def answer() -> Answer:
+            decoder = Decoder(self.target)
+            ticket = decoder.submit(request)
             with pinned(cores):
-                return Decoder(self.target).generate([request])[0]
+                while decoder.busy:
+                    if interrupted.is_set() or self._scheduler.closed:
+                        decoder.cancel(ticket)
+                    decoder.step()
+            return decoder.answer(ticket)
 
-        return self._scheduler.call(answer)
+        try:
+            return self._scheduler.call(answer)
+        finally:
+            interrupted.set()
 
     def decoder(self) -> "SteppedDecoder":
         """A fresh loop over this pair, for those who drive it round by round; `drop` it afterwards."""
-        return SteppedDecoder(self._scheduler, self._make)
+        return SteppedDecoder(self, self._scheduler, self._make)
 
     def close(self) -> None:
         """Stop the loop's thread and the drafter. May be called twice, and from any thread."""
@@ -382,9 +411,12 @@ class Engine:
 class SteppedDecoder:
     """A loop of its own over an engine's pair: see `Decoder`. Its rounds run in the engine's thread, between others."""
 
-    def __init__(self, scheduler: Scheduler, make: Callable[[], Decoder]) -> None:
+    def __init__(self, engine: Engine, scheduler: Scheduler, make: Callable[[], Decoder]) -> None:
+        self._engine = engine  # is not collected as long as this is used
         self._call = scheduler.call
         self._decoder = scheduler.call(make)
+        # Who forgets it leaves nothing behind in the drafter.
+        weakref.finalize(self, _forget, scheduler, self._decoder).atexit = False
 
     def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> int:
         """See `Decoder.submit`."""
@@ -416,9 +448,16 @@ class SteppedDecoder:
         self._call(self._decoder.drop)
 
 
-def _close(scheduler: Scheduler, supervisor: Supervisor) -> None:
-    scheduler.close()
-    supervisor.close()
+def _close(process: int, scheduler: Scheduler, supervisor: Supervisor, release: Callable[[], None]) -> None:
+    if os.getpid() == process:  # in a fork of that one, thread and drafter are not ours
+        scheduler.close()
+        supervisor.close()
+        release()
+
+
+def _forget(scheduler: Scheduler, decoder: Decoder) -> None:
+    with suppress(CrossdraftError):
+        scheduler.post(Call(decoder.drop, lambda error: None))
 
 
 def decided(options: Options, spec: Spec | None) -> Options:

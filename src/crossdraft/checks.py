@@ -45,7 +45,7 @@ def text(name: str, value: Any, example: str) -> str:
     return value
 
 
-def choice(name: str, value: Any, known: Iterable[str]) -> str:
+def choice(name: str, value: Any, known: Iterable[object]) -> Any:
     """`value`, which must be one of the known words.
 
     Raises:
@@ -53,7 +53,7 @@ def choice(name: str, value: Any, known: Iterable[str]) -> str:
     """
     words = tuple(known)
     if value not in words:
-        raise CrossdraftError(f"Unknown {name} '{value}'; choose one of {', '.join(words)}.")
+        raise CrossdraftError(f"Unknown {name} '{value}'; choose one of {', '.join(map(str, words))}.")
     return value
 
 

@@ -15,17 +15,30 @@ Submit = Callable[[OnPiece], PendingAnswer]
 
 
 class Stream:
-    """Pieces of one answer as they appear; `answer` holds the whole once the iteration is over.
+    """Pieces of one answer as they appear.
 
     The request is handed over when the iteration begins. Leaving the loop early, or an exception in it (Ctrl-C),
     cancels the request within one round.
     """
 
     def __init__(self, submit: Submit) -> None:
-        self.answer: Answer | None = None
         self._submit = submit
         self._pending: PendingAnswer | None = None
+        self._over = False
         self._cancelled = threading.Event()
+
+    @property
+    def answer(self) -> Answer | None:
+        """The whole, once the iteration is over; behind one that was left early, this waits for the round to end.
+
+        Raises:
+            CrossdraftError: it would have to wait for its own thread (`PendingAnswer.check_waiter`).
+        """
+        if self._pending is None or not self._over:
+            return None
+        self._pending.check_waiter()
+        wait([self._pending.future])
+        return _answer(self._pending.future)
 
     def __iter__(self) -> Iterator[Piece]:
         if self._cancelled.is_set():
@@ -34,12 +47,12 @@ class Stream:
         pending = self._pending = self._submit(pieces.put)
         pending.future.add_done_callback(lambda _: pieces.put(None))
         try:
+            pending.check_waiter()
             while (piece := pieces.get()) is not None:
                 yield piece
-        finally:
+        finally:  # nothing is waited for: a generator may be collected in any thread, the loop's too
             pending.cancel()
-            wait([pending.future])
-            self.answer = _answer(pending.future)
+            self._over = True
         _raise(pending.future)
 
     def cancel(self) -> None:

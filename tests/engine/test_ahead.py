@@ -14,6 +14,7 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Committed, Draft, Needs, Outcome
 from crossdraft.engine.fork_memory import copy_bytes, held_bytes
 from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target, noisy
 
@@ -65,7 +66,7 @@ class Counting:
         pass
 
 
-def begun(policy: str, drafter: Counting, nodes: int = 2):
+def begun(policy: str, drafter: Counting, nodes: int = 2, temperature: float = 0.0):
     """A request whose first draft is judged now, and what is pushed for it."""
     pushed: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = []
     ahead = Ahead(
@@ -73,7 +74,7 @@ def begun(policy: str, drafter: Counting, nodes: int = 2):
         POLICIES[policy],
         lambda ticket, turn, tokens, draft: pushed.append((ticket, turn, tokens, draft.tree.tokens)),
     )
-    ahead.start_until(7, Request("?"), Budget(nodes))
+    ahead.start_until(7, Request("?", sampling=Sampling(temperature)), Budget(nodes))
     return ahead, pushed
 
 
@@ -122,6 +123,22 @@ def test_a_draft_that_was_judged_in_part_is_still_there():
     (draft,) = ahead.propose([7], [Budget(16)])
     assert draft.tree.tokens == (3, 4, 5, 6)
     assert drafter.written == before
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_who_is_never_asked_prepares_on_after_a_miss(temperature):
+    """But for drawn tokens: of those it would be told too late, and only of those that took long."""
+    ahead, pushed = begun("spare", Counting(), temperature=temperature)
+    ahead.work(never)
+    pushed.clear()
+    for turn in (1, 2):
+        ahead.commit([7], [Committed((), (40 * turn,))])
+        ahead.work(never)
+    prepared = [
+        (7, 1, (41,), tuple(range(42, 42 + len(pushed[0][3])))) if pushed else None,
+        (7, 2, (81,), tuple(range(82, 82 + len(pushed[-1][3])))) if pushed else None,
+    ]
+    assert [pushed[0], pushed[-1]] == prepared if temperature == 0 else not pushed
 
 
 def test_rejections_are_prepared_for_the_likeliest_first():

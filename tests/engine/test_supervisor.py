@@ -99,7 +99,8 @@ def test_it_is_restarted_three_times_in_ten_minutes_and_again_when_they_are_over
     supervisor.lose("again")
     time.sleep(0.1)
     assert supervisor.take_up() is None
-    assert "for the 4th time in 10 minutes, and is not restarted" in supervisor.absence
+    assert "for the 4th time in 10 minutes, and is restarted 10 minutes later" in supervisor.absence
+    supervisor.close()
 
     other = Supervisor(fragile, RESTARTS, clock, backoff_s=0.001)
     for _ in range(5):  # one a window is no matter
@@ -108,13 +109,39 @@ def test_it_is_restarted_three_times_in_ten_minutes_and_again_when_they_are_over
         until(lambda: other.take_up() is not None)
 
 
-def test_the_second_restart_waits_longer(fragile, monkeypatch):
+def waiting(supervisor, monkeypatch):
+    """The seconds that it waits for, one after another; it does not."""
     waits = []
-    supervisor = Supervisor(fragile, RESTARTS)
     monkeypatch.setattr(supervisor._closed, "wait", lambda seconds: waits.append(seconds) or False)
-    for _ in range(RESTARTS):
+    return waits
+
+
+def test_each_restart_waits_longer_and_the_fourth_until_the_window_allows_it(fragile, monkeypatch):
+    clock = Clock()
+    supervisor = Supervisor(fragile, RESTARTS, clock)
+    waits = waiting(supervisor, monkeypatch)
+    for _ in range(RESTARTS + 2):
+        clock.now += 1
         supervisor.lose("it is on fire")
         until(lambda: supervisor.take_up() is not None)
+    # Lost at 1, 2, 3, 4 and 5 s: what was at 1 s is forgotten at 601 s, what was at 2 s a second later.
+    assert waits == [BACKOFF_S, 4 * BACKOFF_S, 16 * BACKOFF_S, 597, 597]
+
+
+def test_a_restart_that_fails_is_tried_again(fragile, monkeypatch):
+    attempts = []
+
+    def fail():
+        attempts.append(None)
+        if len(attempts) < 3:
+            raise OSError("no memory")
+        return fragile
+
+    monkeypatch.setattr(fragile, "restarted", fail)
+    supervisor = Supervisor(fragile, RESTARTS, Clock())
+    waits = waiting(supervisor, monkeypatch)
+    supervisor.lose("it is on fire")
+    until(lambda: supervisor.take_up() is not None)
     assert waits == [BACKOFF_S, 4 * BACKOFF_S, 16 * BACKOFF_S]
 
 
@@ -125,8 +152,15 @@ def test_one_that_cannot_be_restarted_is_told_so(fragile):
     fragile.restarted = fail
     supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.001)
     supervisor.lose("it is on fire")
-    until(lambda: "could not be restarted (no memory)" in supervisor.absence)
+    until(lambda: "could not be restarted (no memory), for the 4th time" in supervisor.absence)
     assert supervisor.take_up() is None
+    supervisor.close()
+
+
+def test_without_restarts_it_stays_lost(fragile):
+    supervisor = Supervisor(fragile)
+    supervisor.lose("it is on fire")
+    assert supervisor.absence == "it was lost (it is on fire), and is not restarted"
 
 
 def test_after_closing_nothing_is_restarted(fragile):

@@ -1,4 +1,4 @@
-"""Drafting on while the target verifies: one scheduler, three policies.
+"""Drafting on while the target verifies: one scheduler, four policies.
 
 While a draft is judged, its drafter would be idle. Instead it prepares for what the judgement may be: for an *outcome*
 (the tokens that the target then emits) it drafts on a fork of its state as if that had been committed. What is
@@ -306,12 +306,14 @@ class Ahead(Inline[State]):
         said, count = before.draft.tree.spine_tokens, len(verdict.tokens)
         # Where the target judged a part only of what was drafted, the rest of it may be what follows.
         kept = len(said) - count if said[:count] == verdict.tokens else 0
+        # Who is never asked prepares for the target's own next word where it has nothing to offer.
+        unasked = self.policy.hit == 0 and fork is None and self._held[ticket].request.sampling.greedy
         self._prospects[ticket] = _Prospect(
             NOTHING,
             before.nodes,
             ready=kept if fork is None else 0,
             foreseen=fork is not None or kept > 0,
-            judged=False,
+            judged=unasked,
             offered=draft,
             round=before.round + 1,
         )

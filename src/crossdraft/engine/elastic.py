@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from crossdraft.engine.cores import available_cores, bind_cores
 
@@ -99,14 +100,12 @@ def poll(*_: object) -> None:
         team.poll()
 
 
-def poll_between(model: nn.Module, besides: Sequence[nn.Module] = ()) -> None:
-    """Call `poll` before each layer of the model's stacks, from now on, but for layers that `besides` holds."""
+def poll_between(model: nn.Module, besides: Sequence[nn.Module] = ()) -> list[RemovableHandle]:
+    """Call `poll` before each layer of the model's stacks, but for layers that `besides` holds, until handles go."""
     skipped = {id(module) for module in besides}
-    for stack in model.modules():
-        if isinstance(stack, nn.ModuleList):
-            for layer in stack:
-                if id(layer) not in skipped:
-                    layer.register_forward_pre_hook(poll)
+    stacks = [stack for stack in model.modules() if isinstance(stack, nn.ModuleList)]
+    layers = [layer for stack in stacks for layer in stack if id(layer) not in skipped]
+    return [layer.register_forward_pre_hook(poll) for layer in layers]
 
 
 def _nothing() -> Cores:

@@ -1,19 +1,23 @@
 """Both ways of a connection to another process: sending never waits, what comes in goes to a callback."""
 
+import select
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 
 Message = tuple[str, object]  # kind, body
+SMALL = 16_384  # bytes that fit into a socket's buffer of which a part is free
+BACKLOG = 10_000  # messages that wait to be sent
 
 
 class Link:
     """A connection whose other side may be slow, or hang.
 
-    Small messages are sent at once. A message with arrays is sent by a thread, as the other side may be in the midst of
-    a pass and the arrays are megabytes; what follows meanwhile waits behind it, in order.
+    A small message is sent at once where the connection takes it. Else a thread sends it: the other side may be in the
+    midst of a pass, or stopped, and arrays are megabytes. What follows meanwhile waits behind it, in order.
 
     Args:
         connection: to the other process.
@@ -25,7 +29,7 @@ class Link:
         self._connection = connection
         self._receive = receive
         self._lock = threading.Lock()
-        self._backlog: deque[tuple[Message, Sequence[memoryview]]] = deque()
+        self._backlog: deque[tuple[memoryview, Sequence[memoryview]]] = deque()
         self._sending = False  # a thread is about the backlog
         threading.Thread(target=self._listen, name="drafter-link", daemon=True).start()
 
@@ -33,13 +37,17 @@ class Link:
         """Send, or have it sent.
 
         Raises:
-            OSError: the other process is gone.
+            BlockingIOError: the other process has taken no message for long.
+            OSError: it is gone.
         """
+        packed = ForkingPickler.dumps(message)
         with self._lock:
-            if not self._sending and not arrays:
-                self._connection.send(message)
+            if not self._sending and not arrays and len(packed) <= SMALL and self._takes():
+                self._connection.send_bytes(packed)
                 return
-            self._backlog.append((message, arrays))
+            if len(self._backlog) >= BACKLOG:
+                raise BlockingIOError
+            self._backlog.append((packed, arrays))
             if self._sending:
                 return
             self._sending = True
@@ -52,15 +60,23 @@ class Link:
         """End the connection; nothing is sent any more."""
         self._connection.close()
 
+    def _takes(self) -> bool:
+        """Whether the connection has room now; where that cannot be known (Windows), no."""
+        if not hasattr(select, "poll"):
+            return False
+        ready = select.poll()
+        ready.register(self._connection.fileno(), select.POLLOUT)
+        return bool(ready.poll(0))
+
     def _send_backlog(self) -> None:
         while True:
             with self._lock:
                 if not self._backlog:
                     self._sending = False
                     return
-                message, arrays = self._backlog.popleft()
+                packed, arrays = self._backlog.popleft()
             try:
-                self._connection.send(message)
+                self._connection.send_bytes(packed)
                 for array in arrays:
                     self._connection.send_bytes(array)
             except OSError:  # the listener sees that the other process is gone

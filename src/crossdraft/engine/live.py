@@ -114,9 +114,11 @@ class Live:
             return
         try:
             self.job.on_piece(piece)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             log.exception("Whoever watches a request failed.")
-            self.fail(error)
+            self.fail(
+                error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+            )
 
     def begin(self, prompt: Prompt, target: Target) -> None:
         """Note the prompt and check that the answer fits behind it.

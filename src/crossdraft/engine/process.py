@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -33,6 +34,7 @@ from crossdraft.engine.timeline import Span
 from crossdraft.engine.wire import pack_request, pack_tensor, unpack_draft
 from crossdraft.errors import CrossdraftError
 
+CALL_TIMEOUT_S = 120.0  # for a child to start and call back, before it loads anything
 LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
 PATIENCE_S = 10.0
 LONGEST_WAIT_S = 1.0  # for a draft, where it is known that none is worth more
@@ -156,8 +158,15 @@ class Process:
         return [drafts.get(ticket, NOTHING) for ticket in tickets]
 
     def ready(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        """What was prepared for the last verdicts, and nothing where nothing is here: nobody is asked or waited for."""
-        known = [ticket not in self._reading and ticket not in self._refused for ticket in tickets]
+        """What was prepared for the last verdicts, and nothing where nothing is here: nobody is asked or waited for.
+
+        Greedy answers only: of drafts that are drawn, those that end early come in time and others do not, so what is
+        judged would follow another law than the one told with it.
+        """
+        known = [
+            self._greedy[ticket] and ticket not in self._reading and ticket not in self._refused
+            for ticket in tickets
+        ]
         return [
             (self._take(ticket, budget) if able else None) or NOTHING
             for ticket, budget, able in zip(tickets, budgets, known, strict=True)
@@ -299,6 +308,8 @@ class Process:
         self._sent += 1
         try:
             self._link.send(message, arrays)
+        except BlockingIOError as error:
+            raise DrafterLost("it takes no messages any more") from error
         except OSError as error:
             raise DrafterLost("its process ended") from error
         if arrays and self._child.poll() is not None:  # nobody waits to see them sent
@@ -389,17 +400,21 @@ def _launch(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[
                 stdin.close()
             watcher = threading.Thread(target=_wake_if_dead, args=(child, address), daemon=True)
             watcher.start()
+            slow = threading.Timer(CALL_TIMEOUT_S, child.kill)
+            slow.start()
             try:
                 return listener.accept(), child, handled
             except KeyboardInterrupt:
                 child.kill()
                 raise
-            except (EOFError, OSError) as error:
+            except (EOFError, OSError, AuthenticationError) as error:
                 child.kill()
                 raise CrossdraftError(
                     f"The drafter's process could not be started (exit status {child.poll()}); "
                     "see its message above, or use the inline placement."
                 ) from error
+            finally:
+                slow.cancel()
 
 
 def _listener(address: str, key: bytes) -> Listener:

@@ -196,4 +196,9 @@ class Relay:
         self.later.close()
 
     def restarted(self) -> Self:
-        return type(self)(self.hidden.restarted(), self.later.restarted(), self.join)
+        hidden = self.hidden.restarted()
+        try:
+            return type(self)(hidden, self.later.restarted(), self.join)
+        except BaseException:
+            hidden.close()
+            raise

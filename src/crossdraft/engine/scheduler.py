@@ -1,6 +1,7 @@
 """The one thread that runs an engine's loop: requests reach it from any thread, through a queue."""
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -23,10 +24,11 @@ Result = TypeVar("Result")
 class PendingAnswer:
     """An answer that is being written: `future` has it in the end; made by `Scheduler.submit`."""
 
-    def __init__(self, scheduler: "Scheduler", job: Callable[[Decoder], int]) -> None:
+    def __init__(self, scheduler: "Scheduler", job: Callable[[Decoder], int], owner: object = None) -> None:
         self.future: Future[Answer] = Future()
         self._scheduler = scheduler
         self._job = job
+        self._owner = owner  # is not collected as long as somebody may wait
         self._decoder: Decoder | None = None
         self._ticket: int | None = None
         self._cancelled = False
@@ -39,12 +41,22 @@ class PendingAnswer:
             concurrent.futures.CancelledError: it was cancelled before it began.
             TimeoutError: it takes longer than `timeout` seconds; it goes on.
         """
+        self.check_waiter()
         return self.future.result(timeout)
+
+    def check_waiter(self) -> None:
+        """Refuse those who would wait for themselves.
+
+        Raises:
+            CrossdraftError: this is called by what runs in the loop's thread, and the answer is not there.
+        """
+        if not self.future.done():
+            self._scheduler.check_caller()
 
     def cancel(self) -> None:
         """End the answer within a round; it then holds what was written until then."""
         self._cancelled = True
-        if not self.future.done():
+        if not self.future.done() or self.future.cancelled():  # asyncio cancels the future first
             self._scheduler.post(Call(self._cancel, lambda error: None))
 
     def begin(self, decoder: Decoder) -> int | None:
@@ -61,6 +73,7 @@ class PendingAnswer:
 
     def settle(self, result: Answer | BaseException) -> None:
         """Hand over what became of the request, unless nobody wants it any more."""
+        self._owner = None
         with suppress(InvalidStateError):
             if isinstance(result, BaseException):
                 self.future.set_exception(result)
@@ -93,24 +106,30 @@ class Scheduler:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._process = os.getpid()
         self._decoder: Decoder | None = None  # of the loop's thread, as is what follows
         self._pending: dict[int, PendingAnswer] = {}
 
     # -- from any thread -----------------------------------------------------------------------------------------
 
     def submit(
-        self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True
+        self,
+        request: Request,
+        on_piece: OnPiece | None = None,
+        *,
+        provisional: bool = True,
+        owner: object = None,
     ) -> PendingAnswer:
-        """Queue a request; see `Decoder.submit`.
+        """Queue a request; see `Decoder.submit`. `owner` is kept alive until it is answered.
 
         Raises:
-            CrossdraftError: the engine is closed.
+            CrossdraftError: the engine is closed, or another process's.
         """
 
         def job(decoder: Decoder) -> int:
             return decoder.submit(request, on_piece, provisional=provisional)
 
-        pending = PendingAnswer(self, job)
+        pending = PendingAnswer(self, job, owner)
         if not self.post(Call(lambda: self._begin(pending), pending.settle)):
             raise CrossdraftError(CLOSED)
         return pending
@@ -119,12 +138,9 @@ class Scheduler:
         """Do something in the loop's thread, between two rounds, and wait for its result.
 
         Raises:
-            CrossdraftError: the engine is closed, or this is called by what runs in that thread.
+            CrossdraftError: the engine is closed, or another process's, or this is called by what runs in that thread.
         """
-        if threading.current_thread() is self._thread:
-            raise CrossdraftError(
-                "The engine cannot be asked by who is told its pieces (on_piece); ask from another thread."
-            )
+        self.check_caller()
         future: Future[Result] = Future()
 
         def run() -> None:
@@ -137,8 +153,33 @@ class Scheduler:
             raise CrossdraftError(CLOSED)
         return future.result()
 
+    def check_caller(self) -> None:
+        """Refuse who would wait for what can only be done when he is done.
+
+        Raises:
+            CrossdraftError: this is called by what runs in the loop's thread.
+        """
+        if threading.current_thread() is self._thread:
+            raise CrossdraftError(
+                "The engine cannot be waited for by who is told its pieces (on_piece), or that an answer is done; "
+                "do it in another thread."
+            )
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._closed
+
     def post(self, call: Call) -> bool:
-        """Have the loop's thread do something between two rounds; false if the engine is closed."""
+        """Have the loop's thread do something between two rounds; false if the engine is closed.
+
+        Raises:
+            CrossdraftError: the engine is another process's.
+        """
+        if os.getpid() != self._process:  # threads, and the drafter's process, stay with the one that forked
+            raise CrossdraftError(
+                "This engine belongs to the process that forked this one; load another one here."
+            )
         with self._changed:
             if self._closed:
                 return False
@@ -151,6 +192,8 @@ class Scheduler:
 
     def close(self) -> None:
         """End the thread. Requests that are not answered yet end with an error; may be called twice."""
+        if os.getpid() != self._process:
+            return
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -161,26 +204,46 @@ class Scheduler:
     # -- in the loop's thread ------------------------------------------------------------------------------------
 
     def _begin(self, pending: PendingAnswer) -> None:
-        self._decoder = self._decoder or self._make()
-        ticket = pending.begin(self._decoder)
+        try:
+            self._decoder = self._decoder or self._make()
+            ticket = pending.begin(self._decoder)
+        except Exception as error:
+            log.exception("A request could not be queued.")
+            pending.settle(RequestError(f"The engine failed: {type(error).__name__}: {error}"))
+            return
         if ticket is not None:
             self._pending[ticket] = pending
 
     def _run(self) -> None:
-        with pinned(self._cores):
-            while (calls := self._next()) is not None:
-                for call in calls:
-                    call.run()
-                if self._decoder is not None:
-                    self._step(self._decoder)
-            if self._decoder is not None:
-                with suppress(Exception):  # it is over
-                    self._decoder.drop()
         error = CrossdraftError(CLOSED)
-        for pending in self._pending.values():
-            pending.settle(error)
-        for call in self._calls:
-            call.refuse(error)
+        try:
+            with pinned(self._cores):
+                while self._turn():
+                    pass
+                if self._decoder is not None:
+                    with suppress(Exception):  # it is over
+                        self._decoder.drop()
+        except BaseException as failure:
+            log.exception("An engine's thread ended.")
+            error = CrossdraftError(
+                f"This engine's thread ended ({type(failure).__name__}: {failure}); load another one."
+            )
+        finally:  # whatever happened, nobody must wait for ever
+            with self._changed:
+                self._closed = True
+            for pending in self._pending.values():
+                pending.settle(error)
+            for call in self._calls:
+                call.refuse(error)
+
+    def _turn(self) -> bool:
+        """What was asked for, and a round; false when the engine is closed. What is done is held by nobody."""
+        calls = self._next()
+        for call in calls or ():
+            call.run()
+        if calls is not None and self._decoder is not None:
+            self._step(self._decoder)
+        return calls is not None
 
     def _next(self) -> list[Call] | None:
         """What was asked for meanwhile; waits if there is nothing else to do. `None` when the engine is closed."""
@@ -197,7 +260,7 @@ class Scheduler:
         try:
             if decoder.busy:
                 decoder.step()
-        except Exception as error:
+        except BaseException as error:  # in this thread, Ctrl-C is none
             log.exception("The loop failed; a new one begins.")
             self._decoder, pending = None, self._pending
             self._pending = {}

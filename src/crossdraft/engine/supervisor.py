@@ -59,19 +59,26 @@ class Supervisor:
         if lost is None:
             return
         _close(lost)
-        now = self._clock()
-        self._losses = [at for at in self._losses if now - at < WINDOW_S] + [now]
-        if len(self._losses) > self._restarts:
-            often = (
-                f", for the {len(self._losses)}th time in {WINDOW_S / 60:g} minutes" if self._restarts else ""
-            )
-            self.absence = f"it was lost ({why}){often}, and is not restarted"
+        if not self._restarts:
+            self.absence = f"it was lost ({why}), and is not restarted"
             return
-        self.absence = f"it was lost ({why}), and is being restarted"
-        delay = self._backoff_s * 4 ** (len(self._losses) - 1)
+        delay = self._delay(f"it was lost ({why})")
         threading.Thread(
             target=self._restart, args=(lost, delay), name="drafter-restart", daemon=True
         ).start()
+
+    def _delay(self, why: str) -> float:
+        """Seconds until the next attempt to restart it, the last one having ended so."""
+        now = self._clock()
+        self._losses = [at for at in self._losses if now - at < WINDOW_S] + [now]
+        count = len(self._losses)
+        if count <= self._restarts:
+            self.absence = f"{why}, and is being restarted"
+            return self._backoff_s * 4 ** (count - 1)
+        until = self._losses[count - 1 - self._restarts] + WINDOW_S - now
+        often = f"for the {count}th time in {WINDOW_S / 60:g} minutes"
+        self.absence = f"{why}, {often}, and is restarted {until / 60:.0f} minutes later"
+        return until
 
     def close(self) -> None:
         """Stop the drafter; it is not restarted any more."""
@@ -83,14 +90,15 @@ class Supervisor:
                 _close(placement)
 
     def _restart(self, lost: Placement, delay: float) -> None:
-        if self._closed.wait(delay):
-            return
-        try:
-            fresh = lost.restarted()
-        except Exception as error:
-            log.exception("The drafter could not be restarted.")
-            self.absence = f"it was lost, and could not be restarted ({error})"
-            return
+        while True:
+            if self._closed.wait(delay):
+                return
+            try:
+                fresh = lost.restarted()
+                break
+            except Exception as error:
+                log.exception("The drafter could not be restarted.")
+                delay = self._delay(f"it was lost, could not be restarted ({error})")
         with self._lock:
             if not self._closed.is_set():
                 self._fresh = fresh

@@ -188,13 +188,18 @@ class Target:
         self.vocab_size: int = self.text_config.vocab_size
         self.context: int = self.text_config.max_position_embeddings
         self._lean = None if self.traits.mrope else find_lean(model)
-        if self.device.type == "cpu":
-            poll_between(model, besides=() if self._lean is None else self._lean.skipped)
+        skipped = () if self._lean is None else self._lean.skipped
+        self._hooks = poll_between(model, besides=skipped) if self.device.type == "cpu" else []
         self._feature_functions = {
             name: (function, tuple(inspect.signature(inspect.unwrap(function)).parameters))
             for name in ("video", "image")
             if (function := getattr(model.base_model, f"get_{name}_features", None)) is not None
         }
+
+    def release(self) -> None:
+        """Leave the model as it was; this adapter works on, on its own cores alone."""
+        for hook in self._hooks:
+            hook.remove()
 
     def features_only(self) -> "Target":
         """This model for those who only want its features: where its passes are lean, no logits are made [n, 0]."""
