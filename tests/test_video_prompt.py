@@ -2,12 +2,15 @@
 
 import json
 import shutil
+import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 
 import crossdraft as cd
 from crossdraft.load import load_target
+from crossdraft.video import sample_frames
 from tests.support import CONTEXT, FRAMES
 
 PER_FRAME = 5  # 2 x 2 patches and a class token
@@ -66,3 +69,26 @@ def test_a_thousand_frames_are_not_preprocessed_to_find_out(target, monkeypatch)
 def test_a_question_that_fills_the_context_is_told_so(target):
     with pytest.raises(cd.CrossdraftError, match="ask a shorter question"):
         target.prepare(cd.Request("why? " * 400, array(8)))
+
+
+def test_frames_of_a_short_clip_are_counted_before_they_are_repeated(pair, clip):
+    """A hundred thousand frames of a clip of a few are refused as soon as its own have been read."""
+    target = load_target(str(pair.target), "cpu", num_frames=100_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(cd.CrossdraftError, match=r"100000 frames are 500000 tokens.*give at most"):
+            target.prepare(cd.Request("why?", clip.video))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20e6
+
+
+def test_frames_that_repeat_are_read_like_an_array_of_them(pair, clip):
+    many = load_target(str(pair.target), "cpu", num_frames=40)
+    sample = sample_frames(clip.video, 40)
+    assert len(sample.pixels) < 40
+    found = many.prepare(cd.Request("why?", clip.video))
+    given = many.prepare(cd.Request("why?", sample.frames))
+    assert torch.equal(found.input_ids, given.input_ids)
+    assert torch.equal(found.features["pixel_values_videos"], given.features["pixel_values_videos"])

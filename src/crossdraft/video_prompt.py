@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -14,6 +13,7 @@ from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
 from crossdraft.video.inputs import Features, model_inputs
 
 if TYPE_CHECKING:
+    from crossdraft.video.read import Sample
     from crossdraft.video.spec import FrameSpec
 
 AT_ONCE = 16  # frames that are preprocessed unseen; before more are, two tell whether all fit the context
@@ -45,24 +45,26 @@ class VideoPrompt:
             inputs = {name: value for name, value in request.inputs.items() if isinstance(value, Tensor)}
         else:
             sample = read_clip(request.video, self.sampling)
-            inputs, notes = self._inputs(sample.frames, sample.times_s, request.prompt), sample.notes
+            inputs, notes = self._inputs(sample, request.prompt), sample.notes
         features = {
             name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")
         }
         return Prompt(inputs["input_ids"][0], features, notes)
 
-    def _inputs(self, frames: Tensor, times_s: np.ndarray, question: str) -> Features:
+    def _inputs(self, sample: "Sample", question: str) -> Features:
         """All frames of a clip with a question, if the model's context holds them."""
-        config, few = self.model.config, len(frames) if len(frames) <= AT_ONCE else 2
-        found = model_inputs(config, self.tokenizer, self.spec, frames[:few], times_s[:few], question)
+        config, count, times_s, rows = self.model.config, len(sample), sample.times_s, sample.rows
+        few = count if count <= AT_ONCE else 2
+        shown = sample.pixels[:few] if rows is None else sample.pixels[rows[:few]]
+        found = model_inputs(config, self.tokenizer, self.spec, shown, times_s[:few], question)
         ids = found["input_ids"]
         visual = int((ids == config.video_token_id).sum())
         _refuse_long(
-            len(frames), visual / few, ids.numel() - visual, config.get_text_config().max_position_embeddings
+            count, visual / few, ids.numel() - visual, config.get_text_config().max_position_embeddings
         )
-        if few == len(frames):
+        if few == count:
             return found
-        return model_inputs(config, self.tokenizer, self.spec, frames, times_s, question)
+        return model_inputs(config, self.tokenizer, self.spec, sample.pixels, times_s, question, rows)
 
 
 def _refuse_long(count: int, each: float, text: int, context: int) -> None:

@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.preprocess import centre_crop, normalise, patchify, preprocess, resize, resized
+from crossdraft.video.preprocess import RESIZED, centre_crop, normalise, patchify, preprocess, resize, resized
 from crossdraft.video.spec import FrameSpec, PixelBudget
 from crossdraft.video.strip import kept_weights, resize_kept
 
@@ -235,3 +235,10 @@ def test_patches_against_plain_loops(frames: int) -> None:
 def test_frames_of_another_kind(frames: Tensor) -> None:
     with pytest.raises(CrossdraftError, match="give uint8 RGB"):
         preprocess(frames, FrameSpec())
+
+
+@pytest.mark.parametrize("spec", [FrameSpec(), FrameSpec(size=PixelBudget(28**2, 112**2), crop=None)])
+def test_many_frames_are_resized_a_few_at_a_time(spec):
+    frames = torch.randint(0, 255, (2 * RESIZED + 1, 60, 90, 3), dtype=torch.uint8)
+    alone = torch.cat([preprocess(frame[None], spec) for frame in frames])
+    assert torch.equal(preprocess(frames, spec), alone)

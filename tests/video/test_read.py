@@ -2,6 +2,7 @@
 
 import logging
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,38 @@ def test_a_short_clip_repeats_frames(tmp_path: Path) -> None:
     frames, times_s = read_frames(path, 8)
     assert numbers(frames) == [0, 0, 0, 0, 1, 1, 1, 2]
     np.testing.assert_allclose(times_s, np.array([0, 0, 0, 0, 1, 1, 1, 2]) / FPS, atol=1e-6)
+
+
+def test_frames_that_repeat_are_held_once(tmp_path: Path) -> None:
+    path = encode(tmp_path / "short.mp4", "mp4", "h264", map(picture, range(3)))
+    tracemalloc.start()
+    try:
+        sample = sample_frames(path, 100_000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (len(sample), len(sample.pixels)) == (100_000, 3)
+    assert peak < 20e6  # 100,000 frames are 1.2 GB
+    eight = sample_frames(path, 8)
+    assert numbers(eight.pixels) == [0, 1, 2]
+    assert torch.equal(eight.frames, read_frames(path, 8)[0])
+
+
+def test_a_clip_is_held_once_and_within_a_limit(clip: Path, patched: Patch) -> None:
+    for path in (clip, patched("stts", 12, 5000)):  # the second is decoded twice
+        limits = VideoLimits(held=9 * HEIGHT * WIDTH)
+        tracemalloc.start()
+        try:
+            frames = sample_frames(path, 9, limits).frames
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert frames.shape == (9, HEIGHT, WIDTH, 3)
+        assert peak < 1.5 * frames.numel() + 100_000
+        with pytest.raises(
+            CrossdraftError, match=r"10 frames of .* the limit .* take at most 9 \(--frames\)"
+        ):
+            sample_frames(path, 10, limits)
 
 
 def test_streaming_gives_the_same_frames(clip: Path) -> None:

@@ -7,12 +7,20 @@ from crossdraft.errors import CrossdraftError
 
 @dataclass(frozen=True, slots=True)
 class VideoLimits:
-    """The most we take on: pixels of a frame, frames and seconds of a clip, pixels of all its frames together."""
+    """The most we take on.
+
+    Args:
+        pixels: of a frame.
+        frames, seconds: of a clip.
+        decoded: pixels of all its frames together.
+        held: pixels of all frames that are sampled from it, 3 bytes each, at their full size.
+    """
 
     pixels: int = 4096 * 2304
     frames: int = 100_000
     seconds: float = 3600.0
     decoded: int = 100_000_000_000  # an hour of 640x480 at 90 frames a second, ten minutes of 4K at 19
+    held: int = 1 << 28  # 800 MB: 129 frames of 1080p, 291 of 720p, 873 of 640x480
 
     def check(
         self, name: object, *, width: int, height: int, frames: int, seconds: float, decoded: int = 0
@@ -33,6 +41,15 @@ class VideoLimits:
             raise CrossdraftError(
                 f"{name} has more than {self.decoded:,} pixels in all its frames, the limit; cut it shorter or scale "
                 "it down."
+            )
+
+    def check_held(self, name: object, frames: int, width: int, height: int) -> None:
+        """Raise CrossdraftError if so many frames of that size cannot be held at once."""
+        if frames * width * height > self.held:
+            most = self.held // (width * height)
+            raise CrossdraftError(
+                f"{name}: {frames} frames of {width}x{height} are more than {self.held:,} pixels, the limit of what is "
+                f"held at once; take at most {most} (--frames), scale the clip down, or raise VideoLimits.held."
             )
 
 

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 MAX_ASPECT = 200  # of a frame that is resized whole; HF's limit for a pixel budget
+RESIZED = 16  # frames at once: what resizing needs in between is many times their size
 WASTE = 4  # how many times the crop a resized frame may be, before only what the crop keeps is resized
 
 
@@ -36,8 +37,10 @@ def preprocess(frames: Tensor, spec: FrameSpec) -> Tensor:
     """
     if frames.dtype != torch.uint8 or frames.ndim != 4 or frames.shape[-1] != 3 or 0 in frames.shape:
         raise CrossdraftError(f"Frames are {frames.dtype} {list(frames.shape)}; give uint8 RGB [F, H, W, 3].")
-    pixels = _resized_for(frames.movedim(-1, 1), spec)
-    return normalise(centre_crop(pixels, spec.crop), spec)
+    parts = [
+        centre_crop(_resized_for(part, spec), spec.crop) for part in frames.movedim(-1, 1).split(RESIZED)
+    ]
+    return normalise(torch.cat(parts), spec)
 
 
 def _resized_for(pixels: Tensor, spec: FrameSpec) -> Tensor:

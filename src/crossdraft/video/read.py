@@ -8,7 +8,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -37,14 +37,25 @@ class Sample:
     """Frames taken evenly from a clip.
 
     Args:
-        frames: uint8 RGB [F, H, W, 3].
+        pixels: uint8 RGB [U, H, W, 3], each frame once.
         times_s: float64 [F], seconds since the first frame of the clip.
         notes: what whoever asks about the clip should know: one sentence if much of it could not be read.
+        rows: [F] of `pixels`, where frames repeat, as a clip shorter than F does; `None` = each once, in order.
     """
 
-    frames: "Tensor"
+    pixels: "Tensor"
     times_s: np.ndarray
     notes: tuple[str, ...] = ()
+    rows: "Tensor | None" = None
+
+    def __len__(self) -> int:
+        """F, how many frames were asked for."""
+        return len(self.times_s)
+
+    @property
+    def frames(self) -> "Tensor":
+        """uint8 RGB [F, H, W, 3]; a copy where frames repeat."""
+        return self.pixels if self.rows is None else self.pixels[self.rows]
 
 
 def read_frames(
@@ -63,7 +74,7 @@ def sample_frames(
     """Sample frames evenly, first and last included: numbers `linspace(0, N - 1, num_frames)`, rounded down.
 
     N is the number of frames that really decode; where the header counts many more, a note says so. A clip shorter than
-    `num_frames` repeats frames. Frames come as stored: a rotation in the header is ignored.
+    `num_frames` repeats frames, each of which is held once. Frames come as stored: a rotation in the header is ignored.
 
     Raises:
         CrossdraftError: missing, empty, not a video, beyond a limit, or not one frame decodes.
@@ -72,15 +83,18 @@ def sample_frames(
 
     if not 1 <= num_frames <= limits.frames:
         raise CrossdraftError(f"num_frames is {num_frames}; ask for 1 to {limits.frames} frames.")
-    found, count, claimed = _sample(path, num_frames, None, limits)
+    kept, count, claimed = _sample(path, num_frames, None, limits)
     notes = _damage(path, count, claimed)
     wanted = _spread(count, num_frames)
-    if not found.keys() >= set(wanted):  # the header lied, but now we have counted
-        found, again, _ = _sample(path, num_frames, count, limits)
+    if not kept.rows.keys() >= set(wanted):  # the header lied, but now we have counted
+        del kept  # before as much is held again
+        kept, again, _ = _sample(path, num_frames, count, limits)
         if again != count:
             raise CrossdraftError(f"{path} changed while it was being read; wait until it is written.")
-    times_s = np.array([found[index][0] for index in wanted], dtype=np.float64)
-    return Sample(torch.from_numpy(np.stack([found[index][1] for index in wanted])), times_s, notes)
+    rows = torch.tensor([kept.rows[number] for number in wanted])
+    once = torch.equal(rows, torch.arange(len(kept.times_s)))
+    times_s = np.array(kept.times_s, dtype=np.float64)[rows.numpy()]
+    return Sample(torch.from_numpy(kept.pixels[: len(kept.times_s)]), times_s, notes, None if once else rows)
 
 
 def iter_frames(
@@ -104,22 +118,36 @@ def _spread(count: int, num_frames: int) -> list[int]:
     return np.linspace(0, count - 1, num_frames, dtype=int).tolist() if count > 0 else []
 
 
+@dataclass(slots=True)
+class _Kept:
+    """Frames of a clip in one array [n, H, W, 3], as far as they have come; `rows` by number in the clip."""
+
+    pixels: np.ndarray = field(default_factory=lambda: np.empty((0, 1, 1, 3), np.uint8))
+    times_s: list[float] = field(default_factory=list)
+    rows: dict[int, int] = field(default_factory=dict)
+
+
 def _sample(
     path: str | os.PathLike[str], num_frames: int, total: int | None, limits: VideoLimits
-) -> tuple[dict[int, tuple[float, np.ndarray]], int, int]:
-    """Decode the whole clip; keep (time, pixels) of the frames wanted if it has `total`.
+) -> tuple[_Kept, int, int]:
+    """Decode the whole clip; keep the frames wanted if it has `total`.
 
     `total` None takes the header's word. Also how many frames there are, and how many the header counts.
     """
-    found, count = {}, 0
+    kept, count = _Kept(), 0
     with opened(path, limits) as (container, stream):
         info = claims(path, container, stream, limits)
         keep = set(_spread(total or info.frames, num_frames))
         for time_s, frame in _timed(path, _decoded(container, stream, limits), info.fps, limits):
             if count in keep:
-                found[count] = time_s, _rgb(path, count, frame)
+                if not kept.rows:
+                    limits.check_held(path, len(keep), frame.width, frame.height)
+                    kept.pixels = np.empty((len(keep), frame.height, frame.width, 3), np.uint8)
+                kept.rows[count] = len(kept.times_s)
+                kept.pixels[kept.rows[count]] = _rgb(path, count, frame)
+                kept.times_s.append(time_s)
             count += 1
-        return found, count, stream.frames
+        return kept, count, stream.frames
 
 
 def _rgb(path: object, index: int, frame: "VideoFrame") -> np.ndarray:
