@@ -31,6 +31,7 @@ from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES, Decoder
 from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.elastic import lending_pays
 from crossdraft.engine.live import OnPiece
 from crossdraft.engine.pinning import one_thread, pinned
 from crossdraft.engine.placement import HIDDEN_MODES, Inline, Placement
@@ -43,7 +44,7 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import BatchError, CrossdraftError
 from crossdraft.load import adapt_model, load_target
 from crossdraft.methods import Place, drafts_trees, read_spec
-from crossdraft.placing import ahead_in, place_drafter, repays_a_core
+from crossdraft.placing import WHOLE, ahead_in, place_drafter, repays_a_core
 from crossdraft.streaming import AsyncStream, Stream, awaited
 
 WITH_EVENTS, FOREIGN = "glance", "union:memory,ngram"  # drafters for the reference target, and for any other
@@ -59,7 +60,8 @@ class Options:
             a drafter with a network of its own gets a process and, where nothing is said of cores, the last core, as
             its drafting is then hidden for free; any other, and one on a shared GPU, runs in this process.
         ahead: for `process`, what the drafter does while the target verifies: `off` (nothing), `pipespec`, `pearl` or
-            `ssd` (see `engine.ahead`); `auto` is `ssd` where the two share no core and no device, else `off`.
+            `ssd` (see `engine.ahead`); `auto` is `ssd` where the two share no core and no device, but `off` on a CPU
+            whose target gains more by computing on the drafter's idle cores, else `off`.
         hidden: for `inline`, when the hidden draft is made: `auto`, `before`, `beside` or `off`.
         device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         draft_device, draft_dtype: of the drafter; default the target's. If that is not given either, bfloat16 also on
@@ -293,7 +295,7 @@ class Engine:
         cores = options.draft_cores or (None if options.target_cores is None else left)
 
         def apart(factory: "partial[Drafter[Any]]", *, role: str) -> Placement:
-            usual = _ahead(options, cores, loaded.device.type)
+            usual = _ahead(options, cores, loaded.device.type, role)
             return Process(factory, cores, options.patience_s, ahead=ahead_in(role, usual))
 
         return place_drafter(
@@ -479,9 +481,11 @@ def _on_cpu(device: str | None) -> bool:
     return device == "cpu" or (device is None and not torch.cuda.is_available())
 
 
-def _ahead(options: Options, draft_cores: tuple[int, ...] | None, device: str) -> str:
-    """What the drafter does while the target, which is on a device of that type, verifies."""
+def _ahead(options: Options, draft_cores: tuple[int, ...] | None, device: str, role: str) -> str:
+    """What a drafter in that role does while the target, which is on a device of that type, verifies."""
     if options.ahead != "auto":
         return options.ahead
-    apart = draft_cores is not None and set(draft_cores).isdisjoint(options.target_cores or draft_cores)
-    return policy_for(options.device, options.draft_device, own_cores=apart and device == "cpu")
+    own, draft = options.target_cores or (), draft_cores or ()
+    apart = device == "cpu" and bool(own and draft) and set(draft).isdisjoint(own)
+    lends = apart and role == WHOLE and lending_pays(own, draft)
+    return policy_for(options.device, options.draft_device, own_cores=apart, lends_cores=lends)

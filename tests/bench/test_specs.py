@@ -29,6 +29,7 @@ from crossdraft.drafters.spec import parse
 from crossdraft.engine.placement import Inline
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS
+from crossdraft.placing import BESIDE
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +177,9 @@ def test_a_policy_that_is_named_is_the_one_that_races(cores):
 
 
 def test_without_a_name_it_is_what_users_get():
-    assert ahead_of("event", Models(), Cores((0,), (1,))) == "ssd"
+    assert ahead_of("event", Models(), Cores((0, 1, 2), (3,))) == "ssd"
+    assert ahead_of("event", Models(), Cores((0,), (1,))) == "off"  # the target has more of that core
+    assert ahead_of("union", Models(), Cores((0,), (1,)), BESIDE) == "ssd"
     assert ahead_of("event", Models(), Cores((0,), (0,))) == "off"
     assert ahead_of("event", Models(device="cuda"), None) == "off"
     assert ahead_of("event", Models(device="cuda:0", draft_device="cuda:1"), None) == "ssd"
@@ -184,7 +187,11 @@ def test_without_a_name_it_is_what_users_get():
 
 def test_the_report_tells_what_every_drafter_did_ahead(models):
     names = ("target", "event-inline", "event", "event-pearl", "memory")
-    suite = Suite(models, Workload(pairs=1), names, cores=Cores((0,), (1,)), drafters=("union:blind,ngram",))
-    told = placement_of(suite)
+    drafters = ("union:blind,ngram",)
+    told = placement_of(Suite(models, Workload(pairs=1), names, cores=Cores((0,), (1,)), drafters=drafters))
+    assert told["ahead"] == {"event": "off", "event-pearl": "pearl", "union:blind,ngram": "off"}
+    told = placement_of(
+        Suite(models, Workload(pairs=1), names, cores=Cores((0, 1, 2), (3,)), drafters=drafters)
+    )
     assert told["ahead"] == {"event": "ssd", "event-pearl": "pearl", "union:blind,ngram": "ssd"}
     assert told["drafters"] == {"event": "event", "event-pearl": "event", "memory": "memory"}

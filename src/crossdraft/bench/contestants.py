@@ -31,6 +31,7 @@ from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.elastic import lending_pays
 from crossdraft.engine.live import READING
 from crossdraft.engine.placement import Inline, Placement
 from crossdraft.engine.process import Process
@@ -38,7 +39,7 @@ from crossdraft.engine.request import Answer
 from crossdraft.engine.target import Target
 from crossdraft.load import load_drafter, load_target, tokenizer_of, vocabulary_of
 from crossdraft.methods import Place, build_spec
-from crossdraft.placing import ahead_in, place_drafter
+from crossdraft.placing import WHOLE, ahead_in, place_drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +229,16 @@ def cores_of(name: str, cores: Cores | None) -> Cores | None:
     return Cores(cores.pair if name in ON_ALL_CORES else cores.target)
 
 
-def ahead_of(name: str, models: Models, cores: Cores | None) -> str:
-    """What a drafter does in its own process while the target verifies: what its name says, else as for users.
+def ahead_of(name: str, models: Models, cores: Cores | None, role: str = WHOLE) -> str:
+    """What a drafter in that role does in its own process while the target verifies: as its name says, else as usual.
 
     A name is kept to even where both share a core or a device: what races under it is that policy and no other.
     """
     if name in POLICIES:
         return POLICIES[name]
     own_cores = cores is not None and not cores.shared
-    return policy_for(models.device, models.draft_device, own_cores=own_cores)
+    lends = cores is not None and own_cores and role == WHOLE and lending_pays(cores.target, cores.draft)
+    return policy_for(models.device, models.draft_device, own_cores=own_cores, lends_cores=lends)
 
 
 def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> Contestant:
@@ -258,7 +260,7 @@ def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Con
     spec = spec_of(drafter)
 
     def apart(factory: "partial[Drafter[Any]]", *, role: str) -> Placement:
-        ahead = ahead_in(role, ahead_of(name, models, cores))
+        ahead = ahead_in(role, ahead_of(name, models, cores, role))
         return Process(factory, None if cores is None else cores.draft, ahead=ahead)
 
     placement = place_drafter(

@@ -36,7 +36,7 @@ SPECS = {
     "guided": "guided",
 }
 # The event drafter with another policy while the target verifies; see `crossdraft.engine.ahead`.
-POLICIES = {"event-sync": "off", "event-pipespec": "pipespec", "event-pearl": "pearl"}
+POLICIES = {"event-sync": "off", "event-pipespec": "pipespec", "event-pearl": "pearl", "event-ssd": "ssd"}
 ALL_METHODS = (*METHODS, *POLICIES, *(name for name in SPECS if name not in METHODS))
 WITHOUT_MODEL = ("ngram", "memory", "lookahead")  # so cheap that a process of their own would cost more
 
