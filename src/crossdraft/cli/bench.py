@@ -56,8 +56,8 @@ def bench(
             help="Contestants, comma-separated: target, target-all, hf, hf-all, hf-lookup, hf-assisted, blind, "
             "event-inline, event, glance (these by default; glance for the shipped pair), event-sync, event-pipespec, "
             "event-pearl, event-ssd (other policies; see --ahead of ask), ngram, memory, text, "
-            "union (of event and memory), phased, choose, lookahead, view, cascade, pyramid, guided; or 'all'. target-all "
-            "and hf-all use every core that the pair uses."
+            "union (of event and memory), phased, choose, lookahead, view, cascade, pyramid, guided; or 'all'. "
+            "target-all and hf-all use every core that the pair uses."
         ),
     ] = None,
     drafters: Drafters = None,
