@@ -222,6 +222,7 @@ def test_probes_are_answered_in_a_process_of_its_own(pair, requests, alone):
         ("memry", "did you mean 'memory'"),
         ("union:memory", "joins 2 others"),
         ("memory:event", "joins no others"),
+        ("ngram:longest", "write longest=VALUE"),
         ("phased:ngram,ngram,ngram", "two drafters"),
         ("memory:size=3", "no setting 'size'"),
         ("memory:capacity=many", "cannot be 'many'"),

@@ -86,6 +86,33 @@ def test_a_loaded_model_is_not_a_folder():
         cd.Engine.load("reference", 5)
 
 
+@pytest.mark.parametrize(
+    ("drafter", "options", "words"),
+    [
+        ("union:ngram,memry", None, "did you mean 'memory'"),
+        ("ngram:longest", None, "write longest=VALUE"),
+        ("ngram", {"max_batch": 3}, r"options is a dict; write crossdraft\.Options"),
+        ("memory", cd.Options(rule="block"), "judges chains"),
+        (None, {"max_batch": 3}, "options is a dict"),
+    ],
+)
+def test_what_the_words_alone_tell_is_told_before_a_model_is_loaded(monkeypatch, drafter, options, words):
+    monkeypatch.setattr(
+        "crossdraft.api.load_target", lambda *_args, **_named: pytest.fail("the target was loaded")
+    )
+    with pytest.raises(cd.CrossdraftError, match=words):
+        cd.Engine.load("reference", drafter, options)
+
+
+def test_none_may_be_written_and_an_engine_shows_what_it_is(pair):
+    with cd.Engine.load(pair.target, "none") as engine:
+        assert engine.drafter is None
+        assert (
+            repr(engine)
+            == "Engine(target=VideoLlavaForConditionalGeneration, drafter=None, placement='inline')"
+        )
+
+
 @pytest.mark.parametrize("given", ["why?", {"prompt": "why?"}, ["why?"], 5, [None]])
 def test_what_is_no_request_is_refused(pair, given):
     with cd.Engine.load(pair.target, None) as engine:

@@ -43,7 +43,7 @@ from crossdraft.engine.supervisor import RESTARTS, Supervisor
 from crossdraft.engine.target import Target
 from crossdraft.errors import BatchError, CrossdraftError
 from crossdraft.load import adapt_model, load_target
-from crossdraft.methods import Place, drafts_trees, read_spec
+from crossdraft.methods import Place, check_spec, drafts_trees, read_spec
 from crossdraft.placing import WHOLE, ahead_in, place_drafter, repays_a_core
 from crossdraft.streaming import AsyncStream, Stream, awaited
 
@@ -59,9 +59,9 @@ class Options:
         placement: `inline` (this process), `process` (a process of its own), or `auto`: on a CPU with two cores or more
             a drafter with a network of its own gets a process and, where nothing is said of cores, the last core, as
             its drafting is then hidden for free; any other, and one on a shared GPU, runs in this process.
-        ahead: for `process`, what the drafter does while the target verifies: `off` (nothing), `pipespec`, `pearl` or
-            `ssd` (see `engine.ahead`); `auto` is `ssd` where the two share no core and no device, but `off` on a CPU
-            whose target gains more by computing on the drafter's idle cores, else `off`.
+        ahead: for `process`, what the drafter does while the target verifies: `off` (nothing), `pipespec`, `pearl`,
+            `ssd` or `spare` (see `engine.ahead`); `auto` is `ssd` where the two share no core and no device, but `off`
+            on a CPU whose target gains more by computing on the drafter's idle cores, else `off`.
         hidden: for `inline`, when the hidden draft is made: `auto`, `before`, `beside` or `off`.
         device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         draft_device, draft_dtype: of the drafter; default the target's. If that is not given either, bfloat16 also on
@@ -147,11 +147,13 @@ class Engine:
         drafter: Placement | None,
         options: Options,
         cost: CostModel,
+        spec: Spec | None = None,
         release: Callable[[], None] = lambda: None,
     ) -> None:
-        """`release` is called when the engine is closed."""
+        """`spec` names the drafter; `release` is called when the engine is closed."""
         self.target = target
         self.options = options
+        self._spec = spec
         self.cost = cost
         supervisor = self._supervisor = Supervisor(drafter, RESTARTS)
 
@@ -189,16 +191,18 @@ class Engine:
             target: `reference`, the folder of a Hugging Face checkpoint of a supported class, or the repository id of
                 one in the local cache.
             drafter: a spec such as `event`, `memory` or `union:event,memory` (see `methods.METHODS`), the folder of an
-                EventGPT, or `None` for the target alone; `auto` is `glance` for the reference target, and
+                EventGPT, or `None` or `none` for the target alone; `auto` is `glance` for the reference target, and
                 `union:memory,ngram`, which fits any, for another.
             options: see `Options`.
 
         Raises:
-            CrossdraftError: a folder lacks something, shapes or keys differ, or the vocabularies do.
+            CrossdraftError: a folder lacks something, shapes or keys differ, the vocabularies do, a name is unknown,
+                or the acceptance rule cannot judge the drafter's trees.
         """
-        options, source = options or Options(), source_text(target)
+        source = source_text(target)
         if drafter == "auto":
             drafter = WITH_EVENTS if source == "reference" else FOREIGN
+        spec, options = _checked(drafter, options)
 
         def adapted() -> Target:
             return load_target(
@@ -209,7 +213,7 @@ class Engine:
                 fps=options.fps,
             )
 
-        return cls._load(adapted, Place(source), drafter, options)
+        return cls._load(adapted, Place(source), spec, options)
 
     @classmethod
     def from_model(
@@ -233,7 +237,7 @@ class Engine:
         Raises:
             CrossdraftError: as `load.adapt_model`, or the drafter does not fit.
         """
-        options = options or Options()
+        spec, options = _checked(drafter, options)
         if options.device is not None or options.dtype is not None:
             raise CrossdraftError(
                 "Options(device=…, dtype=…) are for Engine.load; move a loaded model yourself, with model.to(…)."
@@ -244,7 +248,7 @@ class Engine:
         place = Place(source, tokenizer=parts(processor)[0])
         options = replace(options, device=str(model.device))
         try:
-            return cls._load(lambda: target, place, drafter, options, target.release)
+            return cls._load(lambda: target, place, spec, options, target.release)
         except BaseException:
             target.release()
             raise
@@ -254,32 +258,25 @@ class Engine:
         cls,
         make_target: Callable[[], Target],
         place: Place,
-        drafter: str | os.PathLike[str] | None,
+        spec: Spec | None,
         options: Options,
         release: Callable[[], None] = lambda: None,
     ) -> Self:
         """Make the pair; `place` knows the target by name."""
-        spec = None if drafter is None else read_spec(drafter)
         options, cost = decided(options, spec), CostModel()
         # The OpenMP threads of this thread would count against those of the loop; see `alone`.
         with one_thread():
             loaded = make_target()
         placed = None if spec is None else cls._placed(spec, place, loaded, options, cost)
-        return cls(loaded, placed, options, cost, release)
+        return cls(loaded, placed, options, cost, spec, release)
 
     @staticmethod
     def _placed(spec: Spec, place: Place, loaded: Target, options: Options, cost: CostModel) -> Placement:
         """The drafter that a spec names, where the options want it.
 
         Raises:
-            CrossdraftError: the acceptance rule cannot judge its drafts, or it cannot be made.
+            CrossdraftError: it cannot be made.
         """
-        rule = check_rule(options.rule)
-        if rule is not None and rule.chains and drafts_trees(spec):
-            raise CrossdraftError(
-                f"The acceptance rule '{rule.name}' judges chains, and the drafter '{spec}' drafts trees; name no "
-                "rule, or give the drafter the setting tree=chain where it has one."
-            )
         place = replace(
             place,
             device=options.draft_device or options.device,
@@ -397,6 +394,10 @@ class Engine:
         """A fresh loop over this pair, for those who drive it round by round; `drop` it afterwards."""
         return SteppedDecoder(self, self._scheduler, self._make)
 
+    def __repr__(self) -> str:
+        model, drafter = type(self.target.model).__name__, None if self._spec is None else str(self._spec)
+        return f"Engine(target={model}, drafter={drafter!r}, placement={self.options.placement!r})"
+
     def close(self) -> None:
         """Stop the loop's thread and the drafter. May be called twice, and from any thread."""
         self._finalizer()
@@ -460,6 +461,30 @@ def _close(process: int, scheduler: Scheduler, supervisor: Supervisor, release: 
 def _forget(scheduler: Scheduler, decoder: Decoder) -> None:
     with suppress(CrossdraftError):
         scheduler.post(Call(decoder.drop, lambda error: None))
+
+
+def _checked(drafter: str | os.PathLike[str] | None, options: Options | None) -> tuple[Spec | None, Options]:
+    """The drafter's spec and the options, after all that can be told of them before anything is loaded.
+
+    Raises:
+        CrossdraftError: the options are none, a name in the spec is unknown, or the acceptance rule cannot judge what
+            the drafter drafts.
+    """
+    options = Options() if options is None else options
+    if not isinstance(options, Options):
+        raise CrossdraftError(
+            f"options is a {type(options).__name__}; write crossdraft.Options(…), such as Options(max_batch=4)."
+        )
+    if drafter is None or drafter == "none":
+        return None, options
+    spec, rule = read_spec(drafter), check_rule(options.rule)
+    check_spec(spec)
+    if rule is not None and rule.chains and drafts_trees(spec):
+        raise CrossdraftError(
+            f"The acceptance rule '{rule.name}' judges chains, and the drafter '{spec}' drafts trees; name no rule, or "
+            "a drafter of chains such as event, ngram or eagle2:tree=chain."
+        )
+    return spec, options
 
 
 def decided(options: Options, spec: Spec | None) -> Options:

@@ -145,6 +145,37 @@ def read_spec(text: str | os.PathLike[str]) -> Spec:
     return Spec(text) if text.strip() and Path(text).is_dir() else parse(text)
 
 
+def check_spec(spec: Spec) -> None:
+    """Look up every name in a spec; nothing is loaded.
+
+    Raises:
+        CrossdraftError: a name is unknown, or something joins more or fewer drafters than it can.
+    """
+    _looked_up(spec)
+    for part in spec.parts:
+        check_spec(part)
+
+
+def _looked_up(spec: Spec) -> Method | None:
+    """The method of a spec, `None` if it is a folder."""
+    method = METHODS.get(spec.name)
+    if method is None:
+        if Path(spec.name).is_dir() or "/" in spec.name:
+            return None
+        method = method_of(spec.name)
+    if not method.joins and spec.parts:
+        part = spec.parts[0]
+        raise CrossdraftError(
+            f"The drafter '{spec.name}' joins no others, but '{spec}' gives it '{part}'; if that is a setting, write "
+            f"{part.name}=VALUE, such as longest=3."
+        )
+    if method.joins > len(spec.parts):
+        raise CrossdraftError(
+            f"The drafter '{spec.name}' joins {method.joins} others or more; '{spec}' names fewer."
+        )
+    return method
+
+
 def drafts_trees(spec: Spec) -> bool:
     """Whether drafts may branch: the method drafts trees and is not told otherwise, or joins several drafts.
 
@@ -160,20 +191,8 @@ def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
     """As `build`."""
     if spec.name in place.given:
         return place.given[spec.name]()
-    method = METHODS.get(spec.name)
-    if method is None:
-        if Path(spec.name).is_dir() or "/" in spec.name:
-            return _model(spec, place)
-        method = method_of(spec.name)
-    if not method.joins and spec.parts:
-        raise CrossdraftError(
-            f"The drafter '{spec.name}' joins no others, but '{spec}' gives it '{spec.parts[0]}'."
-        )
-    if method.joins > len(spec.parts):
-        raise CrossdraftError(
-            f"The drafter '{spec.name}' joins {method.joins} others or more; '{spec}' names fewer."
-        )
-    return method.build(spec, place)
+    method = _looked_up(spec)
+    return _model(spec, place) if method is None else method.build(spec, place)
 
 
 def _model(spec: Spec, place: Place) -> Drafter[Any]:

@@ -122,7 +122,8 @@ def ask(
     ahead: Annotated[
         str,
         typer.Option(
-            help="Parallel drafting, while the target verifies: off, pipespec, pearl, ssd or auto; in a process only."
+            help="Parallel drafting, while the target verifies: off, pipespec, pearl, ssd, spare or auto; "
+            "in a process only."
         ),
     ] = "auto",
     hidden: Hidden = "auto",
@@ -152,7 +153,10 @@ def ask(
     ] = None,
     rule: Annotated[
         str | None,
-        typer.Option(help="Acceptance rule, such as block or typical:eps=0.1; the exact one by default."),
+        typer.Option(
+            help="Acceptance rule, such as typical:eps=0.1, or for chains block (--drafter eagle2:tree=chain); the "
+            "exact one by default."
+        ),
     ] = None,
     logprobs: Annotated[
         bool, typer.Option("--logprobs", help="Show the log-probability of each token.")

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -18,7 +17,7 @@ from crossdraft.engine.decode import STILL_READING
 from crossdraft.engine.request import Answer, Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import check_event_drafter
-from crossdraft.methods import METHODS, method_of, read_spec
+from crossdraft.methods import METHODS, check_spec, read_spec
 
 # The drafters that are taken if none is named: for the reference target with events and without, and for another one.
 WITHOUT = "eagle2"
@@ -64,10 +63,9 @@ class Setup:
             return replace(self, drafter=FOREIGN, advice=advice)
         if self.drafter == "none":
             return self
-        names = read_spec(self.drafter).names
-        for name in names:
-            if "/" not in name and not Path(name).is_dir():
-                method_of(name)
+        spec = read_spec(self.drafter)
+        check_spec(spec)
+        names = spec.names
         if not events and names & EVENT_DRAFTERS:
             if "model=" not in self.drafter:  # with another vocabulary, a recording would not help either
                 check_event_drafter("event", self.target)
