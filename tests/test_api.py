@@ -153,14 +153,18 @@ def test_dtypes_and_devices_that_are_not_there(pair):
         cd.Engine.load(str(pair.target), None, cd.Options(device="cuda:77"))
 
 
-def test_without_video_or_events_the_request_says_so(pair, clip):
+def test_without_video_or_events_the_request_says_so(pair, clip, caplog):
     inline = cd.Options(placement="inline")
     with cd.Engine.load(str(pair.target), str(pair.event), inline) as engine:
         with pytest.raises(cd.CrossdraftError, match="no video"):
             engine.generate(cd.Request("where?", events=str(clip.events)))
         answer = engine.generate(cd.Request("where?", video=str(clip.video)))
-        assert "needs an event recording" in answer.notes[0]
+        assert "The request has no event recording (`events`)" in answer.notes[0]
+        assert "--events" not in answer.notes[0]
+        engine.generate(cd.Request("where?", video=str(clip.video)))
         assert engine.drafter is not None
+    (warning,) = caplog.messages  # once for an engine
+    assert "The request has no event recording (`events`)" in warning
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

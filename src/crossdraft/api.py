@@ -191,8 +191,8 @@ class Engine:
             target: `reference`, the folder of a Hugging Face checkpoint of a supported class, or the repository id of
                 one in the local cache.
             drafter: a spec such as `event`, `memory` or `union:event,memory` (see `methods.METHODS`), the folder of an
-                EventGPT, or `None` or `none` for the target alone; `auto` is `glance` for the reference target, and
-                `union:memory,ngram`, which fits any, for another.
+                EventGPT, or `None` or `none` for the target alone; `auto` is `glance`, which
+                reads events, for the reference target, and `union:memory,ngram`, which fits any, for another.
             options: see `Options`.
 
         Raises:

@@ -282,8 +282,8 @@ class EventPrompt:
         events, size = request.events, self.processor.window
         if events is None:
             raise CrossdraftError(
-                "The drafter needs an event recording: set the request's events (--events), or name a drafter that "
-                "needs none, such as union:memory,ngram."
+                "The request has no event recording (`events`), which the drafter reads; give one, or name a "
+                "drafter that needs none, such as union:memory,ngram."
             )
         if isinstance(events, str | Path):
             events = Excerpt(Path(events))

@@ -197,6 +197,14 @@ def test_the_shipped_drafter_asks_for_a_recording(clip, capsys):
     assert "--drafter union:memory,ngram" in said
 
 
+@pytest.mark.parametrize(
+    "option", ["--events-start=0.1", "--events-end=1", "--events-windows=2", "--clock=own", "--sensor=4x4"]
+)
+def test_options_about_a_recording_need_one(clip, capsys, option):
+    assert main(["ask", "--video", str(clip.video), option, QUESTION]) == 2
+    assert f"{option.split('=')[0]} is about an event recording" in capsys.readouterr().err
+
+
 def test_frames_are_an_option(ask):
     status, _, errors = ask("--frames", "400")
     assert (status, "give at most" in errors, "--frames" in errors) == (2, True, True)

@@ -17,6 +17,7 @@ from crossdraft.cli.inputs import (
     Part,
     SensorSize,
     check_files,
+    refuse_without_events,
     size_of,
 )
 from crossdraft.cli.outputs import Force
@@ -182,6 +183,8 @@ def ask(
     _check_pictures(plot, trace)
     check_outputs(plot, trace, force=force)
     part = Part(events_start, events_end, events_windows)
+    if events is None:
+        refuse_without_events(clock, kind, size_of(sensor), part)
     excerpt = check_files(video, events, clock, kind, size_of(sensor), part)
     if compare and drafter == "none":
         raise CrossdraftError(

@@ -100,6 +100,25 @@ class Part:
         return replace(clip, start_us=start, end_us=end, whole=whole, windows=self.windows)
 
 
+def refuse_without_events(clock: Clock, kind: str | None, sensor: tuple[int, int] | None, part: Part) -> None:
+    """Options that say how a recording is read would change nothing without one.
+
+    Raises:
+        CrossdraftError: one of them is given.
+    """
+    given = {
+        "--clock": clock is not Clock.AUTO,
+        "--format": kind is not None,
+        "--sensor": sensor is not None,
+        "--events-start": part.start_s is not None,
+        "--events-end": part.end_s is not None,
+        "--events-windows": part.windows != 1,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise CrossdraftError(f"{option} is about an event recording; name one with --events, too.")
+
+
 def check_files(
     video: Path,
     events: Path | None,

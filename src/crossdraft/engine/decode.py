@@ -79,6 +79,7 @@ class Decoder:
         self.probes = self.needs.probes
         self.budgets = Budgets(self.cost, nodes, hidden_nodes, self.probes, adaptive=adaptive)
         self.on_piece = on_piece
+        self._warned = False  # that the drafter gave up on a request; each answer's notes tell of its own
         self.cache = target.new_cache(max_batch)
         self._waiting: dict[int, Job] = {}
         self._live: list[Live] = []  # in the order of their cache rows
@@ -310,6 +311,11 @@ class Decoder:
     def _accept(self, draft: Draft, live: Live, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
         """What of a draft the target verifies: what it can read, what is worth its place, at most so many nodes."""
         if draft.refusal is not None:
+            if not self._warned:
+                self._warned = True
+                log.warning(
+                    "The drafter gave up on a request; the target answers such alone: %s", draft.refusal
+                )
             self._guard([live], lambda drafter: drafter.end([live.ticket]))
             live.end_drafting(draft.refusal)
             return NOTHING
