@@ -1,11 +1,63 @@
 """What is looked at before a model is loaded."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
+from crossdraft import api
+from crossdraft.cli import inputs
 from crossdraft.cli.inputs import HOUR_US, Clock, Part, check_files, size_of
+from crossdraft.engine.ahead import POLICIES
+from crossdraft.engine.placement import HIDDEN_MODES
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Newest, read_events, write_dsec_h5
+
+
+def test_names_that_are_checked_early_are_those_that_are_known():
+    assert tuple(name for name in api.PLACEMENTS if name != "auto") == inputs.PLACEMENTS
+    assert ("auto", *POLICIES) == inputs.AHEAD
+    assert inputs.HIDDEN == HIDDEN_MODES
+
+
+WRONG = [
+    ["ask", "--video=VIDEO", "--placement=edge", "?"],
+    ["ask", "--video=VIDEO", "--ahead=far", "?"],
+    ["ask", "--video=VIDEO", "--frames=0", "?"],
+    ["ask", "--video=VIDEO", "--target-cores=4096", "?"],
+    ["ask", "--video=VIDEO", "--dtype=int3", "?"],
+    ["ask", "--video=VIDEO", "--device=abacus", "?"],
+    ["ask", "--video=VIDEO", "--rule=blok", "?"],
+    ["ask", "--video=VIDEO", "--temperature=-1", "?"],
+    ["ask", "--video=VIDEO", "--max-new-tokens=0", "?"],
+    ["chat", "--video=nowhere.mp4"],
+    ["chat", "--video=VIDEO", "--fps=0"],
+    ["bench", "--pairs=0"],
+    ["bench", "--max-new-tokens=0"],
+    ["bench", "--dtype=int3"],
+    ["bench", "--json-out=."],
+    ["replay", "nowhere.jsonl"],
+    ["convert", "eventgpt", "nowhere", "NEW"],
+    ["capture", "NEW", "--layers=two"],
+]
+
+
+def test_what_values_tell_by_themselves_is_told_before_anything_heavy_is_imported(clip, tmp_path):
+    named = {"NEW": str(tmp_path / "new")}
+    commands = [
+        [named.get(word, word).replace("VIDEO", str(clip.video)) for word in command] for command in WRONG
+    ]
+    code = (
+        "import sys; from crossdraft.cli.main import main\n"
+        f"for command in {commands!r}:\n"
+        "    status, heavy = main(command), 'transformers.modeling_utils' in sys.modules\n"
+        "    assert status == 2 and not heavy, (command, status, heavy)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == len(WRONG)
+    assert not list(tmp_path.iterdir())
 
 
 def recording(path, first_us):

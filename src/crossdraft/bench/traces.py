@@ -59,8 +59,10 @@ def read_traces(path: Path) -> list[Trace]:
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CrossdraftError(f"Cannot read the traces {path}: {error}.") from error
+    except OSError as error:
+        raise CrossdraftError(f"Cannot read the traces {path}: {error.strerror}; check the path.") from error
+    except UnicodeDecodeError as error:
+        raise CrossdraftError(f"{path} is no text; traces are JSON, an object a line.") from error
     traces = [_trace(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not traces:
         raise CrossdraftError(f"{path} holds no traces; record some with crossdraft bench --record.")

@@ -17,6 +17,7 @@ from crossdraft.cli.inputs import (
     Part,
     SensorSize,
     check_files,
+    check_values,
     refuse_without_events,
     size_of,
 )
@@ -182,6 +183,20 @@ def ask(
     """
     _check_pictures(plot, trace)
     check_outputs(plot, trace, force=force)
+    check_values(
+        placement=placement,
+        ahead=ahead,
+        hidden=hidden,
+        target_cores=target_cores,
+        draft_cores=draft_cores,
+        device=device,
+        draft_device=draft_device,
+        dtype=dtype,
+        frames=frames,
+        fps=fps,
+        max_new_tokens=max_new_tokens,
+        rule=rule,
+    )
     part = Part(events_start, events_end, events_windows)
     if events is None:
         refuse_without_events(clock, kind, size_of(sensor), part)
@@ -191,19 +206,21 @@ def ask(
             "--compare runs the target alone, and so does --drafter none; leave one of them out."
         )
 
-    from crossdraft.api import Request
-    from crossdraft.cli.compare import compare as run_compare
-    from crossdraft.cli.compare import target_alone
-    from crossdraft.cli.session import Setup, opened, stream, view_for
-    from crossdraft.cli.view.terminal import coloured, console_for
-    from crossdraft.drawing.save import save_timeline
+    from crossdraft.engine.request import Request
     from crossdraft.engine.sampling import Sampling
-    from crossdraft.files import atomic_path
 
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, None, seed)
     request = Request(
         question, video, excerpt, max_new_tokens, sampling, tuple(stop) if stop else None, logprobs
     )
+    # Behind what can be refused without them: these take seconds.
+    from crossdraft.cli.compare import compare as run_compare
+    from crossdraft.cli.compare import target_alone
+    from crossdraft.cli.session import Setup, opened, stream, view_for
+    from crossdraft.cli.view.terminal import coloured, console_for
+    from crossdraft.drawing.save import save_timeline
+    from crossdraft.files import atomic_path
+
     setup = Setup(
         target,
         drafter,

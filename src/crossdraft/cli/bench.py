@@ -1,6 +1,7 @@
 """`crossdraft bench`: how fast, against what, and is it still the same text."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -8,6 +9,7 @@ from typing import Annotated
 import typer
 
 from crossdraft.bench.outputs import check_outputs, write_json
+from crossdraft.cli.inputs import check_values
 from crossdraft.cli.outputs import AsJson, Force, JsonOut
 from crossdraft.cli.reporting import console_for, core_each, hush, progress
 from crossdraft.errors import CrossdraftError
@@ -113,21 +115,34 @@ def bench(
     if ctx.invoked_subcommand is not None:
         _refuse_options(ctx)
         return
-    from crossdraft.bench.contestants import Models
-    from crossdraft.bench.names import listed
     from crossdraft.bench.plot import check_plot, plot
-    from crossdraft.bench.report import tables, to_json
-    from crossdraft.bench.specs import ALL_METHODS, usual_methods
-    from crossdraft.bench.suite import Suite, run_suite, runs_of
-    from crossdraft.bench.traces import write_recorded
-    from crossdraft.bench.workload import Workload
-    from crossdraft.video.clip import DEFAULT_FRAMES
 
     check_outputs(json_out, plot_file, record, force=force)
     if plot_file is not None:
         check_plot(plot_file)
+    check_values(
+        device=device,
+        draft_device=draft_device,
+        dtype=dtype,
+        frames=frames,
+        max_new_tokens=max_new_tokens,
+        target_cores=target_cores,
+        draft_cores=draft_cores,
+    )
+    from crossdraft.bench.names import listed
+    from crossdraft.bench.workload import Workload
+    from crossdraft.video.clip import DEFAULT_FRAMES
+
+    sampled = DEFAULT_FRAMES if frames is None else frames
+    work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, frames=sampled)
+    # Behind what can be refused without them: these take seconds.
+    from crossdraft.bench.contestants import Models
+    from crossdraft.bench.report import tables, to_json
+    from crossdraft.bench.specs import ALL_METHODS, usual_methods
+    from crossdraft.bench.suite import Suite, run_suite, runs_of
+    from crossdraft.bench.traces import write_recorded
+
     with TemporaryDirectory(prefix="crossdraft-") if files else nullcontext() as folder:
-        clips, sampled = Path(folder) if folder else None, DEFAULT_FRAMES if frames is None else frames
         cores = core_each(device, target_cores, draft_cores)
         usual = usual_methods(
             shipped=(target, event) == ("reference", "event"),
@@ -135,7 +150,7 @@ def bench(
         )
         suite = Suite(
             models=Models(target, event, blind, device, dtype, draft_device, num_frames=frames),
-            work=Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, clips, frames=sampled),
+            work=replace(work, files=Path(folder) if folder else None),
             methods=ALL_METHODS if methods == "all" else usual if methods is None else listed(methods),
             repeats=repeats,
             cores=cores,
@@ -185,6 +200,7 @@ def identity(
     from rich.markup import escape
     from rich.table import Table
 
+    check_outputs(json_out, force=force)
     from crossdraft.bench.contestants import Models
     from crossdraft.bench.environment import environment
     from crossdraft.bench.identity import run_identity
@@ -194,7 +210,6 @@ def identity(
     from crossdraft.bench.workload import Workload, items
     from crossdraft.engine.pinning import pinned
 
-    check_outputs(json_out, force=force)
     work, groups = Workload(pairs, "any", listed(kinds), max_new_tokens), choose_ways(drafters or ())
     models, cores = Models(target, event, blind, device, dtype), core_each(device, target_cores, draft_cores)
     hush()
@@ -231,13 +246,13 @@ def policy(
     draft_cores: DraftCores = None,
 ) -> None:
     """Race the policy that budgets each round against fixed budgets and the target alone, under four loads."""
+    check_outputs(json_out, force=force)
     from crossdraft.bench.contestants import Models
     from crossdraft.bench.environment import environment
     from crossdraft.bench.names import listed
     from crossdraft.bench.policy import LOADS, Sweep, run_sweep, table, verdicts
     from crossdraft.engine.pinning import pinned
 
-    check_outputs(json_out, force=force)
     models = Models(target, event, device=device, dtype=dtype, draft_device=draft_device)
     cores = core_each(device, target_cores, draft_cores)
     sweep = Sweep(models, pairs, repeats, tuple(LOADS) if loads is None else listed(loads), cores)
@@ -282,6 +297,7 @@ def acceptance(
     from rich.markup import escape
     from rich.table import Table
 
+    check_outputs(json_out, force=force)
     from crossdraft.bench.acceptance import DRAFTERS, check_drafters, compare_acceptance
     from crossdraft.bench.contestants import Models
     from crossdraft.bench.environment import environment
@@ -289,7 +305,6 @@ def acceptance(
     from crossdraft.bench.words import describe
     from crossdraft.bench.workload import Workload, items
 
-    check_outputs(json_out, force=force)
     specs = tuple(drafters or DRAFTERS)
     check_drafters(specs)
     work = Workload(pairs, answers, listed(kinds), max_new_tokens)
@@ -355,6 +370,7 @@ def heads(
     draft_cores: DraftCores = None,
 ) -> None:
     """Measure every trained drafter: τ of trees and chains, time a draft, size, training, and is it the same text?"""
+    check_outputs(json_out, plot_file, force=force)
     from crossdraft.bench.contestants import Models
     from crossdraft.bench.heads import Heads, Trials, run_heads
     from crossdraft.bench.heads_plot import plot
@@ -364,7 +380,6 @@ def heads(
     from crossdraft.bench.plot import check_plot
     from crossdraft.bench.workload import Workload
 
-    check_outputs(json_out, plot_file, force=force)
     if plot_file is not None:
         check_plot(plot_file)
     bench = Heads(
@@ -407,10 +422,10 @@ def events(
     force: Force = False,
 ) -> None:
     """Time event frames, slices of a recording, and the simulator."""
+    check_outputs(json_out, force=force)
     from crossdraft.bench.environment import environment
     from crossdraft.bench.events import ROWS, lines, run_events, to_json
 
-    check_outputs(json_out, force=force)
     found = environment()
     with progress("measuring", ROWS) as tick:
         timings = run_events(recording, seconds, repeats, tick)
@@ -429,10 +444,10 @@ def memory(
     force: Force = False,
 ) -> None:
     """Time how the drafter 'memory' drafts and learns when it is full."""
+    check_outputs(json_out, force=force)
     from crossdraft.bench.environment import environment
     from crossdraft.bench.recall import answers_in, measure_recall
 
-    check_outputs(json_out, force=force)
     found = environment()
     with progress("filling the memory", answers_in(tokens)) as tick:
         recall = measure_recall(tokens, nodes, tick=lambda: tick(""))

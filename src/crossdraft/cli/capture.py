@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crossdraft.cli.inputs import check_values
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -82,21 +83,21 @@ def capture(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Let a target answer questions about clips; store its tokens, hidden states and top-k tokens."""
-    from crossdraft.cli.reporting import hush
-
-    hush()
     if check:
         _check(out, target, device, as_json)
         return
+    check_values(device=device, dtype=dtype, max_new_tokens=max_new_tokens)
+    kept, visual = _numbers("layers", layers), _numbers("visual-layers", visual_layers)
+    source = _source(listed, clips, {"split": split, "prompts": prompts, "first": first, "wear": wear}, seed)
+
+    from crossdraft.cli.reporting import hush
     from crossdraft.load import load_target
     from crossdraft.train.capture.plan import Plan, begun, owner_of, wanted_of
 
-    source = _source(listed, clips, {"split": split, "prompts": prompts, "first": first, "wear": wear}, seed)
+    hush()
     loaded = load_target(target, device, dtype)
     owner = owner_of(target, loaded)
-    chosen = wanted_of(
-        owner, _numbers("layers", layers), _numbers("visual-layers", visual_layers), top_k, max_new_tokens
-    )
+    chosen = wanted_of(owner, kept, visual, top_k, max_new_tokens)
     plan = Plan(loaded, owner, source, chosen, batch, workers, shard_clips)
     _run(out, plan, begun(out, plan), compare=compare, dry_run=dry_run, as_json=as_json)
 
@@ -148,11 +149,13 @@ def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:
     """Hashes first, then some answers anew."""
     from dataclasses import asdict
 
+    from crossdraft.cli.reporting import hush
     from crossdraft.load import load_target, target_fingerprint
     from crossdraft.train.capture.check import check_sample
     from crossdraft.train.capture.sources import source_of
     from crossdraft.train.capture.store import Store
 
+    hush()
     store = Store.open(out)
     store.require(target_fingerprint(target))
     store.check()

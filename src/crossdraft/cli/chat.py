@@ -34,6 +34,7 @@ from crossdraft.cli.inputs import (
     Part,
     SensorSize,
     check_files,
+    check_values,
     size_of,
 )
 from crossdraft.errors import CrossdraftError
@@ -113,11 +114,24 @@ def chat(
 
     Questions may also be piped in; the exit status is then 2 if one of them could not be answered.
     """
+    check_values(
+        placement=placement,
+        target_cores=target_cores,
+        draft_cores=draft_cores,
+        device=device,
+        draft_device=draft_device,
+        dtype=dtype,
+        frames=frames,
+        fps=fps,
+        max_new_tokens=max_new_tokens,
+    )
+    reader = Reader(clock, kind, size_of(sensor), Part(events_start, events_end, events_windows))
+    excerpt = reader.excerpt(video, events)
+
     from crossdraft.api import Request
     from crossdraft.cli.session import Setup, opened
 
-    reader = Reader(clock, kind, size_of(sensor), Part(events_start, events_end, events_windows))
-    request = Request("Describe the clip.", video, reader.excerpt(video, events), max_new_tokens)
+    request = Request("Describe the clip.", video, excerpt, max_new_tokens)
     setup = Setup(
         target,
         drafter,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from crossdraft.errors import CrossdraftError
+
 app = typer.Typer(help="Convert checkpoints of other projects.", no_args_is_help=True, add_completion=False)
 
 
@@ -29,6 +31,9 @@ def eventgpt(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Convert an official EventGPT checkpoint (safetensors or PyTorch, in shards or not) and say what was decided."""
+    if not source.is_dir():
+        raise CrossdraftError(f"Cannot read {source}: it is no folder; give a complete checkpoint folder.")
+
     from rich.console import Console
     from rich.progress import Progress
 

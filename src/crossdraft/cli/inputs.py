@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crossdraft.bench.cores import choose_cores
+from crossdraft.checks import choice, positive, whole
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -42,6 +44,11 @@ EventWindows = Annotated[
         help="Divide what is read into so many windows, spread evenly over the clip.",
     ),
 ]
+
+# As `api.PLACEMENTS`, `engine.ahead.POLICIES` and `engine.placement.HIDDEN_MODES`, which take seconds to import.
+PLACEMENTS = ("inline", "process")
+AHEAD = ("auto", "off", "pipespec", "pearl", "ssd", "spare")
+HIDDEN = ("auto", "before", "beside", "off")
 
 HOUR_US = 3_600_000_000
 MAX_SECONDS = 1e9  # 31 years; in µs it fits in int64
@@ -98,6 +105,61 @@ class Part:
             )
         whole = self.start_s is not None
         return replace(clip, start_us=start, end_us=end, whole=whole, windows=self.windows)
+
+
+def check_values(
+    *,
+    placement: str | None = None,
+    dtype: str | None = None,
+    draft_device: str | None = None,
+    device: str | None = None,
+    target_cores: str | None = None,
+    draft_cores: str | None = None,
+    frames: int | None = None,
+    fps: float | None = None,
+    max_new_tokens: int | None = None,
+    ahead: str = "auto",
+    hidden: str = "auto",
+    rule: str | None = None,
+) -> None:
+    """Refuse what the values tell by themselves, before models and what they need are imported, which takes seconds.
+
+    Raises:
+        CrossdraftError: an unknown name, or a number out of range.
+    """
+    if placement is not None:
+        choice("--placement", placement, PLACEMENTS)
+    choice("--ahead", ahead, AHEAD)
+    choice("--hidden", hidden, HIDDEN)
+    if frames is not None:
+        whole("--frames", frames)
+    if fps is not None:
+        positive("--fps", fps)
+    if max_new_tokens is not None:
+        whole("--max-new-tokens", max_new_tokens)
+    if target_cores or draft_cores:
+        choose_cores(target_cores, draft_cores, all_target=True)
+    if dtype is not None or rule is not None or device is not None or draft_device is not None:
+        _check_names(dtype, rule, {"--device": device, "--draft-device": draft_device})
+
+
+def _check_names(dtype: str | None, rule: str | None, devices: dict[str, str | None]) -> None:
+    """What PyTorch alone is needed for."""
+    import torch
+
+    from crossdraft.dtypes import dtype_name
+    from crossdraft.engine.rules import check_rule
+
+    if dtype is not None:
+        dtype_name(dtype, "--dtype")
+    check_rule(rule)
+    for option, device in devices.items():
+        try:
+            known = device is None or torch.device(device)
+        except RuntimeError:
+            known = None
+        if known is None:
+            raise CrossdraftError(f"{option} is '{device}', no device of PyTorch; try cpu or cuda.")
 
 
 def refuse_without_events(clock: Clock, kind: str | None, sensor: tuple[int, int] | None, part: Part) -> None:

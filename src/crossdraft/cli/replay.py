@@ -46,15 +46,19 @@ def replay(
     Greedy and online, in the order of the traces: nothing is known of an answer before it is over.
     """
     check_outputs(json_out, force=force)
-    from rich.table import Table
+    from crossdraft.bench.traces import read_traces
+
+    recorded = read_traces(traces)
 
     from crossdraft.bench.replay import Costs, Policy, Recorded
     from crossdraft.bench.replay import replay as run
-    from crossdraft.bench.traces import read_traces
-    from crossdraft.methods import Place, build
 
     costs, policy = Costs(prefill, step, verify, per_node, draft_ms), Policy(nodes, ride_along, adaptive)
-    recorded = read_traces(traces)
+
+    from rich.table import Table
+
+    from crossdraft.methods import Place, build
+
     place = Place(target=None, given={"trace": lambda: Recorded(recorded)})
     with progress("replaying", len(recorded)) as tick:
         found = run(recorded, build(drafter, place), policy, costs, lambda: tick(""))
