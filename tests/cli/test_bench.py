@@ -140,7 +140,7 @@ def test_sampled_answers_are_compared_per_token_and_called_neither_identical_nor
         (["--methods="], "No method is named"),
         (["--repeats=0"], "repeats is 0"),
         (["--warm-ups=-1"], "warm-ups is -1"),
-        (["--max-new-tokens=0"], "max_new_tokens is 0"),
+        (["--max-new-tokens=0"], "--max-new-tokens is 0"),
         (["--temperature=-1"], "temperature is -1"),
         (["--json-out=."], "Cannot write ."),
         (["--plot=bars.pdf"], "writes .png or .svg"),

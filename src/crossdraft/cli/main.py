@@ -47,6 +47,8 @@ PACKAGE_OF = {
     "yaml": "pyyaml",
 }
 
+FLAGS = {"num_frames": "--frames"}  # fields whose options are called otherwise
+
 SPIN_COUNT = "10000"  # about 0.4 ms; read when PyTorch is imported
 RED, PLAIN, SHOW_CURSOR = "\x1b[31m", "\x1b[0m", "\x1b[?25h"
 
@@ -108,7 +110,7 @@ def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
     except SystemExit as leaving:  # typer's own way to end, whatever the outcome
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except CrossdraftError as error:
-        return complain(str(error))
+        return complain(with_flags(str(error)))
     except ModuleNotFoundError as error:
         package = PACKAGE_OF.get((error.name or "").partition(".")[0])
         if package is None:
@@ -119,6 +121,18 @@ def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
     finally:
         _show_cursor()
     return 0
+
+
+def with_flags(sentence: str) -> str:
+    """A sentence that begins with the name of a field in Python, with the option's name in its place.
+
+    >>> with_flags("top_k is -1; it must be 0 (off) or more.")
+    '--top-k is -1; it must be 0 (off) or more.'
+    """
+    name, space, rest = sentence.partition(" ")
+    if "_" in name and name.isidentifier() and rest.startswith("is "):
+        name = FLAGS.get(name, f"--{name.replace('_', '-')}")
+    return name + space + rest
 
 
 def complain(sentence: str) -> int:
