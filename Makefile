@@ -24,6 +24,8 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "crossdraft needs Python 3.11 or newer; name one: make setup PYTHON=python3.12" >&2; exit 2; }
+	@echo "Setting up .venv, once: PyTorch, transformers and what development needs. Minutes, and some 2 GB on disk;"
+	@echo "pip's own PyTorch for Linux brings the libraries of CUDA, several GB more."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

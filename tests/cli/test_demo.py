@@ -19,13 +19,16 @@ def cores_restored():
 
 
 @pytest.mark.usefixtures("cores_restored")
-def test_every_question_is_answered_and_compared(pair, tmp_path, capsys):
+def test_every_question_is_answered_and_compared(pair, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     models = ["--target", str(pair.target), "--drafter", str(pair.event), "--max-new-tokens", "8"]
     assert main(["demo", "--out", str(tmp_path), *models]) == 0
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert shown.count("the tokens are identical") == len(KINDS) + 1
     assert "as fast as the target alone; the tokens are identical." in shown
+    heads = next(line for line in shown.splitlines() if line.startswith("question")).split()
+    assert heads == ["question", "facts", "tokens", "τ", "hidden", "alone", "drafter", "speedup", "identical"]
     assert {path.suffix for path in tmp_path.iterdir()} == {".mp4", ".h5", ".json"}
 
 
