@@ -140,7 +140,10 @@ def test_the_step_interface_from_several_threads(engine, requests, alone):
 def test_a_bad_request_of_a_batch_costs_the_others_nothing(engine, requests, alone):
     bad = cd.Request("where?", "missing.mp4", requests[0].events)
     long = cd.Request("where?", requests[0].video, requests[0].events, max_new_tokens=10_000)
-    with pytest.raises(cd.BatchError, match=r"2 of 4 requests failed; number 2: .*missing\.mp4") as raised:
+    with pytest.raises(
+        cd.BatchError,
+        match=r"2 of 4 requests failed, the first of them request 2: .*missing\.mp4.*errors and answers",
+    ) as raised:
         engine.generate([requests[0], bad, long, requests[4]])
     first, missing, too_long, last = raised.value.results
     assert (first.tokens, last.tokens) == (alone[0], alone[4])

@@ -18,7 +18,7 @@ class RequestError(CrossdraftError):
 
 
 class BatchError(CrossdraftError):
-    """Some requests of a batch failed, and all others were answered.
+    """Some requests of a batch failed, or all; the others were answered.
 
     Args:
         results: what became of each request, in order: an `Answer` or its exception.
@@ -30,5 +30,8 @@ class BatchError(CrossdraftError):
             (place, error) for place, error in enumerate(self.results) if isinstance(error, BaseException)
         ]
         place, first = failed[0]
-        text = f"{len(failed)} of {len(self.results)} requests failed; number {place + 1}: {first}"
-        super().__init__(f"{text} The others' answers are in this error's `results`.")
+        kept = "errors and answers" if len(failed) < len(self.results) else "errors of all"
+        super().__init__(
+            f"{len(failed)} of {len(self.results)} requests failed, the first of them request {place + 1}: {first} "
+            f"(The {kept} are in this error's `results`.)"
+        )

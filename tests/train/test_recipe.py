@@ -78,3 +78,8 @@ def test_a_missing_or_broken_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- 1")
     with pytest.raises(CrossdraftError, match="mapping of sections"):
         load_recipe(tmp_path / "list.yaml")
+
+
+def test_a_shipped_recipe_is_named_without_the_folders_of_one_machine():
+    with pytest.raises(CrossdraftError, match=r"^The recipe reference\.yaml: unknown key 'target\.foo'"):
+        load_recipe(REFERENCE_RECIPE, ["target.foo=3"])

@@ -13,7 +13,9 @@ from crossdraft.load_heads import HEAD_WEIGHTS, load_head_drafter
 from crossdraft.models.heads.files import read_config
 from crossdraft.train.cards import card
 from crossdraft.train.clips import clip_seed
-from crossdraft.train.provenance import sha256
+from crossdraft.train.heads.card import card as head_card
+from crossdraft.train.heads.recipe import load_head_recipe
+from crossdraft.train.provenance import origin, sha256
 from crossdraft.train.recipe import load_recipe
 from crossdraft.train.reference import MODELS
 from crossdraft.train.ship import LIMIT_MB, SHIPPED
@@ -91,3 +93,23 @@ def test_every_way_of_drafting_with_a_shipped_head_loads(method: str, reference:
 @pytest.fixture(scope="module")
 def reference() -> Target:
     return load_target("reference", "cpu", "float32")
+
+
+@pytest.mark.parametrize("folder", sorted(HEAD_WEIGHTS.iterdir()), ids=lambda folder: folder.name)
+def test_a_head_s_card_is_worded_as_a_new_one_is(folder) -> None:
+    recipe = load_head_recipe(folder.name, reference=True)
+    figures = json.loads((folder / "provenance.json").read_text())["figures"]
+    made, shipped = (
+        " ".join(text.split())
+        for text in (head_card(recipe, figures, ""), (folder / "README.md").read_text())
+    )
+    opening, _, rest = made.partition(" Trained by ")  # some say more between the two
+    assert shipped.startswith(opening)
+    assert f" Trained by {rest[: rest.index(' in ')]}" in shipped
+
+
+def test_a_provenance_names_no_folders_of_one_machine(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(
+        "sys.argv", ["/opt/bin/crossdraft", "train", f"--out={tmp_path / 'a'}", str(tmp_path / "b")]
+    )
+    assert origin()["argv"] == ["crossdraft", "train", "--out=a", "b"]

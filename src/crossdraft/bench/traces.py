@@ -93,7 +93,7 @@ def _trace(line: str, where: str) -> Trace:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise CrossdraftError(f"{where} is not JSON: {error}.") from error
+        raise CrossdraftError(f"{where} is not JSON; traces are a JSON object a line.") from error
     if not isinstance(found, dict):
         raise CrossdraftError(f"{where} is no JSON object.")
     for name in ("scene", "question", "target_tokens"):

@@ -151,7 +151,9 @@ def ask(
     seed: Annotated[int | None, typer.Option(help="Seed of a sampled answer; random by default.")] = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(help="Text that ends the answer; repeatable. By default the checkpoint's."),
+        typer.Option(
+            metavar="TEXT", help="Text that ends the answer; repeatable. By default the checkpoint's."
+        ),
     ] = None,
     rule: Annotated[
         str | None,

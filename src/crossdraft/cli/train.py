@@ -34,7 +34,9 @@ def reference(
     ),
     stage: Annotated[
         list[str] | None,
-        typer.Option(help="Stage to run; repeatable. All of them, 'ship' excepted, by default."),
+        typer.Option(
+            metavar="NAME", help="Stage to run; repeatable. All of them, 'ship' excepted, by default."
+        ),
     ] = None,
 ) -> None:
     """Train the target, its event drafter and the ablation without events; every stage resumes where it stopped."""

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 
 from crossdraft.files import atomic_path
 
+ABSOLUTE = re.compile(r"(?<![\w.~/-])/(?:[^/,()=]+/)*([^/,()=]+)/?")
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
@@ -21,10 +23,19 @@ def origin() -> dict[str, Any]:
     """When, by which command, on what: the part of a provenance that needs nothing but this process."""
     return {
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "argv": [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])],
         "machine": {"processor": platform.processor() or platform.machine(), "system": platform.system()},
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
     }
+
+
+def without_folders(argument: str) -> str:
+    """An argument with the last part of each absolute path in it: the folders above are one machine's.
+
+    >>> [without_folders(text) for text in ("/home/me/runs/a", "--out=/tmp/b", "eagle2:dir=/c/d,tree=chain", "runs/e")]
+    ['a', '--out=b', 'eagle2:dir=d,tree=chain', 'runs/e']
+    """
+    return ABSOLUTE.sub(r"\1", argument)
 
 
 def write_provenance(

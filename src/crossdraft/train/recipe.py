@@ -221,9 +221,10 @@ def read_section(
         CrossdraftError: the file is missing or not YAML, or a key or value is wrong (nearest key suggested).
     """
     path = Path(path)
-    tree = _parse(_read(path), f"The recipe {path}")
+    shown = path.relative_to(RECIPES) if path.is_relative_to(RECIPES) else path
+    tree = _parse(_read(path), f"The recipe {shown}")
     if not isinstance(tree, dict):
-        raise CrossdraftError(f"The recipe {path} must be a mapping of sections, as those in {RECIPES} are.")
+        raise CrossdraftError(f"The recipe {shown} must be a mapping of sections, as the shipped ones are.")
     if layer is not None:
         name, wanted = layer
         replaced = tree.pop(name, None)
@@ -233,7 +234,7 @@ def read_section(
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise CrossdraftError(f"The recipe {path}: {_explain(kind, error)}") from error
+        raise CrossdraftError(f"The recipe {shown}: {_explain(kind, error)}") from error
 
 
 def _layered(tree: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -309,7 +310,10 @@ def _explain(kind: type[Section], error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] != "extra_forbidden":
-        return f"'{where}': {first['msg'].lower()}."
+        what = first["msg"].partition(", unable to parse")[0]
+        if what.startswith("Input should"):
+            return f"'{where}' is {first['input']!r}; it{what.removeprefix('Input')}."
+        return f"'{where}': {what[:1].lower()}{what[1:]}."
     known = _section_at(kind, first["loc"][:-1]).model_fields
     near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1, cutoff=0.4)
     around = "".join(f"{part}." for part in first["loc"][:-1])

@@ -11,8 +11,8 @@ license: apache-2.0
 ---
 # {network}: a head for crossdraft
 
-{parameters} parameters of its own, bf16. Trained by `crossdraft train {network}` on its target's answers (target,
-recipe, versions, data: `provenance.json`) in {minutes:.0f} minutes.
+{parameters} parameters of its own, bf16. Trained by `crossdraft train {network}` on its target's answers
+(target: `config.json`; recipe, versions, data: `provenance.json`) in {minutes:.0f} minutes.
 
 {table}
 """
