@@ -68,6 +68,7 @@ def test_numbers_of_numpy_are_ids_too():
         (replace(PROBING, probes=Probes((1, V), (0, 0))), "none of the target's ids"),
         (replace(PROBING, probes=forced(Probes((1, 2), (0, 0)), top="x")), "top"),
         (Draft(DraftTree.empty(), fault="it is torn"), "torn"),
+        (replace(GOOD, tree=forced(GOOD.tree, independent=torch.zeros(2))), "independent"),
         (Draft(DraftTree((True,), (-1,))), "none of the target's ids"),
         (replace(GOOD, tree=forced(GOOD.tree, parents=(-1, False, -1))), "parent"),
         (replace(DRAWN, tree=forced(DRAWN.tree, drawn_from=(0.0, 1))), "no whole number"),
@@ -95,6 +96,10 @@ def test_what_is_no_draft_s_field_is_named():
     ):
         (found,) = drafts_of([draft], 1)
         assert words in found.fault
+
+
+def test_distributions_that_nothing_was_drawn_from_are_left_out():
+    assert checked(replace(GOOD, tree=forced(GOOD.tree, dists=b"")), V).tree.dists is None
 
 
 def test_distributions_that_do_not_sum_to_one_are_made_to():

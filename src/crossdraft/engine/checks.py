@@ -88,9 +88,11 @@ def _checked_tree(tree: DraftTree, vocabulary: int, forbidden: Collection[int]) 
         raise CrossdraftError("a parent does not precede its child")
     if not all(map(_whole, tree.drawn_from)):
         raise CrossdraftError("the number of a distribution is no whole number")
+    if not isinstance(tree.independent, bool):
+        raise CrossdraftError("whether its siblings are independent is neither true nor false")
     rows = sorted({row for row in tree.drawn_from if row != -1})
-    if not rows:
-        return tree
+    if not rows:  # whatever else came as distributions is not looked at
+        return tree if tree.dists is None else replace(tree, dists=None)
     dists = tree.dists
     if dists is None or dists.ndim != 2 or not dists.is_floating_point():
         raise CrossdraftError("its tokens were sampled, but the distributions [m, V] are missing")
