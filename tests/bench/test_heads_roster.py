@@ -140,10 +140,11 @@ def stored(name, *modules):
 def test_parameters_are_all_that_a_drafter_runs():
     event, heads = stored("event"), facts_of(parse("event_medusa")).trained
     glance = facts_of(parse("glance"))
-    tower = stored("target", "video_tower", "multi_modal_projector")
     assert facts_of(parse("event_medusa")).parameters == heads + event
-    assert glance.parameters == glance.trained + event + tower  # `trained` has the heads among them
-    assert glance.parameters > 6e6
+    assert (
+        glance.parameters == glance.trained + event
+    )  # `trained` has the heads among them; the target sees for it
+    assert glance.parameters > 4.9e6
     fast = facts_of(parse("fast"))
     encoder = event - stored("event", "language_model")
     assert fast.parameters == fast.trained + encoder
@@ -157,11 +158,7 @@ def test_the_models_of_ones_own_count_too(pair, tmp_path):
     own = weights(tmp_path / "heads")
     found = facts_of(parse(f"glance:dir={own},heads={own},model={pair.event}"), str(pair.target))
     event = sum(tensor.numel() for tensor in load_file(pair.event / "model.safetensors").values())
-    target = load_file(pair.target / "model.safetensors")
-    looks = ("video_tower", "multi_modal_projector")
-    tower = sum(tensor.numel() for key, tensor in target.items() if set(key.split(".")) & set(looks))
-    assert tower > 0
-    assert found.parameters == 17 + event + tower
+    assert found.parameters == 17 + event
 
 
 @pytest.mark.parametrize("more", [{}, {"figures": {}}, {"figures": {"wall_s": "long"}}, {"figures": None}])

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PARAMETERS = (
-    "parameters: all that the drafter runs of its own (head, event model, copy of the vision tower); what it borrows "
-    "of the target in the same process is not counted. stored, min: of the trained part, its files and its training"
+    "parameters: all that the drafter runs of its own (head, event model); what it borrows of the target is not "
+    "counted. stored, min: of the trained part, its files and its training"
 )
 ABREAST = 7  # drafters beside each other in the table by kind of question
 

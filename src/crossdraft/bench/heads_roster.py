@@ -25,12 +25,6 @@ ENCODER = (
     "event_adaptor",
     "multi_modal_projector",
 )  # modules of an event model in front of its text
-TOWER = (
-    "video_tower",
-    "vision_tower",
-    "visual",
-    "multi_modal_projector",
-)  # a target's, for video, by its family
 # Where the shipped weights lie of every method that has some: heads on the target, and what else is trained for it.
 WEIGHTS = {
     **{name: weights_of(name) for name in HEADS},
@@ -43,9 +37,8 @@ class Facts:
     """What a drafter's own weights are: nothing of one that has none.
 
     Args:
-        parameters: numbers of everything that it runs: its heads, the event model that they belong to, its copy of the
-            target's vision tower and projector. What it borrows of the target in the same process (embeddings, output
-            rows, keys and values) is not its own.
+        parameters: numbers of everything that it runs: its heads, the event model that they belong to. What it borrows
+            of the target (embeddings, output rows, keys and values, visual features) is not its own.
         trained: those of its heads alone.
         stored_bytes: of the files that hold the heads.
         training_s: seconds that its training took, all its heads' together; `None` if that was not written down.
@@ -205,8 +198,6 @@ def _networks(spec: Spec, target: str) -> Iterator[tuple[Path, tuple[str, ...]]]
     if spec.name in EVENT_HEADS:
         folder = REFERENCE / "event" if "model" not in settings else _source(settings["model"])
         yield folder, ENCODER if spec.name == "fast" else ()
-    if spec.name == "glance":
-        yield _source(target), TOWER
     if spec.name == "view":  # the target again, with fewer frames
         yield _source(target), ()
     if spec.name in ("event", "blind", "text") or Path(spec.name).is_dir():
