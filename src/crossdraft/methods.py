@@ -549,7 +549,8 @@ METHODS: Mapping[str, Method] = {
     ),
     "glance": Method(
         _glance,
-        "the event drafter with cross-attention to a few frames, of which the target hands over its visual features", True, False, True,
+        "the event drafter with cross-attention to a few frames, of which the target hands over its visual features",
+        True, False, True,
         "crossdraft; GLIDE: Du 2024",
     ),
     "pass": Method(
