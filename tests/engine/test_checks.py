@@ -69,6 +69,8 @@ def test_numbers_of_numpy_are_ids_too():
         (replace(PROBING, probes=forced(Probes((1, 2), (0, 0)), top="x")), "top"),
         (Draft(DraftTree.empty(), fault="it is torn"), "torn"),
         (replace(GOOD, tree=forced(GOOD.tree, independent=torch.zeros(2))), "independent"),
+        (Draft(forced(DraftTree.empty(), parents=[])), "list came where a tuple"),
+        (replace(PROBING, probes=forced(Probes((), ()), tokens="")), "str came where a tuple"),
         (Draft(DraftTree((True,), (-1,))), "none of the target's ids"),
         (replace(GOOD, tree=forced(GOOD.tree, parents=(-1, False, -1))), "parent"),
         (replace(DRAWN, tree=forced(DRAWN.tree, drawn_from=(0.0, 1))), "no whole number"),

@@ -125,3 +125,9 @@ def test_tokens_are_followed_as_far_as_the_tree_goes():
     tree = DraftTree.from_paths([[1, 2], [1, 3]])
     assert tree.follow([1, 3, 4]) == [0, 2]
     assert tree.follow([5]) == []
+
+
+def test_lists_are_taken_for_tuples():
+    given = DraftTree([5, 6], [-1, 0], drawn_from=[-1, -1])  # pyright: ignore[reportArgumentType]
+    assert given == DraftTree((5, 6), (-1, 0))
+    assert given.is_chain

@@ -81,6 +81,7 @@ def faulty(why: str) -> Draft:
 
 
 def _checked_tree(tree: DraftTree, vocabulary: int, forbidden: Collection[int]) -> DraftTree:
+    _check_rows(tree.tokens, tree.parents, tree.drawn_from)
     _check_ids(tree.tokens, vocabulary, forbidden)
     if not len(tree.tokens) == len(tree.parents) == len(tree.drawn_from):
         raise CrossdraftError("its tokens, parents and origins differ in number")
@@ -112,6 +113,12 @@ def _checked_tree(tree: DraftTree, vocabulary: int, forbidden: Collection[int]) 
     return replace(tree, dists=exact)
 
 
+def _check_rows(*rows: object) -> None:
+    for row in rows:
+        if not isinstance(row, tuple):
+            raise CrossdraftError(f"a {type(row).__name__} came where a tuple belongs")
+
+
 def _whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
@@ -132,6 +139,7 @@ def _check_chances(reach: Sequence[float], nodes: int) -> None:
 
 
 def _check_probes(probes: Probes, nodes: int, announced: int, hidden_size: int | None) -> None:
+    _check_rows(probes.tokens, probes.parents)
     count = len(probes.tokens)
     if count > announced:
         raise CrossdraftError(f"it has {count} probes, and {announced} were announced by Needs.probes")

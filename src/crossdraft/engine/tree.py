@@ -22,7 +22,7 @@ ROOT = -1
 
 @dataclass(frozen=True)
 class DraftTree:
-    """Proposed tokens, each with its parent and with how it was chosen.
+    """Proposed tokens, each with its parent and with how it was chosen. Lists are taken for tuples.
 
     Args:
         tokens: [n] token ids.
@@ -45,6 +45,9 @@ class DraftTree:
     independent: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("tokens", "parents", "drawn_from"):
+            if isinstance(given := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(given))
         if not self.drawn_from:
             object.__setattr__(self, "drawn_from", (-1,) * len(self.tokens))
         if not len(self.tokens) == len(self.parents) == len(self.drawn_from):
