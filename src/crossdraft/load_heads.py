@@ -10,8 +10,9 @@ from crossdraft.drafters.glancer import Glancer
 from crossdraft.drafters.heads.coupled import CoupledDrafter
 from crossdraft.drafters.heads.cross import CrossDrafter, tables_of
 from crossdraft.drafters.heads.fast import FastDrafter
+from crossdraft.drafters.heads.growth import TREES
 from crossdraft.drafters.heads.learning import LearningDrafter, Origin, check_folder
-from crossdraft.drafters.heads.registry import HEADS, STATIC, TREES, weights_of
+from crossdraft.drafters.heads.registry import HEADS, STATIC, weights_of
 from crossdraft.drafters.heads.static import ACCEPTANCE, static_tree
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.pass_ import PassDrafter
@@ -46,7 +47,7 @@ def load_head_drafter(
         host: the target.
         source: where that was loaded from.
         folder: of the head; default the shipped one.
-        tree: `static`, or one of `drafters.heads.registry.TREES`; default the method's own, but `dynamic` in place of
+        tree: `static`, or one of `drafters.heads.growth.TREES`; default the method's own, but `dynamic` in place of
             `static` where no acceptance was measured, as of an imported head.
         banned, packed: as in `load_drafter`.
 

@@ -1,4 +1,7 @@
-"""Every way of drafting by its name, and how a spec becomes a drafter."""
+"""Every way of drafting by its name, and how a spec becomes a drafter.
+
+Builders import what they build: the table of methods needs no PyTorch.
+"""
 
 import hashlib
 import json
@@ -7,55 +10,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any, cast
 
 from crossdraft.checks import text as check_text
-from crossdraft.drafters.cascade import CascadeDrafter
-from crossdraft.drafters.choose import ChooseDrafter
-from crossdraft.drafters.guided import GuidedDrafter
-from crossdraft.drafters.heads.coupled import CoupledDrafter
-from crossdraft.drafters.heads.learning import KEEP, RATE, SECONDS
 from crossdraft.drafters.heads.registry import HEADS
-from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.lookahead import GRAMS, LEVEL, WINDOW, LookaheadDrafter
-from crossdraft.drafters.memory.drafter import MemoryDrafter
-from crossdraft.drafters.memory.shelf import CAPACITY, Shelf
-from crossdraft.drafters.ngram import COPIED, LONGEST, NgramDrafter
-from crossdraft.drafters.overseen import AHEAD
-from crossdraft.drafters.phased import PhasedDrafter
-from crossdraft.drafters.pruning import KEEP as KEPT
-from crossdraft.drafters.pruning import MASS
-from crossdraft.drafters.pyramid import THRESHOLD, PyramidDrafter
-from crossdraft.drafters.second import WORDS
 from crossdraft.drafters.spec import Spec, parse
-from crossdraft.drafters.tree_model import TreeDrafter
-from crossdraft.drafters.trees import expand_and_rerank
-from crossdraft.drafters.trees.widths import chain_with_siblings
-from crossdraft.drafters.union import UnionDrafter
-from crossdraft.drafters.view import FRAMES, FewerFrames, view_of
-from crossdraft.drafters.vocabulary import read_lexicon
-from crossdraft.engine.drafter import Drafter
-from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import (
-    load_drafter,
-    load_model_drafter,
-    load_target,
-    tokenizer_of,
-)
-from crossdraft.load_heads import (
-    load_event_head,
-    load_glance_drafter,
-    load_head_drafter,
-    load_learning_drafter,
-    load_pass_drafter,
-)
-from crossdraft.video_prompt import VideoPrompt
 
-# How a model grows a tree, a pass for each level; static shapes need measured acceptances, see `drafters.trees`.
-TREES = {"dynamic": expand_and_rerank, "cape": chain_with_siblings}
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from crossdraft.drafters.independent import IndependentDrafter
+    from crossdraft.engine.drafter import Drafter
+    from crossdraft.engine.target import Target
 
 
 @dataclass(frozen=True)
@@ -76,8 +43,8 @@ class Place:
     banned: tuple[int, ...] = ()
     packed: bool = True
     given: "Mapping[str, Callable[[], Drafter[Any]]]" = field(default_factory=dict)
-    host: Target | None = None
-    tokenizer: PreTrainedTokenizerBase | None = None
+    host: "Target | None" = None
+    tokenizer: "PreTrainedTokenizerBase | None" = None
     num_frames: int | None = None
     fps: float | None = None
 
@@ -126,7 +93,7 @@ def method_of(name: str) -> Method:
     )
 
 
-def build(text: str, place: Place) -> Drafter[Any]:
+def build(text: str, place: Place) -> "Drafter[Any]":
     """The drafter that a spec names; a folder is an EventGPT.
 
     Raises:
@@ -187,7 +154,7 @@ def drafts_trees(spec: Spec) -> bool:
     return told != "chain" and (own or any(map(drafts_trees, spec.parts)))
 
 
-def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
+def build_spec(spec: Spec, place: Place) -> "Drafter[Any]":
     """As `build`."""
     if spec.name in place.given:
         return place.given[spec.name]()
@@ -195,8 +162,11 @@ def build_spec(spec: Spec, place: Place) -> Drafter[Any]:
     return _model(spec, place) if method is None else method.build(spec, place)
 
 
-def _model(spec: Spec, place: Place) -> Drafter[Any]:
-    given = _settings(spec, {"words": _words, "tree": lambda name: TREES[name]})
+def _model(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.drafters.tree_model import TreeDrafter
+    from crossdraft.load import load_drafter
+
+    given = _settings(spec, {"words": _words, "tree": _tree})
     if len(given) > 1:
         raise CrossdraftError(f"'{spec}' asks for trees in two ways; give words or tree, not both.")
     drafter = load_drafter(
@@ -208,24 +178,29 @@ def _model(spec: Spec, place: Place) -> Drafter[Any]:
     return drafter
 
 
-def _text(spec: Spec, place: Place) -> Drafter[Any]:
+def _text(spec: Spec, place: Place) -> "Drafter[Any]":
     given = _settings(spec, {"how": str})
     return _language_model("text", given.get("how"), place)
 
 
-def _any_model(spec: Spec, place: Place) -> Drafter[Any]:
+def _any_model(spec: Spec, place: Place) -> "Drafter[Any]":
     given = _settings(spec, {"dir": str, "how": str})
     if not given.get("dir"):
         raise CrossdraftError("The drafter 'model' needs a folder; write model:dir=FOLDER.")
     return _language_model(given["dir"], given.get("how"), place)
 
 
-def _language_model(source: str, how: str | None, place: Place) -> Drafter[Any]:
+def _language_model(source: str, how: str | None, place: Place) -> "Drafter[Any]":
+    from crossdraft.drafters.vocabulary import read_lexicon
+    from crossdraft.load import load_model_drafter
+
     target = read_lexicon(_tokenizer(place), place.vocab_size, place.eos, place.banned)
     return load_model_drafter(source, target, how, place.device, place.dtype, packed=place.packed)
 
 
-def _ngram(spec: Spec, place: Place) -> Drafter[Any]:
+def _ngram(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.drafters.ngram import COPIED, LONGEST, NgramDrafter
+
     given = _settings(spec, {"longest": _count, "copied": _count})
     tokenizer = _tokenizer(place) if place.has_vocabulary else None
 
@@ -235,7 +210,9 @@ def _ngram(spec: Spec, place: Place) -> Drafter[Any]:
     return NgramDrafter(encode, given.get("longest", LONGEST), given.get("copied", COPIED))
 
 
-def _lookahead(spec: Spec, place: Place) -> Drafter[Any]:
+def _lookahead(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.drafters.lookahead import GRAMS, LEVEL, WINDOW, LookaheadDrafter
+
     given = _settings(spec, {"window": _count, "level": _count, "grams": _count})
     tokenizer = _tokenizer(place)
     return LookaheadDrafter(
@@ -247,14 +224,19 @@ def _lookahead(spec: Spec, place: Place) -> Drafter[Any]:
     )
 
 
-def _memory(spec: Spec, place: Place) -> Drafter[Any]:
+def _memory(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.drafters.memory.drafter import MemoryDrafter
+    from crossdraft.drafters.memory.shelf import CAPACITY, Shelf
+
     given = _settings(spec, {"folder": Path, "capacity": _count})
     vocabulary = json.dumps(sorted(_tokenizer(place).get_vocab().items())) if place.has_vocabulary else ""
     fingerprint = hashlib.blake2b(vocabulary.encode(), digest_size=16).hexdigest()
     return MemoryDrafter(Shelf(given.get("folder"), given.get("capacity", CAPACITY), fingerprint))
 
 
-def _tokenizer(place: Place) -> PreTrainedTokenizerBase:
+def _tokenizer(place: Place) -> "PreTrainedTokenizerBase":
+    from crossdraft.load import tokenizer_of
+
     if place.tokenizer is not None:
         return place.tokenizer
     if place.target is None:
@@ -264,12 +246,26 @@ def _tokenizer(place: Place) -> PreTrainedTokenizerBase:
     return tokenizer_of(place.target)
 
 
-def _parts(spec: Spec, place: Place) -> list[Drafter[Any]]:
+def _parts(spec: Spec, place: Place) -> "list[Drafter[Any]]":
     _settings(spec, {})
     return [build_spec(part, place) for part in spec.parts]
 
 
-def _phased(spec: Spec, place: Place) -> Drafter[Any]:
+def _union(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.drafters.union import UnionDrafter
+
+    return UnionDrafter(_parts(spec, place), place.eos)
+
+
+def _choose(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.drafters.choose import ChooseDrafter
+
+    return ChooseDrafter(_parts(spec, place))
+
+
+def _phased(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.drafters.phased import PhasedDrafter
+
     if len(spec.parts) != 2:
         raise CrossdraftError(
             f"'{spec}' must join two drafters: the one while hidden, and the one afterwards."
@@ -277,7 +273,10 @@ def _phased(spec: Spec, place: Place) -> Drafter[Any]:
     return PhasedDrafter(*_parts(spec, place))
 
 
-def _view(spec: Spec, place: Place) -> Drafter[Any]:
+def _view(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.drafters.view import FRAMES, FewerFrames, view_of
+    from crossdraft.video_prompt import VideoPrompt
+
     frames = _settings(spec, {"frames": _count}).get("frames", FRAMES)
     tokenizer = _tokenizer(place)
     target = _host(place)
@@ -292,7 +291,9 @@ def _view(spec: Spec, place: Place) -> Drafter[Any]:
     return view_of(target, prepare, place.banned)
 
 
-def _head(spec: Spec, place: Place) -> Drafter[Any]:
+def _head(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.load_heads import load_head_drafter
+
     given = _settings(spec, {"dir": Path, "tree": str})
     return load_head_drafter(
         spec.name,
@@ -305,7 +306,11 @@ def _head(spec: Spec, place: Place) -> Drafter[Any]:
     )
 
 
-def _online(spec: Spec, place: Place) -> Drafter[Any]:
+def _online(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.drafters.heads.coupled import CoupledDrafter
+    from crossdraft.drafters.heads.learning import KEEP, RATE, SECONDS
+    from crossdraft.load_heads import load_learning_drafter
+
     given = _settings(spec, {"seconds": float, "keep": _count, "rate": float, "save": Path})
     name = spec.parts[0].name
     if len(spec.parts) != 1 or name not in HEADS:
@@ -329,7 +334,9 @@ def _online(spec: Spec, place: Place) -> Drafter[Any]:
     )
 
 
-def _event_head(spec: Spec, place: Place) -> Drafter[Any]:
+def _event_head(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.load_heads import load_event_head
+
     given = _settings(spec, {"dir": Path, "model": str, "words": _words})
     return load_event_head(
         spec.name,
@@ -344,7 +351,9 @@ def _event_head(spec: Spec, place: Place) -> Drafter[Any]:
     )
 
 
-def _glance(spec: Spec, place: Place) -> Drafter[Any]:
+def _glance(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.load_heads import load_glance_drafter
+
     given = _settings(spec, {"dir": Path, "heads": Path, "model": str, "words": _words})
     settings = {name: value for name, value in spec.settings.items() if name in ("model", "words")}
     if "heads" in given:
@@ -366,12 +375,19 @@ def _glance(spec: Spec, place: Place) -> Drafter[Any]:
     )
 
 
-def _pass(spec: Spec, place: Place) -> Drafter[Any]:
+def _pass(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.load_heads import load_pass_drafter
+
     folder = _settings(spec, {"dir": Path}).get("dir")
     return load_pass_drafter(_host(place), _source(place), folder, place.banned)
 
 
-def _guided(spec: Spec, place: Place) -> Drafter[Any]:
+def _guided(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.drafters.guided import GuidedDrafter
+    from crossdraft.drafters.pruning import KEEP as KEPT
+    from crossdraft.drafters.pruning import MASS
+    from crossdraft.load import load_target
+
     given = _settings(spec, {"dir": str, "keep": _share, "mass": _share, "layers": _layers})
     target = _host(place)
     model = (
@@ -389,7 +405,9 @@ def _guided(spec: Spec, place: Place) -> Drafter[Any]:
     )
 
 
-def _host(place: Place) -> Target:
+def _host(place: Place) -> "Target":
+    from crossdraft.load import load_target
+
     return place.host or load_target(
         _source(place),
         place.device,
@@ -410,7 +428,10 @@ def _source(place: Place) -> str:
     return place.target
 
 
-def _cascade(spec: Spec, place: Place) -> Drafter[Any]:
+def _cascade(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.drafters.cascade import CascadeDrafter
+    from crossdraft.drafters.overseen import AHEAD
+
     given = _settings(spec, {"ahead": _count, "early": _count, "leniency": float})
     *readers, drafter = [build_spec(part, place) for part in spec.parts]
     for reader in reversed(readers):
@@ -420,7 +441,10 @@ def _cascade(spec: Spec, place: Place) -> Drafter[Any]:
     return drafter
 
 
-def _pyramid(spec: Spec, place: Place) -> Drafter[Any]:
+def _pyramid(spec: Spec, place: Place) -> "Drafter[Any]":
+    from crossdraft.drafters.overseen import AHEAD
+    from crossdraft.drafters.pyramid import THRESHOLD, PyramidDrafter
+
     given = _settings(spec, {"ahead": _count, "threshold": float})
     if len(spec.parts) != 2:
         raise CrossdraftError(
@@ -451,6 +475,14 @@ def _settings(spec: Spec, known: Mapping[str, Callable[[str], Any]]) -> dict[str
     return found
 
 
+def _tree(name: str) -> Callable[..., Any]:
+    """How a model grows a tree, a pass for each level; static shapes need measured acceptances."""
+    from crossdraft.drafters.trees import expand_and_rerank
+    from crossdraft.drafters.trees.widths import chain_with_siblings
+
+    return {"dynamic": expand_and_rerank, "cape": chain_with_siblings}[name]
+
+
 def _share(text: str) -> float:
     if not 0 < (value := float(text)) <= 1:
         raise ValueError(text)
@@ -469,6 +501,8 @@ def _count(text: str) -> int:
 
 def _words(text: str) -> int:
     """As many words as a place of a draft holds, or fewer."""
+    from crossdraft.drafters.second import WORDS
+
     if (value := _count(text)) > WORDS:
         raise ValueError(text)
     return value
@@ -476,7 +510,7 @@ def _words(text: str) -> int:
 
 KINDS: Mapping[Callable[[str], Any], str] = {
     _count: "; give a whole number of 1 or more",
-    _words: f"; give a whole number from 1 to {WORDS}",
+    _words: "; give a whole number from 1 to 3",
     float: "; give a number",
     _share: "; give a share above 0, at most 1",
     _layers: "; give numbers of layers, such as 2+4",
@@ -511,11 +545,11 @@ METHODS: Mapping[str, Method] = {
         False, True, False, "crossdraft; SAM, REST 2024"
     ),
     "union": Method(
-        lambda spec, place: UnionDrafter(_parts(spec, place), place.eos),
+        _union,
         "merges several drafters' trees into one", False, True, False, "crossdraft", joins=2,
     ),
     "choose": Method(
-        lambda spec, place: ChooseDrafter(_parts(spec, place)),
+        _choose,
         "a bandit picks one of several for each answer", False, True, False, "UCB1 2002", joins=2,
     ),
     "phased": Method(

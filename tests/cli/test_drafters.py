@@ -1,6 +1,8 @@
 """`crossdraft drafters`: every drafter stands in the list, and advice above it."""
 
 import json
+import subprocess
+import sys
 
 from crossdraft.cli.drafters import WHICH
 from crossdraft.cli.main import main
@@ -30,3 +32,10 @@ def test_some_as_json(capsys):
 def test_an_unknown_one_gets_the_nearest_name(capsys):
     assert main(["drafters", "eagel3"]) == 2
     assert "did you mean 'eagle3'?" in capsys.readouterr().err
+
+
+def test_the_table_needs_no_torch():
+    code = "import sys; from crossdraft.cli.main import main; sys.exit(main(['drafters']) or 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "glance" in done.stdout

@@ -186,6 +186,7 @@ def ask(
     _check_pictures(plot, trace)
     check_outputs(plot, trace, force=force)
     check_values(
+        drafter=drafter,
         placement=placement,
         ahead=ahead,
         hidden=hidden,

@@ -115,6 +115,7 @@ def chat(
     Questions may also be piped in; the exit status is then 2 if one of them could not be answered.
     """
     check_values(
+        drafter=drafter,
         placement=placement,
         target_cores=target_cores,
         draft_cores=draft_cores,

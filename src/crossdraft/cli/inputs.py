@@ -11,6 +11,7 @@ import typer
 from crossdraft.bench.cores import choose_cores
 from crossdraft.checks import choice, positive, whole
 from crossdraft.errors import CrossdraftError
+from crossdraft.methods import check_spec, read_spec
 
 if TYPE_CHECKING:
     from crossdraft.events import Excerpt
@@ -121,6 +122,7 @@ def check_values(
     ahead: str = "auto",
     hidden: str = "auto",
     rule: str | None = None,
+    drafter: str | None = None,
 ) -> None:
     """Refuse what the values tell by themselves, before models and what they need are imported, which takes seconds.
 
@@ -137,6 +139,8 @@ def check_values(
         positive("--fps", fps)
     if max_new_tokens is not None:
         whole("--max-new-tokens", max_new_tokens)
+    if drafter not in (None, "none"):
+        check_spec(read_spec(drafter))
     if target_cores or draft_cores:
         choose_cores(target_cores, draft_cores, all_target=True)
     if dtype is not None or rule is not None or device is not None or draft_device is not None:

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from crossdraft.drafters.heads import learner
+from crossdraft.drafters.heads.growth import TREES
 from crossdraft.drafters.heads.learning import LearningDrafter, Origin
-from crossdraft.drafters.heads.registry import HEADS, TREES
+from crossdraft.drafters.heads.registry import HEADS
 from crossdraft.drafters.trees import Shape, fill
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder

@@ -2,16 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from crossdraft.drafters.heads.autoregressive import AutoregressiveDrafter
-from crossdraft.drafters.heads.block import BlockDrafter
-from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow
-from crossdraft.drafters.heads.recurrent import RecurrentDrafter
-from crossdraft.drafters.trees import expand_and_rerank
-from crossdraft.drafters.trees.beams import beam_search
-from crossdraft.drafters.trees.widths import chain_with_siblings
+if TYPE_CHECKING:
+    from crossdraft.drafters.heads.coupled import CoupledDrafter
 
 
 @dataclass(frozen=True)
@@ -20,8 +15,8 @@ class HeadMethod:
 
     Args:
         network: see `models.heads.registry`.
-        drafter: the class around it.
-        tree: which of `TREES` it grows unless told otherwise, or `STATIC`.
+        around: module and name of the class around it.
+        tree: which of `growth.TREES` it grows unless told otherwise, or `STATIC`.
         what: one line for the table of methods.
         source: where it comes from.
         weights: the shipped weights, where another method's serve; default its own name.
@@ -29,92 +24,94 @@ class HeadMethod:
     """
 
     network: str
-    drafter: type[CoupledDrafter[Any]]
+    around: str
     tree: str
     what: str
     source: str
     weights: str | None = None
     sees: bool = False
 
+    @property
+    def drafter(self) -> "type[CoupledDrafter[Any]]":
+        """The class around the head, which needs PyTorch; this table does not."""
+        module, _, name = self.around.partition(".")
+        return getattr(import_module(f"crossdraft.drafters.heads.{module}"), name)
 
+
+AUTOREGRESSIVE, BLOCK = "autoregressive.AutoregressiveDrafter", "block.BlockDrafter"
+RECURRENT = "recurrent.RecurrentDrafter"
 STATIC = "static"  # a shape chosen by measured acceptance, which lies beside the weights; see `static`
-TREES: Mapping[str, Grow] = {
-    "dynamic": partial(expand_and_rerank, beam=10, width=lambda probs: 10, depth=8),
-    "chain": partial(expand_and_rerank, beam=1, width=lambda probs: 1),
-    "cape": chain_with_siblings,
-    "beams": beam_search,
-}
 
 HEADS: Mapping[str, HeadMethod] = {
     "eagle1": HeadMethod(
-        "eagle", AutoregressiveDrafter, "static", "extrapolates the target's last feature; a fixed tree",
+        "eagle", AUTOREGRESSIVE, "static", "extrapolates the target's last feature; a fixed tree",
         "EAGLE: Li 2024", weights="eagle",
     ),
     "eagle2": HeadMethod(
-        "eagle", AutoregressiveDrafter, "dynamic", "the same head with dynamic trees by its own probabilities",
+        "eagle", AUTOREGRESSIVE, "dynamic", "the same head with dynamic trees by its own probabilities",
         "EAGLE-2: Li 2024", weights="eagle",
     ),
     "eagle3": HeadMethod(
-        "eagle3", AutoregressiveDrafter, "dynamic", "fuses three levels of the target; training-time test",
+        "eagle3", AUTOREGRESSIVE, "dynamic", "fuses three levels of the target; training-time test",
         "EAGLE-3: Li 2025",
     ),
     "glide": HeadMethod(
-        "glide", AutoregressiveDrafter, "cape", "a small decoder that attends to the target's own keys and values",
+        "glide", AUTOREGRESSIVE, "cape", "a small decoder that attends to the target's own keys and values",
         "GLIDE with a CaPE: Du 2024",
     ),
     "chimera": HeadMethod(
-        "chimera", AutoregressiveDrafter, "static", "a trigram encoder that attends to the target's last features",
+        "chimera", AUTOREGRESSIVE, "static", "a trigram encoder that attends to the target's last features",
         "Chimera: Zeng 2024",
     ),
     "dream": HeadMethod(
-        "dream", AutoregressiveDrafter,
+        "dream", AUTOREGRESSIVE,
         "dynamic", "EAGLE's layer and gated cross-attention to a middle layer of the target",
         "DREAM: Hu 2025",
     ),
     "dflash": HeadMethod(
-        "dflash", BlockDrafter, "chain", "a block of masked tokens in one pass, from several layers of the target",
+        "dflash", BLOCK, "chain", "a block of masked tokens in one pass, from several layers of the target",
         "DFlash: z-lab 2026",
     ),
     "hivis": HeadMethod(
-        "hivis", AutoregressiveDrafter,
+        "hivis", AUTOREGRESSIVE,
         "dynamic", "no visual tokens in the drafter; a learned embedding per draft step",
         "HiViS: Xie 2025",
     ),
     "vispec": HeadMethod(
-        "vispec", AutoregressiveDrafter,
+        "vispec", AUTOREGRESSIVE,
         "dynamic", "the clip compressed to a few tokens, and a global visual vector in every row",
         "ViSpec: Kang 2025", sees=True,
     ),
     "eaglevlm": HeadMethod(
-        "eaglevlm", AutoregressiveDrafter, "dynamic", "EAGLE-2 that reads every visual token",
+        "eaglevlm", AUTOREGRESSIVE, "dynamic", "EAGLE-2 that reads every visual token",
         "SpecVLM: Huang 2025", sees=True,
     ),
     "specvlm": HeadMethod(
-        "specvlm", AutoregressiveDrafter, "dynamic", "the same, behind a compressor chosen for each question",
+        "specvlm", AUTOREGRESSIVE, "dynamic", "the same, behind a compressor chosen for each question",
         "SpecVLM: Huang 2025", sees=True,
     ),
     "massv": HeadMethod(
-        "massv", AutoregressiveDrafter, "chain", "a small language model that sees through the target's vision encoder",
+        "massv", AUTOREGRESSIVE, "chain", "a small language model that sees through the target's vision encoder",
         "MASSV: Ganesan 2025", sees=True,
     ),
     "specllava": HeadMethod(
-        "massv", AutoregressiveDrafter, "dynamic", "the same small model with dynamic trees by its own probabilities",
+        "massv", AUTOREGRESSIVE, "dynamic", "the same small model with dynamic trees by its own probabilities",
         "Spec-LLaVA: Huo 2025", weights="massv", sees=True,
     ),
     "medusa": HeadMethod(
-        "medusa", RecurrentDrafter, "static", "one small head per future token, independent of the others",
+        "medusa", RECURRENT, "static", "one small head per future token, independent of the others",
         "Medusa-1: Cai 2024",
     ),
     "hydra": HeadMethod(
-        "hydra", RecurrentDrafter, "static", "Medusa's heads, conditioned on the tokens drafted before",
+        "hydra", RECURRENT, "static", "Medusa's heads, conditioned on the tokens drafted before",
         "Hydra: Ankner 2024",
     ),
     "hydra++": HeadMethod(
-        "hydra++", RecurrentDrafter, "static", "deeper ones behind a layer over all features of the text",
+        "hydra++", RECURRENT, "static", "deeper ones behind a layer over all features of the text",
         "Hydra++: Ankner 2024",
     ),
     "redrafter": HeadMethod(
-        "redrafter", RecurrentDrafter, "beams", "a small recurrent network with beam search",
+        "redrafter", RECURRENT, "beams", "a small recurrent network with beam search",
         "ReDrafter: Cheng 2024",
     ),
 }  # fmt: skip

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from functools import partial
 
-from crossdraft.drafters.heads.registry import TREES, HeadMethod, serving
+from crossdraft.drafters.heads.growth import TREES
+from crossdraft.drafters.heads.registry import HeadMethod, serving
 from crossdraft.drafters.heads.static import LARGEST
 from crossdraft.drafters.trees import RankCounts, fill, greedy_shape
 from crossdraft.engine.request import Request
