@@ -36,6 +36,8 @@ WRONG = [
     ["chat", "--video=nowhere.mp4"],
     ["chat", "--video=VIDEO", "--fps=0"],
     ["bench", "--pairs=0"],
+    ["bench", "--methods=evnt"],
+    ["bench", "--methods=event", "--drafter=memry"],
     ["bench", "--max-new-tokens=0"],
     ["bench", "--dtype=int3"],
     ["bench", "--json-out=."],

@@ -130,6 +130,11 @@ def bench(
         draft_cores=draft_cores,
     )
     from crossdraft.bench.names import listed
+    from crossdraft.bench.specs import ALL_METHODS, check_methods, usual_methods
+
+    named = ALL_METHODS if methods == "all" else None if methods is None else listed(methods)
+    if named is not None:
+        check_methods(named, tuple(drafters or ()))
     from crossdraft.bench.workload import Workload
     from crossdraft.video.clip import DEFAULT_FRAMES
 
@@ -138,7 +143,6 @@ def bench(
     # Behind what can be refused without them: these take seconds.
     from crossdraft.bench.contestants import Models
     from crossdraft.bench.report import tables, to_json
-    from crossdraft.bench.specs import ALL_METHODS, usual_methods
     from crossdraft.bench.suite import Suite, run_suite, runs_of
     from crossdraft.bench.traces import write_recorded
 
@@ -151,7 +155,7 @@ def bench(
         suite = Suite(
             models=Models(target, event, blind, device, dtype, draft_device, num_frames=frames),
             work=replace(work, files=Path(folder) if folder else None),
-            methods=ALL_METHODS if methods == "all" else usual if methods is None else listed(methods),
+            methods=usual if named is None else named,
             repeats=repeats,
             cores=cores,
             warm_ups=warm_ups,
