@@ -53,6 +53,7 @@ def test_numbers_of_numpy_are_ids_too():
         (Draft(DraftTree.chain([-5])), "none of the target's ids"),
         (Draft(DraftTree.chain([5.0])), "none of the target's ids"),
         (Draft(DraftTree.chain([98])), "something visual"),
+        (Draft(DraftTree.chain([5] * 4097)), "4097 nodes; at most 4096"),
         (replace(GOOD, tree=forced(GOOD.tree, parents=(-1, 2, -1))), "parent"),
         (replace(GOOD, tree=forced(GOOD.tree, parents=(-1, 0))), "differ in number"),
         (replace(GOOD, reach=(0.5, math.nan, 0.1)), "chance"),

@@ -12,6 +12,7 @@ from crossdraft.engine.probes import Probes
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 
+MOST_NODES = 4096  # of a draft: far beyond what a pass verifies; weighing more up would take seconds
 SUM_TOLERANCE = 1e-2  # of a distribution: a softmax in bfloat16 is off by up to that
 # The law of a token that was drawn in proportion to a row is the row over its sum. A float32 softmax of 150,000 entries
 # sums to 1 within 1e-5 and is used as it is; what is off by more would bias the answer by as much, so it is divided.
@@ -81,6 +82,8 @@ def faulty(why: str) -> Draft:
 
 
 def _checked_tree(tree: DraftTree, vocabulary: int, forbidden: Collection[int]) -> DraftTree:
+    if len(tree) > MOST_NODES:
+        raise CrossdraftError(f"it has {len(tree)} nodes; at most {MOST_NODES} are read")
     _check_rows(tree.tokens, tree.parents, tree.drawn_from)
     _check_ids(tree.tokens, vocabulary, forbidden)
     if not len(tree.tokens) == len(tree.parents) == len(tree.drawn_from):
