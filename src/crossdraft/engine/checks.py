@@ -42,6 +42,8 @@ def checked(
     if draft.fault is not None:
         raise CrossdraftError(draft.fault)
     try:
+        if len(draft.tree) > MOST_NODES:
+            raise CrossdraftError(f"it has {len(draft.tree)} nodes; at most {MOST_NODES} are read")
         tree = _checked_tree(draft.tree, vocabulary, forbidden)
         _check_chances(draft.reach, len(tree))
         if draft.probes is not None:
@@ -82,8 +84,6 @@ def faulty(why: str) -> Draft:
 
 
 def _checked_tree(tree: DraftTree, vocabulary: int, forbidden: Collection[int]) -> DraftTree:
-    if len(tree) > MOST_NODES:
-        raise CrossdraftError(f"it has {len(tree)} nodes; at most {MOST_NODES} are read")
     _check_rows(tree.tokens, tree.parents, tree.drawn_from)
     _check_ids(tree.tokens, vocabulary, forbidden)
     if not len(tree.tokens) == len(tree.parents) == len(tree.drawn_from):
