@@ -3,7 +3,7 @@
 import pytest
 
 from crossdraft.drafters.heads.autoregressive import AutoregressiveDrafter
-from crossdraft.drafters.heads.registry import TREES
+from crossdraft.drafters.heads.growth import TREES
 from crossdraft.engine.drafter import Budget
 from tests.drafters.heads.rehearsal import check_branches, check_rehearsal, some_head, some_lesson, told_up_to
 

@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 from crossdraft.drafters.heads.coupled import CoupledDrafter
-from crossdraft.drafters.heads.registry import TREES
+from crossdraft.drafters.heads.growth import TREES
 from crossdraft.engine.drafter import Budget, Committed
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import rule_for

@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from crossdraft.drafters.heads.registry import HEADS, TREES
+from crossdraft.drafters.heads.growth import TREES
+from crossdraft.drafters.heads.registry import HEADS
 from crossdraft.drafters.trees import Shape, fill
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.sampling import Sampling

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from crossdraft.drafters.heads.block import BlockDrafter
-from crossdraft.drafters.heads.registry import HEADS, TREES
+from crossdraft.drafters.heads.growth import TREES
+from crossdraft.drafters.heads.registry import HEADS
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget

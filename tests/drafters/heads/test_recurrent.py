@@ -5,8 +5,9 @@ from functools import partial
 import pytest
 import torch
 
+from crossdraft.drafters.heads.growth import TREES
 from crossdraft.drafters.heads.recurrent import RecurrentDrafter, within
-from crossdraft.drafters.heads.registry import HEADS, TREES
+from crossdraft.drafters.heads.registry import HEADS
 from crossdraft.drafters.spec import parse
 from crossdraft.drafters.trees import Likeliest, Shape, fill
 from crossdraft.engine.cost import CostModel
