@@ -36,6 +36,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _seeds() -> None:
     """Seeds are explicit everywhere; whatever forgets to be is at least the same every time."""
+    seed_everything()
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """What a module draws when it is imported is the same, too, whatever was imported before it."""
+    if isinstance(collector, pytest.Module):
+        seed_everything()
+
+
+def seed_everything() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - the legacy global generator is exactly what is meant
     torch.manual_seed(0)

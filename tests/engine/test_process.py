@@ -90,13 +90,22 @@ def test_drafting_ahead_changes_no_token(pair, target, requests, alone, ahead):
     factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
     placement = Process(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, ahead=ahead)
     try:
-        for batch in (1, 3):
+        drafted_ahead = False
+        for batch in (
+            1,
+            3,
+            *[3] * 20,
+        ):  # on a busy machine a tiny target may be done before anything is prepared
             found = Decoder(target, placement, max_batch=batch, adaptive=False, nodes=4).generate(requests)
             assert [answer.tokens for answer in found] == alone
             assert not any(answer.notes for answer in found)
+            spans = [span for answer in found for span in answer.timeline.spans]
+            drafted_ahead |= any(span.name == "ahead" for span in spans)
+            if drafted_ahead and batch > 1:
+                break
     finally:
         placement.close()
-    assert any(span.name == "ahead" for answer in found for span in answer.timeline.spans)
+    assert drafted_ahead
 
 
 @needs_two_cores

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
 Message = tuple[str, object]  # kind, body
-SMALL = 16_384  # bytes that fit into a socket's buffer of which a part is free
+SMALL = 2048  # bytes that a socket takes that says it takes any
 BACKLOG = 10_000  # messages that wait to be sent
 
 
