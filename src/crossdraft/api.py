@@ -60,8 +60,8 @@ class Options:
             a drafter with a network of its own gets a process and, where nothing is said of cores, the last core, as
             its drafting is then hidden for free; any other, and one on a shared GPU, runs in this process.
         ahead: for `process`, what the drafter does while the target verifies: `off` (nothing), `pipespec`, `pearl`,
-            `ssd` or `spare` (see `engine.ahead`); `auto` is `ssd` where the two share no core and no device, but `off`
-            on a CPU whose target gains more by computing on the drafter's idle cores, else `off`.
+            `ssd` or `spare` (see `engine.ahead`); `auto` is `off` where the two share a core or a device, and on a CPU
+            whose target gains more by computing on the drafter's idle cores, else `ssd`.
         hidden: for `inline`, when the hidden draft is made: `auto`, `before`, `beside` or `off`.
         device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         draft_device, draft_dtype: of the drafter; default the target's. If that is not given either, bfloat16 also on
@@ -157,20 +157,9 @@ class Engine:
         self.cost = cost
         supervisor = self._supervisor = Supervisor(drafter, RESTARTS)
 
-        def make() -> Decoder:
-            return Decoder(
-                target,
-                supervisor,
-                max_batch=options.max_batch,
-                rule=options.rule,
-                nodes=options.nodes,
-                hidden_nodes=options.hidden_nodes,
-                adaptive=options.adaptive,
-                cost=cost,
-            )
-
-        self._make = make  # knows nothing of this engine, so that one that is not closed can be collected
-        self._scheduler = Scheduler(make, options.target_cores)
+        # It knows nothing of this engine, so that one that is not closed can be collected.
+        self._make = partial(new_decoder, target, supervisor, options, cost)
+        self._scheduler = Scheduler(self._make, options.target_cores)
         self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, supervisor, release)
 
     @property
@@ -449,6 +438,22 @@ class SteppedDecoder:
     def drop(self) -> None:
         """See `Decoder.drop`."""
         self._call(self._decoder.drop)
+
+
+def new_decoder(
+    target: Target, drafter: Placement | Supervisor | None, options: Options, cost: CostModel
+) -> Decoder:
+    """A decode loop over a target and a drafter, as the options say."""
+    return Decoder(
+        target,
+        drafter,
+        max_batch=options.max_batch,
+        rule=options.rule,
+        nodes=options.nodes,
+        hidden_nodes=options.hidden_nodes,
+        adaptive=options.adaptive,
+        cost=cost,
+    )
 
 
 def _close(process: int, scheduler: Scheduler, supervisor: Supervisor, release: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from crossdraft.api import Engine, Options
+from crossdraft.api import Engine, Options, new_decoder
 from crossdraft.bench.blank import blank_window
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Contestant, Run
@@ -28,7 +28,6 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.spec import Spec, renamed
 from crossdraft.engine.ahead import policy_for
 from crossdraft.engine.cost import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.elastic import lending_pays
@@ -115,17 +114,7 @@ class EngineContestant:
         self.blank = blank
         self.blind = blind
         self._times: Counter[tuple[int, str]] = Counter()
-        options = engine.options
-        self._loop = Decoder(
-            engine.target,
-            engine.drafter,
-            max_batch=options.max_batch,
-            rule=options.rule,
-            nodes=options.nodes,
-            hidden_nodes=options.hidden_nodes,
-            adaptive=options.adaptive,
-            cost=engine.cost,
-        )
+        self._loop = new_decoder(engine.target, engine.drafter, engine.options, engine.cost)
 
     def answer(self, item: Item) -> Run:
         request = replace(item.request, events=self.blank) if self.blind else item.request
