@@ -124,10 +124,10 @@ def test_the_step_interface_from_several_threads(engine, requests, alone):
     stepped = engine.decoder()
 
     def drive(at):
-        ticket = stepped.submit(requests[at])
-        while ticket not in stepped.finished():
+        request_id = stepped.submit(requests[at])
+        while request_id not in stepped.finished():
             stepped.step()
-        return stepped.answer(ticket).tokens
+        return stepped.answer(request_id).tokens
 
     with ThreadPoolExecutor(3) as pool:
         asked = pool.submit(engine.generate, requests[9])

@@ -195,10 +195,10 @@ def test_an_engine_that_nobody_holds_still_answers_what_it_was_asked(pair, reque
     assert len(pending.result(SECONDS).tokens) == 6
     stepped = cd.Engine.load(str(pair.target), None).decoder()
     gc.collect()
-    ticket = stepped.submit(request_)
+    request_id = stepped.submit(request_)
     while stepped.busy:
         stepped.step()
-    assert len(stepped.answer(ticket).tokens) == 6
+    assert len(stepped.answer(request_id).tokens) == 6
     del stepped
     end = time.monotonic() + SECONDS
     while any(thread.name == "crossdraft" for thread in threading.enumerate()):  # both are closed

@@ -366,13 +366,13 @@ class Engine:
 
         def answer() -> Answer:
             decoder = Decoder(self.target)
-            ticket = decoder.submit(request)
+            request_id = decoder.submit(request)
             with pinned(cores):
                 while decoder.busy:
                     if interrupted.is_set() or self._scheduler.closed:
-                        decoder.cancel(ticket)
+                        decoder.cancel(request_id)
                     decoder.step()
-            return decoder.answer(ticket)
+            return decoder.answer(request_id)
 
         try:
             return self._scheduler.call(answer)
@@ -414,9 +414,9 @@ class SteppedDecoder:
         """See `Decoder.submit`."""
         return self._call(lambda: self._decoder.submit(request, on_piece, provisional=provisional))
 
-    def cancel(self, ticket: int) -> bool:
+    def cancel(self, request_id: int) -> bool:
         """See `Decoder.cancel`."""
-        return self._call(lambda: self._decoder.cancel(ticket))
+        return self._call(lambda: self._decoder.cancel(request_id))
 
     @property
     def busy(self) -> bool:
@@ -431,9 +431,9 @@ class SteppedDecoder:
         """See `Decoder.finished`."""
         return self._call(self._decoder.finished)
 
-    def answer(self, ticket: int) -> Answer:
+    def answer(self, request_id: int) -> Answer:
         """See `Decoder.answer`."""
-        return self._call(lambda: self._decoder.answer(ticket))
+        return self._call(lambda: self._decoder.answer(request_id))
 
     def drop(self) -> None:
         """See `Decoder.drop`."""

@@ -31,10 +31,10 @@ class Listener:
         self.budgets += [budget.nodes for budget in budgets]
         return [Draft(DraftTree.chain(self.known[len(state) : len(state) + STEP])) for state in states]
 
-    def commit(self, states, verdicts):
-        for state, verdict in zip(states, verdicts, strict=True):
-            state.extend(verdict.tokens)
-            self.told.append(verdict)
+    def commit(self, states, outputs):
+        for state, output in zip(states, outputs, strict=True):
+            state.extend(output.tokens)
+            self.told.append(output)
 
     def fork(self, states):
         return [[*state] for state in states]

@@ -12,7 +12,7 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
@@ -61,7 +61,7 @@ def inners(twin, question):
     prophet = Prophet(written_alone(twin, question))
     memory = MemoryDrafter()
     (state,) = memory.begin([Request(question)])
-    memory.commit([state], [Committed((), prophet.text)])
+    memory.commit([state], [VerifyOutput((), prophet.text)])
     memory.end([state])
     return {
         "ngram": ngram,
@@ -86,7 +86,7 @@ def rounds(drafter, twin, question, sampling=GREEDY):
         best = full_forward(twin.model, prompt, (*answer, *first[:5])).topk(2).indices.tolist()
         tokens = (*first[:5], next(token for token in best if token != first[5]))
         answer += tokens
-        drafter.commit([state], [Committed((0, 1, 2, 3, 4), tokens)])
+        drafter.commit([state], [VerifyOutput((0, 1, 2, 3, 4), tokens)])
     return drafts, state, answer
 
 
@@ -98,7 +98,7 @@ def test_the_draft_is_the_one_the_model_writes_alone(twin, question, inner):
     together, _, _ = rounds(cascade, twin, question)
     assert [draft.tree.tokens for draft in together] == [draft.tree.tokens for draft in alone]
     for ours, its in zip(together, alone, strict=True):
-        assert ours.reach == pytest.approx(its.reach)
+        assert ours.path_probs == pytest.approx(its.path_probs)
 
 
 @pytest.mark.parametrize("overseen", [False, True])
@@ -106,7 +106,7 @@ def test_behind_an_answer_that_has_ended_nothing_is_written(twin, overseen):
     drafter = CascadeDrafter(twin, inners(twin, QUESTIONS[0])["prophet"]) if overseen else twin
     for told, drafts in ((7, True), (min(twin.model.eos), False)):
         (state,) = drafter.begin([Request(QUESTIONS[0], max_new_tokens=64)])
-        drafter.commit([state], [Committed((), (told,))])
+        drafter.commit([state], [VerifyOutput((), (told,))])
         assert bool(len(drafter.propose([state], [Budget(LENGTH)])[0].tree)) == drafts
 
 
@@ -117,7 +117,7 @@ def test_a_planted_bug_in_the_bookkeeping_is_seen(twin, monkeypatch):
     keep = KVCache.keep
     monkeypatch.setattr(KVCache, "keep", lambda cache, row, path: keep(cache, row, path[:-1]))
     planted, _, _ = rounds(cascade, twin, QUESTIONS[0])
-    assert planted[0].reach != pytest.approx(honest[0].reach)
+    assert planted[0].path_probs != pytest.approx(honest[0].path_probs)
 
 
 def test_passes_by_hand(twin, monkeypatch):
@@ -154,7 +154,7 @@ def test_the_cheap_one_is_told_what_is_committed_and_a_fork_the_rest(twin):
         == [*answer, *state.writing.tail[: len(state.trial.text) - len(answer)]]
     )
     assert len(state.trial.text) > len(answer)
-    cascade.commit([state], [Committed((), (7,))])
+    cascade.commit([state], [VerifyOutput((), (7,))])
     cascade.end([state])
     assert state.inner.state == [*answer, 7]
 
@@ -172,10 +172,10 @@ def test_it_is_forked_only_where_the_text_went_another_way(twin):
     (state,) = cascade.begin([Request(QUESTIONS[0], max_new_tokens=64)])
     cascade.propose([state], [Budget(LENGTH)])
     assert len(forks) == 1  # however often it was asked behind what is not committed
-    cascade.commit([state], [Committed(tuple(range(6)), text[:7])])
+    cascade.commit([state], [VerifyOutput(tuple(range(6)), text[:7])])
     cascade.propose([state], [Budget(LENGTH)])
     assert len(forks) == 1  # the target said the same
-    cascade.commit([state], [Committed((), (text[7] + 1,))])
+    cascade.commit([state], [VerifyOutput((), (text[7] + 1,))])
     cascade.propose([state], [Budget(LENGTH)])
     assert forks == [0, 8]
 
@@ -208,8 +208,8 @@ def test_the_later_words_are_the_cheap_ones(twin):
     shown = []
     (draft,) = cascade.propose([state], [Budget(6, on_token=shown.append)])
     assert draft.tree.tokens == (*text[:3], *text[2:5]) == tuple(shown)
-    assert draft.reach[3:] == pytest.approx([draft.reach[2] * 0.7**k for k in (1, 2, 3)])
-    cascade.commit([state], [Committed((0, 1, 2, 3), (*draft.tree.tokens[:4], 7))])
+    assert draft.path_probs[3:] == pytest.approx([draft.path_probs[2] * 0.7**k for k in (1, 2, 3)])
+    cascade.commit([state], [VerifyOutput((0, 1, 2, 3), (*draft.tree.tokens[:4], 7))])
     cascade.propose([state], [Budget(2)])
     assert state.inner.state == [*draft.tree.tokens[:4], 7]
 
@@ -233,7 +233,7 @@ def test_with_boundless_leniency_the_cheap_words_stand(twin):
 def test_of_a_tree_the_main_path_is_read():
     tree = DraftTree((5, 6, 7, 8), (-1, -1, 0, 2))
     draft = main_path(Draft(tree, (0.6, 0.3, 0.5, 0.4)))
-    assert (draft.tree.tokens, draft.reach) == ((5, 7, 8), (0.6, 0.5, 0.4))
+    assert (draft.tree.tokens, draft.path_probs) == ((5, 7, 8), (0.6, 0.5, 0.4))
     assert draft.tree.is_chain
 
 

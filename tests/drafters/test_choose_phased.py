@@ -5,7 +5,7 @@ import pytest
 from crossdraft.drafters.choose import Arm, ChooseDrafter, best_arm, learn
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.phased import PhasedDrafter
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from tests.drafters.test_union import Scripted, chain
 
@@ -23,7 +23,7 @@ def answer(choose, clock, seconds_of):
     (state,) = choose.begin([Request("?")])
     choose.propose([state], [Budget(4)])
     clock.now += seconds_of[state.arm]
-    choose.commit([state], [Committed((), tuple(range(10)))])
+    choose.commit([state], [VerifyOutput((), tuple(range(10)))])
     choose.end([state])
     return state.arm
 
@@ -62,10 +62,10 @@ def test_one_while_hidden_the_other_afterwards():
     phased = PhasedDrafter(hidden, later)
     states = phased.begin([Request("?")])
     assert phased.propose(states, [Budget(4)])[0].tree.tokens == (1, 2)
-    phased.commit(states, [Committed((0,), (1, 9))])
-    assert later.told == [Committed((), (1, 9))]  # nothing of its own tree was judged
+    phased.commit(states, [VerifyOutput((0,), (1, 9))])
+    assert later.told == [VerifyOutput((), (1, 9))]  # nothing of its own tree was judged
     assert phased.propose(states, [Budget(4)])[0].tree.tokens == (3,)
-    phased.commit(states, [Committed((0,), (3, 4))])
+    phased.commit(states, [VerifyOutput((0,), (3, 4))])
     assert later.told[-1].path == (0,)
     phased.end(states)
     assert (hidden.ended, later.ended) == (1, 1)
@@ -84,7 +84,7 @@ def test_the_hidden_one_remembers_the_whole_answer():
     for _ in range(2):
         (state,) = phased.begin([Request("?")])
         (draft,) = phased.propose([state], [Budget(4)])
-        phased.commit([state], [Committed((), (1, 2))])
-        phased.commit([state], [Committed((), (3,))])
+        phased.commit([state], [VerifyOutput((), (1, 2))])
+        phased.commit([state], [VerifyOutput((), (3,))])
         phased.end([state])
     assert draft.tree.tokens[:3] == (1, 2, 3)

@@ -9,7 +9,7 @@ from crossdraft.drafters.foreign import WAYS, ForeignDrafter
 from crossdraft.drafters.vocabulary import Lexicon
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.sampling import Sampling
@@ -99,7 +99,7 @@ def test_what_the_target_says_in_one_token_is_learned():
     pairs = [(i, made.way.own.encode(chr(48 + i))) for i in range(80, 96)]
     letter, halves = next((i, ids) for i, ids in pairs if len(ids) == 2)
     assert made.way.table.to_drafter[letter] == -1
-    made.commit([page], [Committed((), (20, letter, 21))])
+    made.commit([page], [VerifyOutput((), (20, letter, 21))])
     assert made.way.grams.find(halves) == letter
     assert len(made.way.grams) == 1
 
@@ -113,7 +113,7 @@ def test_after_a_refusal_the_drafter_has_read_what_was_said(how):
     page = made.begin([request])[0]
     first = made.propose([page], [Budget(6)])[0].tree.tokens
     other = next(i for i in range(10, 40) if i != first[2])
-    made.commit([page], [Committed((0, 1), (*first[:2], other))])
+    made.commit([page], [VerifyOutput((0, 1), (*first[:2], other))])
     made.propose([page], [Budget(6)])
     fresh = made.begin([request])[0]
     logits = made.way.pen.behind(fresh, page.fed)
@@ -137,7 +137,7 @@ def test_an_answer_beyond_the_drafters_context_is_left_to_the_target():
     page = made.begin([Request("w" * 470, max_new_tokens=64)])[0]
     assert page.cache.capacity <= 512
     for _ in range(40):
-        made.commit([page], [Committed((), (20, 30, 40))])
+        made.commit([page], [VerifyOutput((), (20, 30, 40))])
         assert made.propose([page], [Budget(5)])[0].tree is not None
 
 

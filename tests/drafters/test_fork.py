@@ -19,7 +19,7 @@ from crossdraft.drafters.pyramid import PyramidDrafter
 from crossdraft.drafters.tree_model import TreeDrafter
 from crossdraft.drafters.trees import expand_and_rerank
 from crossdraft.drafters.union import UnionDrafter
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
@@ -46,7 +46,7 @@ def ngram() -> NgramDrafter:
 def memory() -> MemoryDrafter:
     drafter = MemoryDrafter()
     (state,) = drafter.begin([Request("Another one.")])
-    drafter.commit([state], [Committed((), (*RING, *RING[::-1]))])
+    drafter.commit([state], [VerifyOutput((), (*RING, *RING[::-1]))])
     drafter.end([state])
     return drafter
 
@@ -72,12 +72,12 @@ def says(token: int) -> int:
     return RING[(token + 1) % len(RING)]
 
 
-def verdict(draft, bonus: int) -> Committed:
+def output(draft, bonus: int) -> VerifyOutput:
     """Of the main path two nodes are accepted, and a word is put behind them."""
     path = draft.tree.path(len(draft.tree) - 1)[:2]
     tokens = (*(draft.tree.tokens[node] for node in path), bonus)
     probes = () if draft.probes is None else draft.probes.tokens
-    return Committed(tuple(path), tokens, probe_top=tuple((says(token),) for token in probes))
+    return VerifyOutput(tuple(path), tokens, probe_top=tuple((says(token),) for token in probes))
 
 
 def propose(drafter, state):
@@ -90,14 +90,14 @@ def drafted(name: str, sampling: Sampling, rounds: int):
     (state,) = drafter.begin([Request(QUESTION, max_new_tokens=64, sampling=sampling)])
     draft = propose(drafter, state)
     for bonus in (*RING, *RING)[:rounds]:
-        drafter.commit([state], [verdict(draft, bonus)])
+        drafter.commit([state], [output(draft, bonus)])
         draft = propose(drafter, state)
     return drafter, state, draft
 
 
 def same(one, two) -> bool:
     laws = [None if draft.tree.dists is None else draft.tree.dists.tolist() for draft in (one, two)]
-    plain = [(draft.tree.tokens, draft.tree.parents, draft.reach, draft.probes) for draft in (one, two)]
+    plain = [(draft.tree.tokens, draft.tree.parents, draft.path_probs, draft.probes) for draft in (one, two)]
     return plain[0] == plain[1] and laws[0] == laws[1]
 
 
@@ -107,14 +107,14 @@ def test_a_fork_goes_its_own_way(name, rounds):
     twin, untouched, _ = drafted(name, GREEDY, rounds)
     drafter, state, draft = drafted(name, GREEDY, rounds)
     alike, astray = drafter.fork([state, state])
-    drafter.commit([astray], [verdict(draft, 40)])
-    drafter.commit([astray], [verdict(propose(drafter, astray), 41)])
+    drafter.commit([astray], [output(draft, 40)])
+    drafter.commit([astray], [output(propose(drafter, astray), 41)])
     for bonus in RING:
         draft = propose(twin, untouched)
         assert same(propose(drafter, state), draft)
         assert propose(drafter, alike).tree.tokens == draft.tree.tokens
-        drafter.commit([state, alike], [verdict(draft, bonus)] * 2)
-        twin.commit([untouched], [verdict(draft, bonus)])
+        drafter.commit([state, alike], [output(draft, bonus)] * 2)
+        twin.commit([untouched], [output(draft, bonus)])
     if rounds:
         assert len(draft.tree)
 
@@ -130,7 +130,7 @@ def test_a_dropped_fork_is_not_remembered(tmp_path):
     drafter = MemoryDrafter(Shelf(tmp_path / "memory"))
     (state,) = drafter.begin([Request(QUESTION)])
     (fork,) = drafter.fork([state])
-    drafter.commit([fork], [Committed((), RING)])
+    drafter.commit([fork], [VerifyOutput((), RING)])
     drafter.end([state])
     assert not (tmp_path / "memory").exists()
 
@@ -139,9 +139,9 @@ def test_what_a_fork_was_told_teaches_a_union_nothing():
     drafter, state, draft = drafted("union", GREEDY, 0)
     before = [vars(reputation).copy() for reputation in drafter.blend.reputations]
     (fork,) = drafter.fork([state])
-    drafter.commit([fork], [verdict(draft, 40)])
+    drafter.commit([fork], [output(draft, 40)])
     assert [vars(reputation) for reputation in drafter.blend.reputations] == before
-    drafter.commit([state], [verdict(draft, 40)])
+    drafter.commit([state], [output(draft, 40)])
     assert [vars(reputation) for reputation in drafter.blend.reputations] != before
 
 
@@ -151,9 +151,9 @@ def test_nor_one_of_another_vocabulary():
     (page,) = drafter.begin([Request("What is that?")])
     letter = next(i for i in range(80, 96) if len(drafter.way.own.encode(chr(48 + i))) == 2)
     (fork,) = drafter.fork([page])
-    drafter.commit([fork], [Committed((), (20, letter, 21))])
+    drafter.commit([fork], [VerifyOutput((), (20, letter, 21))])
     assert len(drafter.way.grams) == 0
     by_text = foreign("video_llava", "slem")
     (page,) = by_text.begin([Request("What is that?")])
-    by_text.commit(by_text.fork([page]), [Committed((), (20,))])
+    by_text.commit(by_text.fork([page]), [VerifyOutput((), (20,))])
     assert by_text.way.target_lead is None

@@ -10,7 +10,7 @@ from crossdraft.drafters.frames import fewer_frames
 from crossdraft.drafters.glancer import Glancer
 from crossdraft.drafters.heads.cross import CrossDrafter, tables_of
 from crossdraft.drafters.independent import IndependentDrafter, read_whole
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Prompt, Target, visual_rows
@@ -116,7 +116,7 @@ def test_it_has_the_last_word_at_every_place(event, target, asked):
     assert drafter.needs.nothing
     (state,) = drafter.begin([asked])
     (draft,) = drafter.propose([state], [Budget(6)])
-    drafter.commit([state], [Committed((0, 1), (*draft.tree.tokens[:2], 77))])
+    drafter.commit([state], [VerifyOutput((0, 1), (*draft.tree.tokens[:2], 77))])
     (after,) = drafter.propose([state], [Budget(4)])
     prompt, seen = event.prepare(asked), look.look(asked)
     pixels = prompt.features["pixel_values_videos"].double()
@@ -168,7 +168,7 @@ def told(drafter, asked) -> list[tuple[int, ...]]:
     """Its drafts: the first, one on a fork of it that is told another word, and the one behind that word itself."""
     (state,) = drafter.begin([asked])
     (first,) = drafter.propose([state], [Budget(8)])
-    news = Committed((0, 1), (*first.tree.tokens[:2], 77))
+    news = VerifyOutput((0, 1), (*first.tree.tokens[:2], 77))
     (fork,) = drafter.fork([state])
     drafter.commit([fork], [news])
     (forked,) = drafter.propose([fork], [Budget(6)])

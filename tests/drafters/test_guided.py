@@ -101,8 +101,8 @@ def test_a_fork_goes_its_own_way(target, kin):
     told = []
     commit = drafter.commit
 
-    def listening(states, verdicts):
-        commit(states, verdicts)
+    def listening(states, outputs):
+        commit(states, outputs)
         told.append(states[0])
 
     drafter.commit = listening

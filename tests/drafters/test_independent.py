@@ -10,7 +10,7 @@ from crossdraft.drafters.rereading import OldText
 from crossdraft.drafters.second import WORDS
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.load import load_drafter
@@ -60,7 +60,7 @@ def overruled(
         best = full_forward(twin.model, prompt, (*answer, *first[:5])).topk(2).indices.tolist()
         tokens = (*first[:5], next(token for token in best if token != first[5]))
         answer += tokens
-        twin.commit([state], [Committed((0, 1, 2, 3, 4), tokens)])
+        twin.commit([state], [VerifyOutput((0, 1, 2, 3, 4), tokens)])
         if forget:
             state.old = OldText()
     return drafted
@@ -125,6 +125,6 @@ def drafts(twin: IndependentDrafter, sampling: Sampling) -> list[tuple[int, ...]
     """A draft, and the one behind it when its third word was overruled."""
     (state,) = twin.begin([Request(QUESTIONS[0], max_new_tokens=64, sampling=sampling)])
     (first,) = twin.propose([state], [Budget(LENGTH)])
-    twin.commit([state], [Committed((0, 1), (*first.tree.tokens[:2], 300))])
+    twin.commit([state], [VerifyOutput((0, 1), (*first.tree.tokens[:2], 300))])
     (second,) = twin.propose([state], [Budget(LENGTH)])
     return [first.tree.tokens, second.tree.tokens]

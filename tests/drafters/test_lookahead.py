@@ -12,7 +12,7 @@ from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.drafters.union import UnionDrafter
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
@@ -60,7 +60,7 @@ def play(drafter, request: Request, rounds: int, says: Callable[[int], int]) -> 
         (draft,) = drafter.propose([state], [Budget(16)])
         played.append((draft, [list(level) for level in state.levels]))
         top = tuple((says(token),) for token in draft.probes.tokens)
-        drafter.commit([state], [Committed((), (says(root),), probe_top=top)])
+        drafter.commit([state], [VerifyOutput((), (says(root),), probe_top=top)])
         root = says(root)
     return [*played, (state,)]
 
@@ -110,10 +110,10 @@ def test_a_window_is_a_tree_of_probes():
 def test_the_smallest_window_has_no_probes_and_still_learns_bigrams():
     drafter = LookaheadDrafter(lambda text: [20], window=1, level=2, grams=1)
     (state,) = drafter.begin([Request("?")])
-    drafter.commit([state], [Committed((), (10,))])
+    drafter.commit([state], [VerifyOutput((), (10,))])
     for tokens in ((11,), (12,)):
         assert drafter.propose([state], [Budget(4)])[0].probes is None
-        drafter.commit([state], [Committed((), tokens)])
+        drafter.commit([state], [VerifyOutput((), tokens)])
     assert state.pool == {10: [(11,)], 11: [(12,)]}
     assert ngrams(None, [[]], [1]) == []
     assert moved_on([[], [4]], 1) == [[]]
@@ -128,7 +128,7 @@ def test_the_most_probes_are_announced(window, level):
         (draft,) = drafter.propose([state], [Budget(0)])
         sizes.append(len(draft.probes or ()))
         top = ((5,),) * sizes[-1]
-        drafter.commit([state], [Committed((), (6,), probe_top=top)])
+        drafter.commit([state], [VerifyOutput((), (6,), probe_top=top)])
     assert max(sizes) == drafter.needs.probes
     assert sizes[-1] == window * (level - 1) - 1
 
@@ -205,7 +205,7 @@ def test_the_ids_behind_the_last_accepted_node_make_the_next_draft():
     (state,) = drafter.begin([None])
     (draft,) = drafter.propose([state], [Budget(9)])
     assert draft == Draft(DraftTree.empty(), probes=ids_behind_all((8, 9), 0))
-    drafter.commit([state], [Committed((), (5,), probe_top=((21,), (22,)))])
+    drafter.commit([state], [VerifyOutput((), (5,), probe_top=((21,), (22,)))])
     (draft,) = drafter.propose([state], [Budget(9)])
     assert draft.tree == DraftTree.chain([21, 22])
     fed = draft.fed
@@ -218,9 +218,9 @@ def test_the_ids_behind_the_last_accepted_node_make_the_next_draft():
         [21, 22, 8, 9],
     ]
     said = ((1,), (2,), (3,), (33,), (5,), (6,))
-    drafter.commit([state], [Committed((0,), (21, 7), probe_top=said)])
+    drafter.commit([state], [VerifyOutput((0,), (21, 7), probe_top=said)])
     assert state.tokens == (3,)  # behind node 0; an id that must not be drafted ends it
-    drafter.commit([state], [Committed((), (7,))])
+    drafter.commit([state], [VerifyOutput((), (7,))])
     assert state.tokens == ()
 
 

@@ -24,13 +24,13 @@ def test_where_they_disagree_the_better_one_is_followed_first():
     trees = [DraftTree.chain([1, 2]), DraftTree.chain([3, 4])]
     draft = mixed(trees, [[0.9, 0.9], [0.9, 0.9]], [9.0, 1.0], 4)
     assert draft.tree.tokens == (1, 2, 3, 4)
-    assert draft.reach == pytest.approx((0.81, 0.729, 0.09, 0.081))
+    assert draft.path_probs == pytest.approx((0.81, 0.729, 0.09, 0.081))
 
 
 def test_where_only_one_has_an_opinion_it_counts_whole():
     draft = mixed([DraftTree.chain([1, 2]), DraftTree.chain([1])], [[0.9, 0.5], [0.5]], [1.0, 1.0], 9)
     assert draft.tree.tokens == (1, 2)
-    assert draft.reach == pytest.approx((0.7, 0.35))
+    assert draft.path_probs == pytest.approx((0.7, 0.35))
 
 
 paths = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size=1, max_size=4)
@@ -49,10 +49,10 @@ def test_it_is_the_likeliest_part_of_the_whole_mixture(left, right, nodes, rando
     some, whole = mixed(trees, chances, weights, nodes), mixed(trees, chances, weights, 99)
     texts = {tuple(tree.path_tokens(node)) for tree in trees for node in range(len(tree))}
     assert {tuple(whole.tree.path_tokens(node)) for node in range(len(whole.tree))} == texts
-    assert list(some.reach) == sorted(whole.reach, reverse=True)[:nodes]
+    assert list(some.path_probs) == sorted(whole.path_probs, reverse=True)[:nodes]
     for parent in range(-1, len(whole.tree)):
-        below = sum(whole.reach[child] for child in whole.tree.children(parent))
-        assert below <= (1 if parent < 0 else whole.reach[parent]) + 1e-9
+        below = sum(whole.path_probs[child] for child in whole.tree.children(parent))
+        assert below <= (1 if parent < 0 else whole.path_probs[parent]) + 1e-9
 
 
 def test_what_is_learned_by_hand():
@@ -81,5 +81,7 @@ def test_the_order_of_drafters_changes_nothing_but_ties():
     found = set()
     for order in itertools.permutations(range(3)):
         draft = mixed([trees[i] for i in order], [chances[i] for i in order], [weights[i] for i in order], 9)
-        found.add((draft.tree.tokens, draft.tree.parents, tuple(round(chance, 9) for chance in draft.reach)))
+        found.add(
+            (draft.tree.tokens, draft.tree.parents, tuple(round(chance, 9) for chance in draft.path_probs))
+        )
     assert len(found) == 1

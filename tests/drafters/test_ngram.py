@@ -3,7 +3,7 @@
 import pytest
 
 from crossdraft.drafters.ngram import NgramDrafter, lookup
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 
 
@@ -26,11 +26,11 @@ def test_lookup(text, longest, most, found):
 def test_it_copies_from_the_question_and_from_the_answer():
     drafter = NgramDrafter(lambda text: [ord(letter) for letter in text])
     states = drafter.begin([Request("abcde")])
-    drafter.commit(states, [Committed((), (ord("b"),))])
+    drafter.commit(states, [VerifyOutput((), (ord("b"),))])
     (draft,) = drafter.propose(states, [Budget(2)])
     assert "".join(map(chr, draft.tree.tokens)) == "cd"
     assert draft.tree.is_chain
-    drafter.commit(states, [Committed((0,), (ord("c"), ord("x"), ord("b")))])
+    drafter.commit(states, [VerifyOutput((0,), (ord("c"), ord("x"), ord("b")))])
     seen = []
     drafter.propose(states, [Budget(9, on_token=seen.append)])
     assert "".join(map(chr, seen)) == "cxb"

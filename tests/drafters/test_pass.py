@@ -9,7 +9,7 @@ from crossdraft.drafters.pass_ import PassDrafter
 from crossdraft.drafters.union import UnionDrafter
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
@@ -85,7 +85,7 @@ def test_a_draft_keeps_its_budget_and_its_rows():
     (draft,) = drafter.propose([state], [Budget(9)])
     assert len(draft.tree) == 0
     assert torch.equal(draft.tail, drafter.rows)
-    drafter.commit([state], [Committed((), (5,), probe_top=((21,), (22,), (33,)))])
+    drafter.commit([state], [VerifyOutput((), (5,), probe_top=((21,), (22,), (33,)))])
     (draft,) = drafter.propose([state], [Budget(1)])
     assert draft.tree.tokens == (21,)
     assert torch.equal(draft.tail, torch.cat((drafter.rows, drafter.rows)))

@@ -11,7 +11,7 @@ from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.drafters.overseen import OverseenDrafter, point_mass
 from crossdraft.drafters.pyramid import PyramidDrafter, close
 from crossdraft.engine.conformance import full_forward
-from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules.fuzzy import divergence
 from crossdraft.engine.sampling import Sampling
@@ -87,7 +87,7 @@ def test_a_greedy_word_stands_or_is_corrected(twin, law, nearer, stands):
     pyramid = PyramidDrafter(twin, Listed(second), ahead=1, threshold=threshold)
     (draft,) = pyramid.propose(pyramid.begin([request]), [Budget(3)])
     assert draft.tree.tokens[:2] == (alone.tree.tokens[0], second if stands else alone.tree.tokens[1])
-    assert draft.reach[1] == pytest.approx(draft.reach[0] * float(p[draft.tree.tokens[1]]))
+    assert draft.path_probs[1] == pytest.approx(draft.path_probs[0] * float(p[draft.tree.tokens[1]]))
 
 
 def test_with_a_bar_of_0_the_qualifier_writes_alone(twin):
@@ -124,7 +124,7 @@ def wrong_laws(pyramid, near, threshold):
             wrong += not torch.allclose(row, q if stands else p, atol=1e-9)
             assert row[tokens[place]] > 0
         committed = (*tokens[:2], 7)
-        pyramid.commit([state], [Committed((0, 1), committed)])
+        pyramid.commit([state], [VerifyOutput((0, 1), committed)])
         answer += committed
     return wrong
 

@@ -6,7 +6,7 @@ from crossdraft.drafters.foreign import ForeignDrafter
 from crossdraft.drafters.pen import whole
 from crossdraft.drafters.retokenise import Offered, Retelling, continuation
 from crossdraft.drafters.vocabulary import Lexicon, read_lexicon
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from tests.drafters.bigram import as_drafter, bigram_model
 from tests.drafters.tongues import byte_level
@@ -91,8 +91,8 @@ def drafter(texts=TEXTS) -> tuple[ForeignDrafter, Retelling]:
 
 def propose(made, page, nodes=16):
     draft = made.propose([page], [Budget(nodes)])[0]
-    assert len(draft.reach) == len(draft.tree)
-    assert list(draft.reach) == sorted(draft.reach, reverse=True)
+    assert len(draft.path_probs) == len(draft.tree)
+    assert list(draft.path_probs) == sorted(draft.path_probs, reverse=True)
     return list(draft.tree.tokens)
 
 
@@ -108,7 +108,7 @@ def test_what_the_target_confirms_is_kept_and_nothing_is_written_twice():
     page = made.begin([Request("What?")])[0]
     propose(made, page)
     fed = list(page.fed)
-    made.commit([page], [Committed((0,), tuple(ids(" is", " turning")))])
+    made.commit([page], [VerifyOutput((0,), tuple(ids(" is", " turning")))])
     assert propose(made, page) == [*ids(" left", "."), END]
     assert page.fed == fed
 
@@ -118,7 +118,7 @@ def test_the_target_may_say_the_same_text_in_other_tokens():
     made, _ = drafter()
     page = made.begin([Request("What?")])[0]
     propose(made, page)
-    made.commit([page], [Committed((0,), tuple(ids(" is", " turn")))])
+    made.commit([page], [VerifyOutput((0,), tuple(ids(" is", " turn")))])
     assert propose(made, page) == [*ids("ing", " left", "."), END]
 
 
@@ -128,7 +128,7 @@ def test_after_a_refusal_the_cache_is_that_of_a_fresh_reading(said):
     request = Request("What?")
     page = made.begin([request])[0]
     propose(made, page)
-    made.commit([page], [Committed((), tuple(ids(*said)))])
+    made.commit([page], [VerifyOutput((), tuple(ids(*said)))])
     assert OWN.decode(page.base).encode() == page.said == "".join(said).encode()
     propose(made, page)
     fresh = made.begin([request])[0]
@@ -147,10 +147,10 @@ def test_inside_a_character_only_what_completes_it_is_offered():
     page = made.begin([Request("What?")])[0]
     words = lexicon()
     first, second = (words.ids[bytes([byte])] for byte in "é".encode())
-    made.commit([page], [Committed((), (*ids(" is"), first))])
+    made.commit([page], [VerifyOutput((), (*ids(" is"), first))])
     assert page.base_bytes == 3
     assert propose(made, page) == [second, *ids(" left", "."), END]
-    made.commit([page], [Committed((0,), (second, *ids(" left")))])
+    made.commit([page], [VerifyOutput((0,), (second, *ids(" left")))])
     assert propose(made, page) == [*ids("."), END]
 
 
@@ -158,9 +158,9 @@ def test_inside_a_character_that_the_drafter_does_not_write_it_is_silent():
     made, _ = drafter()
     page = made.begin([Request("What?")])[0]
     first, second = (lexicon().ids[bytes([byte])] for byte in "é".encode())
-    made.commit([page], [Committed((), (*ids(" is"), first))])
+    made.commit([page], [VerifyOutput((), (*ids(" is"), first))])
     assert propose(made, page) == []
-    made.commit([page], [Committed((), (second,))])
+    made.commit([page], [VerifyOutput((), (second,))])
     assert OWN.decode(page.base).encode() == page.said == " isé".encode()
 
 
@@ -169,7 +169,7 @@ def test_the_target_begins_its_answers_as_it_does():
     made, _ = drafter((" is turning left.",))
     page = made.begin([Request("What?")])[0]
     i, s = ids("i", "s")
-    made.commit([page], [Committed((), (i, s))])
+    made.commit([page], [VerifyOutput((), (i, s))])
     assert propose(made, page, 1) == ids(" turning")
     page = made.begin([Request("What?")])[0]
     assert propose(made, page, 3) == [i, s, *ids(" turning")]
@@ -181,7 +181,7 @@ def test_a_chat_model_begins_without_a_space(monkeypatch):
     model, own = as_drafter(bigram_model(OWN, ["is turning left."], lead="\n"), OWN)
     made = ForeignDrafter(model, own, lexicon())
     page = made.begin([Request("What?")])[0]
-    made.commit([page], [Committed((), tuple(ids(" is")))])
+    made.commit([page], [VerifyOutput((), tuple(ids(" is")))])
     assert (OWN.decode(page.base), page.said) == ("is", b" is")
     assert propose(made, page, 2) == ids(" turning", " left")
     page = made.begin([Request("What?")])[0]

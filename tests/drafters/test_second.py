@@ -20,7 +20,7 @@ def test_nodes_come_best_first_and_old_words_hold_a_little_less():
     draft = spread(TEXT, 4)
     assert draft.tree.tokens == (1, 2, 7, 2)
     assert draft.tree.parents == (-1, 0, -1, 2)
-    assert draft.reach == pytest.approx((0.6, 0.54, 0.4, 0.4 * HOLDS * 0.9))
+    assert draft.path_probs == pytest.approx((0.6, 0.54, 0.4, 0.4 * HOLDS * 0.9))
 
 
 def test_one_word_a_place_is_the_chain_and_its_outcomes_are_the_others():
@@ -28,7 +28,7 @@ def test_one_word_a_place_is_the_chain_and_its_outcomes_are_the_others():
     assert draft.tree.is_chain
     assert draft.tree.tokens == (1, 2)
     assert [outcome.tokens for outcome in draft.outcomes] == [(7,), (1, 8)]
-    assert [outcome.chance for outcome in draft.outcomes] == pytest.approx([0.4, 0.06])
+    assert [outcome.prob for outcome in draft.outcomes] == pytest.approx([0.4, 0.06])
 
 
 def test_what_finds_no_place_is_an_outcome_too():
@@ -94,7 +94,7 @@ def test_slots_can_be_read_from_a_chain_and_its_outcomes(text):
 def test_an_outcome_elsewhere_is_no_slots():
     draft = spread(TEXT, 2, words=1)
     stray = Outcome((5, 6), 0.1)
-    assert slots_of(type(draft)(draft.tree, draft.reach, outcomes=(stray,))) == [
+    assert slots_of(type(draft)(draft.tree, draft.path_probs, outcomes=(stray,))) == [
         Slot((1,), (0.6,)),
         Slot((2,), (pytest.approx(0.9),)),
     ]

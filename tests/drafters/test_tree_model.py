@@ -16,7 +16,7 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.live import Job, Live
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
@@ -170,11 +170,11 @@ def strays(model: Target, grow, sampling: Sampling = Sampling(), nodes: int = 7)
                 by_full_passes(model, request, answer, drafter.banned), Likeliest(), Budget(nodes)
             )
         same = (draft.tree.tokens, draft.tree.parents) == (expected.tree.tokens, expected.tree.parents)
-        wrong += not same or list(draft.reach) != pytest.approx(expected.reach)
+        wrong += not same or list(draft.path_probs) != pytest.approx(expected.path_probs)
         # Accept down to the last node, to some other one, or none; the bonus is a word that nobody drafted.
         path = draft.tree.path([len(draft.tree) - 1, len(draft.tree) // 2, ROOT][turn % 3])
         tokens = (*(draft.tree.tokens[node] for node in path), 20 + turn)
-        drafter.commit([state], [Committed(tuple(path), tokens)])
+        drafter.commit([state], [VerifyOutput(tuple(path), tokens)])
         assert state.cache.lengths == [len(state.held)]
         answer += tokens
     return wrong
@@ -194,14 +194,14 @@ def test_so_is_one_behind_a_word_that_was_drafted_but_not_sent(kin):
     behind = next(node for node in range(6) if draft.depths[node] == 2 and draft.children(node))
     path = draft.path(behind)
     tokens = tuple(draft.tokens[node] for node in path)
-    drafter.commit([state], [Committed(tuple(path[:-1]), tokens)])
+    drafter.commit([state], [VerifyOutput(tuple(path[:-1]), tokens)])
     assert state.held == state.written
     with torch.inference_mode():
         expand = by_full_passes(kin, request, tokens, drafter.banned)
         expected = fill(shape, expand, Likeliest(), Budget(6))
     found = drafter.propose([state], [Budget(6)])[0]
     assert found.tree.tokens == expected.tree.tokens
-    assert list(found.reach) == pytest.approx(expected.reach)
+    assert list(found.path_probs) == pytest.approx(expected.path_probs)
 
 
 def test_each_node_is_penalised_for_its_own_path(kin):
@@ -268,7 +268,7 @@ def test_the_accepted_branch_is_not_fed_again(kin, passes):
     deepest = max(range(5), key=lambda node: draft.depths[node])
     path = draft.path(deepest)
     tokens = (*(draft.tokens[node] for node in path), 20)
-    drafter.commit([state], [Committed(tuple(path), tokens)])
+    drafter.commit([state], [VerifyOutput(tuple(path), tokens)])
     passes.clear()
     drafter.propose([state], [Budget(1)])
     assert passes == [2]  # the leaf, which was never fed, and the target's own word
@@ -290,7 +290,7 @@ def test_nothing_is_drafted_behind_the_end(kin):
     assert all(not found.children(node) for node in ends)
     for told, drafts in ((tree.tokens[0], False), (tree.tokens[0] + 1, True)):
         state = drafter.begin(REQUESTS[:1])[0]
-        drafter.commit([state], [Committed((), (told,))])
+        drafter.commit([state], [VerifyOutput((), (told,))])
         assert bool(len(drafter.propose([state], [Budget(7)])[0].tree)) == drafts
 
 
@@ -322,7 +322,7 @@ def test_two_proposals_without_a_verdict_are_the_same(kin):
     state = drafter.begin(REQUESTS[:1])[0]
     one, two = (drafter.propose([state], [Budget(7)])[0] for _ in range(2))
     assert one.tree.tokens == two.tree.tokens
-    assert one.reach == pytest.approx(two.reach)
+    assert one.path_probs == pytest.approx(two.path_probs)
 
 
 # -- what the loop makes of a tree ------------------------------------------------------------------------------------
@@ -345,6 +345,6 @@ def test_an_accepted_branch_of_a_trimmed_tree_is_found_again(kin):
     one, two = (drafter.begin([REQUESTS[4]])[0] for _ in range(2))
     for state, numbers in ((one, (0,)), (two, (3,))):
         draft = drafter.propose([state], [Budget(7)])[0].tree
-        drafter.commit([state], [Committed(numbers, (draft.tokens[0], 20))])
+        drafter.commit([state], [VerifyOutput(numbers, (draft.tokens[0], 20))])
     first, second = (drafter.propose([state], [Budget(7)])[0] for state in (one, two))
     assert first.tree == second.tree

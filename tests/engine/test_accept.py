@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossdraft.engine import accept
-from crossdraft.engine.accept import Verdict, eldest_odds, law
+from crossdraft.engine.accept import Acceptance, eldest_odds, law
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.rules import RULES, block, kseq, speculative
 from crossdraft.engine.tree import ROOT, DraftTree
@@ -42,13 +42,13 @@ def test_a_draft_that_the_target_forbids_is_never_accepted():
     probs = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
     chain = DraftTree.chain([0], torch.tensor([[1.0, 0.0]]))
     for judge in (speculative.judge, kseq.judge, block.judge):
-        assert {judge(chain, probs, generator(seed)) for seed in range(50)} == {accept.Verdict((), 1)}
+        assert {judge(chain, probs, generator(seed)) for seed in range(50)} == {accept.Acceptance((), 1)}
 
 
 def test_a_certain_agreement_is_always_accepted():
     probs = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     for judge in (speculative.judge, kseq.judge, block.judge):
-        assert judge(DraftTree.chain([1]), probs, generator()) == accept.Verdict((0,), 0)
+        assert judge(DraftTree.chain([1]), probs, generator()) == accept.Acceptance((0,), 0)
 
 
 @pytest.mark.parametrize("rule", JUDGES)
@@ -57,13 +57,13 @@ def test_a_token_outside_its_own_distribution_counts_as_a_point_mass(rule):
     probs = torch.tensor([[0.25, 0.75], [0.5, 0.5]], dtype=torch.float64)
     chain = DraftTree.chain([0], torch.tensor([[0.0, 1.0]], dtype=torch.float64))
     found = distribution(lambda chance: JUDGES[rule](chain, probs, chance))
-    assert found[accept.Verdict((), 1)] == pytest.approx(0.75)
+    assert found[accept.Acceptance((), 1)] == pytest.approx(0.75)
 
 
 def test_the_same_seed_gives_the_same_verdict():
     tree = DraftTree.from_paths([[0, 1], [2]])
-    verdicts = {speculative.judge(tree, probs_of(Language(3, 1), tree), generator()) for _ in range(5)}
-    assert len(verdicts) == 1
+    outputs = {speculative.judge(tree, probs_of(Language(3, 1), tree), generator()) for _ in range(5)}
+    assert len(outputs) == 1
 
 
 @pytest.mark.parametrize("judge", [speculative.judge, kseq.judge, block.judge])
@@ -80,10 +80,10 @@ def test_heads_that_are_padded_differently_share_a_vocabulary():
     wide = torch.tensor([[0.6, 0.4, 0.0, 0.0]], dtype=torch.float64)
     just = torch.tensor([[0.6, 0.4, 0.0]], dtype=torch.float64)
     for seed in range(50):
-        verdicts = {
+        outputs = {
             speculative.judge(DraftTree.chain([0], q), p, generator(seed)) for q in (narrow, wide, just)
         }
-        assert len(verdicts) == 1
+        assert len(outputs) == 1
     outside = torch.tensor([[0.5, 0.4, 0.0, 0.1]], dtype=torch.float64)
     with pytest.raises(CrossdraftError, match="share one vocabulary"):
         speculative.judge(DraftTree.chain([0], outside), p, generator())
@@ -112,7 +112,7 @@ def test_the_mark_goes_where_trees_merge():
 def test_the_mark_travels_to_another_process():
     back = unpack_draft(pack_draft(Draft(MARKED, (0.5, 0.5, 0.25))))
     assert back.tree.independent
-    assert back.reach == (0.5, 0.5, 0.25)
+    assert back.path_probs == (0.5, 0.5, 0.25)
     assert not unpack_draft(pack_draft(Draft(DraftTree.chain([1])))).tree.independent
 
 
@@ -138,8 +138,8 @@ def test_a_device_is_not_asked_for_every_candidate(name, nodes):
     probs = torch.full((1 + nodes, 8), 1 / 8, dtype=torch.float64)
     rule = RULES[name]
     with Asked() as asked:
-        verdict = rule(tree, probs, torch.Generator().manual_seed(0))
-    assert len(verdict.path) == nodes
+        output = rule(tree, probs, torch.Generator().manual_seed(0))
+    assert len(output.path) == nodes
     draws = nodes if name not in ("block", "fuzzy") else 1  # uniform numbers come from the host
     assert asked.numbers - draws <= 4
     assert asked.copies <= (3 if name != "fuzzy" else 3 + nodes)
@@ -151,8 +151,8 @@ def test_siblings_are_asked_about_together():
     probs = torch.zeros(31, 64)
     probs[:, 60] = 1  # nothing that was drafted
     with Asked() as asked:
-        verdict = RULES["speculative"](tree, probs, torch.Generator().manual_seed(0))
-    assert verdict == Verdict((), 60)
+        output = RULES["speculative"](tree, probs, torch.Generator().manual_seed(0))
+    assert output == Acceptance((), 60)
     assert asked.numbers - 30 <= 4
 
 

@@ -11,7 +11,7 @@ from crossdraft.drafters.union import UnionDrafter
 from crossdraft.engine.ahead import ANY, FAINT, POLICIES, STEP, Ahead
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs, Outcome
+from crossdraft.engine.drafter import Budget, Draft, Needs, Outcome, VerifyOutput
 from crossdraft.engine.fork_memory import copy_bytes, held_bytes
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
@@ -53,11 +53,11 @@ class Counting:
         outcomes = self.outcomes if state.last == 0 else ()
         return Draft(DraftTree.chain(state.tail[: budget.nodes]), outcomes=outcomes)
 
-    def commit(self, states, verdicts):
-        for state, verdict in zip(states, verdicts, strict=True):
-            state.last = verdict.tokens[-1]
-            agrees = tuple(state.tail[: len(verdict.tokens)]) == verdict.tokens
-            state.tail = state.tail[len(verdict.tokens) :] if agrees else []
+    def commit(self, states, outputs):
+        for state, output in zip(states, outputs, strict=True):
+            state.last = output.tokens[-1]
+            agrees = tuple(state.tail[: len(output.tokens)]) == output.tokens
+            state.tail = state.tail[len(output.tokens) :] if agrees else []
 
     def fork(self, states):
         return [fork_of(state) for state in states]
@@ -72,7 +72,7 @@ def begun(policy: str, drafter: Counting, nodes: int = 2, temperature: float = 0
     ahead = Ahead(
         drafter,
         POLICIES[policy],
-        lambda ticket, turn, tokens, draft: pushed.append((ticket, turn, tokens, draft.tree.tokens)),
+        lambda request_id, turn, tokens, draft: pushed.append((request_id, turn, tokens, draft.tree.tokens)),
     )
     ahead.start_until(7, Request("?", sampling=Sampling(temperature)), Budget(nodes))
     return ahead, pushed
@@ -98,7 +98,7 @@ def test_what_was_prepared_costs_no_pass_when_it_comes():
     ahead, _ = begun("pipespec", drafter)
     ahead.work(never)
     before = drafter.written
-    ahead.commit([7], [Committed((0, 1), (1, 2, 3))])
+    ahead.commit([7], [VerifyOutput((0, 1), (1, 2, 3))])
     (draft,) = ahead.propose([7], [Budget(2)])
     assert draft.tree.tokens == (4, 5)
     assert drafter.written == before
@@ -110,7 +110,7 @@ def test_what_was_prepared_costs_no_pass_when_it_comes():
 def test_how_long_the_target_waits_where_another_outcome_came(policy, drafted):
     ahead, _ = begun(policy, Counting())
     ahead.work(never)
-    ahead.commit([7], [Committed((0,), (1, 40))])
+    ahead.commit([7], [VerifyOutput((0,), (1, 40))])
     (draft,) = ahead.propose([7], [Budget(16)])
     assert draft.tree.tokens == tuple(range(41, 41 + drafted))
 
@@ -119,7 +119,7 @@ def test_a_draft_that_was_judged_in_part_is_still_there():
     drafter = Counting()
     ahead, _ = begun("pearl", drafter, nodes=6)
     before = drafter.written
-    ahead.commit([7], [Committed((0,), (1, 2))])
+    ahead.commit([7], [VerifyOutput((0,), (1, 2))])
     (draft,) = ahead.propose([7], [Budget(16)])
     assert draft.tree.tokens == (3, 4, 5, 6)
     assert drafter.written == before
@@ -132,7 +132,7 @@ def test_who_is_never_asked_prepares_on_after_a_miss(temperature):
     ahead.work(never)
     pushed.clear()
     for turn in (1, 2):
-        ahead.commit([7], [Committed((), (40 * turn,))])
+        ahead.commit([7], [VerifyOutput((), (40 * turn,))])
         ahead.work(never)
     prepared = [
         (7, 1, (41,), tuple(range(42, 42 + len(pushed[0][3])))) if pushed else None,
@@ -148,7 +148,7 @@ def test_rejections_are_prepared_for_the_likeliest_first():
     told = list(dict.fromkeys(tokens for _, _, tokens, _ in pushed))
     assert told == [(1, 2, 3), (20,), (1, 30)]
     assert pushed[-1][3][0] == 31
-    ahead.commit([7], [Committed((0,), (1, 30))])
+    ahead.commit([7], [VerifyOutput((0,), (1, 30))])
     assert ahead.propose([7], [Budget(2)])[0].tree.tokens == (31, 32)
 
 
@@ -202,7 +202,7 @@ class Telling(Counting):
         words = [70 + place for place in range(min(budget.nodes, STEP + 1))]
         for word in words if budget.on_token is not None else ():
             budget.on_token(word)
-        return Draft(DraftTree.chain(words), reach=(0.1,) * len(words))
+        return Draft(DraftTree.chain(words), path_probs=(0.1,) * len(words))
 
 
 class Sure(Counting):
@@ -210,7 +210,7 @@ class Sure(Counting):
 
     def _propose(self, state, budget):
         draft = super()._propose(state, budget)
-        return Draft(draft.tree, reach=(0.9,) * len(draft.tree))
+        return Draft(draft.tree, path_probs=(0.9,) * len(draft.tree))
 
 
 def test_who_leads_a_union_does_not_keep_the_others_from_writing():
@@ -226,7 +226,7 @@ def test_who_leads_a_union_does_not_keep_the_others_from_writing():
 @pytest.mark.parametrize("policy", ["pipespec", "pearl", "ssd"])
 def test_a_drafter_that_writes_anew_drafts_where_a_part_of_its_draft_was_judged(policy):
     ahead, _ = begun(policy, Anew(), nodes=6)
-    ahead.commit([7], [Committed((0,), (1, 2))])
+    ahead.commit([7], [VerifyOutput((0,), (1, 2))])
     (draft,) = ahead.propose([7], [Budget(4)])
     assert draft.tree.tokens[0] == 3
 
@@ -286,7 +286,7 @@ def test_the_policy_off_prepares_nothing_and_a_stop_signal_is_heeded():
 def test_a_draft_that_the_target_took_is_the_one_that_is_judged_next():
     ahead, pushed = begun("pipespec", Counting())
     ahead.work(never)
-    ahead.commit([7], [Committed((0, 1), (1, 2, 3))])
+    ahead.commit([7], [VerifyOutput((0, 1), (1, 2, 3))])
     ahead.took(7, DraftTree.chain([4]))
     pushed.clear()
     ahead.work(never)
@@ -305,9 +305,9 @@ class Busy(Ahead):
 
     passes = 0
 
-    def propose(self, tickets, budgets):
-        drafts = super().propose(tickets, budgets)
-        left = self.passes * len(tickets)
+    def propose(self, request_ids, budgets):
+        drafts = super().propose(request_ids, budgets)
+        left = self.passes * len(request_ids)
 
         def stop() -> bool:
             nonlocal left
@@ -373,7 +373,7 @@ def test_copies_of_the_cache_take_no_more_memory_than_they_may(copies):
     assert len(prepared) == min(copies, 9)  # eight rejections, and that all is accepted
     assert held_bytes([fork for fork, _ in prepared.values()]) == len(prepared) * one
     assert all((20 + i,) in prepared for i in range(min(copies, 9) - 1))  # the likeliest
-    ahead.commit([7], [Committed((), (20,))])
+    ahead.commit([7], [VerifyOutput((), (20,))])
     assert ahead.propose([7], [Budget(4)])[0].tree.tokens[0] == 21
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from crossdraft.engine.ahead import POLICIES, Ahead, Policy
-from crossdraft.engine.drafter import Budget, Committed, Draft, Outcome
+from crossdraft.engine.drafter import Budget, Draft, Outcome, VerifyOutput
 from crossdraft.engine.placement import NOTHING
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
@@ -39,7 +39,7 @@ class Tossing(Counting):
                 budget.on_token(state.tail[-1])
         return Draft(DraftTree.chain(state.tail[: budget.nodes]), outcomes=self.outcomes)
 
-    def commit(self, states, verdicts):
+    def commit(self, states, outputs):
         for state in states:
             state.tail = []
 
@@ -50,9 +50,9 @@ def next_toss(seed: int, drafter: Tossing) -> int | None:
     ahead.start_until(0, Request("?", sampling=Sampling(temperature=1.0, seed=seed)), Budget(1))
     ahead.work(never)
     (foreseen,) = ahead._prospects[0].prepared
-    verdict = (foreseen[0], 1)
-    ahead.commit([0], [Committed((0,), verdict)])
-    return None if verdict == foreseen else ahead.propose([0], [Budget(1)])[0].tree.tokens[0]
+    output = (foreseen[0], 1)
+    ahead.commit([0], [VerifyOutput((0,), output)])
+    return None if output == foreseen else ahead.propose([0], [Budget(1)])[0].tree.tokens[0]
 
 
 def law_behind_a_miss(drafter: Tossing) -> float:
@@ -83,7 +83,7 @@ def next_words(seed: int) -> tuple[int, ...]:
     pushed: dict[tuple[int, ...], Draft] = {}
     drafter = Stopping(FIVE)
     ahead = Ahead(
-        drafter, POLICIES["ssd"], lambda ticket, turn, tokens, draft: pushed.update({tokens: draft})
+        drafter, POLICIES["ssd"], lambda request_id, turn, tokens, draft: pushed.update({tokens: draft})
     )
     sampling = Sampling(temperature=1.0, seed=seed)
     ahead.start_until(0, Request("?", sampling=sampling), Budget(8, stop=lambda: True))  # it was late
@@ -97,7 +97,7 @@ def next_words(seed: int) -> tuple[int, ...]:
 
     ahead.work(stop)
     in_time = {} if late else pushed
-    ahead.commit([0], [Committed((), (5,))])
+    ahead.commit([0], [VerifyOutput((), (5,))])
     if (5,) in in_time:
         return in_time[5,].tree.tokens
     return ahead.propose([0], [Budget(8)])[0].tree.tokens
@@ -117,7 +117,7 @@ def test_drawing_again_what_took_long_would_be_seen(monkeypatch):
     """The control: who asks is given another draft than the one that was drawn for that."""
     whole = Ahead._prospect
     monkeypatch.setattr(
-        Ahead, "_prospect", lambda self, ticket: replace(whole(self, ticket), offered=NOTHING)
+        Ahead, "_prospect", lambda self, request_id: replace(whole(self, request_id), offered=NOTHING)
     )
     assert abs(law_behind_a_late_draft() - 0.5) > 0.15
 
@@ -145,7 +145,7 @@ def law_behind_a_missed_draft() -> float:
         ahead.start_until(0, Request("?", sampling=sampling), Budget(8, stop=stop))
         if 0 not in ahead.collect(0).tree.tokens:
             ahead.missed([0])
-            ahead.commit([0], [Committed((), (1,))])
+            ahead.commit([0], [VerifyOutput((), (1,))])
             firsts.append(ahead.propose([0], [Budget(8)])[0].tree.tokens[0])
     assert len(firsts) > 60
     return sum(firsts) / len(firsts)
@@ -156,7 +156,7 @@ def test_a_first_draft_that_was_not_waited_for_is_not_drafted_on():
 
 
 def test_drafting_it_on_would_be_seen(monkeypatch):
-    monkeypatch.setattr(Ahead, "missed", lambda self, tickets: None)
+    monkeypatch.setattr(Ahead, "missed", lambda self, request_ids: None)
     assert law_behind_a_missed_draft() > 0.9
 
 
@@ -166,7 +166,7 @@ def law_of_what_is_pushed() -> float:
     for seed in range(400):
         pushed: list[int] = []
 
-        def push(ticket, turn, tokens, draft, pushed=pushed):
+        def push(request_id, turn, tokens, draft, pushed=pushed):
             if tokens == (5,):
                 pushed.append(draft.tree.tokens[0])
 

@@ -56,9 +56,9 @@ def test_numbers_of_numpy_are_ids_too():
         (Draft(DraftTree.chain([5] * 4097)), "4097 nodes; at most 4096"),
         (replace(GOOD, tree=forced(GOOD.tree, parents=(-1, 2, -1))), "parent"),
         (replace(GOOD, tree=forced(GOOD.tree, parents=(-1, 0))), "differ in number"),
-        (replace(GOOD, reach=(0.5, math.nan, 0.1)), "chance"),
-        (replace(GOOD, reach=(0.5, 2.0, 0.1)), "chance"),
-        (replace(GOOD, reach=(0.5,)), "1 chances for 3 nodes"),
+        (replace(GOOD, path_probs=(0.5, math.nan, 0.1)), "chance"),
+        (replace(GOOD, path_probs=(0.5, 2.0, 0.1)), "chance"),
+        (replace(GOOD, path_probs=(0.5,)), "1 chances for 3 nodes"),
         (replace(DRAWN, tree=replace(DRAWN.tree, dists=torch.eye(V)[[5, 6]] * 2)), "no distribution"),
         (replace(DRAWN, tree=replace(DRAWN.tree, dists=torch.full((2, V), math.nan))), "no distribution"),
         (replace(DRAWN, tree=replace(DRAWN.tree, dists=torch.eye(V + 1)[[5, V]])), "no distribution"),
@@ -212,9 +212,9 @@ class Damaging:
             made.append(draft)
         return damaged(made, self.rng) if self.rng.random() < 0.02 else made
 
-    def commit(self, states, verdicts):
-        for state, verdict in zip(states, verdicts, strict=True):
-            state[1] += len(verdict.tokens)
+    def commit(self, states, outputs):
+        for state, output in zip(states, outputs, strict=True):
+            state[1] += len(output.tokens)
 
     def fork(self, states):
         return [list(state) for state in states]

@@ -47,7 +47,7 @@ class Typist:
             self.moved.notify_all()
         return [Draft(DraftTree.chain(tokens))]
 
-    def commit(self, states, verdicts):
+    def commit(self, states, outputs):
         pass
 
     def fork(self, states):

@@ -18,7 +18,7 @@ from crossdraft.engine.cost import (
     hiding_bound,
     steady_speedup,
 )
-from crossdraft.engine.estimates import Frailty
+from crossdraft.engine.estimates import RequestDifficulty
 
 
 def test_expected_accepted_counts_only_the_prefix():
@@ -68,12 +68,12 @@ def trained(alpha, step, slope=0.02):
     for _ in range(400):
         kept = int(math.log(1 - draw.random()) / math.log(alpha))  # geometric
         for hidden in (False, True):
-            model.saw_verdict(Frailty(), kept + 1, kept, hidden=hidden)
+            model.saw_verdict(RequestDifficulty(), kept + 1, kept, hidden=hidden)
     return model
 
 
 def depth(model, limit=16, request=None, **options):
-    return model.plan(limit, request or Frailty(), **options).depth
+    return model.plan(limit, request or RequestDifficulty(), **options).depth
 
 
 # -- how deep ----------------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_the_plan_is_the_argmax_of_the_rate():
         cost = (model.wait(gamma) if gamma else 0.0) + model.verify(1 + gamma)
         return cost / (1 + expected_accepted(chances[:gamma]))
 
-    plan = model.plan(16, Frailty())
+    plan = model.plan(16, RequestDifficulty())
     assert plan.depth == min(range(17), key=token_s)
     assert plan.token_s == pytest.approx(token_s(plan.depth))
 
@@ -119,7 +119,7 @@ def test_short_drafts_that_are_always_kept_grow_longer():
     model = trained(0.3, 0.2)
     short = depth(model)
     for _ in range(300):
-        model.saw_verdict(Frailty(), 1, 1)
+        model.saw_verdict(RequestDifficulty(), 1, 1)
     assert depth(model) > short + 2
 
 
@@ -127,7 +127,7 @@ def test_a_position_that_is_never_reached_is_not_drafted():
     """Two levels always hold and the third never: a budget of two, though two of three levels are accepted."""
     model = trained(0.8, 0.1)
     for _ in range(300):
-        model.saw_verdict(Frailty(), 3, 2)
+        model.saw_verdict(RequestDifficulty(), 3, 2)
     assert depth(model) == 2
 
 
@@ -144,7 +144,7 @@ def test_unknown_times_draft_what_is_allowed():
     assert depth(CostModel(), 7) == 7
     assert CostModel().verify_depth(40) == 40
     assert CostModel().worthwhile((-1, 0), [0.5, 0.01]) == [0, 1]
-    assert CostModel().node_gain(Frailty(), 0.0) == 0
+    assert CostModel().node_gain(RequestDifficulty(), 0.0) == 0
     assert CostModel().hidden_nodes(40) == 40
 
 
@@ -208,7 +208,7 @@ def test_a_drafter_that_was_too_sure_is_believed_less():
     """It said 0.9 ten times and was wrong every other time: its 0.3 is then worth less than a place of 0.2."""
     model = CostModel()
     passes(model, 10.0, 2.0)
-    request = Frailty()
+    request = RequestDifficulty()
     assert model.worthwhile((-1,), (0.3,), request) == [0]
     for _ in range(10):
         model.saw_verdict(request, 2, 1, [0.9, 0.9])
@@ -231,7 +231,7 @@ def test_the_worthwhile_nodes_are_a_tree(reach, data):
 
 def test_a_dark_request_is_noticed_and_the_next_one_starts_afresh():
     model = trained(0.9, 0.25)
-    dark, light = Frailty(), Frailty()
+    dark, light = RequestDifficulty(), RequestDifficulty()
     start = depth(model)
     for _ in range(3):
         model.saw_verdict(dark, 1, 0)
@@ -241,7 +241,7 @@ def test_a_dark_request_is_noticed_and_the_next_one_starts_afresh():
 
 
 def test_bad_luck_is_forgotten():
-    model, unlucky = trained(0.8, 0.65), Frailty()
+    model, unlucky = trained(0.8, 0.65), RequestDifficulty()
     start = depth(model)
     assert start > 0
     for _ in range(8):
@@ -253,7 +253,7 @@ def test_bad_luck_is_forgotten():
 
 
 def test_a_hidden_draft_that_is_refused_at_once_is_a_warning():
-    model, request = trained(0.9, 0.25), Frailty()
+    model, request = trained(0.9, 0.25), RequestDifficulty()
     before = model.plan(16, request)
     model.saw_verdict(request, 1, 0, hidden=True)
     after = model.plan(16, request)
@@ -397,7 +397,7 @@ def test_a_request_is_not_read_where_that_takes_longer_than_drafting_saves():
     assert reader(0.01).reading_pays(64)
     assert not reader(1000.0).reading_pays(64)
     t = reader(0.0).verify(1)
-    saved = t - reader(0.0).plan(16, Frailty()).token_s
+    saved = t - reader(0.0).plan(16, RequestDifficulty()).token_s
     assert saved > 0
     usual = 20 * saved + 8 * t
     assert reader(0.9 * usual).reading_pays(64)

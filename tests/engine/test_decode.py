@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.accept import Rule, Verdict
+from crossdraft.engine.accept import Acceptance, Rule
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Finish, Origin, Request
 from crossdraft.engine.sampling import Sampling
@@ -53,7 +53,7 @@ class Scripted:
 
     trees: list[DraftTree]
     needs: Needs = field(default_factory=Needs)
-    told: list[Committed] = field(default_factory=list)
+    told: list[VerifyOutput] = field(default_factory=list)
 
     def begin(self, requests: Sequence[Request]) -> list[int]:
         return [0] * len(requests)
@@ -61,8 +61,8 @@ class Scripted:
     def propose(self, states: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
         return [Draft(self.trees.pop(0) if self.trees else DraftTree.empty()) for _ in states]
 
-    def commit(self, states: Sequence[int], verdicts: Sequence[Committed]) -> None:
-        self.told += verdicts
+    def commit(self, states: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
+        self.told += outputs
 
     def fork(self, states: Sequence[int]) -> list[int]:
         return [*states]
@@ -114,7 +114,7 @@ def test_a_planted_bug_in_the_rule_is_seen(target, kin, alone, monkeypatch):
 
     def careless(tree, logits, generator):
         path = tuple(range(min(2, len(tree)))) if tree.is_chain else ()
-        return Verdict(path, int(logits[len(path)].argmax()))
+        return Acceptance(path, int(logits[len(path)].argmax()))
 
     decoding = decoder(target, kin, adaptive=False)
     rule = Rule("careless", lossless=False, greedy=True, judge=careless)
@@ -164,11 +164,11 @@ def test_a_coupled_drafter_is_told_what_the_target_saw_and_said(target, alone, n
     for layer in (0, 3):
         assert torch.allclose(told[0].prompt.visual[layer], states[layer][:first], atol=1e-9)
     for layer in (1, -1):
-        fed = torch.cat([verdict.hidden[layer] for verdict in told])
+        fed = torch.cat([output.hidden[layer] for output in told])
         assert torch.allclose(fed, states[layer][first : first + len(fed)], atol=1e-9)
-    said = torch.cat([verdict.logits for verdict in told]).argmax(-1)
+    said = torch.cat([output.logits for output in told]).argmax(-1)
     assert said.tolist() == list(alone[0])
-    assert all(verdict.prompt is None for verdict in told[1:])
+    assert all(output.prompt is None for output in told[1:])
 
 
 def full_states(target, prompt, text):
@@ -179,15 +179,15 @@ def full_states(target, prompt, text):
 
 def test_requests_join_and_leave_between_rounds(target, kin, alone):
     decoding = decoder(target, kin, max_batch=3, adaptive=False)
-    tickets, widths = [decoding.submit(REQUESTS[4])], []
+    request_ids, widths = [decoding.submit(REQUESTS[4])], []
     for request in REQUESTS[:4]:
         decoding.step()
         widths.append(decoding.cache.rows)
-        tickets.append(decoding.submit(request))
+        request_ids.append(decoding.submit(request))
     while decoding.busy:
         decoding.step()
         widths.append(decoding.cache.rows)
-    assert [decoding.answer(ticket).tokens for ticket in tickets] == [alone[4], *alone[:4]]
+    assert [decoding.answer(request_id).tokens for request_id in request_ids] == [alone[4], *alone[:4]]
     assert max(widths) > 1
     assert widths[-1] == 0
 
@@ -212,7 +212,7 @@ def test_a_planted_bug_in_sampling_is_seen(target, stranger, monkeypatch):
 
     def careless(tree, probs, generator):
         path = tuple(range(len(tree)))
-        return Verdict(path, int(torch.multinomial(probs[len(path)], 1, generator=generator)))
+        return Acceptance(path, int(torch.multinomial(probs[len(path)], 1, generator=generator)))
 
     rule = Rule("careless", lossless=False, greedy=False, judge=careless)
     monkeypatch.setattr("crossdraft.engine.decode.rule_for", lambda name, sampling: rule)
@@ -290,12 +290,12 @@ def test_logprobs_are_the_targets_raw_ones(target, kin):
 
 def test_cancelling_ends_a_request_between_rounds(target, kin, alone):
     decoding = decoder(target, kin, max_batch=2, adaptive=False, nodes=1)
-    tickets = [decoding.submit(REQUESTS[4]), decoding.submit(REQUESTS[3])]
+    request_ids = [decoding.submit(REQUESTS[4]), decoding.submit(REQUESTS[3])]
     decoding.step()
-    decoding.cancel(tickets[0])
+    decoding.cancel(request_ids[0])
     while decoding.busy:
         decoding.step()
-    cancelled, other = (decoding.answer(ticket) for ticket in tickets)
+    cancelled, other = (decoding.answer(request_id) for request_id in request_ids)
     assert cancelled.finish is Finish.CANCELLED
     assert cancelled.tokens == alone[4][: len(cancelled.tokens)]
     assert len(cancelled.tokens) < len(alone[4])
@@ -305,10 +305,10 @@ def test_cancelling_ends_a_request_between_rounds(target, kin, alone):
 
 def test_a_request_that_does_not_fit_is_refused_and_leaves_nothing(target, kin):
     decoding = decoder(target, kin)
-    ticket = decoding.submit(Request("x", max_new_tokens=1000))
+    request_id = decoding.submit(Request("x", max_new_tokens=1000))
     decoding.step()
     with pytest.raises(CrossdraftError, match="room for 466"):
-        decoding.answer(ticket)
+        decoding.answer(request_id)
     assert not decoding.busy
     assert decoding.cache.rows == 0
     assert decoding.drafter._held == {}
@@ -354,8 +354,8 @@ def test_a_drafter_is_told_all_of_an_answer_and_nothing_else(target, alone):
         script = Scripted([DraftTree.chain([*tokens[:2], 1]), DraftTree.chain([*tokens[3:], 5, 6])])
         (answer,) = decoder(target, script, adaptive=False, nodes=99, hidden_nodes=99).generate([request])
         assert answer.tokens == tokens
-        assert sum((verdict.tokens for verdict in script.told), ()) == tokens
-        assert all(len(verdict.path) <= len(verdict.tokens) for verdict in script.told)
+        assert sum((output.tokens for output in script.told), ()) == tokens
+        assert all(len(output.path) <= len(output.tokens) for output in script.told)
 
 
 @pytest.mark.parametrize("method", ["propose", "commit", "end"])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.engine.estimates import Frailty, Hazards, LinearFit, Mean, PassTimes
+from crossdraft.engine.estimates import AcceptanceByDepth, Ema, LinearFit, PassTimes, RequestDifficulty
 
 
 def test_linear_fit_recovers_a_line_and_never_slopes_down():
@@ -33,7 +33,7 @@ def test_an_anchored_fit_goes_through_nothing_until_it_knows_better():
 
 
 def test_a_mean_fades():
-    mean = Mean(decay=0.5)
+    mean = Ema(decay=0.5)
     assert mean.value is None
     mean.add(0.0)
     mean.add(3.0)
@@ -73,7 +73,7 @@ def test_a_wider_pass_is_never_faster(observed, n):
 
 def test_hazards_by_hand():
     """No prior but the rate over all positions: levels 1 and 2 were kept twice, level 3 judged twice and kept once."""
-    hazards = Hazards(decay=1.0, prior=1.0, rate=Mean(decay=1.0))
+    hazards = AcceptanceByDepth(decay=1.0, prior=1.0, rate=Ema(decay=1.0))
     hazards.saw_verdict(3, 3)
     hazards.saw_verdict(3, 2)
     assert hazards.alpha == pytest.approx(5 / 6)
@@ -84,7 +84,7 @@ def test_hazards_by_hand():
 
 
 def test_a_position_out_of_sight_becomes_like_all_others():
-    hazards = Hazards()
+    hazards = AcceptanceByDepth()
     for _ in range(100):
         hazards.saw_verdict(4, 3)  # the fourth never holds
     assert hazards.chances(4)[3] < 0.2
@@ -95,7 +95,7 @@ def test_a_position_out_of_sight_becomes_like_all_others():
 
 def test_frailty_by_hand():
     """k = 1, three levels of chance 1/e: two kept and the third refused, half way. (1 + 1) / (1 + 1 + 1 + 1/2)."""
-    frailty = Frailty(prior=1.0, decay=1.0)
+    frailty = RequestDifficulty(prior=1.0, decay=1.0)
     assert frailty.value == 1.0
     frailty.add([math.exp(-1)] * 3, 2)
     assert frailty.value == pytest.approx(2 / 3.5)
@@ -106,7 +106,7 @@ def test_frailty_by_hand():
 @pytest.mark.parametrize("true", [0.5, 1.0, 2.0])
 def test_frailty_finds_the_power_that_makes_chances_true(true):
     """Levels of chance 0.95 that hold with chance 0.95^z: on average 1/(1 − 0.95^z) of them until one does not."""
-    frailty = Frailty(prior=1.0, decay=1.0)
+    frailty = RequestDifficulty(prior=1.0, decay=1.0)
     run = round(1 / (1 - 0.95**true)) - 1
     for _ in range(200):
         frailty.add([0.95] * (run + 1), run)
@@ -114,7 +114,7 @@ def test_frailty_finds_the_power_that_makes_chances_true(true):
 
 
 def test_certain_and_impossible_levels_are_finite():
-    frailty = Frailty()
+    frailty = RequestDifficulty()
     frailty.add([1.0, 0.0], 1)
     frailty.add([], 0)
     assert 0 < frailty.value < 2

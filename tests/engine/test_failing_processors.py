@@ -58,9 +58,9 @@ class Knowing:
             for (said,), budget in zip(states, budgets, strict=True)
         ]
 
-    def commit(self, states, verdicts):
-        for state, verdict in zip(states, verdicts, strict=True):
-            state[0] += len(verdict.tokens)
+    def commit(self, states, outputs):
+        for state, output in zip(states, outputs, strict=True):
+            state[0] += len(output.tokens)
 
     def fork(self, states):
         return [[*state] for state in states]
@@ -85,11 +85,11 @@ def drafting(target, answer):
 def outcome(decoder, request):
     """The tokens that were told, and how the request ended."""
     told = []
-    ticket = decoder.submit(request, lambda piece: told.extend(piece.tokens), provisional=False)
+    request_id = decoder.submit(request, lambda piece: told.extend(piece.tokens), provisional=False)
     while decoder.busy:
         decoder.step()
     try:
-        return told, decoder.answer(ticket).tokens
+        return told, decoder.answer(request_id).tokens
     except CrossdraftError as error:
         return told, str(error)
 
@@ -149,8 +149,8 @@ def test_no_rule_says_anything_behind_a_context_that_fails(target, name):
     sampling = Sampling(temperature=0 if rule.greedy else 1, processors=(Failing({8}),))
     made = TreeProcessors(sampling, target.model, CONTEXT, (EOS,), 10)
     chance = torch.Generator().manual_seed(0)
-    verdict = judge(rule, tree, made.warp_tree(logits, tree, CONTEXT), chance)
-    assert (verdict.path, verdict.bonus) == ((0,), 8)
+    output = judge(rule, tree, made.warp_tree(logits, tree, CONTEXT), chance)
+    assert (output.path, output.bonus) == ((0,), 8)
     with pytest.raises(CrossdraftError, match="cannot go on"):
         made.warp_tree(logits[2:], DraftTree.chain([9]), [*CONTEXT, 7, 8])
 
@@ -159,7 +159,7 @@ def test_a_processor_s_own_nan_is_what_the_target_alone_makes_of_it():
     """No error: the largest of NaN is token 0, for `generate` too."""
     warped = torch.zeros(3, 9)
     warped[0, 7], warped[1:] = 1, torch.nan
-    verdict = judge(rule_for(None, Sampling()), DraftTree.chain([7, 8]), warped, torch.Generator())
-    assert (verdict.path, verdict.bonus) == ((), 7)
-    verdict = judge(rule_for(None, Sampling()), DraftTree.chain([8]), warped[1:], torch.Generator())
-    assert (verdict.path, verdict.bonus) == ((), 0)
+    output = judge(rule_for(None, Sampling()), DraftTree.chain([7, 8]), warped, torch.Generator())
+    assert (output.path, output.bonus) == ((), 7)
+    output = judge(rule_for(None, Sampling()), DraftTree.chain([8]), warped[1:], torch.Generator())
+    assert (output.path, output.bonus) == ((), 0)

@@ -11,7 +11,7 @@ from torch import Tensor
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
@@ -34,7 +34,7 @@ class Asked:
     truth: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)
     last: Draft | None = None
-    rounds: list[tuple[list[int], Draft, Committed]] = field(default_factory=list)
+    rounds: list[tuple[list[int], Draft, VerifyOutput]] = field(default_factory=list)
 
 
 class Asking:
@@ -68,12 +68,12 @@ class Asking:
             state.last = Draft(tree, probes=probes if self.probing else None)
         return [state.last for state in states]
 
-    def commit(self, states: Sequence[Asked], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
+    def commit(self, states: Sequence[Asked], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
             if state.last is not None:
-                state.rounds.append((list(state.tokens), state.last, verdict))
+                state.rounds.append((list(state.tokens), state.last, output))
             state.last = None
-            state.tokens += verdict.tokens
+            state.tokens += output.tokens
 
     def fork(self, states: Sequence[Asked]) -> list[Asked]:
         return [replace(state, tokens=[*state.tokens], rounds=[*state.rounds]) for state in states]
@@ -108,14 +108,14 @@ def test_a_probe_is_answered_as_if_its_text_stood_alone(name, batch):
     alone = [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
     drafter = Asking(alone)
     assert answers(target, drafter, max_batch=batch) == alone
-    assert any(verdict.path == (2,) for _, _, verdict in drafter.states[-1].rounds)
+    assert any(output.path == (2,) for _, _, output in drafter.states[-1].rounds)
     for request, state in zip(REQUESTS, drafter.states, strict=True):
         prompt = target.prepare(request)
-        for before, draft, verdict in (state.rounds[0], state.rounds[-1]):  # riding along, and in a round
+        for before, draft, output in (state.rounds[0], state.rounds[-1]):  # riding along, and in a round
             texts = [draft.fed.path_tokens(len(draft.tree) + probe) for probe in range(len(IDS))]
             with torch.inference_mode():
                 expected = torch.stack([full_forward(target, prompt, [*before, *text]) for text in texts])
-            assert (verdict.probe_logits - expected).abs().max() < 1e-10
+            assert (output.probe_logits - expected).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -134,12 +134,12 @@ def test_embeddings_are_read_as_if_they_were_rows_of_the_table(name, batch):
     drafter = Asking(alone, embeddings=learned)
     assert answers(target, drafter, max_batch=batch) == alone
     for prompt, state in zip(prompts, drafter.states, strict=True):
-        for before, draft, verdict in (state.rounds[0], state.rounds[-1]):  # riding along, and in a round
+        for before, draft, output in (state.rounds[0], state.rounds[-1]):  # riding along, and in a round
             fed = Probes(tuple(free), draft.probes.parents).behind(draft.tree)
             texts = [fed.path_tokens(len(draft.tree) + probe) for probe in range(len(free))]
             with torch.inference_mode():
                 expected = torch.stack([full_forward(other, prompt, [*before, *text]) for text in texts])
-            assert (verdict.probe_logits - expected).abs().max() < 1e-10
+            assert (output.probe_logits - expected).abs().max() < 1e-10
 
 
 def test_embeddings_in_the_wrong_rows_are_seen(target, alone, monkeypatch):
@@ -222,10 +222,10 @@ def test_probes_beyond_the_context_are_not_fed(target, alone, monkeypatch):
     monkeypatch.setattr(target, "context", prompt + REQUESTS[2].max_new_tokens)
     drafter = Asking(alone)
     assert answers(target, drafter, REQUESTS[2:]) == alone[2:]
-    for before, draft, verdict in drafter.states[0].rounds:
+    for before, draft, output in drafter.states[0].rounds:
         inside = prompt + len(before) + draft.fed.depth <= target.context
-        assert (verdict.probe_logits is not None) == inside
-    assert {verdict.probe_logits is None for _, _, verdict in drafter.states[0].rounds} == {True, False}
+        assert (output.probe_logits is not None) == inside
+    assert {output.probe_logits is None for _, _, output in drafter.states[0].rounds} == {True, False}
 
 
 TREE = DraftTree((5, 6, 7), (-1, 0, -1))

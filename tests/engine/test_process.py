@@ -18,7 +18,7 @@ import torch
 
 from crossdraft.engine.ahead import POLICIES
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.pinning import pinned
 from crossdraft.engine.placement import DrafterLost
 from crossdraft.engine.process import Process
@@ -146,7 +146,7 @@ def test_nothing_is_prepared_for_while_the_target_reads(pair, target, requests):
         placement.collect(0)
         assert {span.name for span in placement.drain()} == {"read", "hidden draft"}
         assert until(placement.spare_cores)
-        placement.commit([0], [Committed((), (9,))])
+        placement.commit([0], [VerifyOutput((), (9,))])
         placement.propose([0], [Budget(4)])
         assert "ahead" in {span.name for span in placement.drain()}
     finally:
@@ -164,7 +164,7 @@ def test_where_nothing_is_ready_nobody_is_asked(process, requests):
     process.start(0, requests[0], 4, None)
     assert len(process.ready([0], [Budget(4)])[0].tree) == 0  # it still reads
     process.collect(0)
-    process.commit([0], [Committed((), (9,))])
+    process.commit([0], [VerifyOutput((), (9,))])
     process._prepared = {0: {(0, (8,)): pack_draft(Draft(DraftTree.chain([3])))}}
     serial = process._serial
     assert len(process.ready([0], [Budget(4)])[0].tree) == 0
@@ -182,7 +182,7 @@ def drawn_behind_its_first_word(process, request, *, late: bool) -> bool:
     process._replies[serial] = "answer", reply
     first = unpack_draft(reply if late else pack_draft(process.collect(0))).tree.tokens
     assert len(first) > 2
-    process.commit([0], [Committed((0,) if not late else (), first[:1])])
+    process.commit([0], [VerifyOutput((0,) if not late else (), first[:1])])
     after = process.propose([0], [Budget(nodes)])[0].tree.tokens
     process.end([0])
     return after[: len(first) - 1] == first[1:]
@@ -200,7 +200,7 @@ def test_what_was_prepared_for_another_verdict_is_not_taken(process, requests):
     """A draft is known by its round and its outcome: one that comes late must not answer a later question."""
     process.start(0, requests[0], 4, None)
     process.collect(0)
-    process.commit([0], [Committed((), (9,))])
+    process.commit([0], [VerifyOutput((), (9,))])
     other_round, other_word = pack_draft(Draft(DraftTree.chain([1]))), pack_draft(Draft(DraftTree.chain([2])))
     process._prepared = {
         0: {(5, (9,)): other_round, (0, (8,)): other_word},
@@ -216,14 +216,14 @@ def test_what_was_prepared_for_another_verdict_is_not_taken(process, requests):
 def test_a_lost_drafter_costs_nothing_but_time(target, process, requests, alone, blow):
     pid = process.pid
     decoding = Decoder(target, process, adaptive=False, nodes=2, hidden_nodes=1)
-    ticket = decoding.submit(requests[2])
+    request_id = decoding.submit(requests[2])
     for _ in range(3):
         decoding.step()
     process.patience_s = 0.5
     os.kill(pid, blow)
     while decoding.busy:
         decoding.step()
-    assert "target went on alone" in the_one_note(decoding.answer(ticket), alone[2])
+    assert "target went on alone" in the_one_note(decoding.answer(request_id), alone[2])
     assert decoding.drafter is None
     assert decoding.generate(requests[:1])[0].tokens == alone[0]
 
@@ -259,14 +259,14 @@ def test_a_refusal_after_the_answer_has_begun_is_a_note(target, process, request
     process.grace_s = 0.0
     os.kill(process.pid, signal.SIGSTOP)
     decoding = Decoder(target, process, adaptive=False)
-    ticket = decoding.submit(replace(requests[2], events=str(broken)))
+    request_id = decoding.submit(replace(requests[2], events=str(broken)))
     for _ in range(3):
         decoding.step()
     os.kill(process.pid, signal.SIGCONT)
     time.sleep(0.5)
     while decoding.busy:
         decoding.step()
-    assert "broken.h5" in the_one_note(decoding.answer(ticket), alone[2])
+    assert "broken.h5" in the_one_note(decoding.answer(request_id), alone[2])
     process.grace_s = 60
     assert decoding.generate(requests[:1])[0].notes == ()  # the drafter itself is well
 
@@ -317,14 +317,14 @@ def test_the_target_does_not_wait_for_a_slow_reader(target, process, requests, a
     process.grace_s = 0.0
     os.kill(process.pid, signal.SIGSTOP)
     decoding = Decoder(target, process, adaptive=False)
-    ticket = decoding.submit(requests[2])
+    request_id = decoding.submit(requests[2])
     for _ in range(4):
         decoding.step()
     os.kill(process.pid, signal.SIGCONT)
     time.sleep(1.0)  # it reads the request and catches up with the four commits
     while decoding.busy:
         decoding.step()
-    answer = decoding.answer(ticket)
+    answer = decoding.answer(request_id)
     assert answer.tokens == alone[2]
     assert answer.stats.drafted > 0
     assert answer.notes == ()
@@ -394,13 +394,13 @@ def test_a_draft_is_waited_for_as_long_as_it_can_save(process, requests):
     """A child that hangs costs one such wait; nothing more is asked until its reply is here, which is then dropped."""
     process.start(0, requests[0], 4, None)
     process.collect(0)
-    process.commit([0], [Committed((), (9,))])
+    process.commit([0], [VerifyOutput((), (9,))])
     os.kill(process.pid, signal.SIGSTOP)
     assert process.propose([0], [Budget(3, wait_s=0.05)])[0] == Draft(DraftTree.empty())
     serial = process._serial
     assert process.propose([0], [Budget(3, wait_s=30.0)])[0] == Draft(DraftTree.empty())
     assert process._serial == serial  # nobody was asked, nobody was waited for
-    process.commit([0], [Committed((), (8,))])
+    process.commit([0], [VerifyOutput((), (8,))])
     os.kill(process.pid, signal.SIGCONT)
     while not len(process.propose([0], [Budget(3)])[0].tree):
         time.sleep(0.01)
@@ -412,9 +412,9 @@ def test_what_was_drawn_and_came_too_late_ends_drafting_for_that_request(process
     sampled = replace(requests[0], sampling=Sampling(temperature=1.0))
     process.start(0, sampled, 4, None)
     process.start(1, requests[1], 4, None)
-    for ticket in (0, 1):
-        process.collect(ticket)
-        process.commit([ticket], [Committed((), (9,))])
+    for request_id in (0, 1):
+        process.collect(request_id)
+        process.commit([request_id], [VerifyOutput((), (9,))])
     os.kill(process.pid, signal.SIGSTOP)
     drawn, greedy = process.propose([0, 1], [Budget(3, wait_s=30.0)] * 2)
     os.kill(process.pid, signal.SIGCONT)
@@ -438,10 +438,10 @@ def test_who_is_silent_too_long_is_lost_though_nobody_waits(process, requests):
 def test_a_slow_reader_skips_what_is_over(process, requests):
     process.patience_s, process.grace_s = 60, 0.01
     os.kill(process.pid, signal.SIGSTOP)
-    for ticket in range(5):
-        process.start(ticket, requests[0], 4, None)
-        process.collect(ticket)
-        process.end([ticket])
+    for request_id in range(5):
+        process.start(request_id, requests[0], 4, None)
+        process.collect(request_id)
+        process.end([request_id])
     os.kill(process.pid, signal.SIGCONT)
     process.start(9, requests[1], 4, None)
     while not len(process.propose([9], [Budget(3)])[0].tree):

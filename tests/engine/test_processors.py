@@ -16,7 +16,7 @@ from transformers.generation.logits_process import SynthIDTextWatermarkLogitsPro
 
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.processors import TreeProcessors, for_drafter
 from crossdraft.engine.request import Finish, Request
@@ -61,9 +61,9 @@ class Oracle:
             return DraftTree.chain((*right[:4], *wrong[4:]))
         return DraftTree.from_paths([right, *((*right[:i], wrong[i], right[i]) for i in range(len(right)))])
 
-    def commit(self, states: Sequence[list[int]], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
-            state[0] += len(verdict.tokens)
+    def commit(self, states: Sequence[list[int]], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            state[0] += len(output.tokens)
 
     def fork(self, states: Sequence[list[int]]) -> list[list[int]]:
         return [list(state) for state in states]
@@ -228,12 +228,12 @@ def test_the_distribution_at_every_node_is_that_of_generate(pair, tmp_path, fram
     processors = TreeProcessors(sampling, target.model, context, target.defaults.eos, 8)
     wrong = [(token + 1) % 300 for token in tokens]
     tree = DraftTree.from_paths([tokens[:7], *((*tokens[:i], wrong[i], 9) for i in range(6))])
-    spine = tree.follow(tokens[:7])
+    main_path = tree.follow(tokens[:7])
     rows = torch.randn(1 + len(tree), target.vocab_size)
-    for row, logits in zip((0, *(1 + node for node in spine)), out.logits, strict=True):
+    for row, logits in zip((0, *(1 + node for node in main_path)), out.logits, strict=True):
         rows[row] = logits[0]
     warped = processors.warp_tree(rows, tree, context)
-    for row, scores in zip((0, *(1 + node for node in spine)), out.scores, strict=True):
+    for row, scores in zip((0, *(1 + node for node in main_path)), out.scores, strict=True):
         assert torch.equal(warped[row], scores[0].softmax(-1))
 
 

@@ -11,7 +11,7 @@ from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.mixture import Blend
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.relay import Relay, Worth
 from crossdraft.engine.request import Request
@@ -30,7 +30,7 @@ class Listening:
     needs: Needs = field(default_factory=Needs)
     begun: list[Request] = field(default_factory=list)
     asked: int = 0
-    told: list[Committed] = field(default_factory=list)
+    told: list[VerifyOutput] = field(default_factory=list)
     ended: int = 0
 
     def begin(self, requests: Sequence[Request]) -> list[int]:
@@ -41,8 +41,8 @@ class Listening:
         self.asked += len(states)
         return [Draft(DraftTree.chain([self.token])) for _ in states]
 
-    def commit(self, states: Sequence[int], verdicts: Sequence[Committed]) -> None:
-        self.told += verdicts
+    def commit(self, states: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
+        self.told += outputs
 
     def fork(self, states: Sequence[int]) -> list[int]:
         return [*states]
@@ -69,7 +69,7 @@ def test_the_first_draft_is_the_hidden_ones_and_all_others_are_the_later_ones(ta
     assert answer.stats.hidden_accepted == 1
     assert first.asked == 1
     assert second.asked >= answer.stats.rounds - 2  # the last round may have no room for a draft
-    assert [token for verdict in second.told for token in verdict.tokens] == list(alone)
+    assert [token for output in second.told for token in output.tokens] == list(alone)
     assert second.told[0].path == ()  # the accepted node was the other's
     assert not first.told  # it has nothing to remember
     assert (first.ended, second.ended) == (1, 1)
@@ -78,7 +78,7 @@ def test_the_first_draft_is_the_hidden_ones_and_all_others_are_the_later_ones(ta
 def test_a_hidden_one_that_remembers_is_told_the_answer_at_its_end(target):
     first, second = Listening(0, Needs(remembers=True)), Listening(0)
     answer = Decoder(target, relayed(first, second), adaptive=False).generate([REQUESTS[0]])[0]
-    assert [verdict.tokens for verdict in first.told] == [answer.tokens]
+    assert [output.tokens for output in first.told] == [answer.tokens]
 
 
 def test_they_draw_from_streams_of_their_own(target):
@@ -106,11 +106,11 @@ def test_both_may_go_on_and_each_is_told_of_its_own_tree(target):
     first, second = Listening(alone[1]), Listening(alone[1] + 1)
     answer = Decoder(target, relayed(first, second, Blend(2)), adaptive=False).generate([REQUESTS[0]])[0]
     assert answer.tokens == alone
-    assert [t for verdict in first.told for t in verdict.tokens] == list(alone)
-    assert [t for verdict in second.told for t in verdict.tokens] == list(alone)
-    taken = [verdict.path for verdict in first.told[1:] if verdict.tokens[0] == alone[1]]
+    assert [t for output in first.told for t in output.tokens] == list(alone)
+    assert [t for output in second.told for t in output.tokens] == list(alone)
+    taken = [output.path for output in first.told[1:] if output.tokens[0] == alone[1]]
     assert taken[0] == (0,)  # its own node, wherever it stood in the common tree
-    assert all(verdict.path in ((), (0,)) for verdict in second.told)
+    assert all(output.path in ((), (0,)) for output in second.told)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -132,7 +132,7 @@ def drafted(words: int, chance: float) -> Draft:
 
 def seen(worth: Worth, prepared: Draft, written: Draft, kept: int, waited: float, checked: float) -> None:
     said = tuple(range(kept))
-    worth.saw((prepared, written), Committed(said, (*said, 99)), waited, checked)
+    worth.saw((prepared, written), VerifyOutput(said, (*said, 99)), waited, checked)
 
 
 def test_a_prepared_draft_is_enough_where_it_brings_more_tokens_a_second():
@@ -163,7 +163,7 @@ def test_the_later_one_is_not_asked_where_the_prepared_draft_is_enough(target, m
     answer = Decoder(target, relay, adaptive=False).generate([REQUESTS[0]])[0]
     assert answer.tokens == alone
     assert second.asked == 0 < first.asked
-    assert [t for verdict in second.told for t in verdict.tokens] == list(alone)  # it may be asked next time
+    assert [t for output in second.told for t in output.tokens] == list(alone)  # it may be asked next time
 
 
 class Probing(AheadDrafter):
@@ -171,15 +171,15 @@ class Probing(AheadDrafter):
 
     def __init__(self, ids: Sequence[int]) -> None:
         super().__init__(ids)
-        self.told: list[Committed] = []
+        self.told: list[VerifyOutput] = []
 
-    def commit(self, states: Sequence, verdicts: Sequence[Committed]) -> None:
-        self.told += verdicts
-        super().commit(states, verdicts)
+    def commit(self, states: Sequence, outputs: Sequence[VerifyOutput]) -> None:
+        self.told += outputs
+        super().commit(states, outputs)
 
 
-def probed(told: Sequence[Committed]) -> int:
-    return sum(bool(verdict.probe_top) for verdict in told)
+def probed(told: Sequence[VerifyOutput]) -> int:
+    return sum(bool(output.probe_top) for output in told)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -193,7 +193,7 @@ def test_a_probing_drafter_hears_behind_its_probes_and_the_other_does_not(target
     assert not answer.notes
     assert probed(probing.told) > len(probing.told) // 2
     assert probed(plain.told) == 0
-    assert all(len(verdict.probe_top) in (0, 2, 4, 6) for verdict in probing.told)
+    assert all(len(output.probe_top) in (0, 2, 4, 6) for output in probing.told)
     if not temperature:
         assert answer.tokens == alone
 
@@ -203,7 +203,7 @@ def test_of_two_that_probe_the_first_ones_probes_are_fed(target):
     relay = relayed(first, second, Blend(2))
     Decoder(target, relay, adaptive=False, nodes=4).generate([REQUESTS[3]])
     assert probed(first.told) > 0
-    assert all(len(verdict.probe_top) in (0, 1, 2) for verdict in first.told)
+    assert all(len(output.probe_top) in (0, 1, 2) for output in first.told)
     assert probed(second.told) == 0
 
 

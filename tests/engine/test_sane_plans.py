@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossdraft.engine.cost import CostModel, Plan
-from crossdraft.engine.estimates import Frailty, LinearFit, Mean
+from crossdraft.engine.estimates import Ema, LinearFit, RequestDifficulty
 
 SECONDS = st.floats(1e-6, 1e4) | st.sampled_from([0.0, -1.0, math.nan, math.inf, -math.inf, 1e300])
 ROUND = st.tuples(
@@ -23,7 +23,7 @@ ROUND = st.tuples(
 
 def play(history) -> None:
     """Feed a history to a model; after every round, ask for all that it is asked for in a running engine."""
-    model, request = CostModel(), Frailty()
+    model, request = CostModel(), RequestDifficulty()
     for levels, beyond, width, waited, passed, kept in history:
         nodes = round(levels * width)
         model.saw_draft(levels + beyond, levels, nodes, waited)
@@ -66,7 +66,7 @@ def test_no_history_of_very_many_does(history):
 def test_histories_with_hiccups_that_once_made_time_negative():
     """A fit whose line crosses zero: 9 of these 3000 ended in a negative time per token, which no power takes."""
     for seed in range(300):
-        rng, model, request = random.Random(seed), CostModel(), Frailty()
+        rng, model, request = random.Random(seed), CostModel(), RequestDifficulty()
         request.add([0.8, 0.8, 0.8], 1)
         model.passes(1).add(1, 0.010)
         model.passes(1).add(10, 0.012)
@@ -90,7 +90,7 @@ def test_two_late_deep_drafts_do_not_make_shallow_ones_take_less_than_no_time():
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
 def test_what_no_clock_can_show_is_no_time(value):
-    mean, fit = Mean(), LinearFit()
+    mean, fit = Ema(), LinearFit()
     mean.add(value)
     fit.add(1, value)
     assert mean.value == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from crossdraft.engine.cost import CostModel
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.side_stream import OnStream
@@ -93,7 +93,7 @@ class Noting:
         self._note("propose")
         return [Draft(DraftTree((5,), (-1,), OnGpu(self.notes), (0,))) for _ in states]
 
-    def commit(self, states, verdicts):
+    def commit(self, states, outputs):
         self._note("commit")
 
     def fork(self, states):
@@ -134,7 +134,7 @@ def test_later_rounds_work_on_the_same_stream_and_each_side_waits_for_the_other(
         ("tensor", "is read by", "target"),
     ]
     notes.clear()
-    told = Committed((), (5,), hidden={0: OnGpu(notes)}, probe_logits=OnGpu(notes))
+    told = VerifyOutput((), (5,), hidden={0: OnGpu(notes)}, probe_logits=OnGpu(notes))
     placement.commit([1], [told])
     placement.end([1])
     placement.close()

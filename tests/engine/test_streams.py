@@ -6,7 +6,7 @@ import torch
 from crossdraft.drafters.phased import PhasedDrafter
 from crossdraft.drafters.pyramid import PyramidDrafter
 from crossdraft.drafters.union import UnionDrafter
-from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one
 from crossdraft.engine.streams import apart, stirred
@@ -58,7 +58,7 @@ def test_the_later_word_of_a_phased_pair_does_not_follow_from_the_hidden_one():
     phased = PhasedDrafter(Coin(), Coin())
     states = phased.begin([warm(seed) for seed in range(400)])
     hidden = phased.propose(states, [Budget(1)] * 400)
-    phased.commit(states, [Committed((0,), (*draft.tree.tokens, 5)) for draft in hidden])
+    phased.commit(states, [VerifyOutput((0,), (*draft.tree.tokens, 5)) for draft in hidden])
     later = phased.propose(states, [Budget(1)] * 400)
     same = sum(one.tree.tokens == other.tree.tokens for one, other in zip(hidden, later, strict=True))
     assert same == pytest.approx(200, abs=50)

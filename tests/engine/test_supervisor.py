@@ -26,7 +26,7 @@ class Scripted:
     def propose(self, states, budgets):
         return [Draft(self.trees.pop(0) if self.trees else DraftTree.empty()) for _ in states]
 
-    def commit(self, states, verdicts):
+    def commit(self, states, outputs):
         pass
 
     def fork(self, states):
@@ -46,10 +46,10 @@ class Fragile(Inline):
         self.broken = self.closed = False
         type(self).made += 1
 
-    def propose(self, tickets, budgets):
+    def propose(self, request_ids, budgets):
         if self.broken:
             raise DrafterLost("its process ended")
-        return super().propose(tickets, budgets)
+        return super().propose(request_ids, budgets)
 
     def close(self):
         self.closed = True
@@ -196,7 +196,7 @@ def test_two_loops_over_one_drafter_both_see_it_lost(fragile):
     request = Request("x", max_new_tokens=12)
     supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.001)
     loops = [Decoder(target, supervisor, adaptive=False) for _ in range(2)]
-    tickets = [loop.submit(request) for loop in loops]
+    request_ids = [loop.submit(request) for loop in loops]
     for loop in loops:
         loop.step()
     fragile.broken = True
@@ -205,7 +205,7 @@ def test_two_loops_over_one_drafter_both_see_it_lost(fragile):
     for loop in loops:
         while loop.busy:
             loop.step()
-    answers = [loop.answer(ticket) for loop, ticket in zip(loops, tickets, strict=True)]
+    answers = [loop.answer(request_id) for loop, request_id in zip(loops, request_ids, strict=True)]
     assert answers[0].tokens == answers[1].tokens
     assert [len(answer.notes) for answer in answers] == [1, 1]
 

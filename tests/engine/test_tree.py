@@ -116,9 +116,9 @@ def test_kept_nodes_see_each_other_as_before(tree, data):
 
 def test_the_spine_is_the_path_of_first_children():
     tree = DraftTree((5, 6, 7, 8), (-1, -1, 0, 2))
-    assert tree.spine == [0, 2, 3]
-    assert tree.spine_tokens == (5, 7, 8)
-    assert DraftTree.empty().spine == []
+    assert tree.main_path == [0, 2, 3]
+    assert tree.main_path_tokens == (5, 7, 8)
+    assert DraftTree.empty().main_path == []
 
 
 def test_tokens_are_followed_as_far_as_the_tree_goes():

@@ -65,7 +65,7 @@ class Typist:
             time.sleep(0.0005)
         return [Draft(DraftTree.chain(tokens))]
 
-    def commit(self, states, verdicts):
+    def commit(self, states, outputs):
         pass
 
     def fork(self, states):
@@ -95,12 +95,12 @@ def hidden_tokens(target):
 
 def _hidden_draft(decoder):
     """The nodes of one hidden draft."""
-    ticket = decoder.submit(Request("scale", max_new_tokens=1200))
+    request_id = decoder.submit(Request("scale", max_new_tokens=1200))
     decoder.step()
-    decoder.cancel(ticket)
+    decoder.cancel(request_id)
     while decoder.busy:
         decoder.step()
-    return decoder.answer(ticket).stats.hidden_drafted
+    return decoder.answer(request_id).stats.hidden_drafted
 
 
 def test_the_drafter_writes_until_the_prefill_is_done(large, record_property):

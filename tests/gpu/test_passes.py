@@ -66,12 +66,12 @@ def test_a_rule_decides_on_the_device_as_on_the_host(name):
         tree = DraftTree(tokens, parents, dists, (0, 1, 2, 3), independent=True)
         there = DraftTree(tokens, parents, dists.to(DEVICE), (0, 1, 2, 3), independent=True)
         rule = RULES[name]
-        verdicts = {
+        outputs = {
             rule(drafted, p, torch.Generator().manual_seed(seed))
             for drafted, p in ((tree, probs), (tree, probs.to(DEVICE)), (there, probs.to(DEVICE)))
         }
-        assert len(verdicts) == 1
-        agreed += len(verdicts.pop().path)
+        assert len(outputs) == 1
+        agreed += len(outputs.pop().path)
     assert agreed > 0
 
 

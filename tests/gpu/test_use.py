@@ -71,12 +71,12 @@ def test_an_interrupted_batch_leaves_the_device_usable():
     target = target_of("video_llava", "float32")
     placement = inline(drafter_of("video_llava", "float32"), "beside")
     decoder = Decoder(target, placement, max_batch=2, adaptive=False)
-    tickets = [decoder.submit(request) for request in REQUESTS[3:]]
+    request_ids = [decoder.submit(request) for request in REQUESTS[3:]]
     decoder.step()
-    decoder.cancel(tickets[0])
+    decoder.cancel(request_ids[0])
     while decoder.busy:
         decoder.step()
-    assert decoder.answer(tickets[1]).tokens == answers(target, None, REQUESTS[4:])[0].tokens
+    assert decoder.answer(request_ids[1]).tokens == answers(target, None, REQUESTS[4:])[0].tokens
     placement.close()
 
 

@@ -18,7 +18,7 @@ from crossdraft.bench.scale_passes import clocked
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.drafters.union import all_needs
 from crossdraft.engine.decode import answered
-from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs, PromptFeatures
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, PromptFeatures, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Chunk, Target
 from crossdraft.engine.tree import DraftTree
@@ -100,8 +100,8 @@ class _Clock:
         behind: dict[str, Tensor] = {}
         for place, told in enumerate(said):
             for name, drafter in self.drafters.items():
-                verdict = told.to(drafter.needs, drafts.get(name), behind.get(name))
-                heard[name] = clocked(self.target.device, partial(drafter.commit, states[name], [verdict]))
+                output = told.to(drafter.needs, drafts.get(name), behind.get(name))
+                heard[name] = clocked(self.target.device, partial(drafter.commit, states[name], [output]))
             for name in next(self.turns):
                 spent = self._turn(name, states, drafts, said)
                 if place:
@@ -152,14 +152,14 @@ class _Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What the target made of the last tokens, for whoever asks; see `Committed`."""
+    """What the target made of the last tokens, for whoever asks; see `VerifyOutput`."""
 
     tokens: tuple[int, ...]
     hidden: Mapping[int, Tensor]
     logits: Tensor
     prompt: PromptFeatures | None = None
 
-    def to(self, needs: Needs, draft: Draft | None, behind: Tensor | None) -> Committed:
+    def to(self, needs: Needs, draft: Draft | None, behind: Tensor | None) -> VerifyOutput:
         """As a drafter with these needs hears it, its own draft having been judged; `behind` [m, V] its probes."""
         path = () if draft is None else tuple(draft.tree.follow(self.tokens[:-1]))
         prompt = None
@@ -168,7 +168,7 @@ class _Told:
             visual = {layer: seen[layer] for layer in needs.visual_layers if layer in seen}
             prompt = PromptFeatures(self.prompt.tokens, self.prompt.visual_tokens, visual)
         hidden = {layer: self.hidden[layer] for layer in needs.hidden_layers}
-        told = Committed(path, self.tokens, hidden, prompt, self.logits if needs.logits else None)
+        told = VerifyOutput(path, self.tokens, hidden, prompt, self.logits if needs.logits else None)
         asked = None if draft is None else draft.probes
         return told if asked is None or behind is None else answered(told, asked, behind)
 

@@ -85,9 +85,9 @@ class Finding:
 
     def told(self, labels: Mapping[str, str]) -> str:
         """In a sentence, the drafters by their labels."""
-        verdict = "holds" if self.holds else "does not hold"
+        output = "holds" if self.holds else "does not hold"
         return (
-            f"{self.claim.text}: {verdict}, τ of {labels[self.better]} / {labels[self.worse]} = {self.ratio}"
+            f"{self.claim.text}: {output}, τ of {labels[self.better]} / {labels[self.worse]} = {self.ratio}"
         )
 
     def to_json(self) -> dict[str, object]:

@@ -133,20 +133,20 @@ def _run_wave(
     target: Target, check: Check, decoder: Decoder, wave: Sequence[Known], rng: np.random.Generator
 ) -> None:
     """Requests join after a random number of rounds and are cut at random lengths, so that rows leave at any time."""
-    tickets, limits = [], []
+    request_ids, limits = [], []
     for pair in wave:
         request = pair.item.request
         limit = request.token_limit
         if decoder.cache.max_rows > 1:
             limit = min(limit, int(rng.integers(1, len(pair.tokens) + 2)))
-        tickets.append(decoder.submit(replace(request, max_new_tokens=limit)))
+        request_ids.append(decoder.submit(replace(request, max_new_tokens=limit)))
         limits.append(limit)
         for _ in range(int(rng.integers(4))):
             decoder.step()
     while decoder.busy:
         decoder.step()
-    for pair, ticket, limit in zip(wave, tickets, limits, strict=True):
-        answer = decoder.answer(ticket)
+    for pair, request_id, limit in zip(wave, request_ids, limits, strict=True):
+        answer = decoder.answer(request_id)
         check.total += 1
         check.drafted += answer.stats.drafted
         check.accepted += answer.stats.accepted

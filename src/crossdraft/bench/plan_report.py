@@ -47,9 +47,9 @@ def sentence(advice: Advice) -> str:
             f"Do not draft: {_described(rival)} would take {rival.total:.1f} ms, no less than the target alone with "
             f"{alone.total:.1f} ms ({advice.source}), because {_why(advice, rival)}."
         )
-    verdict = "Draft" if best.speedup > HARDLY else "Drafting hardly pays"
+    output = "Draft" if best.speedup > HARDLY else "Drafting hardly pays"
     return (
-        f"{verdict}: {_described(best)} takes {best.total:.1f} ms where the target alone takes {alone.total:.1f}, "
+        f"{output}: {_described(best)} takes {best.total:.1f} ms where the target alone takes {alone.total:.1f}, "
         f"{best.speedup:.2f} times as fast ({advice.source}), because {_why(advice, best)}."
     )
 

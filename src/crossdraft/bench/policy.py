@@ -242,7 +242,7 @@ def table(outcomes: Sequence[Outcome]) -> "Table":
     return rows
 
 
-def verdicts(outcomes: Sequence[Outcome]) -> list[str]:
+def outputs(outcomes: Sequence[Outcome]) -> list[str]:
     """A sentence for each load."""
     return [
         f"{each.load}: the policy is {each.against_best} times as fast as the best fixed budget ({each.best}), and "

@@ -13,7 +13,7 @@ from typing import Any
 from crossdraft.bench.statistics import Interval, Quartiles, quartiles, ratio
 from crossdraft.bench.traces import Trace
 from crossdraft.engine.cost import CostModel
-from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -159,9 +159,9 @@ class Recorded:
             for state, budget in zip(states, budgets, strict=True)
         ]
 
-    def commit(self, states: Sequence[list[int]], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
-            del state[: len(verdict.tokens)]
+    def commit(self, states: Sequence[list[int]], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            del state[: len(output.tokens)]
 
     def fork(self, states: Sequence[list[int]]) -> list[list[int]]:
         return [[*state] for state in states]
@@ -222,7 +222,7 @@ def play(trace: Trace, drafter: Drafter[Any], policy: Policy, costs: Costs) -> P
         tree = worth_it(draft, costs) if policy.adaptive else draft.tree.first(policy.nodes)
         path = tree.follow(text[done : len(text) - 1])
         emitted = text[done : done + len(path) + 1]
-        drafter.commit([state], [Committed(tuple(path), emitted)])
+        drafter.commit([state], [VerifyOutput(tuple(path), emitted)])
         done += len(emitted)
         played.nodes.append(len(tree))
         if not reading or policy.ride_along:
@@ -234,12 +234,12 @@ def play(trace: Trace, drafter: Drafter[Any], policy: Policy, costs: Costs) -> P
 
 def worth_it(draft: Draft, costs: Costs) -> DraftTree:
     """The nodes whose chance to be reached repays the wider pass."""
-    if not draft.reach:
+    if not draft.path_probs:
         return draft.tree
     cost = CostModel()
     for nodes in (1, 2, 3):
         cost.verify.add(nodes, costs.verify + costs.per_node * nodes)
-    return draft.tree.keep(cost.worthwhile(draft.tree.parents, draft.reach))
+    return draft.tree.keep(cost.worthwhile(draft.tree.parents, draft.path_probs))
 
 
 def _clip(trace: Trace) -> str:

@@ -254,7 +254,7 @@ def policy(
     from crossdraft.bench.contestants import Models
     from crossdraft.bench.environment import environment
     from crossdraft.bench.names import listed
-    from crossdraft.bench.policy import LOADS, Sweep, run_sweep, table, verdicts
+    from crossdraft.bench.policy import LOADS, Sweep, outputs, run_sweep, table
     from crossdraft.engine.pinning import pinned
 
     models = Models(target, event, device=device, dtype=dtype, draft_device=draft_device)
@@ -266,7 +266,7 @@ def policy(
         adapter = models.load_target()
         with progress("racing", sweep.runs) as tick:
             outcomes = run_sweep(sweep, adapter, tick)
-    console_for(as_json=as_json).print(table(outcomes), *verdicts(outcomes), sep="\n")
+    console_for(as_json=as_json).print(table(outcomes), *outputs(outcomes), sep="\n")
     told = [outcome.to_json() for outcome in outcomes]
     write_json(
         {"environment": found, "pairs": pairs, "repeats": repeats, "loads": told}, json_out, stdout=as_json

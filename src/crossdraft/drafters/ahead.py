@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crossdraft.drafters.fork import fork_of
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import ROOT, DraftTree
@@ -53,10 +53,10 @@ class AheadDrafter:
             drafts.append(Draft(tree, probes=self.probes(len(tree))))
         return drafts
 
-    def commit(self, states: Sequence[Ahead], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
-            end = len(verdict.path) * len(self.ids)  # a chain: the ids behind the last accepted node
-            said = [top[0] for top in verdict.probe_top[end : end + len(self.ids)]]
+    def commit(self, states: Sequence[Ahead], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            end = len(output.path) * len(self.ids)  # a chain: the ids behind the last accepted node
+            said = [top[0] for top in output.probe_top[end : end + len(self.ids)]]
             stop = next((i for i, token in enumerate(said) if token in self.banned), len(said))
             state.tokens = tuple(said[:stop])
 

@@ -59,7 +59,7 @@ class CascadeDrafter(OverseenDrafter):
         draft = super().draft(state, replace(budget, nodes=self.early))
         tokens, eos = draft.tree.tokens, self.outer.model.eos
         ended = len(tokens) < self.early or tokens[-1] in eos or budget.stopped
-        if ended or draft.reach[-1] < budget.min_confidence:
+        if ended or draft.path_probs[-1] < budget.min_confidence:
             return draft
         later = self.suggest(
             state, min(budget.nodes - self.early, self.outer.room(state.writing)), budget.stop
@@ -84,6 +84,8 @@ def joined(early: Draft, later: Draft) -> Draft:
     >>> draft.tree.tokens, draft.reach
     ((1, 2), (0.8, 0.4))
     """
-    above = early.reach[-1] if early.reach else 1.0
-    reach = tuple(above * chance for chance in later.reach or [GUESS**depth for depth in later.tree.depths])
-    return Draft(DraftTree.chain([*early.tree.tokens, *later.tree.tokens]), (*early.reach, *reach))
+    above = early.path_probs[-1] if early.path_probs else 1.0
+    reach = tuple(
+        above * chance for chance in later.path_probs or [GUESS**depth for depth in later.tree.depths]
+    )
+    return Draft(DraftTree.chain([*early.tree.tokens, *later.tree.tokens]), (*early.path_probs, *reach))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crossdraft.drafters.union import all_needs
-from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter
+from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 
@@ -77,10 +77,10 @@ class ChooseDrafter:
             drafts += self.drafters[state.arm].propose([state.state], [budget])
         return drafts
 
-    def commit(self, states: Sequence[Chosen], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
-            state.tokens += len(verdict.tokens)
-            self.drafters[state.arm].commit([state.state], [verdict])
+    def commit(self, states: Sequence[Chosen], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            state.tokens += len(output.tokens)
+            self.drafters[state.arm].commit([state.state], [output])
 
     def fork(self, states: Sequence[Chosen]) -> list[Chosen]:
         return [replace(state, state=self.drafters[state.arm].fork([state.state])[0]) for state in states]

@@ -23,7 +23,7 @@ from crossdraft.drafters.pen import Page, Pen
 from crossdraft.drafters.retokenise import Retelling
 from crossdraft.drafters.translation import NgramCache, Translating
 from crossdraft.drafters.vocabulary import Lexicon, map_vocabularies
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -40,7 +40,7 @@ class Way(Protocol):
         """Continue the answer behind what is committed, in the target's tokens."""
         ...
 
-    def commit(self, page: Page, verdict: Committed) -> None:
+    def commit(self, page: Page, output: VerifyOutput) -> None:
         """Learn what was accepted."""
         ...
 
@@ -95,9 +95,9 @@ class ForeignDrafter:
     def propose(self, states: Sequence[Page], budgets: Sequence[Budget]) -> list[Draft]:
         return [self.way.propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
-    def commit(self, states: Sequence[Page], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
-            self.way.commit(state, verdict)
+    def commit(self, states: Sequence[Page], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            self.way.commit(state, output)
 
     @torch.inference_mode()
     def fork(self, states: Sequence[Page]) -> list[Page]:

@@ -12,7 +12,7 @@ import torch
 from crossdraft.drafters.fork import fork_of
 from crossdraft.drafters.independent import IndependentDrafter, Writing, own_chances, own_prompt, read_encoded
 from crossdraft.drafters.pruning import KEEP, MASS, attention_scores, decoder_of, kept_places, pruned
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs, PromptFeatures
+from crossdraft.engine.drafter import Budget, Draft, Needs, PromptFeatures, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
@@ -82,12 +82,12 @@ class GuidedDrafter:
         ]
 
     @torch.inference_mode()
-    def commit(self, states: Sequence[Waiting], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
-            if verdict.prompt is not None:
-                state.writing = self._read(state.request, verdict, verdict.prompt)
+    def commit(self, states: Sequence[Waiting], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            if output.prompt is not None:
+                state.writing = self._read(state.request, output, output.prompt)
             if state.writing is not None:
-                self.inner.commit([state.writing], [verdict])
+                self.inner.commit([state.writing], [output])
 
     def fork(self, states: Sequence[Waiting]) -> list[Waiting]:
         return [
@@ -98,12 +98,12 @@ class GuidedDrafter:
     def end(self, states: Sequence[Waiting]) -> None:
         """Nothing to free but the states themselves."""
 
-    def kept(self, verdict: Committed, prompt: PromptFeatures) -> torch.Tensor:
+    def kept(self, output: VerifyOutput, prompt: PromptFeatures) -> torch.Tensor:
         """Which of the visual tokens stay, by the attention of the prompt's last piece."""
         ids, text = torch.tensor(prompt.visual_tokens), len(prompt.tokens)
         seen = torch.isin(ids, torch.tensor(sorted(self.visual_ids))).nonzero()[:, 0]
         entering = {
-            layer: torch.cat((prompt.visual[layer], verdict.hidden[layer][:text])) for layer in self.layers
+            layer: torch.cat((prompt.visual[layer], output.hidden[layer][:text])) for layer in self.layers
         }
         device = entering[self.layers[0]].device
         asking = torch.arange(len(ids), len(ids) + text, device=device)
@@ -111,7 +111,7 @@ class GuidedDrafter:
             attention_scores(self.decoder, entering, asking, seen.to(device)), self.keep, self.mass
         )
 
-    def _read(self, request: Request, verdict: Committed, told: PromptFeatures) -> Writing:
+    def _read(self, request: Request, output: VerifyOutput, told: PromptFeatures) -> Writing:
         """The drafter's own prefill, of what is left of the clip."""
         model = self.inner.model
         prompt = own_prompt(model, request)
@@ -124,7 +124,7 @@ class GuidedDrafter:
             )
         encoded = model.encode(prompt)
         if own:
-            prompt, encoded = pruned(prompt, encoded, model.traits.placeholders, self.kept(verdict, told))
+            prompt, encoded = pruned(prompt, encoded, model.traits.placeholders, self.kept(output, told))
         cache, out = read_encoded(model, prompt, encoded, request.token_limit)
         ids, generator = prompt.input_ids.tolist(), own_chances(model, request)
         return Writing(request.sampling, cache, len(prompt), ids, generator, out.logits[0])

@@ -21,7 +21,7 @@ from crossdraft.drafters.glancer import Glancer
 from crossdraft.drafters.rereading import OldText
 from crossdraft.drafters.second import WORDS, Slot, spread
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp_tree
 from crossdraft.engine.target import Chunk, Encoded, Prompt, Target, TargetOut
@@ -61,7 +61,7 @@ class Writing:
         return [slot.words[0] for slot in self.slots]
 
     @property
-    def reach(self) -> float:
+    def path_prob(self) -> float:
         """The drafter's own chance of the whole tail."""
         return math.prod(slot.chances[0] for slot in self.slots)
 
@@ -107,9 +107,9 @@ class IndependentDrafter:
     def propose(self, states: Sequence[Writing], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
-    def commit(self, states: Sequence[Writing], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
-            self._commit(state, verdict)
+    def commit(self, states: Sequence[Writing], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            self._commit(state, output)
 
     @torch.inference_mode()
     def fork(self, states: Sequence[Writing]) -> list[Writing]:
@@ -136,7 +136,7 @@ class IndependentDrafter:
     def _propose(self, state: Writing, budget: Budget) -> Draft:
         """Continue the tail until the budget, the end of the answer, or the stop signal."""
         slots, eos = state.slots, self.model.eos
-        while len(slots) < budget.nodes and state.reach >= budget.min_confidence and not budget.stopped:
+        while len(slots) < budget.nodes and state.path_prob >= budget.min_confidence and not budget.stopped:
             if self.ended(state) or self.room(state) == 0:
                 break
             for token in self._write(state, budget.nodes - len(slots)):
@@ -211,15 +211,15 @@ class IndependentDrafter:
                 break
         return new
 
-    def _commit(self, state: Writing, verdict: Committed) -> None:
+    def _commit(self, state: Writing, output: VerifyOutput) -> None:
         """Resynchronise on the accepted tokens: keep the cache and the tail as far as they agree."""
-        state.committed += verdict.tokens
-        tail, count = state.tail, len(verdict.tokens)
-        agreed = common_prefix(tail, verdict.tokens)
+        state.committed += output.tokens
+        tail, count = state.tail, len(output.tokens)
+        agreed = common_prefix(tail, output.tokens)
         if agreed < count:
             # Where the words accepted stood in their slots, only the last token is news: it overrules what stood there.
             known = all(
-                token in slot.words for token, slot in zip(verdict.tokens[:-1], state.slots, strict=False)
+                token in slot.words for token, slot in zip(output.tokens[:-1], state.slots, strict=False)
             )
             state.old = state.old.overruled(tail[count - 1 if known else agreed :])
             agreed = len(tail)

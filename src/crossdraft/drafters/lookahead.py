@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from crossdraft.drafters.fork import fork_of
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import ROOT, DraftTree
@@ -91,12 +91,12 @@ class LookaheadDrafter:
             drafts.append(Draft(tree, probes=probes_of(state.levels, len(tree))))
         return drafts
 
-    def commit(self, states: Sequence[Window], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
-            if state.asked and len(verdict.probe_top) == sum(map(len, state.levels)):
-                self._learn(state, verdict.tokens[0], [top[0] for top in verdict.probe_top])
+    def commit(self, states: Sequence[Window], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            if state.asked and len(output.probe_top) == sum(map(len, state.levels)):
+                self._learn(state, output.tokens[0], [top[0] for top in output.probe_top])
             state.asked = False
-            state.root = verdict.tokens[-1]
+            state.root = output.tokens[-1]
 
     def fork(self, states: Sequence[Window]) -> list[Window]:
         return [fork_of(state) for state in states]

@@ -45,7 +45,7 @@ def guesses(tree: DraftTree) -> tuple[float, ...]:
 def conditional(draft: Draft, correction: float = 1.0) -> list[float]:
     """For every node its chance given its parent, by the drafter's estimates, corrected; siblings sum to 1 at most."""
     tree = draft.tree
-    given = draft.reach or guesses(tree)
+    given = draft.path_probs or guesses(tree)
     chances = []
     for node, parent in enumerate(tree.parents):
         above = 1.0 if parent == ROOT else given[parent]
@@ -75,7 +75,7 @@ def mixed(
     """
     tokens: list[int] = []
     parents: list[int] = []
-    reach: list[float] = []
+    path_probs: list[float] = []
     # What may be added next: minus its reach, its depth, a number that breaks ties, token, parent, and the node it is
     # in each drafter's tree that has it.
     leaves: list[tuple[float, int, int, int, int, Mapping[int, int]]] = []
@@ -99,9 +99,9 @@ def mixed(
         rank, depth, _, token, parent, below = heapq.heappop(leaves)
         tokens.append(token)
         parents.append(parent)
-        reach.append(-rank)
+        path_probs.append(-rank)
         offer(len(tokens) - 1, -rank, depth + 1, below)
-    return Draft(DraftTree(tuple(tokens), tuple(parents)), tuple(reach))
+    return Draft(DraftTree(tuple(tokens), tuple(parents)), tuple(path_probs))
 
 
 def learn(

@@ -6,7 +6,7 @@ and what stood behind it is copied. Of several places the newest is taken.
 
 from collections.abc import Callable, Sequence
 
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 
@@ -44,9 +44,9 @@ class NgramDrafter:
             drafts.append(Draft(DraftTree.chain(copied)))
         return drafts
 
-    def commit(self, states: Sequence[list[int]], verdicts: Sequence[Committed]) -> None:
-        for text, verdict in zip(states, verdicts, strict=True):
-            text.extend(verdict.tokens)
+    def commit(self, states: Sequence[list[int]], outputs: Sequence[VerifyOutput]) -> None:
+        for text, output in zip(states, outputs, strict=True):
+            text.extend(output.tokens)
 
     def fork(self, states: Sequence[list[int]]) -> list[list[int]]:
         return [[*text] for text in states]

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from crossdraft.drafters.independent import IndependentDrafter, Writing
 from crossdraft.drafters.second import Slot
 from crossdraft.engine.accept import as_wide
-from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import sample_one, warp
 from crossdraft.engine.streams import apart
@@ -90,9 +90,9 @@ class OverseenDrafter:
     def propose(self, states: Sequence[Overseen], budgets: Sequence[Budget]) -> list[Draft]:
         return [self.draft(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
-    def commit(self, states: Sequence[Overseen], verdicts: Sequence[Committed]) -> None:
+    def commit(self, states: Sequence[Overseen], outputs: Sequence[VerifyOutput]) -> None:
         # The inner one is told with the next draft: most of what the target says it knows by then.
-        self.outer.commit([state.writing for state in states], verdicts)
+        self.outer.commit([state.writing for state in states], outputs)
 
     @torch.inference_mode()
     def fork(self, states: Sequence[Overseen]) -> list[Overseen]:
@@ -109,7 +109,9 @@ class OverseenDrafter:
     def draft(self, state: Overseen, budget: Budget) -> Draft:
         """Continue the outer one's tail until the budget, the end of the answer, or the stop signal."""
         text = state.writing
-        while len(text.slots) < budget.nodes and text.reach >= budget.min_confidence and not budget.stopped:
+        while (
+            len(text.slots) < budget.nodes and text.path_prob >= budget.min_confidence and not budget.stopped
+        ):
             if self.outer.ended(text) or self.outer.room(text) == 0:
                 break
             before = len(text.slots)
@@ -142,7 +144,7 @@ class OverseenDrafter:
     def _tell(self, told: Told, text: Sequence[int]) -> None:
         """Let it know what this text adds to the one that it was told."""
         if len(text) > len(told.text):
-            self.inner.commit([told.state], [Committed((), tuple(text[len(told.text) :]))])
+            self.inner.commit([told.state], [VerifyOutput((), tuple(text[len(told.text) :]))])
             told.text = [*text]
 
     def _write(self, state: Overseen, budget: Budget) -> None:
@@ -200,8 +202,10 @@ def main_path(draft: Draft) -> Draft:
     """The chain of first children, with its distributions and chances."""
     if draft.tree.is_chain:
         return draft
-    path = draft.tree.spine
-    return Draft(draft.tree.keep(path), tuple(draft.reach[node] for node in path) if draft.reach else ())
+    path = draft.tree.main_path
+    return Draft(
+        draft.tree.keep(path), tuple(draft.path_probs[node] for node in path) if draft.path_probs else ()
+    )
 
 
 def show(tokens: Sequence[int], budget: Budget) -> None:

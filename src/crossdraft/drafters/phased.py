@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crossdraft.drafters.union import all_needs
-from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter
+from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.streams import apart
 
@@ -49,11 +49,11 @@ class PhasedDrafter:
                 drafts += self.hidden.propose([state.hidden], [budget])
         return drafts
 
-    def commit(self, states: Sequence[Phases], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
+    def commit(self, states: Sequence[Phases], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
             # The first tree that was judged was the other's: of its own, which was empty, nothing was accepted.
-            self.later.commit([state.later], [verdict if state.answering else replace(verdict, path=())])
-            state.said += verdict.tokens
+            self.later.commit([state.later], [output if state.answering else replace(output, path=())])
+            state.said += output.tokens
 
     def fork(self, states: Sequence[Phases]) -> list[Phases]:
         return [self._fork(state) for state in states]
@@ -62,7 +62,7 @@ class PhasedDrafter:
         if self.hidden.needs.nothing:  # else it cannot be told without the target's features
             for state in states:
                 if state.said:
-                    self.hidden.commit([state.hidden], [Committed((), state.said)])
+                    self.hidden.commit([state.hidden], [VerifyOutput((), state.said)])
         self.hidden.end([state.hidden for state in states])
         self.later.end([state.later for state in states])
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from crossdraft.drafters.pen import Page, Pen, Step, whole
 from crossdraft.drafters.vocabulary import Lexicon
-from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 
@@ -125,13 +125,13 @@ class Retelling:
         offered = (self._offer(page) if unread else offered)[: budget.nodes]
         return Draft(DraftTree.chain([node.token for node in offered]), self._reach(page, offered))
 
-    def commit(self, page: Page, verdict: Committed) -> None:
+    def commit(self, page: Page, output: VerifyOutput) -> None:
         """Keep what was written as far as the committed text agrees with it; else say that text anew."""
         written = page.said[: page.base_bytes] + b"".join(self._texts(page))
         if not page.committed and not page.on_trial:
-            self.target_lead = b" " if self.target.spell(verdict.tokens).startswith(b" ") else b""
-        page.committed += verdict.tokens
-        page.said += self.target.spell(verdict.tokens)
+            self.target_lead = b" " if self.target.spell(output.tokens).startswith(b" ") else b""
+        page.committed += output.tokens
+        page.said += self.target.spell(output.tokens)
         if not written.startswith(page.said):
             page.restate(self.own)
 

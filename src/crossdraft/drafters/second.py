@@ -55,7 +55,7 @@ def spread(slots: Sequence[Slot], nodes: int, words: int = WORDS, ends: Collecti
     ((1, 2, 7), (-1, 0, -1), (0.6, 0.54, 0.4))
     """
     parents: list[int] = []
-    reach: list[float] = []
+    path_probs: list[float] = []
     texts: list[tuple[int, ...]] = []  # down to each node, itself included
     passed: list[_Leaf] = []
     leaves: list[_Leaf] = []  # what may be added next, best first
@@ -75,7 +75,7 @@ def spread(slots: Sequence[Slot], nodes: int, words: int = WORDS, ends: Collecti
             continue
         texts.append((*(() if parent == ROOT else texts[parent]), word))
         parents.append(parent)
-        reach.append(-chance)
+        path_probs.append(-chance)
         if word not in ends:
             offer(len(texts) - 1, -chance, place + 1, written)
     tree = DraftTree(tuple(text[-1] for text in texts), tuple(parents))
@@ -83,7 +83,7 @@ def spread(slots: Sequence[Slot], nodes: int, words: int = WORDS, ends: Collecti
         Outcome((*(() if parent == ROOT else texts[parent]), word), -chance)
         for chance, _, _, parent, word, _ in heapq.nsmallest(FORESEEN, [*passed, *leaves])
     )
-    return Draft(tree, tuple(reach), outcomes=tuple(outcomes))
+    return Draft(tree, tuple(path_probs), outcomes=tuple(outcomes))
 
 
 def slots_of(draft: Draft) -> list[Slot]:
@@ -93,10 +93,12 @@ def slots_of(draft: Draft) -> list[Slot]:
     for outcome in draft.outcomes:
         place = len(outcome.tokens) - 1
         if place < len(chain) and outcome.tokens[:-1] == chain[:place]:
-            others[place][outcome.tokens[-1]] = outcome.chance
+            others[place][outcome.tokens[-1]] = outcome.prob
     slots = []
     for place, word in enumerate(chain):
-        above = draft.reach[place - 1] if place else 1.0
+        above = draft.path_probs[place - 1] if place else 1.0
         rest = {other: chance / above for other, chance in others[place].items() if above > 0}
-        slots.append(Slot((word, *rest), (draft.reach[place] / above if above > 0 else 0.0, *rest.values())))
+        slots.append(
+            Slot((word, *rest), (draft.path_probs[place] / above if above > 0 else 0.0, *rest.values()))
+        )
     return slots

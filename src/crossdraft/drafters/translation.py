@@ -22,7 +22,7 @@ from torch import Tensor
 
 from crossdraft.drafters.pen import Page, Pen, Step, common_prefix
 from crossdraft.drafters.vocabulary import Lexicon, VocabularyMap
-from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp
 from crossdraft.engine.tree import DraftTree
@@ -179,15 +179,15 @@ class Translating:
         paths = accumulate((step.confidence for step in steps), operator.mul)
         return Draft(tree, tuple(paths) if page.sampling.greedy else ())
 
-    def commit(self, page: Page, verdict: Committed) -> None:
+    def commit(self, page: Page, output: VerifyOutput) -> None:
         """Keep what was written as far as the target's tokens agree with it; else say the text anew, and learn."""
-        agreed = common_prefix([step.token for step in page.tail], verdict.tokens)
-        page.committed += verdict.tokens
-        page.said += self.target.spell(verdict.tokens)
-        if agreed < len(verdict.tokens):
+        agreed = common_prefix([step.token for step in page.tail], output.tokens)
+        page.committed += output.tokens
+        page.said += self.target.spell(output.tokens)
+        if agreed < len(output.tokens):
             page.restate(self.own)
             if not page.on_trial:
-                self._learn(page, len(verdict.tokens))
+                self._learn(page, len(output.tokens))
             return
         page.base += [i for step in page.tail[:agreed] for i in step.ids]
         page.base_bytes = len(page.said)

@@ -16,7 +16,7 @@ from crossdraft.drafters.fork import fork_of
 from crossdraft.drafters.independent import common_prefix, mute, own_chances, read_prompt
 from crossdraft.drafters.trees.sapling import Choose, Drawn, Expand, Grown, Likeliest
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree
 from crossdraft.engine.target import Chunk, Target
@@ -69,10 +69,10 @@ class TreeDrafter:
         return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
     @torch.inference_mode()
-    def commit(self, states: Sequence[Growing], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
-            state.written += verdict.tokens
-            state.ended = not self.model.eos.isdisjoint(verdict.tokens[-1:])
+    def commit(self, states: Sequence[Growing], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            state.written += output.tokens
+            state.ended = not self.model.eos.isdisjoint(output.tokens[-1:])
             _resynchronise(state)
 
     @torch.inference_mode()
@@ -92,7 +92,7 @@ class TreeDrafter:
         grown = self.grow(
             partial(self._expand, state), Likeliest() if greedy else Drawn(state.generator), budget
         )
-        return Draft(grown.tree, grown.reach if greedy else ())
+        return Draft(grown.tree, grown.path_probs if greedy else ())
 
     def _expand(self, state: Growing, tree: DraftTree, nodes: Sequence[int]) -> Tensor:
         """[m, V] distributions behind the nodes, 0 where the answer or the context ends."""

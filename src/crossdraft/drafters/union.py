@@ -11,7 +11,7 @@ from typing import Any
 
 from crossdraft.drafters.mixture import Blend
 from crossdraft.drafters.second import slots_of, spread
-from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.streams import apart
 from crossdraft.engine.together import own_part, with_probes
@@ -67,12 +67,12 @@ class UnionDrafter:
                 state.drafts.append(widened(draft, budget.nodes, self.ends) if state.greedy else draft)
         return [self._join(state, budget.nodes) for state, budget in zip(states, budgets, strict=True)]
 
-    def commit(self, states: Sequence[Joint], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
+    def commit(self, states: Sequence[Joint], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
             if state.greedy and state.drafts and not state.on_trial:
-                self.blend.learn(state.drafts, verdict.tokens)
+                self.blend.learn(state.drafts, output.tokens)
         for place, drafter in enumerate(self.drafters):
-            own = [self._verdict(state, place, v) for state, v in zip(states, verdicts, strict=True)]
+            own = [self._verdict(state, place, v) for state, v in zip(states, outputs, strict=True)]
             drafter.commit([state.states[place] for state in states], own)
         for state in states:
             state.drafts = []  # they are judged
@@ -94,18 +94,18 @@ class UnionDrafter:
     def _join(self, state: Joint, nodes: int) -> Draft:
         return with_probes(self.blend.join(state.drafts, nodes, greedy=state.greedy), state.drafts)
 
-    def _verdict(self, state: Joint, place: int, verdict: Committed) -> Committed:
+    def _verdict(self, state: Joint, place: int, output: VerifyOutput) -> VerifyOutput:
         if not state.drafts:  # the prompt's features, before anything was proposed
-            return verdict
-        return own_part(state.drafts, place, verdict)
+            return output
+        return own_part(state.drafts, place, output)
 
 
 def widened(draft: Draft, nodes: int, ends: Collection[int] = ()) -> Draft:
     """A chain with what its drafter might have said instead: second guesses are for the union to weigh up."""
-    if not draft.tree.is_chain or not draft.outcomes or not draft.reach:
+    if not draft.tree.is_chain or not draft.outcomes or not draft.path_probs:
         return draft
     wide = spread(slots_of(draft), nodes, ends=ends)
-    return replace(draft, tree=wide.tree, reach=wide.reach)
+    return replace(draft, tree=wide.tree, path_probs=wide.path_probs)
 
 
 def all_needs(needs: Sequence[Needs]) -> Needs:

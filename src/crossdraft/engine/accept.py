@@ -19,7 +19,7 @@ from crossdraft.errors import CrossdraftError
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Acceptance:
     """What the target makes of a tree.
 
     Args:
@@ -31,7 +31,7 @@ class Verdict:
     bonus: int
 
 
-Judge = Callable[[DraftTree, Tensor, torch.Generator], Verdict]
+Judge = Callable[[DraftTree, Tensor, torch.Generator], Acceptance]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Rule:
     judge: Judge
     chains: bool = False
 
-    def __call__(self, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Verdict:
+    def __call__(self, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Acceptance:
         """Judge a tree."""
         return self.judge(tree, warped, generator)
 
@@ -96,7 +96,7 @@ class Dice:
 Step = Callable[[DraftTree, int, Tensor, Chance], tuple[int, Tensor]]
 
 
-def walk(tree: DraftTree, probs: Tensor, chance: Chance, step: Step) -> Verdict:
+def walk(tree: DraftTree, probs: Tensor, chance: Chance, step: Step) -> Acceptance:
     """Descend as long as a child is accepted.
 
     `step(tree, parent, p, chance)` gives the accepted child of a node (`ROOT` if none), and what p [V] has become by
@@ -107,7 +107,7 @@ def walk(tree: DraftTree, probs: Tensor, chance: Chance, step: Step) -> Verdict:
     while True:
         node, p = step(tree, node, probs[node + 1], chance)
         if node == ROOT:
-            return Verdict(tuple(path), chance.draw(p))
+            return Acceptance(tuple(path), chance.draw(p))
         path.append(node)
 
 

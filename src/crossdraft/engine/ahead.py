@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.devices import resolve
-from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Outcome
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Outcome, VerifyOutput
 from crossdraft.engine.fork_memory import FORK_BYTES, copy_bytes, held_bytes
 from crossdraft.engine.placement import NOTHING, Held, Inline
 from crossdraft.engine.request import Request
@@ -134,71 +134,71 @@ class Ahead(Inline[State]):
         self.fork_bytes = fork_bytes
         # What the target's own outputs will tell a drafter cannot be foreseen.
         self.policy = policy if drafter.needs.nothing and not drafter.needs.probes else POLICIES["off"]
-        self.push = push or (lambda ticket, turn, tokens, draft: None)
+        self.push = push or (lambda request_id, turn, tokens, draft: None)
         self._prospects: dict[int, _Prospect[State]] = {}
 
-    def start_until(self, ticket: int, request: Request, budget: Budget) -> None:
-        super().start_until(ticket, request, budget)
-        if (draft := self.collect(ticket)).refusal is None:
-            self._prospects[ticket] = _Prospect(draft, min(NODES, budget.nodes))
+    def start_until(self, request_id: int, request: Request, budget: Budget) -> None:
+        super().start_until(request_id, request, budget)
+        if (draft := self.collect(request_id)).refusal is None:
+            self._prospects[request_id] = _Prospect(draft, min(NODES, budget.nodes))
 
-    def missed(self, tickets: Sequence[int]) -> None:
+    def missed(self, request_ids: Sequence[int]) -> None:
         """Their first drafts came too late for the target to judge.
 
         What was drawn for them is not drafted any more: that it took long says something of it (that the text did not
         end at once), and so it would follow another law than the one told with it.
         """
-        for ticket in tickets:
-            held = self._held[ticket]
+        for request_id in request_ids:
+            held = self._held[request_id]
             if held.undrawn is not None:
                 held.state = held.undrawn
-                self._prospects[ticket] = _Prospect(NOTHING, self._prospects[ticket].nodes)
+                self._prospects[request_id] = _Prospect(NOTHING, self._prospects[request_id].nodes)
 
-    def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
         # A draft that was prepared for this verdict is the draft, though the target asked before it saw that. What was
         # drawn would otherwise be drawn anew where it took long, and follow another law than the one told with it.
-        drafts = {ticket: self._prospect(ticket).offered for ticket in tickets}
-        asked = [(t, b) for t, b in zip(tickets, budgets, strict=True) if not len(drafts[t].tree)]
+        drafts = {request_id: self._prospect(request_id).offered for request_id in request_ids}
+        asked = [(t, b) for t, b in zip(request_ids, budgets, strict=True) if not len(drafts[t].tree)]
         drafts |= self._ask(asked)
         # Of what was drafted before, a drafter that keeps no text has nothing ready.
         asked = [(t, b) for t, b in asked if not len(drafts[t].tree) and self._prospect(t).ready]
         drafts |= self._ask(asked, anew=True)
-        return [self._judged(t, drafts[t], b.nodes) for t, b in zip(tickets, budgets, strict=True)]
+        return [self._judged(t, drafts[t], b.nodes) for t, b in zip(request_ids, budgets, strict=True)]
 
     def _ask(self, asked: Sequence[tuple[int, Budget]], *, anew: bool = False) -> dict[int, Draft]:
         if not asked:
             return {}
-        tickets = [ticket for ticket, _ in asked]
-        made = super().propose(tickets, [self._patience(t, b, anew=anew) for t, b in asked])
-        return dict(zip(tickets, made, strict=True))
+        request_ids = [request_id for request_id, _ in asked]
+        made = super().propose(request_ids, [self._patience(t, b, anew=anew) for t, b in asked])
+        return dict(zip(request_ids, made, strict=True))
 
-    def _prospect(self, ticket: int) -> _Prospect[State]:
+    def _prospect(self, request_id: int) -> _Prospect[State]:
         """What is known; of a request that the drafter comes to late, nothing."""
-        return self._prospects.get(ticket) or _Prospect(NOTHING, 0, foreseen=False)
+        return self._prospects.get(request_id) or _Prospect(NOTHING, 0, foreseen=False)
 
-    def _judged(self, ticket: int, draft: Draft, nodes: int) -> Draft:
+    def _judged(self, request_id: int, draft: Draft, nodes: int) -> Draft:
         """The draft as far as the target judges it now: what follows is prepared from there."""
         draft = draft.first(nodes)
         if draft.refusal is None:
-            self._prospects[ticket] = _Prospect(draft, nodes, round=self._prospect(ticket).round)
+            self._prospects[request_id] = _Prospect(draft, nodes, round=self._prospect(request_id).round)
         return draft
 
-    def took(self, ticket: int, tree: DraftTree) -> None:
+    def took(self, request_id: int, tree: DraftTree) -> None:
         """The target judges this part of the draft that was pushed for its last verdict."""
-        before = self._prospects[ticket]
-        draft = replace(before.offered, tree=tree, reach=())
-        self._prospects[ticket] = _Prospect(draft, before.nodes, round=before.round)
+        before = self._prospects[request_id]
+        draft = replace(before.offered, tree=tree, path_probs=())
+        self._prospects[request_id] = _Prospect(draft, before.nodes, round=before.round)
 
-    def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
-        for ticket in tickets:
-            self._held[ticket].undrawn = None
-        unforeseen = [entry for entry in zip(tickets, verdicts, strict=True) if not self._adopt(*entry)]
-        super().commit([ticket for ticket, _ in unforeseen], [verdict for _, verdict in unforeseen])
+    def commit(self, request_ids: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
+        for request_id in request_ids:
+            self._held[request_id].undrawn = None
+        unforeseen = [entry for entry in zip(request_ids, outputs, strict=True) if not self._adopt(*entry)]
+        super().commit([request_id for request_id, _ in unforeseen], [output for _, output in unforeseen])
 
-    def end(self, tickets: Sequence[int]) -> None:
-        for ticket in tickets:
-            self._prospects.pop(ticket, None)
-        super().end(tickets)
+    def end(self, request_ids: Sequence[int]) -> None:
+        for request_id in request_ids:
+            self._prospects.pop(request_id, None)
+        super().end(request_ids)
 
     def _first(self, held: Held[State], budget: Budget) -> Draft:
         if not held.request.sampling.greedy and (state := self._begun(held)) is not None:
@@ -207,28 +207,28 @@ class Ahead(Inline[State]):
 
     def work(self, stop: Stop) -> None:
         """Prepare outcomes, the likeliest of all requests first, until told to stop or nothing is left."""
-        for ticket, prospect in self._prospects.items():
+        for request_id, prospect in self._prospects.items():
             if prospect.judged and self.policy.whole and not stop():
                 prospect.judged = False
-                prospect.waiting = self._foresee(ticket, prospect, stop)
+                prospect.waiting = self._foresee(request_id, prospect, stop)
                 prospect.judged = not prospect.prepared and stop()  # it was interrupted: once more, then
         while not stop():
-            chances = {t: p.waiting[-1].chance for t, p in self._prospects.items() if p.waiting}
+            chances = {t: p.waiting[-1].prob for t, p in self._prospects.items() if p.waiting}
             if not chances:
                 return
-            ticket = max(chances, key=lambda ticket: chances[ticket])
-            self._prepare(ticket, self._prospects[ticket], stop)
+            request_id = max(chances, key=lambda request_id: chances[request_id])
+            self._prepare(request_id, self._prospects[request_id], stop)
 
-    def _foresee(self, ticket: int, prospect: _Prospect[State], stop: Stop) -> list[Outcome]:
+    def _foresee(self, request_id: int, prospect: _Prospect[State], stop: Stop) -> list[Outcome]:
         """The outcomes to prepare, likeliest last: that everything is accepted, and what the draft says may be."""
-        if not self._room(ticket):
+        if not self._room(request_id):
             return []
         start = time.perf_counter()
-        fork = self._forked(ticket)
+        fork = self._forked(request_id)
         draft, waiting = prospect.draft, []
         if self.policy.rejections:
-            likely = [o for o in draft.outcomes if o.chance >= FAINT and _may_come(o, draft.tree)]
-            waiting = sorted(likely, key=lambda outcome: outcome.chance)[-MOST:]
+            likely = [o for o in draft.outcomes if o.prob >= FAINT and _may_come(o, draft.tree)]
+            waiting = sorted(likely, key=lambda outcome: outcome.prob)[-MOST:]
         tokens = self._say_more(fork, draft.tree, stop)
         if tokens is not None:
             prospect.prepared[tokens] = fork, NOTHING
@@ -237,20 +237,20 @@ class Ahead(Inline[State]):
         self._record("ahead", start)
         return waiting
 
-    def _room(self, ticket: int) -> bool:
+    def _room(self, request_id: int) -> bool:
         """Whether one more copy of the request's state fits beside those that are held."""
         forks = (fork for prospect in self._prospects.values() for fork, _ in prospect.prepared.values())
-        return sum(map(held_bytes, forks)) + copy_bytes(self._state(ticket)) <= self.fork_bytes
+        return sum(map(held_bytes, forks)) + copy_bytes(self._state(request_id)) <= self.fork_bytes
 
-    def _forked(self, ticket: int) -> State:
+    def _forked(self, request_id: int) -> State:
         """A copy of the drafter's state.
 
         Raises:
             CrossdraftError: the drafter could not read the request.
         """
-        state = self._state(ticket)
+        state = self._state(request_id)
         if state is None:
-            raise CrossdraftError(self._held[ticket].refusal or "The drafter could not read the request.")
+            raise CrossdraftError(self._held[request_id].refusal or "The drafter could not read the request.")
         return self.drafter.fork([state])[0]
 
     def _say_more(self, fork: State, tree: DraftTree, stop: Stop) -> tuple[int, ...] | None:
@@ -258,63 +258,65 @@ class Ahead(Inline[State]):
 
         The verdict will bring one token more than the draft has: it takes that for the target's.
         """
-        said = tree.spine_tokens
+        said = tree.main_path_tokens
         budget = _until(Budget(len(tree) + 1, stop=stop), 1, said)
         longer = self.drafter.propose([fork], [budget])[0].tree
-        tokens = longer.spine_tokens[: len(said) + 1]
+        tokens = longer.main_path_tokens[: len(said) + 1]
         if len(tokens) > len(said) and tokens[:-1] == said:
-            self.drafter.commit([fork], [Committed(tuple(longer.follow(said)), tokens)])
+            self.drafter.commit([fork], [VerifyOutput(tuple(longer.follow(said)), tokens)])
             return tokens
         if stop():
             return None
         # Its next word is there when it is asked for that alone: in a larger tree others came first.
         if said:
-            self.drafter.commit([fork], [Committed(tuple(tree.spine), said)])
-        last = self.drafter.propose([fork], [Budget(1, stop=stop)])[0].tree.spine_tokens
+            self.drafter.commit([fork], [VerifyOutput(tuple(tree.main_path), said)])
+        last = self.drafter.propose([fork], [Budget(1, stop=stop)])[0].tree.main_path_tokens
         if not last:
             return None
-        self.drafter.commit([fork], [Committed((0,), last)])
+        self.drafter.commit([fork], [VerifyOutput((0,), last)])
         return (*said, *last)
 
-    def _prepare(self, ticket: int, prospect: _Prospect[State], stop: Stop) -> None:
+    def _prepare(self, request_id: int, prospect: _Prospect[State], stop: Stop) -> None:
         """Draft a few words more for the likeliest outcome that waits, and push what there is of them."""
         start = time.perf_counter()
         outcome = prospect.waiting.pop()
         tokens = outcome.tokens
-        if tokens not in prospect.prepared and not self._room(ticket):
+        if tokens not in prospect.prepared and not self._room(request_id):
             return
         if tokens in prospect.prepared:
             fork, before = prospect.prepared[tokens]
         else:
-            fork, before = self._forked(ticket), NOTHING
-            self.drafter.commit([fork], [Committed(tuple(prospect.draft.tree.follow(tokens[:-1])), tokens)])
+            fork, before = self._forked(request_id), NOTHING
+            self.drafter.commit(
+                [fork], [VerifyOutput(tuple(prospect.draft.tree.follow(tokens[:-1])), tokens)]
+            )
         # What is drawn is drawn once: of two draws, the longer one would not follow the law that is told with it.
-        greedy = self._held[ticket].request.sampling.greedy
+        greedy = self._held[request_id].request.sampling.greedy
         budget = Budget(prospect.nodes, stop=stop)
-        step = _until(budget, STEP, before.tree.spine_tokens) if greedy else budget
+        step = _until(budget, STEP, before.tree.main_path_tokens) if greedy else budget
         draft = self.drafter.propose([fork], [step])[0]
         if greedy and _extent(draft) <= _extent(before) and step.stopped and not stop():
             draft = self.drafter.propose([fork], [budget])[0]  # what was told was no more than a part's
         grown = _extent(draft) > _extent(before)
         prospect.prepared[tokens] = fork, draft if grown else before
         if grown:
-            self.push(ticket, prospect.round, tokens, draft)
+            self.push(request_id, prospect.round, tokens, draft)
         if greedy and (grown or stop()):
             prospect.waiting.append(outcome)  # it is still the likeliest
         self._record("ahead", start)
 
-    def _adopt(self, ticket: int, verdict: Committed) -> bool:
+    def _adopt(self, request_id: int, output: VerifyOutput) -> bool:
         """Go on from what was prepared for this verdict; false if nothing was."""
-        before = self._prospects.get(ticket)
+        before = self._prospects.get(request_id)
         if before is None:
             return False
-        fork, draft = before.prepared.get(verdict.tokens, (None, NOTHING))
-        said, count = before.draft.tree.spine_tokens, len(verdict.tokens)
+        fork, draft = before.prepared.get(output.tokens, (None, NOTHING))
+        said, count = before.draft.tree.main_path_tokens, len(output.tokens)
         # Where the target judged a part only of what was drafted, the rest of it may be what follows.
-        kept = len(said) - count if said[:count] == verdict.tokens else 0
+        kept = len(said) - count if said[:count] == output.tokens else 0
         # Who is never asked prepares for the target's own next word where it has nothing to offer.
-        unasked = self.policy.hit == 0 and fork is None and self._held[ticket].request.sampling.greedy
-        self._prospects[ticket] = _Prospect(
+        unasked = self.policy.hit == 0 and fork is None and self._held[request_id].request.sampling.greedy
+        self._prospects[request_id] = _Prospect(
             NOTHING,
             before.nodes,
             ready=kept if fork is None else 0,
@@ -324,12 +326,12 @@ class Ahead(Inline[State]):
             round=before.round + 1,
         )
         if fork is not None:
-            self._held[ticket].state = fork
+            self._held[request_id].state = fork
         return fork is not None
 
-    def _patience(self, ticket: int, budget: Budget, *, anew: bool) -> Budget:
+    def _patience(self, request_id: int, budget: Budget, *, anew: bool) -> Budget:
         """The budget, with a stop signal for when the target has waited for enough."""
-        prospect = self._prospect(ticket)
+        prospect = self._prospect(request_id)
         enough = self.policy.hit if prospect.foreseen else self.policy.miss
         return _until(budget, enough if anew else enough - prospect.ready)
 

@@ -96,15 +96,15 @@ class Budgets:
     @Harmless(DraftTree.empty)
     def trim(self, draft: Draft, live: Live, rows: int = 1, *, hidden: bool = False) -> DraftTree:
         """What of a tree is worth its place in the pass; where the drafter knows no chances, nothing is judged."""
-        tree, kept = draft.tree, draft.reach
+        tree, kept = draft.tree, draft.path_probs
         if len(tree):
-            self._knows_reach = bool(draft.reach)
-        if self.adaptive and draft.reach:
-            nodes = self.cost.worthwhile(tree.parents, draft.reach, live.frailty, rows, hidden=hidden)
-            tree, kept = tree.keep(nodes), tuple(draft.reach[node] for node in nodes)
+            self._knows_reach = bool(draft.path_probs)
+        if self.adaptive and draft.path_probs:
+            nodes = self.cost.worthwhile(tree.parents, draft.path_probs, live.frailty, rows, hidden=hidden)
+            tree, kept = tree.keep(nodes), tuple(draft.path_probs[node] for node in nodes)
         elif self.adaptive and hidden and tree.is_chain:
             tree = tree.first(self.cost.verify_depth(len(tree)))
-        live.reach = kept
+        live.path_probs = kept
         return tree
 
     # -- what drafts tell ----------------------------------------------------------------------------------------
@@ -123,10 +123,10 @@ class Budgets:
         if not judged:
             return
         chances: list[float] = []
-        if len(live.reach) >= len(tree):
+        if len(live.path_probs) >= len(tree):
             for node, children in judged:
-                above = 1.0 if node == ROOT else live.reach[node]
-                chances.append(sum(live.reach[child] for child in children) / above if above else 0.0)
+                above = 1.0 if node == ROOT else live.path_probs[node]
+                chances.append(sum(live.path_probs[child] for child in children) / above if above else 0.0)
         self.cost.saw_verdict(live.frailty, len(judged), len(path), chances, hidden=hidden)
 
     @Harmless(lambda: None)

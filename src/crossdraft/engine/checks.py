@@ -45,7 +45,7 @@ def checked(
         if len(draft.tree) > MOST_NODES:
             raise CrossdraftError(f"it has {len(draft.tree)} nodes; at most {MOST_NODES} are read")
         tree = _checked_tree(draft.tree, vocabulary, forbidden)
-        _check_chances(draft.reach, len(tree))
+        _check_chances(draft.path_probs, len(tree))
         if draft.probes is not None:
             _check_ids(
                 () if draft.probes.embeddings is not None else draft.probes.tokens, vocabulary, forbidden

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from crossdraft.engine.estimates import Frailty, Hazards, LinearFit, Mean, PassTimes
+from crossdraft.engine.estimates import AcceptanceByDepth, Ema, LinearFit, PassTimes, RequestDifficulty
 
 
 def expected_accepted(hazards: Sequence[float]) -> float:
@@ -97,17 +97,19 @@ class CostModel:
     wait: LinearFit = field(default_factory=lambda: LinearFit(anchor=2.0))  # levels drafted -> seconds waited
     wait_hidden: LinearFit = field(default_factory=_stiff)  # nodes of a hidden draft -> seconds
     ride: LinearFit = field(default_factory=_stiff)  # tokens of the ride-along pass -> seconds
-    width: Mean = field(default_factory=lambda: Mean(weight=1.0, total=1.0))  # nodes of a level
-    step: Mean = field(default_factory=Mean)  # a token of a hidden draft, undisturbed
-    read: Mean = field(default_factory=Mean)  # the target's encode + prefill, alone
-    draft_read: Mean = field(default_factory=Mean)  # the drafter's
+    width: Ema = field(default_factory=lambda: Ema(weight=1.0, total=1.0))  # nodes of a level
+    step: Ema = field(default_factory=Ema)  # a token of a hidden draft, undisturbed
+    read: Ema = field(default_factory=Ema)  # the target's encode + prefill, alone
+    draft_read: Ema = field(default_factory=Ema)  # the drafter's
     # What the target waited while the drafter read each of the last requests.
     read_waits: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
-    length: Mean = field(default_factory=Mean)  # tokens of an answer
-    beside: Mean = field(default_factory=Mean)  # wall time of both side by side over the sum of both alone
-    rounds: Hazards = field(default_factory=Hazards)  # of drafts in rounds
-    hidden: Hazards = field(default_factory=Hazards)  # of hidden drafts
-    trust: Frailty = field(default_factory=lambda: Frailty(prior=8.0, decay=0.98))  # of drafters' own chances
+    length: Ema = field(default_factory=Ema)  # tokens of an answer
+    beside: Ema = field(default_factory=Ema)  # wall time of both side by side over the sum of both alone
+    rounds: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of drafts in rounds
+    hidden: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of hidden drafts
+    trust: RequestDifficulty = field(
+        default_factory=lambda: RequestDifficulty(prior=8.0, decay=0.98)
+    )  # of drafters' own chances
     shared: dict[int, PassTimes] = field(default_factory=dict)  # rows -> a pass's time by row
     token_s: float = 0.0  # what a token was to take by the last plan
     idle: int = 0  # rounds since the last draft
@@ -133,7 +135,13 @@ class CostModel:
             self.width.add(nodes / depth)
 
     def saw_verdict(
-        self, request: Frailty, judged: int, kept: int, reach: Sequence[float] = (), *, hidden: bool = False
+        self,
+        request: RequestDifficulty,
+        judged: int,
+        kept: int,
+        reach: Sequence[float] = (),
+        *,
+        hidden: bool = False,
     ) -> None:
         """The target judged so many levels of a draft and kept the first ones.
 
@@ -153,7 +161,7 @@ class CostModel:
 
     # -- how much to draft ---------------------------------------------------------------------------------------
 
-    def plan(self, limit: int, request: Frailty, rows: int = 1, probes: int = 0) -> Plan:
+    def plan(self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0) -> Plan:
         """The γ ≤ limit of most expected tokens per second, E[1 + a] / (W(γ) + V(γ + 1)); 0 where drafting loses.
 
         Levels that are asked for and do not come are neither waited for nor verified. Probe rows widen every drafting
@@ -206,7 +214,7 @@ class CostModel:
         """How many levels so many nodes make."""
         return min(nodes, math.ceil(nodes / (self.width.value or 1.0)))
 
-    def longest_wait(self, levels: int, request: Frailty, rows: int = 1) -> float | None:
+    def longest_wait(self, levels: int, request: RequestDifficulty, rows: int = 1) -> float | None:
         """Seconds that a draft of so many levels can save at most, V(1)·E[a]: who waits longer for it loses.
 
         Never less than V(1), the jitter of two processes; `None` while V(1) is unknown.
@@ -215,7 +223,7 @@ class CostModel:
         chances = [chance**request.value for chance in self.rounds.chances(levels)]
         return t * max(1.0, expected_accepted(chances)) if t else None
 
-    def node_gain(self, request: Frailty, token_s: float, rows: int = 1) -> float:
+    def node_gain(self, request: RequestDifficulty, token_s: float, rows: int = 1) -> float:
         """Least path probability, in the drafter's own words, at which one more node pays: (dW/dn + dV/dn) / token_s.
 
         An accepted node saves the time that a token takes otherwise; it is waited for and widens the verify pass. At
@@ -230,7 +238,7 @@ class CostModel:
         self,
         parents: Sequence[int],
         reach: Sequence[float],
-        request: Frailty | None = None,
+        request: RequestDifficulty | None = None,
         rows: int = 1,
         *,
         hidden: bool = False,
@@ -280,7 +288,7 @@ class CostModel:
         t, length = self.verify(1), self.length.value
         if not t or length is None or len(self.read_waits) < READINGS:
             return True
-        token_s = self.plan(16, Frailty()).token_s
+        token_s = self.plan(16, RequestDifficulty()).token_s
         gained = max(0.0, t - token_s) * min(length, most)
         gained += expected_accepted(self.hidden.chances(16)) * token_s
         pays = min(self.read_waits) <= gained + READING_LOSS * t
@@ -304,7 +312,7 @@ class CostModel:
         drafting = nodes * d
         reading = read + (self.draft_read.value or 0.0)
         cost = {
-            "off": gained * self.plan(16, Frailty()).token_s,
+            "off": gained * self.plan(16, RequestDifficulty()).token_s,
             "before": drafting + widened,
             "beside": self.beside.value * (reading + drafting) - reading + widened,
         }

@@ -15,12 +15,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Verdict
+from crossdraft.engine.accept import Acceptance
 from crossdraft.engine.budgets import Budgets
 from crossdraft.engine.checks import checked
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.detokenize import AnswerText
-from crossdraft.engine.drafter import Committed, Draft, Needs, PromptFeatures
+from crossdraft.engine.drafter import Draft, Needs, PromptFeatures, VerifyOutput
 from crossdraft.engine.elastic import borrowing, poll
 from crossdraft.engine.live import Job, Live, OnPiece
 from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken, Placement
@@ -40,7 +40,7 @@ HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 32  # longest draft of a later round
 STILL_READING = "The drafter was still reading when the answer was complete; nothing was drafted."
 NO_NEEDS = Needs()
-TICKETS = itertools.count()  # of all requests of this process
+REQUEST_IDS = itertools.count()  # of all requests of this process
 Result = TypeVar("Result")
 
 
@@ -106,22 +106,22 @@ class Decoder:
             on_piece: told every piece as it appears, provisional ones from another thread; must return at once.
             provisional: whether it is told provisional pieces.
         """
-        ticket = next(TICKETS)
-        self._waiting[ticket] = Job(ticket, request, on_piece or self.on_piece, provisional)
-        return ticket
+        request_id = next(REQUEST_IDS)
+        self._waiting[request_id] = Job(request_id, request, on_piece or self.on_piece, provisional)
+        return request_id
 
-    def cancel(self, ticket: int) -> bool:
+    def cancel(self, request_id: int) -> bool:
         """End a request before its next round; its answer holds what was emitted until then.
 
         False if it is unknown, or over. One that still waited has no answer but a `CancelledError`.
         """
         for live in self._live:
-            if live.ticket == ticket and live.finish is None:
+            if live.request_id == request_id and live.finish is None:
                 live.finish = Finish.CANCELLED
                 return True
-        if self._waiting.pop(ticket, None) is None:
+        if self._waiting.pop(request_id, None) is None:
             return False
-        self._done[ticket] = CancelledError(f"Request {ticket} was cancelled before it began.")
+        self._done[request_id] = CancelledError(f"Request {request_id} was cancelled before it began.")
         return True
 
     @property
@@ -135,12 +135,12 @@ class Decoder:
         Raises:
             Exception: the first one that a request ended with, when the others are answered.
         """
-        tickets = [self.submit(request) for request in requests]
+        request_ids = [self.submit(request) for request in requests]
         while self.busy:
             self.step()
-        return [self.answer(ticket) for ticket in tickets]
+        return [self.answer(request_id) for request_id in request_ids]
 
-    def answer(self, ticket: int) -> Answer:
+    def answer(self, request_id: int) -> Answer:
         """The finished answer of a ticket; it is handed out once.
 
         Raises:
@@ -148,9 +148,9 @@ class Decoder:
             RequestError: an error of the engine ended it.
             CrossdraftError: what is wrong with the request, or there is no answer of that ticket.
         """
-        if ticket not in self._done:
-            raise CrossdraftError(f"Request {ticket} is not finished, or its answer was fetched.")
-        done = self._done.pop(ticket)
+        if request_id not in self._done:
+            raise CrossdraftError(f"Request {request_id} is not finished, or its answer was fetched.")
+        done = self._done.pop(request_id)
         if isinstance(done, Exception):
             raise done
         return done.answer()
@@ -203,7 +203,7 @@ class Decoder:
             if self.supervisor.absence is not None:
                 live.notes.append(f"Written without the drafter: {self.supervisor.absence}.")
             nodes = self.budgets.hidden(drafted)
-            start = (job.ticket, drafted, nodes, self._watch(live))
+            start = (job.request_id, drafted, nodes, self._watch(live))
             self._guard([live], lambda drafter: drafter.start(*start))
             self._read(live, waited)
         except Exception as error:
@@ -212,14 +212,14 @@ class Decoder:
             if live is not None and live in self._live:
                 live.fail(error)
                 return
-            self._done[job.ticket] = error if isinstance(error, CrossdraftError) else failed(error, job)
+            self._done[job.request_id] = error if isinstance(error, CrossdraftError) else failed(error, job)
             if live is not None:
-                self._guard([live], lambda drafter: drafter.end([job.ticket]))
+                self._guard([live], lambda drafter: drafter.end([job.request_id]))
         except BaseException:  # Ctrl-C, where the loop is driven by the main thread
             if live is not None:
                 live.finish = Finish.CANCELLED
                 if live not in self._live:
-                    self._guard([live], lambda drafter: drafter.end([job.ticket]))
+                    self._guard([live], lambda drafter: drafter.end([job.request_id]))
             raise
 
     def _read(self, live: Live, waited: float) -> None:
@@ -234,7 +234,7 @@ class Decoder:
                 self.target.clock.mark().wait()
             if self.needs.visual:
                 seen = self.target.visual_features(encoded)
-                self._guard([live], lambda drafter: drafter.see(live.ticket, seen))
+                self._guard([live], lambda drafter: drafter.see(live.request_id, seen))
             pieces, offset = self.target.chunks(prompt, encoded)
             largest = max(self.budgets.nodes, self.budgets.hidden_nodes) + self.probes
             row = self.cache.add_row(len(prompt) + live.request.token_limit + largest + 1)
@@ -251,7 +251,7 @@ class Decoder:
                 for out in outs:  # launched is not done: until then the drafter goes on
                     out.done.wait()
         finally:  # whatever happens, the drafter must not be left writing
-            draft = self._guard([live], lambda drafter: drafter.collect(live.ticket)) or NOTHING
+            draft = self._guard([live], lambda drafter: drafter.collect(live.request_id)) or NOTHING
         self.cost.wait_hidden.add(len(draft.tree), self._waited - waited)
         draft = self._accept(draft, live, self.budgets.hidden_nodes, hidden=True)
         until = time.perf_counter()
@@ -291,22 +291,23 @@ class Decoder:
 
     def _propose(self, lives: Sequence[Live]) -> list[Draft]:
         speculating = [live for live in lives if self._speculates(live)]
-        budgets = {live.ticket: self.budgets.round(live, len(lives)) for live in speculating}
-        asked = [live for live in speculating if budgets[live.ticket].nodes > 0]
+        budgets = {live.request_id: self.budgets.round(live, len(lives)) for live in speculating}
+        asked = [live for live in speculating if budgets[live.request_id].nodes > 0]
         if not asked:
             return [NOTHING] * len(lives)
-        tickets = [live.ticket for live in asked]
+        request_ids = [live.request_id for live in asked]
         waited = self._waited
         drafts = self._guard(
-            asked, lambda drafter: drafter.propose(tickets, [budgets[ticket] for ticket in tickets])
+            asked,
+            lambda drafter: drafter.propose(request_ids, [budgets[request_id] for request_id in request_ids]),
         )
         waited = (self._waited - waited) / len(asked)
         accepted: dict[int, Draft] = {}
         for live, draft in zip(asked, drafts or (), strict=False):
-            nodes = budgets[live.ticket].nodes
+            nodes = budgets[live.request_id].nodes
             self.budgets.saw_draft(draft, nodes, waited)
-            accepted[live.ticket] = self._accept(draft, live, nodes, len(lives))
-        return [accepted.get(live.ticket, NOTHING) for live in lives]
+            accepted[live.request_id] = self._accept(draft, live, nodes, len(lives))
+        return [accepted.get(live.request_id, NOTHING) for live in lives]
 
     def _accept(self, draft: Draft, live: Live, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
         """What of a draft the target verifies: what it can read, what is worth its place, at most so many nodes."""
@@ -316,7 +317,7 @@ class Decoder:
                 log.warning(
                     "The drafter gave up on a request; the target answers such alone: %s", draft.refusal
                 )
-            self._guard([live], lambda drafter: drafter.end([live.ticket]))
+            self._guard([live], lambda drafter: drafter.end([live.request_id]))
             live.end_drafting(draft.refusal)
             return NOTHING
         target = self.target
@@ -346,23 +347,23 @@ class Decoder:
 
         `roots[i]` counts the tokens in front of row i's tree, so that node j's feature stands at `roots[i] + j`.
         """
-        verdicts: dict[int, Committed] = {}
+        outputs: dict[int, VerifyOutput] = {}
         for live, draft, scores, layers, root in zip(
             lives, drafts, out.logits, out.hidden, roots, strict=True
         ):
             tree = draft.tree
             rows, behind = scores[: 1 + len(tree)], scores[1 + len(tree) :]
             try:
-                verdict = self._judge(live, tree, rows)
+                output = self._judge(live, tree, rows)
             except Exception as error:
                 if not isinstance(error, CrossdraftError):
                     log.exception("A rule could not judge a draft.")
                 live.fail(error)
                 continue
-            path = verdict.path
+            path = output.path
             self.cache.keep(self._live.index(live), path)
             self.budgets.saw_verdict(live, tree, path, hidden=origin is Origin.HIDDEN)
-            tokens = (*(tree.tokens[node] for node in path), verdict.bonus)
+            tokens = (*(tree.tokens[node] for node in path), output.bonus)
             before = len(live.tokens)
             live.emit(tokens, rows, (-1, *path), origin, self.target, live.tell)
             emitted = tuple(live.tokens[before:])
@@ -371,10 +372,12 @@ class Decoder:
             )
             if self._speculates(live):  # of a finished answer too: a drafter may remember it
                 told = self._told(path[: len(emitted)], emitted, rows, layers, root, live)
-                verdicts[live.ticket] = told if draft.probes is None else answered(told, draft.probes, behind)
-        if verdicts:
-            informed = [live for live in lives if live.ticket in verdicts]
-            self._guard(informed, lambda drafter: drafter.commit(list(verdicts), list(verdicts.values())))
+                outputs[live.request_id] = (
+                    told if draft.probes is None else answered(told, draft.probes, behind)
+                )
+        if outputs:
+            informed = [live for live in lives if live.request_id in outputs]
+            self._guard(informed, lambda drafter: drafter.commit(list(outputs), list(outputs.values())))
 
     def _told(
         self,
@@ -384,11 +387,11 @@ class Decoder:
         layers: Sequence[Tensor],
         root: int,
         live: Live,
-    ) -> Committed:
+    ) -> VerifyOutput:
         """What a drafter hears of a verdict: `rows` [1 + n, V] and `layers` [root + n, h] are of the whole tree."""
         needs = self.needs
         if needs.nothing:
-            return Committed(path, emitted)
+            return VerifyOutput(path, emitted)
         nodes = torch.tensor(path, dtype=torch.long, device=rows.device)
         hidden = {
             layer: torch.cat((states[:root], states[root + nodes]))
@@ -396,9 +399,9 @@ class Decoder:
         }
         logits = torch.cat((rows[:1], rows[1 + nodes])) if needs.logits else None
         prompt, live.prompt = live.prompt, None
-        return Committed(path, emitted, hidden, prompt, logits)
+        return VerifyOutput(path, emitted, hidden, prompt, logits)
 
-    def _judge(self, live: Live, tree: DraftTree, logits: Tensor) -> Verdict:
+    def _judge(self, live: Live, tree: DraftTree, logits: Tensor) -> Acceptance:
         warped = live.warp(logits, tree)
         if live.processors is None:
             return live.rule(tree, warped, live.generator)
@@ -416,11 +419,11 @@ class Decoder:
             live.end(live.tell)
             self.budgets.saw_answer(live)
             live.close()
-            self._guard([live], lambda drafter, ticket=live.ticket: drafter.end([ticket]))
+            self._guard([live], lambda drafter, request_id=live.request_id: drafter.end([request_id]))
             if live.error is None or isinstance(live.error, CrossdraftError):
-                self._done[live.ticket] = live.error or live
+                self._done[live.request_id] = live.error or live
             else:
-                self._done[live.ticket] = failed(live.error, live.job)
+                self._done[live.request_id] = failed(live.error, live.job)
 
     def _note_silence(self, live: Live) -> None:
         """Say so if the drafter was too slow a reader to take part at all."""
@@ -476,7 +479,7 @@ class Decoder:
 
         def on_token(token: int) -> None:
             if 0 <= token < self.target.vocab_size:
-                piece = Piece((token,), text.push((token,)), Origin.PROVISIONAL, live.ticket)
+                piece = Piece((token,), text.push((token,)), Origin.PROVISIONAL, live.request_id)
                 live.tell(piece)
 
         return on_token
@@ -485,7 +488,7 @@ class Decoder:
 def failed(error: Exception, job: Job) -> RequestError:
     """What the user of a request is told of an error that is not his to mend."""
     asked = job.request.prompt[:60]
-    told = RequestError(f"Request {job.ticket} ({asked!r}) failed: {type(error).__name__}: {error}")
+    told = RequestError(f"Request {job.request_id} ({asked!r}) failed: {type(error).__name__}: {error}")
     told.__cause__ = error
     return told
 
@@ -498,9 +501,9 @@ def _features(pieces: Sequence[Chunk], outs: Sequence[TargetOut], layers: Sequen
     return PromptFeatures(tuple(pieces[-1].tokens.tolist()), tuple(in_front), visual)
 
 
-def answered(verdict: Committed, probes: Probes, logits: Tensor) -> Committed:
+def answered(output: VerifyOutput, probes: Probes, logits: Tensor) -> VerifyOutput:
     """The verdict with what the target says behind the probes, whose `logits` are [m, V]: ids alone if that will do."""
     if not probes.top:
-        return replace(verdict, probe_logits=logits)
+        return replace(output, probe_logits=logits)
     top = logits.topk(min(probes.top, logits.shape[-1])).indices
-    return replace(verdict, probe_top=tuple(map(tuple, top.tolist())))
+    return replace(output, probe_top=tuple(map(tuple, top.tolist())))

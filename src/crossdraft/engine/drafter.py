@@ -81,7 +81,7 @@ class Outcome:
     """
 
     tokens: tuple[int, ...]
-    chance: float
+    prob: float
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Draft:
     """
 
     tree: DraftTree
-    reach: tuple[float, ...] = ()
+    path_probs: tuple[float, ...] = ()
     refusal: str | None = None
     fault: str | None = None
     probes: Probes | None = None
@@ -119,14 +119,14 @@ class Draft:
         """The draft of its first nodes; its outcomes and its probes stay, for whoever takes all of it."""
         if nodes >= len(self.tree):
             return self
-        return replace(self, tree=self.tree.first(nodes), reach=self.reach[:nodes])
+        return replace(self, tree=self.tree.first(nodes), path_probs=self.path_probs[:nodes])
 
     def cut(self, tree: DraftTree) -> "Draft":
         """The draft with `tree`, a part of its own; without its probes if one stood behind a node that is gone."""
         if tree is self.tree:
             return self
         probes = None if self.probes is None else self.probes.moved(self.tree, tree)
-        return replace(self, tree=tree, reach=(), probes=probes)
+        return replace(self, tree=tree, path_probs=(), probes=probes)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class PromptFeatures:
 
 
 @dataclass(frozen=True)
-class Committed:
+class VerifyOutput:
     """What the target made of a draft.
 
     Args:
@@ -185,7 +185,7 @@ class Drafter(Protocol[State]):
         """Continue each answer behind what is committed. An empty tree is a valid proposal."""
         ...
 
-    def commit(self, states: Sequence[State], verdicts: Sequence[Committed]) -> None:
+    def commit(self, states: Sequence[State], outputs: Sequence[VerifyOutput]) -> None:
         """Learn what was accepted; the next `propose` continues from there."""
         ...
 

@@ -54,7 +54,7 @@ class LinearFit:
 
 
 @dataclass
-class Mean:
+class Ema:
     """A fading mean."""
 
     decay: float = 0.9
@@ -81,7 +81,7 @@ class PassTimes:
     of it, whatever their noise says.
     """
 
-    one: Mean = field(default_factory=Mean)
+    one: Ema = field(default_factory=Ema)
     wide: LinearFit = field(default_factory=LinearFit)
 
     def add(self, n: int, seconds: float) -> None:
@@ -110,7 +110,7 @@ class PassTimes:
 
 
 @dataclass
-class Hazards:
+class AcceptanceByDepth:
     """Of a drafted level, by position: is it sent when asked for, and kept when judged?
 
     A position that few drafts have reached lately is taken to be like all others; so short drafts can learn that
@@ -119,8 +119,8 @@ class Hazards:
 
     decay: float = 0.98
     prior: float = 8.0
-    rate: Mean = field(
-        default_factory=lambda: Mean(decay=0.99, weight=4.0, total=4.0 * 0.8)
+    rate: Ema = field(
+        default_factory=lambda: Ema(decay=0.99, weight=4.0, total=4.0 * 0.8)
     )  # imagined at first
     asked: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
     sent: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
@@ -161,7 +161,7 @@ class Hazards:
 
 
 @dataclass
-class Frailty:
+class RequestDifficulty:
     """How much likelier than expected the drafts of one request are to fail.
 
     A request's chances are the expected ones to the power of its frailty z, which multiplies every hazard −log p: the

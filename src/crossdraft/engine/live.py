@@ -12,7 +12,7 @@ from torch import Tensor
 from crossdraft.engine.accept import Rule
 from crossdraft.engine.detokenize import AnswerText, TokenText
 from crossdraft.engine.drafter import PromptFeatures
-from crossdraft.engine.estimates import Frailty
+from crossdraft.engine.estimates import RequestDifficulty
 from crossdraft.engine.placement import Placement
 from crossdraft.engine.processors import TreeProcessors
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
@@ -33,7 +33,7 @@ READING = ("prepare", "encode", "prefill")  # the target's lane before the ride-
 class Job:
     """A request with its ticket, and who is told its pieces: provisional ones too, if asked for."""
 
-    ticket: int
+    request_id: int
     request: Request
     on_piece: OnPiece | None = None
     provisional: bool = True
@@ -49,7 +49,7 @@ class Live:
         self, job: Job, rule: Rule, drafter: Placement | None = None, *, fresh: bool = False
     ) -> None:
         self.job = job
-        self.ticket = job.ticket
+        self.request_id = job.request_id
         self.request = job.request
         self.rule = rule
         self.drafter = drafter
@@ -70,8 +70,8 @@ class Live:
         self.processors: TreeProcessors | None = None  # where the fast warpers do not suffice
         self.finish: Finish | None = None
         self.notes: list[str] = []
-        self.frailty = Frailty()  # how its drafts have fared
-        self.reach: tuple[float, ...] = ()  # the drafter's chances of the nodes that are being judged
+        self.frailty = RequestDifficulty()  # how its drafts have fared
+        self.path_probs: tuple[float, ...] = ()  # the drafter's chances of the nodes that are being judged
         self.prompt: PromptFeatures | None = None  # for its drafter, until it has been told
         self.waits: list[
             tuple[float, float]
@@ -212,7 +212,7 @@ class Live:
         return taken, texts
 
     def _tell(self, tokens: Sequence[int], text: str, origin: Origin, tell: Callable[[Piece], None]) -> None:
-        self.pieces.append(Piece(tuple(tokens), text, origin, self.ticket))
+        self.pieces.append(Piece(tuple(tokens), text, origin, self.request_id))
         tell(self.pieces[-1])
 
     def end(self, tell: Callable[[Piece], None]) -> None:

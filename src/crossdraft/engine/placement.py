@@ -18,7 +18,7 @@ from torch import Tensor
 
 from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.cost import CostModel
-from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.side_stream import OnStream
 from crossdraft.engine.timeline import Span
@@ -42,31 +42,31 @@ class Placement(Protocol):
 
     needs: Needs
 
-    def start(self, ticket: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
+    def start(self, request_id: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
         """Take up a request; draft up to `nodes` nodes for the ride-along if the placement hides drafting."""
         ...
 
-    def see(self, ticket: int, features: Tensor | None) -> None:
+    def see(self, request_id: int, features: Tensor | None) -> None:
         """What the target sees, [N, E], for a drafter that asks for it (`Needs.visual`); `None` if it cannot be had."""
         ...
 
-    def collect(self, ticket: int) -> Draft:
+    def collect(self, request_id: int) -> Draft:
         """The target is at its last piece: stop, hand over what there is, or why the request cannot be read."""
         ...
 
-    def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
         """See `Drafter.propose`."""
         ...
 
-    def ready(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+    def ready(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
         """As `propose`, but nobody is waited for: nothing is a valid answer."""
         ...
 
-    def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
+    def commit(self, request_ids: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
         """See `Drafter.commit`."""
         ...
 
-    def end(self, tickets: Sequence[int]) -> None:
+    def end(self, request_ids: Sequence[int]) -> None:
         """See `Drafter.end`."""
         ...
 
@@ -136,13 +136,13 @@ class Inline(Generic[State]):
         self._spans: list[Span] = []
         self._thread: ThreadPoolExecutor | None = None
 
-    def start(self, ticket: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
-        held = self._held[ticket] = Held[State](request)
+    def start(self, request_id: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
+        held = self._held[request_id] = Held[State](request)
         mode = self.cost.hiding(nodes) if self.hidden == "auto" else self.hidden
         if mode == "off" or nodes == 0:
             return
         if mode == "before":
-            self.start_until(ticket, request, Budget(nodes, on_token=on_token))
+            self.start_until(request_id, request, Budget(nodes, on_token=on_token))
         else:
             held.stop = threading.Event()
             self._thread = self._thread or ThreadPoolExecutor(1, "drafter")
@@ -151,17 +151,17 @@ class Inline(Generic[State]):
                 self._beside, held, budget, self._stream and self._stream.point()
             )
 
-    def start_until(self, ticket: int, request: Request, budget: Budget) -> None:
+    def start_until(self, request_id: int, request: Request, budget: Budget) -> None:
         """Read the request and draft at once, within a budget that may carry a stop signal."""
-        held = self._held[ticket] = Held[State](request)
+        held = self._held[request_id] = Held[State](request)
         held.first = Future()
         held.first.set_result(self._first(held, budget))
 
-    def see(self, ticket: int, features: Tensor | None) -> None:
+    def see(self, request_id: int, features: Tensor | None) -> None:
         """Nobody in this process asks for it: who is beside the target can see for itself."""
 
-    def collect(self, ticket: int) -> Draft:
-        held = self._held[ticket]
+    def collect(self, request_id: int) -> Draft:
+        held = self._held[request_id]
         if held.stop is not None:
             held.stop.set()
         draft = held.first.result() if held.first is not None else NOTHING
@@ -169,27 +169,27 @@ class Inline(Generic[State]):
             self._stream.take([draft])
         return draft
 
-    def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        asked = zip(tickets, budgets, strict=True)
+    def propose(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        asked = zip(request_ids, budgets, strict=True)
         able = [(t, state, b) for t, b in asked if (state := self._state(t)) is not None]
         made = self._draft([state for _, state, _ in able], [b for *_, b in able], "draft") if able else ()
         drafts = {t: draft for (t, *_), draft in zip(able, made, strict=True)}
-        refused = {t: replace(NOTHING, refusal=self._held[t].refusal) for t in tickets if t not in drafts}
-        return [drafts[t] if t in drafts else refused[t] for t in tickets]
+        refused = {t: replace(NOTHING, refusal=self._held[t].refusal) for t in request_ids if t not in drafts}
+        return [drafts[t] if t in drafts else refused[t] for t in request_ids]
 
-    def ready(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        return self.propose(tickets, budgets)  # in this thread there is nobody to wait for
+    def ready(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        return self.propose(request_ids, budgets)  # in this thread there is nobody to wait for
 
-    def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
-        told = [(self._state(t), v) for t, v in zip(tickets, verdicts, strict=True)]
-        able = [(state, verdict) for state, verdict in told if state is not None]
+    def commit(self, request_ids: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
+        told = [(self._state(t), v) for t, v in zip(request_ids, outputs, strict=True)]
+        able = [(state, output) for state, output in told if state is not None]
         start = time.perf_counter()
         if able:
-            self.drafter.commit([state for state, _ in able], [verdict for _, verdict in able])
+            self.drafter.commit([state for state, _ in able], [output for _, output in able])
         self._record("resync", start)
 
-    def end(self, tickets: Sequence[int]) -> None:
-        held = [self._held.pop(ticket) for ticket in tickets if ticket in self._held]
+    def end(self, request_ids: Sequence[int]) -> None:
+        held = [self._held.pop(request_id) for request_id in request_ids if request_id in self._held]
         self.drafter.end([entry.state for entry in held if entry.state is not None])
 
     def drain(self) -> list[Span]:
@@ -244,8 +244,8 @@ class Inline(Generic[State]):
             self._record("read", start)
         return held.state
 
-    def _state(self, ticket: int) -> State | None:
-        return self._begun(self._held[ticket])
+    def _state(self, request_id: int) -> State | None:
+        return self._begun(self._held[request_id])
 
     def _draft(self, states: Sequence[State], budgets: Sequence[Budget], name: str) -> Sequence[Draft]:
         """Have the drafter draft; what it sends is not checked yet."""

@@ -25,7 +25,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from crossdraft.engine.checks import drafts_of
-from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter, Needs
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.handled import Handled
 from crossdraft.engine.link import Link, Message
 from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken
@@ -108,90 +108,92 @@ class Process:
     def restarted(self) -> Self:
         return type(self)(*self._settings)
 
-    def start(self, ticket: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
+    def start(self, request_id: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
         if on_token is not None:
-            self._on_token[ticket] = on_token
-        self._greedy[ticket] = request.sampling.greedy
+            self._on_token[request_id] = on_token
+        self._greedy[request_id] = request.sampling.greedy
         if not self.needs.video:  # decoded frames are large
             path = request.video if isinstance(request.video, str | os.PathLike) else None
             request = replace(request, video=path, inputs=None)
         packed, arrays = pack_request(request)
-        asked = (ticket, packed, nodes, on_token is not None, [array.nbytes for array in arrays])
-        self._reading[ticket] = self._ask("start", asked, arrays)
+        asked = (request_id, packed, nodes, on_token is not None, [array.nbytes for array in arrays])
+        self._reading[request_id] = self._ask("start", asked, arrays)
         del self._open[self._serial]  # a prefill may take minutes; the reply is due when it is told to stop
 
-    def see(self, ticket: int, features: Tensor | None) -> None:
+    def see(self, request_id: int, features: Tensor | None) -> None:
         if not self.needs.visual:
             return
         packed, arrays = pack_tensor(features)
-        self._send(("visual", (ticket, packed, [array.nbytes for array in arrays])), arrays)
+        self._send(("visual", (request_id, packed, [array.nbytes for array in arrays])), arrays)
 
-    def collect(self, ticket: int) -> Draft:
+    def collect(self, request_id: int) -> Draft:
         self._send(("stop", None))
         self._sort_all()
         overdue = self._unanswered() and self._silent_s() > LONGEST_WAIT_S  # nothing will come soon
-        serial = self._reading[ticket]
+        serial = self._reading[request_id]
         self._open[serial] = time.monotonic()  # it hangs if it does not heed the signal
         try:
-            draft = self._started(ticket, 0.0 if overdue else self.grace_s)
+            draft = self._started(request_id, 0.0 if overdue else self.grace_s)
         except CrossdraftError as error:
-            return self._refuse(ticket, str(error))
+            return self._refuse(request_id, str(error))
         return NOTHING if draft is None else draft
 
-    def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
         drafts: dict[int, Draft] = {}
-        for ticket, budget in zip(tickets, budgets, strict=True):
-            if ticket in self._reading:
+        for request_id, budget in zip(request_ids, budgets, strict=True):
+            if request_id in self._reading:
                 try:
-                    self._started(ticket, 0.0)
+                    self._started(request_id, 0.0)
                 except CrossdraftError as error:  # the answer has begun: it goes on without the drafter
-                    self._refused[ticket] = str(error)
-            if ticket in self._refused:
-                drafts[ticket] = replace(NOTHING, refusal=self._refused[ticket])
-            elif ticket in self._reading:
-                drafts[ticket] = NOTHING
-            elif (draft := self._take(ticket, budget)) is not None:
-                drafts[ticket] = draft
-        asked = [(t, b) for t, b in zip(tickets, budgets, strict=True) if t not in drafts]
+                    self._refused[request_id] = str(error)
+            if request_id in self._refused:
+                drafts[request_id] = replace(NOTHING, refusal=self._refused[request_id])
+            elif request_id in self._reading:
+                drafts[request_id] = NOTHING
+            elif (draft := self._take(request_id, budget)) is not None:
+                drafts[request_id] = draft
+        asked = [(t, b) for t, b in zip(request_ids, budgets, strict=True) if t not in drafts]
         made = self._fetch_drafts(asked) if asked and not self._late() else ()
-        drafts |= dict(zip((ticket for ticket, _ in asked), made, strict=False))
-        return [drafts.get(ticket, NOTHING) for ticket in tickets]
+        drafts |= dict(zip((request_id for request_id, _ in asked), made, strict=False))
+        return [drafts.get(request_id, NOTHING) for request_id in request_ids]
 
-    def ready(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+    def ready(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
         """What was prepared for the last verdicts, and nothing where nothing is here: nobody is asked or waited for.
 
         Greedy answers only: of drafts that are drawn, those that end early come in time and others do not, so what is
         judged would follow another law than the one told with it.
         """
         known = [
-            self._greedy[ticket] and ticket not in self._reading and ticket not in self._refused
-            for ticket in tickets
+            self._greedy[request_id] and request_id not in self._reading and request_id not in self._refused
+            for request_id in request_ids
         ]
         return [
-            (self._take(ticket, budget) if able else None) or NOTHING
-            for ticket, budget, able in zip(tickets, budgets, known, strict=True)
+            (self._take(request_id, budget) if able else None) or NOTHING
+            for request_id, budget, able in zip(request_ids, budgets, known, strict=True)
         ]
 
-    def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
-        for ticket, verdict in zip(tickets, verdicts, strict=True):
-            before, _ = self._verdicts.get(ticket, (-1, ()))
-            self._verdicts[ticket] = before + 1, verdict.tokens
-        missed = [ticket for ticket in tickets if ticket in self._reading]
-        told = zip(tickets, verdicts, strict=True)
-        self._send(("commit", (missed, [(ticket, v.path, v.tokens, v.probe_top) for ticket, v in told])))
+    def commit(self, request_ids: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
+        for request_id, output in zip(request_ids, outputs, strict=True):
+            before, _ = self._verdicts.get(request_id, (-1, ()))
+            self._verdicts[request_id] = before + 1, output.tokens
+        missed = [request_id for request_id in request_ids if request_id in self._reading]
+        told = zip(request_ids, outputs, strict=True)
+        self._send(
+            ("commit", (missed, [(request_id, v.path, v.tokens, v.probe_top) for request_id, v in told]))
+        )
 
-    def end(self, tickets: Sequence[int]) -> None:
-        known = [ticket for ticket in tickets if self._greedy.pop(ticket, None) is not None]
-        for ticket in known:
-            serial = self._reading.pop(ticket, None)
+    def end(self, request_ids: Sequence[int]) -> None:
+        known = [request_id for request_id in request_ids if self._greedy.pop(request_id, None) is not None]
+        for request_id in known:
+            serial = self._reading.pop(request_id, None)
             if serial is not None and serial not in self._replies:
                 self._open.setdefault(
                     serial, time.monotonic()
                 )  # still to be answered, though nobody waits for it
-            self._refused.pop(ticket, None)
-            self._verdicts.pop(ticket, None)
-            self._prepared.pop(ticket, None)
-            self._on_token.pop(ticket, None)
+            self._refused.pop(request_id, None)
+            self._verdicts.pop(request_id, None)
+            self._prepared.pop(request_id, None)
+            self._on_token.pop(request_id, None)
         self._send(("end", known))
 
     def drain(self) -> list[Span]:
@@ -217,7 +219,7 @@ class Process:
         wait = (
             min(max(worth), LONGEST_WAIT_S, self.patience_s) if len(worth) == len(waits) else self.patience_s
         )
-        if len(worth) == len(waits) and not all(self._greedy[ticket] for ticket, _ in asked):
+        if len(worth) == len(waits) and not all(self._greedy[request_id] for request_id, _ in asked):
             wait = min(
                 LONGEST_WAIT_S, self.patience_s
             )  # what is drawn and not judged ends drafting; see below
@@ -229,26 +231,27 @@ class Process:
             # A drafter drafts on from what it drew. That this took long may depend on what was drawn, so it would
             # follow another law than the one told with it.
             return [
-                NOTHING if self._greedy[ticket] else self._refuse(ticket, TOO_LATE) for ticket, _ in asked
+                NOTHING if self._greedy[request_id] else self._refuse(request_id, TOO_LATE)
+                for request_id, _ in asked
             ]
         return drafts_of(
             [unpack_draft(draft) for draft in sent] if isinstance(sent, list) else sent, len(asked)
         )
 
-    def _take(self, ticket: int, budget: Budget) -> Draft | None:
+    def _take(self, request_id: int, budget: Budget) -> Draft | None:
         """What was prepared for the last verdict, if it is here already: then the target waits for nothing."""
         self._sort_all()
-        prepared = self._prepared.pop(ticket, {})
-        packed = prepared.get(self._verdicts[ticket]) if ticket in self._verdicts else None
+        prepared = self._prepared.pop(request_id, {})
+        packed = prepared.get(self._verdicts[request_id]) if request_id in self._verdicts else None
         if packed is None:
             return None
         draft = unpack_draft(packed)
         if draft.fault is None:
             draft = draft.first(budget.nodes)
-            self._send(("took", (ticket, draft.tree.tokens, draft.tree.parents)))
+            self._send(("took", (request_id, draft.tree.tokens, draft.tree.parents)))
         return draft
 
-    def _started(self, ticket: int, timeout: float) -> Draft | None:
+    def _started(self, request_id: int, timeout: float) -> Draft | None:
         """The draft made while reading, once it is there.
 
         Raises:
@@ -256,20 +259,20 @@ class Process:
             DrafterLost: it hangs, or is gone.
         """
         try:
-            packed = self._fetch(self._reading[ticket], timeout)
+            packed = self._fetch(self._reading[request_id], timeout)
         except TimeoutError:
             self._unanswered()
             return None
         except CrossdraftError:
-            del self._reading[ticket]
+            del self._reading[request_id]
             raise
-        del self._reading[ticket]
-        self._prepared.pop(ticket, None)  # whatever came before was for another request of that number
+        del self._reading[request_id]
+        self._prepared.pop(request_id, None)  # whatever came before was for another request of that number
         return unpack_draft(packed)
 
-    def _refuse(self, ticket: int, why: str) -> Draft:
+    def _refuse(self, request_id: int, why: str) -> Draft:
         """There will be no draft for this request any more."""
-        self._refused[ticket] = why
+        self._refused[request_id] = why
         return replace(NOTHING, refusal=why)
 
     def _late(self) -> bool:
@@ -350,9 +353,9 @@ class Process:
             kind, (key, spans, body) = message
             self._spans.extend(span for span in spans if isinstance(span, Span))
             if kind == "prepared":
-                ticket, turn = key
-                if ticket in self._greedy:
-                    self._prepared.setdefault(ticket, {})[turn] = body
+                request_id, turn = key
+                if request_id in self._greedy:
+                    self._prepared.setdefault(request_id, {})[turn] = body
             else:
                 self._open.pop(key, None)
                 self._replies[key] = (kind, body)
@@ -362,8 +365,8 @@ class Process:
     def _receive(self, message: Any) -> None:
         """Tokens go at once to whoever watches, everything else is sorted when somebody looks. Runs in a thread."""
         match message:
-            case ("token", (int(ticket), int(token))):
-                if (on_token := self._on_token.get(ticket)) is not None:
+            case ("token", (int(request_id), int(token))):
+                if (on_token := self._on_token.get(request_id)) is not None:
                     on_token(token)
             case _:
                 self._incoming.put(message)

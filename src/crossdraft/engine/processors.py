@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
-from crossdraft.engine.accept import Rule, Verdict
+from crossdraft.engine.accept import Acceptance, Rule
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import CONTEXTUAL, WARPERS, Sampling
 from crossdraft.engine.tree import ROOT, DraftTree
@@ -129,7 +129,7 @@ class TreeProcessors:
         return processed.to(scores)
 
 
-def judge(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Verdict:
+def judge(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Acceptance:
     """The verdict on a tree of which `warped` [1 + n, V], by `TreeProcessors.warp_tree`, may have NaN in some rows.
 
     Nothing is judged behind such a node. Where one is accepted, it is the last token of its round: in the next its
@@ -150,11 +150,11 @@ def judge(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Generato
     rows[[1 + place for place, node in enumerate(kept) if lost[1 + node]]] = torch.eye(1, rows.shape[-1]).to(
         rows
     )
-    verdict = rule(tree.keep(kept), rows, generator)
-    path = tuple(kept[node] for node in verdict.path)
+    output = rule(tree.keep(kept), rows, generator)
+    path = tuple(kept[node] for node in output.path)
     if path and lost[1 + path[-1]]:
-        return Verdict(path[:-1], tree.tokens[path[-1]])
-    return Verdict(path, verdict.bonus)
+        return Acceptance(path[:-1], tree.tokens[path[-1]])
+    return Acceptance(path, output.bonus)
 
 
 def generation_config(

@@ -13,8 +13,8 @@ from typing import Protocol, Self
 
 from torch import Tensor
 
-from crossdraft.engine.drafter import Budget, Committed, Draft
-from crossdraft.engine.estimates import Mean
+from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.estimates import Ema
 from crossdraft.engine.placement import NOTHING, OnToken, Placement
 from crossdraft.engine.request import Request
 from crossdraft.engine.streams import apart
@@ -48,36 +48,36 @@ class Worth:
         hoped, kept: tokens of a prepared draft by its own chances, and those that were accepted.
     """
 
-    both: Mean = field(default_factory=Mean)
-    both_s: Mean = field(default_factory=Mean)
-    check_s: Mean = field(default_factory=Mean)
-    hoped: Mean = field(default_factory=lambda: Mean(weight=1.0, total=4.0))
-    kept: Mean = field(default_factory=lambda: Mean(weight=1.0, total=4.0))
+    both: Ema = field(default_factory=Ema)
+    both_s: Ema = field(default_factory=Ema)
+    check_s: Ema = field(default_factory=Ema)
+    hoped: Ema = field(default_factory=lambda: Ema(weight=1.0, total=4.0))
+    kept: Ema = field(default_factory=lambda: Ema(weight=1.0, total=4.0))
 
     def enough(self, prepared: Draft) -> bool:
         """True if it may go alone. Not before both have been tried."""
         both, both_s, check_s = self.both.value, self.both_s.value, self.check_s.value
-        if not prepared.reach or both is None or both_s is None or check_s is None:
+        if not prepared.path_probs or both is None or both_s is None or check_s is None:
             return False
         fulfilled = (self.kept.value or 0.0) / (self.hoped.value or 1.0)
         return (1 + fulfilled * _hope(prepared)) * both_s > both * check_s
 
-    def saw(self, drafts: tuple[Draft, Draft], verdict: Committed, waited: float, checked: float) -> None:
+    def saw(self, drafts: tuple[Draft, Draft], output: VerifyOutput, waited: float, checked: float) -> None:
         """A round of these drafts, which took so long to write and to judge, ended so."""
         prepared, written = drafts
         if len(prepared.tree) or len(written.tree):
             self.check_s.add(checked)
         if len(written.tree):
-            self.both.add(len(verdict.tokens))
+            self.both.add(len(output.tokens))
             self.both_s.add(waited + checked)
-        if prepared.reach:
+        if prepared.path_probs:
             self.hoped.add(_hope(prepared))
-            self.kept.add(len(prepared.tree.follow(verdict.tokens[: len(verdict.path)])))
+            self.kept.add(len(prepared.tree.follow(output.tokens[: len(output.path)])))
 
 
 def _hope(draft: Draft) -> float:
     """Tokens of its longest text that a drafter expects to be accepted."""
-    return sum(draft.reach[node] for node in draft.tree.spine)
+    return sum(draft.path_probs[node] for node in draft.tree.main_path)
 
 
 @dataclass
@@ -112,29 +112,29 @@ class Relay:
         self._turns: dict[int, _Turn] = {}
         self._proposed = 0.0  # when the last drafts were handed over
 
-    def start(self, ticket: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
+    def start(self, request_id: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
         first, second = (apart([request], place)[0] for place in range(2))
-        self._turns[ticket] = _Turn(request.sampling.greedy)
-        self.hidden.start(ticket, first, nodes, on_token)
-        self.later.start(ticket, second, 0, None)
+        self._turns[request_id] = _Turn(request.sampling.greedy)
+        self.hidden.start(request_id, first, nodes, on_token)
+        self.later.start(request_id, second, 0, None)
 
-    def see(self, ticket: int, features: Tensor | None) -> None:
-        self.hidden.see(ticket, features)
-        self.later.see(ticket, features)
+    def see(self, request_id: int, features: Tensor | None) -> None:
+        self.hidden.see(request_id, features)
+        self.later.see(request_id, features)
 
-    def ready(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        return self.propose(tickets, budgets)
+    def ready(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        return self.propose(request_ids, budgets)
 
-    def collect(self, ticket: int) -> Draft:
-        self.later.collect(ticket)
-        draft = replace(self.hidden.collect(ticket), refusal=None)  # it is enough if one of them goes on
-        self._turns[ticket].drafts = draft, NOTHING
+    def collect(self, request_id: int) -> Draft:
+        self.later.collect(request_id)
+        draft = replace(self.hidden.collect(request_id), refusal=None)  # it is enough if one of them goes on
+        self._turns[request_id].drafts = draft, NOTHING
         return draft
 
-    def propose(self, tickets: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        turns = [self._turns[ticket] for ticket in tickets]
+    def propose(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        turns = [self._turns[request_id] for request_id in request_ids]
         if self.join is None:
-            written = self.later.propose(tickets, budgets)
+            written = self.later.propose(request_ids, budgets)
             for turn, draft in zip(turns, written, strict=True):
                 turn.drafts = NOTHING, draft
             return written
@@ -143,13 +143,15 @@ class Relay:
             [self.join.share(b, place, greedy=t.greedy) for b, t in zip(budgets, turns, strict=True)]
             for place in range(2)
         )
-        prepared = self.hidden.ready(tickets, first)
+        prepared = self.hidden.ready(request_ids, first)
         asked = [
             place
             for place, (turn, draft) in enumerate(zip(turns, prepared, strict=True))
             if not (turn.greedy and self.worth.enough(draft))
         ]
-        wanted = self.later.propose([tickets[place] for place in asked], [second[place] for place in asked])
+        wanted = self.later.propose(
+            [request_ids[place] for place in asked], [second[place] for place in asked]
+        )
         written = dict(zip(asked, wanted, strict=True))
         joined = []
         for place, (turn, draft, budget) in enumerate(zip(turns, prepared, budgets, strict=True)):
@@ -161,29 +163,29 @@ class Relay:
             turn.waited = self._proposed - start
         return joined
 
-    def commit(self, tickets: Sequence[int], verdicts: Sequence[Committed]) -> None:
-        told: tuple[list[Committed], list[Committed]] = ([], [])
+    def commit(self, request_ids: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
+        told: tuple[list[VerifyOutput], list[VerifyOutput]] = ([], [])
         checked = time.perf_counter() - self._proposed
-        for ticket, verdict in zip(tickets, verdicts, strict=True):
-            turn = self._turns[ticket]
+        for request_id, output in zip(request_ids, outputs, strict=True):
+            turn = self._turns[request_id]
             if self.join is not None and turn.said and turn.greedy:
-                self.join.learn(turn.drafts, verdict.tokens)
-                self.worth.saw(turn.drafts, verdict, turn.waited, checked)
-            turn.said += verdict.tokens
+                self.join.learn(turn.drafts, output.tokens)
+                self.worth.saw(turn.drafts, output, turn.waited, checked)
+            turn.said += output.tokens
             for place, own in enumerate(told):
-                own.append(own_part(turn.drafts, place, verdict))
+                own.append(own_part(turn.drafts, place, output))
             turn.drafts = NOTHING, NOTHING
         if self.join is not None:
-            self.hidden.commit(tickets, told[0])
-        self.later.commit(tickets, told[1])
+            self.hidden.commit(request_ids, told[0])
+        self.later.commit(request_ids, told[1])
 
-    def end(self, tickets: Sequence[int]) -> None:
-        for ticket in tickets:
-            turn = self._turns.pop(ticket, None)
+    def end(self, request_ids: Sequence[int]) -> None:
+        for request_id in request_ids:
+            turn = self._turns.pop(request_id, None)
             if turn is not None and turn.said and self.join is None and self.hidden.needs.remembers:
-                self.hidden.commit([ticket], [Committed((), turn.said)])
-        self.hidden.end(tickets)
-        self.later.end(tickets)
+                self.hidden.commit([request_id], [VerifyOutput((), turn.said)])
+        self.hidden.end(request_ids)
+        self.later.end(request_ids)
 
     def drain(self) -> list[Span]:
         return [*self.hidden.drain(), *self.later.drain()]

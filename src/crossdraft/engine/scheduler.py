@@ -206,13 +206,13 @@ class Scheduler:
     def _begin(self, pending: PendingAnswer) -> None:
         try:
             self._decoder = self._decoder or self._make()
-            ticket = pending.begin(self._decoder)
+            request_id = pending.begin(self._decoder)
         except Exception as error:
             log.exception("A request could not be queued.")
             pending.settle(RequestError(f"The engine failed: {type(error).__name__}: {error}"))
             return
-        if ticket is not None:
-            self._pending[ticket] = pending
+        if request_id is not None:
+            self._pending[request_id] = pending
 
     def _run(self) -> None:
         error = CrossdraftError(CLOSED)
@@ -268,9 +268,9 @@ class Scheduler:
                 one.settle(RequestError(f"The engine failed: {type(error).__name__}: {error}"))
             decoder.supervisor.lose(f"{type(error).__name__}: {error}")  # who knows what it was told
             return
-        for ticket in decoder.finished():
-            waiting = self._pending.pop(ticket)
+        for request_id in decoder.finished():
+            waiting = self._pending.pop(request_id)
             try:
-                waiting.settle(decoder.answer(ticket))
+                waiting.settle(decoder.answer(request_id))
             except Exception as error:  # noqa: BLE001 - handed over to who waits
                 waiting.settle(error)

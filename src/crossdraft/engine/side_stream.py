@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter
+from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
 from crossdraft.engine.request import Request
 
 State = TypeVar("State")
@@ -66,13 +66,13 @@ class OnStream(Generic[State]):
         self.take(drafts)
         return drafts
 
-    def commit(self, states: Sequence[State], verdicts: Sequence[Committed]) -> None:
+    def commit(self, states: Sequence[State], outputs: Sequence[VerifyOutput]) -> None:
         with self._entered():
-            for verdict in verdicts:
-                visual = verdict.prompt.visual.values() if verdict.prompt is not None else ()
-                told = (*verdict.hidden.values(), *visual, verdict.logits, verdict.probe_logits)
+            for output in outputs:
+                visual = output.prompt.visual.values() if output.prompt is not None else ()
+                told = (*output.hidden.values(), *visual, output.logits, output.probe_logits)
                 self._cross(told, self.stream)
-            self.drafter.commit(states, verdicts)
+            self.drafter.commit(states, outputs)
 
     def fork(self, states: Sequence[State]) -> list[State]:
         with self._entered():

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from crossdraft.engine.drafter import Committed, Draft
+from crossdraft.engine.drafter import Draft, VerifyOutput
 
 
 def prober_of(drafts: Sequence[Draft]) -> int | None:
@@ -19,9 +19,9 @@ def with_probes(made: Draft, drafts: Sequence[Draft]) -> Draft:
     return replace(made, probes=probes.moved(drafts[place].tree, made.tree))
 
 
-def own_part(drafts: Sequence[Draft], place: int, verdict: Committed) -> Committed:
+def own_part(drafts: Sequence[Draft], place: int, output: VerifyOutput) -> VerifyOutput:
     """The verdict as if the tree of the drafter at that place had been judged, and no probes fed but its own."""
-    path = drafts[place].tree.follow(verdict.tokens[: len(verdict.path)])
+    path = drafts[place].tree.follow(output.tokens[: len(output.path)])
     if prober_of(drafts) != place:
-        verdict = replace(verdict, probe_top=(), probe_logits=None)
-    return replace(verdict, path=tuple(path))
+        output = replace(output, probe_top=(), probe_logits=None)
+    return replace(output, path=tuple(path))

@@ -165,7 +165,7 @@ class DraftTree:
         return path
 
     @property
-    def spine(self) -> list[int]:
+    def main_path(self) -> list[int]:
         """The path of first children: what the drafter would say if it had but one text."""
         path: list[int] = []
         while below := self.children(path[-1] if path else ROOT):
@@ -173,9 +173,9 @@ class DraftTree:
         return path
 
     @property
-    def spine_tokens(self) -> tuple[int, ...]:
-        """Tokens along `spine`."""
-        return tuple(self.tokens[node] for node in self.spine)
+    def main_path_tokens(self) -> tuple[int, ...]:
+        """Tokens along `main_path`."""
+        return tuple(self.tokens[node] for node in self.main_path)
 
     @cached_property
     def _children(self) -> list[list[int]]:

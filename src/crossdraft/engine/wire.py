@@ -45,7 +45,7 @@ def pack_draft(draft: Draft) -> PackedDraft:
         )
     tree = draft.tree
     chosen = tree.drawn_from, tree.independent
-    return tree.tokens, tree.parents, pack_rows(tree), *chosen, draft.reach, draft.probes, draft.fault
+    return tree.tokens, tree.parents, pack_rows(tree), *chosen, draft.path_probs, draft.probes, draft.fault
 
 
 def unpack_draft(packed: PackedDraft) -> Draft:

@@ -52,12 +52,12 @@ class Inbox:
         """Whether a message is here."""
         return bool(self._waiting) or self.connection.poll()
 
-    def ends(self, ticket: int) -> bool:
+    def ends(self, request_id: int) -> bool:
         """Whether the end of that request is among the messages that are here."""
         with suppress(EOFError):
             while self.connection.poll():
                 self._waiting.append(self._read())
-        return any(kind == "end" and ticket in value for kind, value, _ in self._waiting)
+        return any(kind == "end" and request_id in value for kind, value, _ in self._waiting)
 
     def receive(self) -> Received:
         """Wait for the next message: its kind, its body, its arrays.
@@ -106,8 +106,8 @@ def serve(connection: Connection, handled: Handled, threads: int | None) -> None
         # The parent that started this process sent it over their own authenticated socket.
         drafter = pickle.loads(factory)()  # noqa: S301
 
-        def push(ticket: int, turn: int, tokens: tuple[int, ...], draft: Draft) -> None:
-            connection.send(("prepared", ((ticket, (turn, tokens)), inner.drain(), pack_draft(draft))))
+        def push(request_id: int, turn: int, tokens: tuple[int, ...], draft: Draft) -> None:
+            connection.send(("prepared", ((request_id, (turn, tokens)), inner.drain(), pack_draft(draft))))
 
         inner = Ahead(drafter, POLICIES[policy], push)
     except CrossdraftError as error:
@@ -132,20 +132,20 @@ def serve(connection: Connection, handled: Handled, threads: int | None) -> None
 
 def _tell(inner: "Ahead[Any]", kind: str, value: Any, refused: set[int]) -> None:
     """Pass on what asks for no answer."""
-    from crossdraft.engine.drafter import Committed
+    from crossdraft.engine.drafter import VerifyOutput
     from crossdraft.engine.tree import DraftTree
 
     if kind == "commit":
-        missed, verdicts = value
-        inner.missed([ticket for ticket in missed if ticket not in refused])
-        told = [entry for entry in verdicts if entry[0] not in refused]
+        missed, outputs = value
+        inner.missed([request_id for request_id in missed if request_id not in refused])
+        told = [entry for entry in outputs if entry[0] not in refused]
         inner.commit(
-            [ticket for ticket, *_ in told],
-            [Committed(path, tokens, probe_top=top) for _, path, tokens, top in told],
+            [request_id for request_id, *_ in told],
+            [VerifyOutput(path, tokens, probe_top=top) for _, path, tokens, top in told],
         )
     elif kind == "took":
-        ticket, tokens, parents = value
-        inner.took(ticket, DraftTree(tokens, parents))
+        request_id, tokens, parents = value
+        inner.took(request_id, DraftTree(tokens, parents))
     elif kind == "end":
         inner.end(value)
         refused.difference_update(value)
@@ -174,21 +174,21 @@ def _start(inner: "Ahead[Any]", inbox: Inbox, asked: Any, arrays: Sequence[bytea
     from crossdraft.engine.wire import pack_draft, unpack_request
     from crossdraft.errors import CrossdraftError
 
-    ticket, packed, nodes, watched, _ = asked
-    if inbox.ends(ticket):  # a slow reader must not fall behind by one answer after another
+    request_id, packed, nodes, watched, _ = asked
+    if inbox.ends(request_id):  # a slow reader must not fall behind by one answer after another
         raise CrossdraftError("The answer was complete before it was read.")
     request = unpack_request(packed, arrays)
     if inner.needs.visual:
-        request = replace(request, visual_features=cache(partial(_visual_features, inbox, ticket)))
-    on_token = (lambda token: inbox.connection.send(("token", (ticket, token)))) if watched else None
-    inner.start_until(ticket, request, Budget(nodes, stop=inbox.poll, on_token=on_token))
-    draft = inner.collect(ticket)
+        request = replace(request, visual_features=cache(partial(_visual_features, inbox, request_id)))
+    on_token = (lambda token: inbox.connection.send(("token", (request_id, token)))) if watched else None
+    inner.start_until(request_id, request, Budget(nodes, stop=inbox.poll, on_token=on_token))
+    draft = inner.collect(request_id)
     if draft.refusal is not None:
         raise CrossdraftError(draft.refusal)
     return pack_draft(draft)
 
 
-def _visual_features(inbox: Inbox, ticket: int) -> Any:
+def _visual_features(inbox: Inbox, request_id: int) -> Any:
     """Wait for what the target sees, [N, E]; it is sent before anything else about that request.
 
     Raises:
@@ -203,7 +203,7 @@ def _visual_features(inbox: Inbox, ticket: int) -> Any:
         raise CrossdraftError("The target could not read the clip, so that nothing of it can be looked at.")
     seen_ticket, packed, _ = value
     features = unpack_tensor(packed, arrays)
-    if features is None or seen_ticket != ticket:
+    if features is None or seen_ticket != request_id:
         raise CrossdraftError(
             "What the target sees cannot be had apart from its reading: it was given no video, or this version of "
             "transformers does not tell them apart."
@@ -217,7 +217,7 @@ def _propose(inner: "Ahead[Any]", inbox: Inbox, asked: Any, arrays: Sequence[byt
     from crossdraft.engine.wire import pack_draft
 
     budgets = [Budget(nodes, confidence) for _, nodes, confidence in asked]
-    return [pack_draft(draft) for draft in inner.propose([ticket for ticket, _, _ in asked], budgets)]
+    return [pack_draft(draft) for draft in inner.propose([request_id for request_id, _, _ in asked], budgets)]
 
 
 QUESTIONS = {"start": _start, "propose": _propose}  # messages that are answered

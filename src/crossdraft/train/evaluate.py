@@ -33,12 +33,12 @@ def drawn_questions(
 def facts_right(asked: Sequence[Sequence[Asked]], answers: Sequence[Answered]) -> dict[str, float]:
     """Share of facts right: over all (`all`) and per kind of question."""
     rows = [question for questions in asked for question in questions]
-    verdicts: dict[str, list[bool]] = defaultdict(list)
+    outputs: dict[str, list[bool]] = defaultdict(list)
     for row, answer in zip(rows, answers, strict=True):
         right = list(scenes.score(row.facts, answer.answer).values())
-        verdicts[row.kind] += right
-        verdicts["all"] += right
-    return {kind: round(float(np.mean(right)), 4) for kind, right in sorted(verdicts.items()) if right}
+        outputs[row.kind] += right
+        outputs["all"] += right
+    return {kind: round(float(np.mean(right)), 4) for kind, right in sorted(outputs.items()) if right}
 
 
 def measure_facts(

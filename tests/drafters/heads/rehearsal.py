@@ -5,7 +5,7 @@ from dataclasses import fields
 import torch
 
 from crossdraft.drafters.heads.coupled import CoupledDrafter
-from crossdraft.engine.drafter import Committed, PromptFeatures
+from crossdraft.engine.drafter import PromptFeatures, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import ROOT
 from crossdraft.models.heads.base import Head, TargetTables
@@ -81,12 +81,12 @@ def told_up_to(drafter: CoupledDrafter, lesson: Lesson, place: int, pieces: int 
     hidden = {layer: rows[0] for layer, rows in lesson.hidden.items()}
     states = drafter.begin([Request("?", max_new_tokens=64)])
     first = {layer: rows[:START] for layer, rows in hidden.items()}
-    drafter.commit(states, [Committed((), (text[START],), first, prompt)])
+    drafter.commit(states, [VerifyOutput((), (text[START],), first, prompt)])
     for start in range(START, place + 1, pieces):
         end = min(start + pieces, place + 1)
         some = {layer: rows[start:end] for layer, rows in hidden.items()}
         path = tuple(range(end - start - 1))
-        drafter.commit(states, [Committed(path, tuple(text[start + 1 : end + 1]), some)])
+        drafter.commit(states, [VerifyOutput(path, tuple(text[start + 1 : end + 1]), some)])
     return states[0]
 
 

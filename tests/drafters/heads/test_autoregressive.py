@@ -55,8 +55,8 @@ def test_a_draft_is_of_the_heads_words_and_within_the_budget(tree):
     draft = drafter.propose([state], [Budget(20, on_token=shown.append)])[0]
     assert 0 < len(draft.tree) <= 20
     assert set(draft.tree.tokens) <= set(head.config.draft_ids)
-    assert len(draft.reach) == len(draft.tree)
-    assert tuple(shown[: len(draft.tree.spine)]) == draft.tree.spine_tokens[: len(shown)]
+    assert len(draft.path_probs) == len(draft.tree)
+    assert tuple(shown[: len(draft.tree.main_path)]) == draft.tree.main_path_tokens[: len(shown)]
     again = drafter.propose([state], [Budget(20)])[0]
     assert again.tree == draft.tree  # a draft leaves nothing behind
 

@@ -6,7 +6,7 @@ from scipy import stats
 
 from crossdraft.drafters.heads.coupled import CoupledDrafter
 from crossdraft.drafters.heads.growth import TREES
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.sampling import Sampling, warp_tree
@@ -19,7 +19,7 @@ SEEDS = 2500
 class Even(CoupledDrafter[bool]):
     """Finds all five words equally likely, wherever it is asked."""
 
-    def listen(self, state, verdict: Committed) -> None:
+    def listen(self, state, output: VerifyOutput) -> None:
         state.mind = True
 
     def voice(self, mind: bool):
@@ -38,12 +38,12 @@ def first_words(drafter: Even, nodes: int, judge_apart: int = 0) -> torch.Tensor
     for seed in range(SEEDS):
         sampling = Sampling(temperature=1.0, seed=seed)
         states = drafter.begin([Request("?", sampling=sampling)])
-        drafter.commit(states, [Committed((), (0,))])
+        drafter.commit(states, [VerifyOutput((), (0,))])
         tree = drafter.propose(states, [Budget(nodes)])[0].tree
         warped = warp_tree(LAW.log().expand(1 + len(tree), -1), tree, [0], sampling)
         judge = torch.Generator().manual_seed(seed + judge_apart)
-        verdict = rule_for(None, sampling)(tree, warped, judge)
-        counts[tree.tokens[verdict.path[0]] if verdict.path else verdict.bonus] += 1
+        output = rule_for(None, sampling)(tree, warped, judge)
+        counts[tree.tokens[output.path[0]] if output.path else output.bonus] += 1
     return counts
 
 

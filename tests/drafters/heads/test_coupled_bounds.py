@@ -57,7 +57,7 @@ def test_chances_are_shared_among_the_words_that_are_left():
     firsts = draft.tree.children(ROOT)
     assert len(firsts) > 1
     for node in firsts:
-        assert draft.reach[node] == pytest.approx(chances[draft.tree.tokens[node]])
+        assert draft.path_probs[node] == pytest.approx(chances[draft.tree.tokens[node]])
 
 
 def test_where_nothing_is_banned_nothing_is_masked():

@@ -10,7 +10,7 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
@@ -87,7 +87,7 @@ def told(drafter, sampling, overrule=True) -> list:
         if len(tokens) < 5 or tokens[-1] == EOS:
             break
         last = 10 + (tokens[4] + turn) % 60 if overrule else tokens[4]
-        drafter.commit([state], [Committed((0, 1, 2, 3), (*tokens[:4], last))])
+        drafter.commit([state], [VerifyOutput((0, 1, 2, 3), (*tokens[:4], last))])
     return drafts
 
 
@@ -106,7 +106,7 @@ def test_drafts_are_those_of_the_event_model_alone(model, sampling, words, seed)
     assert len(alone) > 2
     for mine, its in zip(found, alone, strict=True):
         assert (mine.tree.tokens, mine.tree.parents) == (its.tree.tokens, its.tree.parents)
-        assert torch.allclose(torch.tensor(mine.reach), torch.tensor(its.reach))
+        assert torch.allclose(torch.tensor(mine.path_probs), torch.tensor(its.path_probs))
         if its.tree.dists is not None:
             assert torch.allclose(mine.tree.dists, its.tree.dists, atol=1e-12)
 
@@ -174,7 +174,7 @@ def test_the_features_are_those_that_training_reads(model, monkeypatch):
     (state,) = drafter.begin([request])
     drafter.propose([state], [Budget(6)])
     tail = state.tail
-    drafter.commit([state], [Committed((0, 1), (*tail[:2], 55))])
+    drafter.commit([state], [VerifyOutput((0, 1), (*tail[:2], 55))])
     drafter.propose([state], [Budget(3)])
     prompt = model.prepare(request)
     answer = [*tail[:2], *state.committed[2:], *state.tail]
@@ -207,7 +207,7 @@ def test_a_fork_goes_its_own_way(model):
     (state,) = drafter.begin([Request("what?", max_new_tokens=64)])
     first = drafter.propose([state], [Budget(5)])[0].tree
     (fork,) = drafter.fork([state])
-    drafter.commit([fork], [Committed((), (33,))])
+    drafter.commit([fork], [VerifyOutput((), (33,))])
     drafter.propose([fork], [Budget(9)])
     longer = drafter.propose([state], [Budget(9)])[0].tree
     assert longer.tokens[:5] == first.tokens

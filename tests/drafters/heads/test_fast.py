@@ -8,7 +8,7 @@ from crossdraft.drafters.heads.fast import FastDrafter
 from crossdraft.drafters.independent import likely_words
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp
@@ -87,13 +87,13 @@ def test_drafts_are_of_its_words_within_the_budget_and_go_on_behind_the_answer(m
     (draft,) = drafter.propose([state], [Budget(5, on_token=shown.append)])
     assert 0 < len(draft.tree) <= 5
     assert set(draft.tree.tokens) <= set(IDS) - {25}
-    assert tuple(shown) == draft.tree.spine_tokens
+    assert tuple(shown) == draft.tree.main_path_tokens
     assert draft.tree.is_chain or words > 1
     best = state.logits.argmax(-1).tolist()
     assert draft.tree.tokens[0] == best[0]
-    drafter.commit([state], [Committed((0,), (best[0], 50))])
+    drafter.commit([state], [VerifyOutput((0,), (best[0], 50))])
     assert drafter.propose([state], [Budget(5)])[0].tree.tokens[0] == best[2]
-    drafter.commit([state], [Committed((), (50,) * 4)])
+    drafter.commit([state], [VerifyOutput((), (50,) * 4)])
     assert len(drafter.propose([state], [Budget(5)])[0].tree) == 0
 
 
@@ -171,7 +171,7 @@ def test_a_fork_goes_its_own_way(model):
     state = begun(drafter)
     (fork,) = drafter.fork([state])
     before = drafter.propose([state], [Budget(4)])[0].tree
-    drafter.commit([fork], [Committed((), (30, 31, 32, 33, 34, 35))])
+    drafter.commit([fork], [VerifyOutput((), (30, 31, 32, 33, 34, 35))])
     assert len(before)
     assert not len(drafter.propose([fork], [Budget(4)])[0].tree)
     assert drafter.propose([state], [Budget(4)])[0].tree == before

@@ -13,7 +13,7 @@ from crossdraft.drafters.heads.registry import HEADS
 from crossdraft.drafters.trees import Shape, fill
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed, PromptFeatures
+from crossdraft.engine.drafter import Budget, PromptFeatures, VerifyOutput
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.prepack import prepack
 from crossdraft.engine.request import Request
@@ -219,9 +219,9 @@ def answered(drafter, state, tokens):
     text = drafter.drafter.head.config
     rows = torch.randn(4, text.hidden_size, dtype=torch.double)
     hidden = dict.fromkeys(drafter.needs.hidden_layers, rows)
-    drafter.commit([state], [Committed((), tokens[:1], hidden, PromptFeatures((7, 8, 9, 10)))])
+    drafter.commit([state], [VerifyOutput((), tokens[:1], hidden, PromptFeatures((7, 8, 9, 10)))])
     for token in tokens[1:]:
-        drafter.commit([state], [Committed((), (token,), dict.fromkeys(hidden, rows[:1]))])
+        drafter.commit([state], [VerifyOutput((), (token,), dict.fromkeys(hidden, rows[:1]))])
 
 
 @torch.inference_mode()
@@ -234,7 +234,7 @@ def test_a_fork_teaches_nothing(target):
         layer: torch.zeros(1, target.text_config.hidden_size).double()
         for layer in drafter.needs.hidden_layers
     }
-    drafter.commit([fork], [Committed((), (20,), nothing)])
+    drafter.commit([fork], [VerifyOutput((), (20,), nothing)])
     drafter.propose([fork], [Budget(4)])
     drafter.end([fork])
     assert drafter.figures.answers == 0

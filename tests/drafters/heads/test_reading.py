@@ -120,7 +120,7 @@ def test_a_block_is_asked_once_a_round_and_its_chances_are_products(monkeypatch)
     assert len(asked) == 1
     laws = state.mind.laws.softmax(-1)
     ids = list(drafter.head.config.draft_ids)
-    for node, reach in enumerate(found.reach):
+    for node, reach in enumerate(found.path_probs):
         path = [ids.index(found.tree.tokens[step]) for step in found.tree.path(node)]
         product = torch.stack([laws[level, place] for level, place in enumerate(path)]).prod()
         assert reach == pytest.approx(float(product))

@@ -12,7 +12,7 @@ from crossdraft.drafters.spec import parse
 from crossdraft.drafters.trees import Likeliest, Shape, fill
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
@@ -56,9 +56,9 @@ def test_a_draft_that_began_one_place_too_early_would_be_noticed(method, monkeyp
     drafter, lesson = some(method), some_lesson(some_head(method, **MORE))
     listen = drafter.listen
 
-    def stale(state, verdict):
+    def stale(state, output):
         before = None if state.mind is None else drafter.voice(state.mind) and state.mind.begin
-        listen(state, verdict)
+        listen(state, output)
         if before is not None:
             state.mind.unread, state.mind.begin = [], before
 
@@ -80,7 +80,7 @@ def test_a_draft_is_of_the_heads_words_and_within_the_budget(method, tree):
     draft = drafter.propose([state], [Budget(20)])[0]
     assert 0 < len(draft.tree) <= 20
     assert set(draft.tree.tokens) <= set(drafter.head.config.draft_ids)
-    assert len(draft.reach) == len(draft.tree)
+    assert len(draft.path_probs) == len(draft.tree)
     assert drafter.propose([state], [Budget(20)])[0].tree == draft.tree  # a draft leaves nothing behind
 
 
@@ -131,7 +131,7 @@ def test_a_fork_goes_its_own_way(method):
     state, longer = told_up_to(drafter, lesson, 6), told_up_to(drafter, lesson, 7)
     fork = drafter.fork([state])[0]
     features = {6: lesson.hidden[6][0, 7:8]}
-    drafter.commit([fork], [Committed((), (int(lesson.tokens[0, 8]),), features)])
+    drafter.commit([fork], [VerifyOutput((), (int(lesson.tokens[0, 8]),), features)])
     budgets = [Budget(12)]
     assert drafter.propose([fork], budgets)[0].tree == drafter.propose([longer], budgets)[0].tree
     own = told_up_to(drafter, lesson, 6)

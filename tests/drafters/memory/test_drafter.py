@@ -6,7 +6,7 @@ import pytest
 
 from crossdraft.drafters.memory.drafter import MemoryDrafter, scope_of
 from crossdraft.drafters.memory.shelf import Shelf
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 
 QUESTION = Request("What is ahead?", video="clip.mp4")
@@ -16,7 +16,7 @@ def answer(drafter, request, tokens):
     """Let the target say these tokens; returns the first three drafted at the beginning."""
     (state,) = drafter.begin([request])
     drafted = drafter.propose([state], [Budget(8)])[0]
-    drafter.commit([state], [Committed((), tuple(tokens))])
+    drafter.commit([state], [VerifyOutput((), tuple(tokens))])
     drafter.end([state])
     return drafted.tree.tokens[:3]
 
@@ -65,7 +65,7 @@ def test_faint_paths_are_not_drafted():
     (state,) = drafter.begin([QUESTION])
     whole, sure = (drafter.propose([state], [Budget(8, least)])[0] for least in (0.0, 0.6))
     assert len(whole.tree) > len(sure.tree) >= 1
-    assert min(sure.reach) >= 0.6
+    assert min(sure.path_probs) >= 0.6
 
 
 def test_the_main_path_is_told():
@@ -125,7 +125,7 @@ def test_an_answer_that_cannot_be_written_is_kept_here(tmp_path, caplog):
     (state,) = drafter.begin([QUESTION])
     drafter.propose([state], [Budget(8)])
     shutil.rmtree(tmp_path / "answers")
-    drafter.commit([state], [Committed((), (1, 2, 3))])
+    drafter.commit([state], [VerifyOutput((), (1, 2, 3))])
     drafter.end([state])
     assert answer(drafter, QUESTION, [4]) == (1, 2, 3)
     (told,) = caplog.messages

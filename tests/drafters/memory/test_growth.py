@@ -23,7 +23,7 @@ def test_a_tree_by_hand():
     total = 4 + UNHEARD
     assert (grown.tokens, grown.parents) == ((5, 6, 7), (-1, 0, 0))
     first = 4 / total
-    assert grown.reach == pytest.approx((first, first * 3 / total, first * 1 / total))
+    assert grown.path_probs == pytest.approx((first, first * 3 / total, first * 1 / total))
 
 
 def test_a_contradicted_voter_keeps_its_place_among_lighter_ones():
@@ -112,7 +112,7 @@ def test_it_is_the_tree_that_plain_words_describe(voters, nodes, faintest):
     ahead, weights = voters
     ours = grow(np.array(ahead, np.int32), np.array(weights), nodes, faintest)
     theirs = plain(ahead, weights, nodes, faintest)
-    assert ours.reach == pytest.approx(theirs.reach, rel=1e-9)
-    if all(a - b > 1e-9 for a, b in zip(theirs.reach, theirs.reach[1:], strict=False)):
+    assert ours.path_probs == pytest.approx(theirs.path_probs, rel=1e-9)
+    if all(a - b > 1e-9 for a, b in zip(theirs.path_probs, theirs.path_probs[1:], strict=False)):
         assert ours.tokens[:-1] == theirs.tokens[:-1]  # the last may be as good as one that was left out
         assert ours.parents[:-1] == theirs.parents[:-1]

@@ -92,9 +92,9 @@ def test_it_is_a_tree_of_distinct_siblings_best_first(answers, nodes):
     assert len(grown.tokens) <= nodes
     assert len(set(zip(grown.parents, grown.tokens, strict=True))) == len(grown.tokens)
     assert all(parent < node for node, parent in enumerate(grown.parents))
-    assert list(grown.reach) == sorted(grown.reach, reverse=True)
+    assert list(grown.path_probs) == sorted(grown.path_probs, reverse=True)
     for node, parent in enumerate(grown.parents):
-        assert 0 < grown.reach[node] <= (1 if parent < 0 else grown.reach[parent])
+        assert 0 < grown.path_probs[node] <= (1 if parent < 0 else grown.path_probs[parent])
     for parent in {-1, *grown.parents}:  # siblings share what reaches their parent
-        shares = sum(grown.reach[node] for node, above in enumerate(grown.parents) if above == parent)
-        assert shares <= (1 if parent < 0 else grown.reach[parent]) + 1e-9
+        shares = sum(grown.path_probs[node] for node, above in enumerate(grown.parents) if above == parent)
+        assert shares <= (1 if parent < 0 else grown.path_probs[parent]) + 1e-9

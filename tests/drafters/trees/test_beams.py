@@ -30,7 +30,7 @@ def test_by_hand():
     """Two beams: (0), (1); then (1, 0), (0, 0); then (1, 0, 0), (0, 0, 0). The best first, each beginning once."""
     found = beam_search(table(ROWS), Likeliest(), Budget(9), beams=2, depth=3)
     assert paths(found.tree) == [(0,), (1,), (1, 0), (0, 0), (1, 0, 0), (0, 0, 0)]
-    assert found.reach == pytest.approx((0.5, 0.3, 0.27, 0.2, 0.135, 0.12))
+    assert found.path_probs == pytest.approx((0.5, 0.3, 0.27, 0.2, 0.135, 0.12))
     assert found.ranks == (0, 1, 0, 0, 0, 0)
 
 
@@ -72,7 +72,7 @@ def test_its_leaves_are_those_of_a_plain_beam_search(seed, beams, depth):
     leaves = {path for node, path in enumerate(paths(found.tree)) if not found.tree.children(node)}
     assert leaves == {text for text, _ in texts}
     assert len(set(paths(found.tree))) == len(found.tree)
-    assert list(found.reach) == sorted(found.reach, reverse=True)
+    assert list(found.path_probs) == sorted(found.path_probs, reverse=True)
 
 
 def test_drawn_beams_leave_the_targets_law_as_it_is_and_reranked_ones_do_not(monkeypatch):

@@ -39,7 +39,7 @@ def test_by_hand():
     """Two nodes per level, two children each; of the ten nodes the best six, which do not come level by level."""
     found = grown(Budget(6))
     assert paths(found.tree) == [(0,), (1,), (0, 0), (1, 0), (0, 0, 0), (0, 1)]
-    assert found.reach == pytest.approx((0.6, 0.3, 0.3, 0.27, 0.27, 0.24))
+    assert found.path_probs == pytest.approx((0.6, 0.3, 0.3, 0.27, 0.27, 0.24))
     assert found.ranks == (0, 1, 0, 0, 0, 1)
 
 
@@ -89,9 +89,9 @@ def test_the_best_of_all_that_was_expanded(seed, beam, width, depth, total):
     found = expand_and_rerank(says(language), Likeliest(), Budget(total), beam, lambda probs: width, depth)
     offered = expanded(language, beam, width, depth)
     best = sorted(offered.values(), reverse=True)[:total]
-    assert list(found.reach) == pytest.approx(best)  # so they come best first, too
+    assert list(found.path_probs) == pytest.approx(best)  # so they come best first, too
     assert {path: offered[path] for path in paths(found.tree)} == pytest.approx(
-        dict(zip(paths(found.tree), found.reach, strict=True))
+        dict(zip(paths(found.tree), found.path_probs, strict=True))
     )
     assert len(set(paths(found.tree))) == len(found.tree)
 

@@ -29,7 +29,7 @@ def test_by_hand():
         (1, 1),
         (1, 1, 0),
     ]
-    assert found.reach == pytest.approx((0.5, 0.3, 0.3, 0.15, 0.15))
+    assert found.path_probs == pytest.approx((0.5, 0.3, 0.3, 0.15, 0.15))
     assert found.ranks == (0, 1, 0, 1, 0)
 
 

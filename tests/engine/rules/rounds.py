@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from crossdraft.engine.accept import Chance, Verdict, walk
+from crossdraft.engine.accept import Acceptance, Chance, walk
 from crossdraft.engine.rules import block, kseq, specinfer, speculative
 from crossdraft.engine.tree import DraftTree
 from tests.engine.drafting import (
@@ -27,7 +27,7 @@ from tests.engine.drafting import (
 )
 from tests.engine.exact import distribution
 
-Judge = Callable[[DraftTree, Tensor, Chance], Verdict]
+Judge = Callable[[DraftTree, Tensor, Chance], Acceptance]
 
 JUDGES: dict[str, Judge] = {
     "speculative": lambda tree, probs, chance: walk(tree, probs, chance, speculative.try_children),
@@ -42,8 +42,8 @@ def error(rule: str, target: Language, grow: Grow, length: int) -> float:
 
     def answer(chance: Chance) -> Prefix:
         tree = grow(chance)
-        verdict = JUDGES[rule](tree, probs_of(target, tree), chance)
-        tokens = (*(tree.tokens[node] for node in verdict.path), verdict.bonus)
+        output = JUDGES[rule](tree, probs_of(target, tree), chance)
+        tokens = (*(tree.tokens[node] for node in output.path), output.bonus)
         while len(tokens) < length:
             tokens += (chance.draw(target(tokens)),)
         return tokens[:length]

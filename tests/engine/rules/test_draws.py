@@ -144,8 +144,8 @@ def pair_counts(rule: str, target: Language, grow: Grow, draws: int, seed: int) 
     counts = torch.zeros(target.vocabulary, target.vocabulary, dtype=torch.float64)
     for _ in range(draws):
         tree = grow(drafter)
-        verdict = RULES[rule](tree, probs_of(target, tree), own)
-        tokens = (*(tree.tokens[node] for node in verdict.path), verdict.bonus)
+        output = RULES[rule](tree, probs_of(target, tree), own)
+        tokens = (*(tree.tokens[node] for node in output.path), output.bonus)
         if len(tokens) < 2:
             tokens += (Dice(own).draw(target(tokens)),)
         counts[tokens[:2]] += 1

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine import accept
-from crossdraft.engine.accept import Verdict, refuse_dependent
+from crossdraft.engine.accept import Acceptance, refuse_dependent
 from crossdraft.engine.rules import RULES, block, kseq, specinfer, speculative
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
@@ -130,7 +130,7 @@ def test_a_bonus_from_the_wrong_row_shows():
     """The bonus behind an accepted leaf comes from the leaf's row, not from its parent's."""
     tree = DraftTree((0,), (ROOT,))
     found = distribution(lambda chance: JUDGES["speculative"](tree, P(()).repeat(2, 1), chance))
-    second = torch.tensor([found.get(Verdict((0,), token), 0) for token in range(3)])
+    second = torch.tensor([found.get(Acceptance((0,), token), 0) for token in range(3)])
     assert (second / second.sum() - P((0,))).abs().max() > 1e-3
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Verdict, longest
+from crossdraft.engine.accept import Acceptance, longest
 from crossdraft.engine.rules import RULES
 from crossdraft.engine.rules.ensemble import Ensemble
 from crossdraft.engine.rules.fuzzy import Fuzzy, divergence
@@ -48,9 +48,9 @@ FLAT, SHARP = [0.25] * 4, [0.97, 0.01, 0.01, 0.01]
 def test_typical_by_hand():
     """Behind four equal chances (e^-H = 1/4) the bar is 0.075; behind a sharp row (e^-H = 0.845) it is eps = 0.09."""
     chain = DraftTree.chain([3, 1])
-    assert Typical()(chain, rows(FLAT, SHARP, FLAT), generator()) == Verdict((0,), 0)
-    assert Typical()(chain, rows(SHARP, FLAT, FLAT), generator()) == Verdict((), 0)
-    assert Typical()(chain, rows(FLAT, FLAT, SHARP), generator()) == Verdict((0, 1), 0)
+    assert Typical()(chain, rows(FLAT, SHARP, FLAT), generator()) == Acceptance((0,), 0)
+    assert Typical()(chain, rows(SHARP, FLAT, FLAT), generator()) == Acceptance((), 0)
+    assert Typical()(chain, rows(FLAT, FLAT, SHARP), generator()) == Acceptance((0, 1), 0)
     # The bar is passed, not met: p > delta e^-H.
     assert Typical(eps=1, delta=1)(chain, rows(FLAT, FLAT, FLAT), generator()).path == ()
 
@@ -60,11 +60,11 @@ def test_typical_keeps_the_longest_then_the_likeliest_path():
     first = [0.5, 0.2, 0.3, 0.0]
     probs = rows(first, FLAT, [0.6, 0.2, 0.1, 0.1], [0.1, 0.5, 0.2, 0.2], SHARP, [0.0, 0.0, 0.1, 0.9])
     # 0.2 · 0.6 = 0.12 against 0.3 · 0.5 = 0.15; the likelier single token 0 is a shorter path.
-    assert Typical()(tree, probs, generator()) == Verdict((2, 4), 3)
+    assert Typical()(tree, probs, generator()) == Acceptance((2, 4), 3)
 
 
 def test_typical_without_a_draft_takes_the_likeliest_token():
-    assert Typical()(DraftTree.empty(), rows([0.1, 0.2, 0.7]), generator()) == Verdict((), 2)
+    assert Typical()(DraftTree.empty(), rows([0.1, 0.2, 0.7]), generator()) == Acceptance((), 2)
 
 
 # -- fuzzy -----------------------------------------------------------------------------------------------------------
@@ -83,17 +83,17 @@ def test_fuzzy_by_hand():
     chain = DraftTree.chain([0, 0], rows([1.0, 0.0], [1.0, 0.0]))
     probs = rows([0.5, 0.5], [0.0, 1.0], [0.5, 0.5])
     fuzzy = Fuzzy(threshold=0.25)
-    assert {fuzzy(chain, probs, generator(seed)) for seed in range(20)} == {Verdict((0,), 1)}
+    assert {fuzzy(chain, probs, generator(seed)) for seed in range(20)} == {Acceptance((0,), 1)}
     strict = {Fuzzy(threshold=0.2)(chain, probs, generator(seed)) for seed in range(40)}
-    assert strict == {Verdict((), 0), Verdict((), 1)}  # p itself, not what is left of it
+    assert strict == {Acceptance((), 0), Acceptance((), 1)}  # p itself, not what is left of it
 
 
 def test_fuzzy_takes_the_first_sibling_that_is_close():
     """A point mass is close where p is nearly sure of it; else the sampled sibling's distribution decides."""
     tree = DraftTree((0, 1), (ROOT, ROOT), rows([0.5, 0.5]), (-1, 0))
     even, sure = rows([0.4, 0.6], [1.0, 0.0], [1.0, 0.0]), rows([0.99, 0.01], [0.0, 1.0], [1.0, 0.0])
-    assert Fuzzy(threshold=0.1)(tree, even, generator()) == Verdict((1,), 0)
-    assert Fuzzy(threshold=0.1)(tree, sure, generator()) == Verdict((0,), 1)
+    assert Fuzzy(threshold=0.1)(tree, even, generator()) == Acceptance((1,), 0)
+    assert Fuzzy(threshold=0.1)(tree, sure, generator()) == Acceptance((0,), 1)
 
 
 # -- ensemble --------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_ensemble_accepts_more_by_draws():
     tree, probs = DraftTree.chain([0], rows([1.0, 0.0])), rows([0.0, 1.0], [0.0, 1.0])
     kept = sum(len(Ensemble(w=0.25)(tree, probs, generator(seed)).path) for seed in range(400))
     assert 270 <= kept <= 330
-    assert RULES["speculative"](tree, probs, generator()) == Verdict((), 1)
+    assert RULES["speculative"](tree, probs, generator()) == Acceptance((), 1)
 
 
 # -- relaxed ---------------------------------------------------------------------------------------------------------
@@ -142,16 +142,16 @@ def logits_for(*best: int) -> Tensor:
 def test_relaxed_by_hand():
     """Wanted 10, then 20; drafted 12, then 23."""
     chain, logits = DraftTree.chain([12, 23]), logits_for(10, 20, 30)
-    assert Relaxed(r=3)(chain, logits, generator()) == Verdict((0, 1), 30)
-    assert Relaxed(r=2)(chain, logits, generator()) == Verdict((0,), 20)
-    assert Relaxed(r=1)(chain, logits, generator()) == Verdict((), 10)
-    assert Relaxed()(DraftTree.chain([19]), logits_for(10, 5), generator()) == Verdict((0,), 5)
-    assert Relaxed()(DraftTree.chain([20]), logits_for(10, 5), generator()) == Verdict((), 10)
+    assert Relaxed(r=3)(chain, logits, generator()) == Acceptance((0, 1), 30)
+    assert Relaxed(r=2)(chain, logits, generator()) == Acceptance((0,), 20)
+    assert Relaxed(r=1)(chain, logits, generator()) == Acceptance((), 10)
+    assert Relaxed()(DraftTree.chain([19]), logits_for(10, 5), generator()) == Acceptance((0,), 5)
+    assert Relaxed()(DraftTree.chain([20]), logits_for(10, 5), generator()) == Acceptance((), 10)
 
 
 def test_relaxed_keeps_the_longest_then_the_nearest_path():
     tree = DraftTree((10, 12, 11, 20, 20), (ROOT, ROOT, ROOT, 1, 2))  # 10;  12-20;  11-20
-    assert Relaxed(r=2)(tree, logits_for(10, 0, 20, 20, 1, 2), generator()) == Verdict((2, 4), 2)
+    assert Relaxed(r=2)(tree, logits_for(10, 0, 20, 20, 1, 2), generator()) == Acceptance((2, 4), 2)
 
 
 def test_relaxed_by_nothing_is_greedy():

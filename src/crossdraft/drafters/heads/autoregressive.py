@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from crossdraft.drafters.heads.coupled import CoupledDrafter, Listening, Voice
 from crossdraft.drafters.heads.reading import SLOT, SPARE, Cached, read_on, wide
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.drafter import Committed, PromptFeatures
+from crossdraft.engine.drafter import PromptFeatures, VerifyOutput
 from crossdraft.engine.tree import ROOT
 from crossdraft.models.heads.autoregressive import Autoregressive
 from crossdraft.models.heads.parts import Attend, Front
@@ -45,18 +45,18 @@ class AutoregressiveDrafter(CoupledDrafter[Pairs]):
 
     head: Autoregressive
 
-    def listen(self, state: Listening[Pairs], verdict: Committed) -> None:
-        tokens = verdict.tokens
-        if verdict.prompt is not None:
-            tokens = (*verdict.prompt.tokens[1:], *tokens)
-            state.mind = self._begin(state, verdict, verdict.prompt)
-            state.mind.before = verdict.prompt.tokens[:1] * (self.head.span - 1)
+    def listen(self, state: Listening[Pairs], output: VerifyOutput) -> None:
+        tokens = output.tokens
+        if output.prompt is not None:
+            tokens = (*output.prompt.tokens[1:], *tokens)
+            state.mind = self._begin(state, output, output.prompt)
+            state.mind.before = output.prompt.tokens[:1] * (self.head.span - 1)
         mind = state.mind
         if mind is None:
             return
         dtype = self.head.embeddings.dtype
         # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
-        hidden = {layer: rows[None, : len(tokens)].to(dtype) for layer, rows in verdict.hidden.items()}
+        hidden = {layer: rows[None, : len(tokens)].to(dtype) for layer, rows in output.hidden.items()}
         mind.tokens += tokens
         mind.features.append(self.head.fuse(hidden))
 
@@ -65,9 +65,9 @@ class AutoregressiveDrafter(CoupledDrafter[Pairs]):
         tip = self._read(mind) if mind.features or mind.tip is None else mind.tip
         return _Branches(self.head, mind, tip)
 
-    def _begin(self, state: Listening[Pairs], verdict: Committed, prompt: PromptFeatures) -> Pairs:
+    def _begin(self, state: Listening[Pairs], output: VerifyOutput, prompt: PromptFeatures) -> Pairs:
         cache = KVCache(self.head.depth)
-        front = self._front(verdict, prompt)
+        front = self._front(output, prompt)
         length = 0 if front is None else len(front)
         cache.add_row(length + len(prompt.tokens) + state.room + SPARE)
         if front is None:
@@ -79,13 +79,13 @@ class AutoregressiveDrafter(CoupledDrafter[Pairs]):
             cache.advance(0, length)
         return Pairs(cache, length=length, shift=front.start - length, aside=front.aside)
 
-    def _front(self, verdict: Committed, prompt: PromptFeatures) -> Front | None:
+    def _front(self, output: VerifyOutput, prompt: PromptFeatures) -> Front | None:
         """What the head lays in front of the text, if it looks there and there is something."""
         if not self.head.visual_reads or not prompt.visual_tokens:
             return None
         dtype, last = self.head.embeddings.dtype, len(prompt.tokens) - 1
         visual = {layer: rows[None].to(dtype) for layer, rows in prompt.visual.items()}
-        asked = {layer: rows[None, last].to(dtype) for layer, rows in verdict.hidden.items()}
+        asked = {layer: rows[None, last].to(dtype) for layer, rows in output.hidden.items()}
         ids = torch.tensor([[*prompt.visual_tokens, prompt.tokens[0]]], device=self.head.draft_ids.device)
         return self.head.front(visual, ids, asked)
 

@@ -14,7 +14,7 @@ from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow, Listening, V
 from crossdraft.drafters.heads.reading import SLOT, SPARE, Cached, wide
 from crossdraft.drafters.heads.recurrent import within
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.drafter import Committed
+from crossdraft.engine.drafter import VerifyOutput
 from crossdraft.engine.tree import ROOT
 from crossdraft.models.heads.dflash import DFlash
 
@@ -44,10 +44,10 @@ class BlockDrafter(CoupledDrafter[Context]):
         super().__init__(head, within(grow, head.config.steps), ends, banned)
         self.ahead = 1 + head.config.steps  # the whole block is asked at once
 
-    def listen(self, state: Listening[Context], verdict: Committed) -> None:
-        count = len(verdict.tokens)
-        if verdict.prompt is not None:
-            count += len(verdict.prompt.tokens) - 1
+    def listen(self, state: Listening[Context], output: VerifyOutput) -> None:
+        count = len(output.tokens)
+        if output.prompt is not None:
+            count += len(output.prompt.tokens) - 1
             state.mind = Context(KVCache(len(self.head.layers)))
             state.mind.cache.add_row(count + state.room + max(SPARE, 1 + self.head.config.steps))
         mind = state.mind
@@ -55,9 +55,9 @@ class BlockDrafter(CoupledDrafter[Context]):
             return
         dtype = self.head.embeddings.dtype
         # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
-        hidden = {layer: rows[None, :count].to(dtype) for layer, rows in verdict.hidden.items()}
+        hidden = {layer: rows[None, :count].to(dtype) for layer, rows in output.hidden.items()}
         mind.unread.append(self.head.context(hidden))
-        mind.root, mind.laws = verdict.tokens[-1], None
+        mind.root, mind.laws = output.tokens[-1], None
 
     def voice(self, mind: Context) -> Voice:
         if mind.laws is None:

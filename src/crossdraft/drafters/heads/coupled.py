@@ -16,7 +16,7 @@ from torch import Tensor
 
 from crossdraft.drafters.fork import fork_of
 from crossdraft.drafters.trees.sapling import Choose, Drawn, Expand, Grown, Likeliest
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree
 from crossdraft.engine.tree import ROOT, DraftTree
@@ -87,7 +87,7 @@ class CoupledDrafter(Generic[Mind]):
 
     # -- what a method fills in ------------------------------------------------------------------------------------
 
-    def listen(self, state: Listening[Mind], verdict: Committed) -> None:
+    def listen(self, state: Listening[Mind], output: VerifyOutput) -> None:
         """Take in a verdict; the first one brings the prompt. `state.written` holds it already."""
         raise NotImplementedError
 
@@ -106,17 +106,17 @@ class CoupledDrafter(Generic[Mind]):
         return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
     @torch.inference_mode()
-    def commit(self, states: Sequence[Listening[Mind]], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
-            if verdict.prompt is not None:
-                state.written += (*verdict.prompt.visual_tokens, *verdict.prompt.tokens)
-                state.places = len(verdict.prompt.tokens)
+    def commit(self, states: Sequence[Listening[Mind]], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            if output.prompt is not None:
+                state.written += (*output.prompt.visual_tokens, *output.prompt.tokens)
+                state.places = len(output.prompt.tokens)
                 if self.head.visual_reads:  # these stand in front of the text
-                    state.places += 1 + len(verdict.prompt.visual_tokens)
-            state.written += verdict.tokens
-            state.places += len(verdict.tokens)
+                    state.places += 1 + len(output.prompt.visual_tokens)
+            state.written += output.tokens
+            state.places += len(output.tokens)
             if self._knows(state.places):
-                self.listen(state, verdict)
+                self.listen(state, output)
             else:
                 state.mind = None
 
@@ -141,7 +141,7 @@ class CoupledDrafter(Generic[Mind]):
             return self._greedy(voice, budget)
         expand = self._wide(voice, state)
         grown = self.grow(expand, Likeliest() if sampling.greedy else Drawn(state.generator), budget)
-        return Draft(grown.tree, grown.reach if sampling.greedy else ())
+        return Draft(grown.tree, grown.path_probs if sampling.greedy else ())
 
     def _knows(self, places: int) -> bool:
         """Whether the head can tell so many positions apart."""
@@ -169,7 +169,7 @@ class CoupledDrafter(Generic[Mind]):
             budget = replace(budget, on_token=lambda place: tell(self.ids[place]))
         grown = self.grow(expand, Likeliest(), budget)
         tokens = tuple(self.ids[place] for place in grown.tree.tokens)
-        return Draft(DraftTree(tokens, grown.tree.parents), grown.reach)
+        return Draft(DraftTree(tokens, grown.tree.parents), grown.path_probs)
 
     def _ask(self, voice: Voice, tree: DraftTree, nodes: Sequence[int]) -> Tensor:
         tokens = [self.ids[tree.tokens[node]] for node in nodes if node != ROOT]

@@ -15,7 +15,7 @@ from torch import Tensor
 from crossdraft.drafters.fork import fork_of
 from crossdraft.drafters.independent import likely_words, mute, own_chances
 from crossdraft.drafters.second import WORDS, Slot, spread
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp
 from crossdraft.engine.target import Prompt, Target
@@ -68,9 +68,9 @@ class FastDrafter:
     def propose(self, states: Sequence[Foregone], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
-    def commit(self, states: Sequence[Foregone], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
-            state.committed += verdict.tokens
+    def commit(self, states: Sequence[Foregone], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            state.committed += output.tokens
 
     @torch.inference_mode()
     def fork(self, states: Sequence[Foregone]) -> list[Foregone]:
@@ -112,7 +112,7 @@ class FastDrafter:
             slots = likely_words(warp(rows, sampling, [*state.context, *state.committed]))
         draft = spread(slots, budget.nodes, self.words, self.model.eos)
         if budget.on_token is not None:
-            for token in draft.tree.spine_tokens:
+            for token in draft.tree.main_path_tokens:
                 budget.on_token(token)
         return draft
 

@@ -21,7 +21,7 @@ from crossdraft.drafters.heads.coupled import CoupledDrafter, Listening
 from crossdraft.drafters.heads.learner import Figures, Learner
 from crossdraft.drafters.heads.purse import Purse
 from crossdraft.drafters.heads.ring import Ring, Told
-from crossdraft.engine.drafter import Budget, Committed, Draft
+from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.folders import atomic_folder
@@ -153,11 +153,11 @@ class LearningDrafter:
     def propose(self, states: Sequence[Attended], budgets: Sequence[Budget]) -> list[Draft]:
         return self.drafter.propose([state.inner for state in states], budgets)
 
-    def commit(self, states: Sequence[Attended], verdicts: Sequence[Committed]) -> None:
-        self.drafter.commit([state.inner for state in states], verdicts)
-        taught = [pair for pair in zip(states, verdicts, strict=True) if pair[0].teaches]
-        for state, verdict in taught:
-            _attend(state, verdict, self.needs.hidden_layers)
+    def commit(self, states: Sequence[Attended], outputs: Sequence[VerifyOutput]) -> None:
+        self.drafter.commit([state.inner for state in states], outputs)
+        taught = [pair for pair in zip(states, outputs, strict=True) if pair[0].teaches]
+        for state, output in taught:
+            _attend(state, output, self.needs.hidden_layers)
         if taught:
             self.learner.work()
 
@@ -208,17 +208,17 @@ def check_folder(folder: Path) -> bool:
     return True
 
 
-def _attend(state: Attended, verdict: Committed, layers: Sequence[int]) -> None:
+def _attend(state: Attended, output: VerifyOutput, layers: Sequence[int]) -> None:
     """Take down what was said, up to `LONGEST` places."""
-    if verdict.prompt is not None:
-        state.tokens, state.start = list(verdict.prompt.tokens), len(verdict.prompt.tokens)
+    if output.prompt is not None:
+        state.tokens, state.start = list(output.prompt.tokens), len(output.prompt.tokens)
     if not state.start or len(state.tokens) >= LONGEST:
         return
     # An answer that was cut short has fewer tokens than features.
     before = 0 if state.hidden else state.start - 1
-    count = min(before + len(verdict.tokens), LONGEST)
-    state.tokens += verdict.tokens
-    state.hidden.append({layer: verdict.hidden[layer][:count] for layer in layers})
+    count = min(before + len(output.tokens), LONGEST)
+    state.tokens += output.tokens
+    state.hidden.append({layer: output.hidden[layer][:count] for layer in layers})
 
 
 def _told(state: Attended) -> Told | None:

@@ -15,7 +15,7 @@ from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow, Listening, V
 from crossdraft.drafters.heads.reading import read_on
 from crossdraft.drafters.trees.sapling import Choose, Expand, Grown
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.models.heads.recurrent import Recurrent
 
@@ -44,17 +44,17 @@ class RecurrentDrafter(CoupledDrafter[Heard]):
     ) -> None:
         super().__init__(head, grow if head.levels is None else within(grow, head.levels), ends, banned)
 
-    def listen(self, state: Listening[Heard], verdict: Committed) -> None:
-        count = len(verdict.tokens)
-        if verdict.prompt is not None:
-            count += len(verdict.prompt.tokens) - 1
+    def listen(self, state: Listening[Heard], output: VerifyOutput) -> None:
+        count = len(output.tokens)
+        if output.prompt is not None:
+            count += len(output.prompt.tokens) - 1
             state.mind = Heard(ROOT, self._cache(count + state.room))
         mind = state.mind
         if mind is None:
             return
         # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
-        rows = self.head.last(verdict.hidden)[None, :count].to(self.head.embeddings.dtype)
-        mind.root = verdict.tokens[-1]
+        rows = self.head.last(output.hidden)[None, :count].to(self.head.embeddings.dtype)
+        mind.root = output.tokens[-1]
         if mind.cache is None:
             mind.unread.clear()  # of these only the last counts
             rows = rows[:, -1:]

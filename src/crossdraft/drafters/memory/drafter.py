@@ -14,7 +14,7 @@ from crossdraft.drafters.fork import fork_of
 from crossdraft.drafters.memory.shelf import Shelf
 from crossdraft.drafters.memory.store import START, Scope
 from crossdraft.drafters.memory.vote import foresee
-from crossdraft.engine.drafter import Budget, Committed, Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 
@@ -46,9 +46,9 @@ class MemoryDrafter:
     def propose(self, states: Sequence[Recollection], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
-    def commit(self, states: Sequence[Recollection], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
-            state.written += verdict.tokens
+    def commit(self, states: Sequence[Recollection], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            state.written += output.tokens
 
     def fork(self, states: Sequence[Recollection]) -> list[Recollection]:
         return [fork_of(state) for state in states]
@@ -65,9 +65,9 @@ class MemoryDrafter:
         grown = foresee(store, state.scope, state.written, budget.nodes, budget.min_confidence)
         tree = DraftTree(grown.tokens, grown.parents)
         if budget.on_token is not None:
-            for token in tree.spine_tokens:
+            for token in tree.main_path_tokens:
                 budget.on_token(token)
-        return Draft(tree, grown.reach)
+        return Draft(tree, grown.path_probs)
 
 
 def scope_of(request: Request) -> Scope:

@@ -26,11 +26,11 @@ Crowd = list[Voter]  # who votes on one node's children, heaviest first
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """A tree, its nodes best first; `reach` is the chance that the text takes the path down to a node."""
+    """A tree, its nodes best first; `path_probs` is the chance that the text takes the path down to a node."""
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
-    reach: tuple[float, ...]
+    path_probs: tuple[float, ...]
 
 
 def grow(ahead: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, faintest: float) -> Grown:
@@ -44,7 +44,7 @@ def grow(ahead: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, fai
     """
     tokens: list[int] = []
     parents: list[int] = []
-    reach: list[float] = []
+    path_probs: list[float] = []
     columns: list[list[int]] = []  # of `ahead`, as far down as the tree goes
     # What may be added next: minus its reach, a number that breaks ties, token, parent, depth, its camp and the crowd
     # that the camp is part of.
@@ -66,10 +66,10 @@ def grow(ahead: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, fai
         parent, chance = len(tokens), -rank
         tokens.append(token)
         parents.append(above)
-        reach.append(chance)
+        path_probs.append(chance)
         crowd = persuaded(crowd, camp, columns[depth])
         depth += 1
-    return Grown(tuple(tokens), tuple(parents), tuple(reach))
+    return Grown(tuple(tokens), tuple(parents), tuple(path_probs))
 
 
 def ballot(crowd: Crowd, column: Sequence[int]) -> list[tuple[int, float, Crowd]]:

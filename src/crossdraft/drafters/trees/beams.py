@@ -68,5 +68,5 @@ def _trie(sapling: Sapling, leaves: Iterable[int], count: int) -> Grown:
     tree = sapling.tree()
     needed = sorted({node for leaf in leaves for node in tree.path(leaf)})
     kept = sapling.likeliest(needed, count)  # a path is never likelier than its beginning: it is a tree
-    reach, ranks = (tuple(values[node] for node in kept) for values in (sapling.reach, sapling.ranks))
+    reach, ranks = (tuple(values[node] for node in kept) for values in (sapling.path_probs, sapling.ranks))
     return Grown(tree.keep(kept), reach, tuple(int(rank) for rank in ranks))

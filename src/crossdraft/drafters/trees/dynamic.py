@@ -71,7 +71,7 @@ def _likeliest(sapling: Sapling, front: Sequence[int], rows: Tensor, nodes: int,
         kept = sum(reach * chance > least for chance in chances[:count])
         new += sapling.add(node, probs, words[:kept], drawn=False, shares=chances[:kept])
     least = _least(sapling, nodes)
-    return [node for node in new if sapling.reach[node] > least]
+    return [node for node in new if sapling.path_probs[node] > least]
 
 
 def _drawn(
@@ -110,4 +110,4 @@ def allot(reaches: Sequence[float], rows: Sequence[Tensor], widths: Sequence[int
 
 def _least(sapling: Sapling, count: int) -> float:
     """What a node must surpass to come among the best `count`; what is behind others need not be drafted."""
-    return sorted(sapling.reach)[-count] if len(sapling) >= count > 0 else 0.0
+    return sorted(sapling.path_probs)[-count] if len(sapling) >= count > 0 else 0.0

@@ -66,7 +66,7 @@ class Grown:
     """
 
     tree: DraftTree
-    reach: tuple[float, ...]
+    path_probs: tuple[float, ...]
     ranks: tuple[int, ...]
 
 
@@ -81,7 +81,7 @@ class Sapling:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.ranks: list[int] = []
-        self.reach: list[float] = []
+        self.path_probs: list[float] = []
         self._dists: list[Tensor] = []
         self._drawn_from: list[int] = []
         self._on_token = on_token
@@ -92,7 +92,7 @@ class Sapling:
 
     def reach_of(self, node: int) -> float:
         """Probability of the path down to a node; 1 for the root."""
-        return 1.0 if node == ROOT else self.reach[node]
+        return 1.0 if node == ROOT else self.path_probs[node]
 
     def add(
         self,
@@ -114,7 +114,7 @@ class Sapling:
         self.tokens += tokens
         self.parents += [parent] * len(tokens)
         self.ranks += ranks or range(len(tokens))
-        self.reach += [reach * share for share in shares or probs[list(tokens)].tolist()]
+        self.path_probs += [reach * share for share in shares or probs[list(tokens)].tolist()]
         self._drawn_from += [len(self._dists) - 1 if drawn else -1] * len(tokens)
         if parent == self._main:
             self._main = first
@@ -124,7 +124,7 @@ class Sapling:
 
     def likeliest(self, nodes: Sequence[int], count: int) -> list[int]:
         """The `count` of these nodes that are reached most likely, best first; of equals the elder."""
-        return sorted(nodes, key=lambda node: -self.reach[node])[:count]
+        return sorted(nodes, key=lambda node: -self.path_probs[node])[:count]
 
     def tree(self) -> DraftTree:
         """The tree so far."""
@@ -133,7 +133,7 @@ class Sapling:
 
     def whole(self) -> Grown:
         """All of it, in the order of growth."""
-        return Grown(self.tree(), tuple(self.reach), tuple(self.ranks))
+        return Grown(self.tree(), tuple(self.path_probs), tuple(self.ranks))
 
     def best(self, count: int) -> Grown:
         """The `count` nodes that are reached most likely, best first. Not for drawn ones.
@@ -141,7 +141,7 @@ class Sapling:
         A path is never likelier than its beginning, and of equals the elder comes first: so it is a tree.
         """
         kept = self.likeliest(range(len(self)), count)
-        reach, ranks = ([values[node] for node in kept] for values in (self.reach, self.ranks))
+        reach, ranks = ([values[node] for node in kept] for values in (self.path_probs, self.ranks))
         return Grown(self.tree().keep(kept), tuple(reach), tuple(int(rank) for rank in ranks))
 
 

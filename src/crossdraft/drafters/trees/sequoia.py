@@ -95,7 +95,7 @@ def cheapest_shape(table: ShapeTable, step: float, verify: Callable[[int], float
 
 def expected_emitted(shape: Shape, accepted: Sequence[float]) -> float:
     """F of any shape, straight from its definition."""
-    reach: list[float] = []
+    path_probs: list[float] = []
     for parent, rank in zip(shape.parents, shape.ranks, strict=True):
-        reach.append((1.0 if parent == ROOT else reach[parent]) * accepted[rank])
-    return 1 + sum(reach)
+        path_probs.append((1.0 if parent == ROOT else path_probs[parent]) * accepted[rank])
+    return 1 + sum(path_probs)

@@ -20,12 +20,12 @@ A token chosen deterministically has a point mass for q. How far is drafted may 
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Chance, Dice, Verdict, aligned, eldest_odds, law, normalised
+from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, eldest_odds, law, normalised
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 
-def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
+def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
     """The tokens emitted are distributed as `probs` [1 + n, V] says.
 
     Raises:
@@ -39,18 +39,18 @@ def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict
     return keep_longest(aligned(tree, probs), probs, Dice(generator))
 
 
-def keep_longest(chain: DraftTree, probs: Tensor, chance: Chance) -> Verdict:
+def keep_longest(chain: DraftTree, probs: Tensor, chance: Chance) -> Acceptance:
     """Try the whole chain first, then ever shorter prefixes: the first that passes is the longest that does."""
     owed = joint(eldest_odds(chain, probs))
     kept = len(chain)
     if chance.happens(owed[kept]):
-        return Verdict(tuple(range(kept)), chance.draw(probs[kept]))
+        return Acceptance(tuple(range(kept)), chance.draw(probs[kept]))
     rests = [beyond(probs[i], law(chain, i, (), probs[i]), owed[i]) for i in range(kept)]
     sums = torch.stack([rest.sum() for rest in rests]).tolist()  # each answer of the device is waited for
     while True:
         kept -= 1
         if kept == 0 or chance.happens(passes(sums[kept], owed[kept])):
-            return Verdict(tuple(range(kept)), chance.draw(normalised(rests[kept], probs[kept])))
+            return Acceptance(tuple(range(kept)), chance.draw(normalised(rests[kept], probs[kept])))
 
 
 def joint(ratios: list[float]) -> list[float]:

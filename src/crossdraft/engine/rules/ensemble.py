@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Chance, Dice, Verdict, aligned, walk
+from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, walk
 from crossdraft.engine.rules.spec import check
 from crossdraft.engine.rules.speculative import try_children
 from crossdraft.engine.tree import DraftTree
@@ -35,7 +35,7 @@ class Ensemble:
     def __post_init__(self) -> None:
         check(NAME, "w", self.w, "above 0 and below 1", holds=0 < self.w < 1)
 
-    def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
+    def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
         """Judge a tree against `probs` [1 + n, V]."""
         return walk(aligned(tree, probs), probs, Dice(generator), self.try_against_mixture)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Chance, Dice, Verdict, aligned, law, walk
+from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, law, walk
 from crossdraft.engine.rules.spec import check
 from crossdraft.engine.tree import ROOT, DraftTree
 
@@ -41,7 +41,7 @@ class Fuzzy:
         holds = 0 <= self.threshold < math.log(2)
         check(NAME, "threshold", self.threshold, "at least 0 and below ln 2 = 0.693", holds=holds)
 
-    def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
+    def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
         """Judge a tree against `probs` [1 + n, V]."""
         return walk(aligned(tree, probs), probs, Dice(generator), self.close_child)
 

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Verdict
+from crossdraft.engine.accept import Acceptance
 from crossdraft.engine.tree import ROOT, DraftTree
 
 
-def judge(tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Verdict:
+def judge(tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Acceptance:
     """Keep the path whose every token is the argmax behind the one before it; add the argmax behind the last."""
     best = logits.argmax(-1).tolist()
     path: list[int] = []
@@ -16,5 +16,5 @@ def judge(tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Verdic
         wanted = best[node + 1]
         node = next((child for child in tree.children(node) if tree.tokens[child] == wanted), ROOT)
         if node == ROOT:
-            return Verdict(tuple(path), wanted)
+            return Acceptance(tuple(path), wanted)
         path.append(node)

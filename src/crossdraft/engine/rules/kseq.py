@@ -17,7 +17,16 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Chance, Dice, Verdict, aligned, law, normalised, refuse_dependent, walk
+from crossdraft.engine.accept import (
+    Acceptance,
+    Chance,
+    Dice,
+    aligned,
+    law,
+    normalised,
+    refuse_dependent,
+    walk,
+)
 from crossdraft.engine.devices import to_device
 from crossdraft.engine.tree import ROOT, DraftTree
 
@@ -25,7 +34,7 @@ NAME = "kseq"
 BISECTIONS = 20  # any ρ on the upper side is exact; a millionth too large accepts a millionth less
 
 
-def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
+def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
     """The tokens emitted are distributed as `probs` [1 + n, V] says.
 
     Raises:

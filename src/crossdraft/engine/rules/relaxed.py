@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Verdict, longest
+from crossdraft.engine.accept import Acceptance, longest
 from crossdraft.engine.rules.spec import check
 from crossdraft.engine.tree import DraftTree
 
@@ -36,10 +36,10 @@ class Relaxed:
     def __post_init__(self) -> None:
         check(NAME, "r", self.r, "0 or more", holds=self.r >= 0)
 
-    def __call__(self, tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Verdict:
+    def __call__(self, tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Acceptance:
         """Judge a tree against `logits` [1 + n, V]."""
         best = logits.argmax(-1).tolist()
         pairs = zip(tree.tokens, tree.parents, strict=True)
         strays = [abs(token - best[parent + 1]) for token, parent in pairs]
         path = longest(tree, [stray <= self.r for stray in strays], [-stray for stray in strays])
-        return Verdict(path, best[path[-1] + 1 if path else 0])
+        return Acceptance(path, best[path[-1] + 1 if path else 0])

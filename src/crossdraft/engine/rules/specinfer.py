@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import (
+    Acceptance,
     Chance,
     Dice,
-    Verdict,
     aligned,
     eldest_odds,
     law,
@@ -26,7 +26,7 @@ from crossdraft.engine.tree import DraftTree
 NAME = "specinfer"
 
 
-def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
+def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
     """The tokens emitted are distributed as `probs` [1 + n, V] says.
 
     Raises:

@@ -24,11 +24,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Chance, Dice, Verdict, aligned, eldest_odds, law, try_in_order, walk
+from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, eldest_odds, law, try_in_order, walk
 from crossdraft.engine.tree import DraftTree
 
 
-def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
+def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
     """The tokens emitted are distributed as `probs` [1 + n, V] says.
 
     Raises:

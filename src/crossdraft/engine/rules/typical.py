@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Verdict, longest
+from crossdraft.engine.accept import Acceptance, longest
 from crossdraft.engine.rules.spec import check
 from crossdraft.engine.tree import DraftTree
 
@@ -40,7 +40,7 @@ class Typical:
         check(NAME, "eps", self.eps, "between 0 and 1", holds=0 <= self.eps <= 1)
         check(NAME, "delta", self.delta, "between 0 and 1", holds=0 <= self.delta <= 1)
 
-    def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Verdict:
+    def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
         """Judge a tree against `probs` [1 + n, V]."""
         bar = (self.delta * torch.exp(-torch.special.entr(probs).sum(-1))).clamp_max(self.eps)
         parents = torch.tensor(tree.parents, dtype=torch.long, device=probs.device) + 1
@@ -48,4 +48,4 @@ class Typical:
         likely = probs[parents, tokens]
         path = longest(tree, (likely > bar[parents]).tolist(), likely.log().tolist())
         last = path[-1] + 1 if path else 0
-        return Verdict(path, int(probs[last].argmax()))
+        return Acceptance(path, int(probs[last].argmax()))

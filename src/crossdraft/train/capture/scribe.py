@@ -14,7 +14,7 @@ from torch import Tensor
 
 from crossdraft.drafters.memory.drafter import MemoryDrafter, Recollection
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.drafter import Budget, Committed
+from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules.greedy import judge
 from crossdraft.engine.target import Chunk, Target, TargetOut
@@ -154,15 +154,15 @@ class Scribe:
             zip(live, trees, out.logits, out.hidden, strict=True)
         ):
             fed = len(row.pending.tokens)
-            verdict = judge(tree, logits, self._generator)
-            cache.keep(place, verdict.path)
-            said = self._until_end(row, (*(tree.tokens[node] for node in verdict.path), verdict.bonus))
-            path = verdict.path[: len(said) - 1]  # the last token of an answer is not fed
+            output = judge(tree, logits, self._generator)
+            cache.keep(place, output.path)
+            said = self._until_end(row, (*(tree.tokens[node] for node in output.path), output.bonus))
+            path = output.path[: len(said) - 1]  # the last token of an answer is not fed
             row.features.append(_picked(layers, fed, path))
             chosen.append(logits[[0, *(node + 1 for node in path)]])
             row.written += said
             row.pending = Chunk(torch.tensor(said[-1:]))
-            self._memory.commit([row.memory], [Committed(verdict.path[: len(said)], said)])
+            self._memory.commit([row.memory], [VerifyOutput(output.path[: len(said)], said)])
         top = torch.cat(chosen).float().topk(self.wanted.top_k)
         sizes = [len(scores) for scores in chosen]
         for row, ids, scores in zip(live, top.indices.split(sizes), top.values.split(sizes), strict=True):

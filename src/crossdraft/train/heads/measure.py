@@ -8,7 +8,7 @@ from typing import Any
 from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow
 from crossdraft.drafters.trees import RankCounts, Shape, fill
 from crossdraft.drafters.trial import Tally, answer_all, sum_up
-from crossdraft.engine.drafter import Budget, Committed, Draft, Drafter
+from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
@@ -52,12 +52,12 @@ class _Counted:
         self._last |= {id(state): draft for state, draft in zip(states, drafts, strict=True)}
         return drafts
 
-    def commit(self, states: Sequence[Any], verdicts: Sequence[Committed]) -> None:
-        for state, verdict in zip(states, verdicts, strict=True):
+    def commit(self, states: Sequence[Any], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
             draft = self._last.pop(id(state), None)
             if draft is not None:
-                self.counts.observe(draft.tree, verdict.path)
-        self.drafter.commit(states, verdicts)
+                self.counts.observe(draft.tree, output.path)
+        self.drafter.commit(states, outputs)
 
     def fork(self, states: Sequence[Any]) -> list[Any]:
         return self.drafter.fork(states)
