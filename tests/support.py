@@ -34,9 +34,7 @@ from crossdraft.video import write_mp4
 
 VOCABULARY = 320
 CONTEXT = 512
-LAYER_GAIN = (
-    0.15  # what the layers add to the last token's embedding: how much an answer depends on its context
-)
+LAYER_GAIN = 0.15  # what the layers add to the last token's embedding: how much an answer depends on its context
 EVENT_NOISE, BLIND_NOISE = 0.1, 0.5  # about 3 of 4, and 2 of 5 tokens as the target would write them
 FRAMES, EVENT_FRAMES = 8, 5
 SIDE, PATCH = 28, 14  # 2 x 2 patches and a class token per frame
@@ -156,9 +154,7 @@ def _drafter(tokenizer: PreTrainedTokenizerFast) -> EventGPTForConditionalGenera
     return EventGPTForConditionalGeneration(config)
 
 
-def _randomise(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, generator: torch.Generator
-) -> None:
+def _randomise(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, generator: torch.Generator) -> None:
     """Random weights, and a head that favours one successor for each printable token and mutes the others."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -167,9 +163,7 @@ def _randomise(
                 scale = gain / parameter[0].numel() ** 0.5
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
         texts = [str(tokenizer.decode([i])) for i in range(len(tokenizer) - len(SPECIALS))]
-        printable = [
-            i for i, text in enumerate(texts) if text.isascii() and text.isprintable() and text[0] != "<"
-        ]
+        printable = [i for i, text in enumerate(texts) if text.isascii() and text.isprintable() and text[0] != "<"]
         printable.append(_id(tokenizer, EOS))
         after = [printable[i] for i in torch.randperm(len(printable), generator=generator)]
         model.lm_head.weight.zero_()
@@ -183,10 +177,7 @@ def _imitate(
     generator: torch.Generator,
 ) -> None:
     """Give the drafter the target's language model and head, each weight off by `noise` times its spread."""
-    pairs = [
-        (drafter.model.language_model, target.model.language_model),
-        (drafter.lm_head, target.lm_head),
-    ]
+    pairs = [(drafter.model.language_model, target.model.language_model), (drafter.lm_head, target.lm_head)]
     with torch.no_grad():
         for own, others in pairs:
             for mine, theirs in zip(own.parameters(), others.parameters(), strict=True):

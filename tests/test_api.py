@@ -32,9 +32,7 @@ def test_one_request_or_several(pair, request_, alone):
 
 
 def test_a_stream_ends_with_the_answer(pair, request_, alone):
-    with cd.Engine.load(
-        str(pair.target), str(pair.event), cd.Options(placement="inline", adaptive=False)
-    ) as engine:
+    with cd.Engine.load(str(pair.target), str(pair.event), cd.Options(placement="inline", adaptive=False)) as engine:
         stream = engine.stream(request_)
         pieces = list(stream)
     assert stream.answer is not None
@@ -58,10 +56,7 @@ def test_leaving_a_stream_cancels_it(pair, request_):
 
 
 def test_an_error_in_a_stream_reaches_its_reader(pair, clip):
-    with (
-        cd.Engine.load(str(pair.target), None) as engine,
-        pytest.raises(cd.CrossdraftError, match=r"missing\.mp4"),
-    ):
+    with cd.Engine.load(str(pair.target), None) as engine, pytest.raises(cd.CrossdraftError, match=r"missing\.mp4"):
         list(engine.stream(cd.Request("where?", "missing.mp4")))
 
 
@@ -104,12 +99,7 @@ def test_weights_that_do_not_fit(pair, tmp_path, damage):
         else:
             weights[name] = weights[name][:-1].clone()
         save_file(weights, path, {"format": "pt"})
-    words = {
-        "missing": "lacks",
-        "extra": "unknown surprise",
-        "shape": "wrong shape",
-        "cut": "cut off or damaged",
-    }
+    words = {"missing": "lacks", "extra": "unknown surprise", "shape": "wrong shape", "cut": "cut off or damaged"}
     with pytest.raises(cd.CrossdraftError, match=words[damage]):
         cd.Engine.load(str(tmp_path / "t"), None)
 
@@ -207,9 +197,7 @@ def test_a_broken_tokenizer_is_one_sentence(pair, tmp_path, damage):
 @pytest.mark.parametrize("rule", ["block", "kseq"])
 @pytest.mark.parametrize("drafter", ["union:ngram,memory", "memory"])
 def test_a_rule_that_cannot_judge_a_drafter_s_trees_is_refused_at_load(pair, rule, drafter):
-    with pytest.raises(
-        cd.CrossdraftError, match=f"'{rule}' judges chains, and the drafter '{drafter}' drafts trees"
-    ):
+    with pytest.raises(cd.CrossdraftError, match=f"'{rule}' judges chains, and the drafter '{drafter}' drafts trees"):
         cd.Engine.load(str(pair.target), drafter, cd.Options(rule=rule))
     cd.Engine.load(str(pair.target), "ngram", cd.Options(rule=rule)).close()
 

@@ -82,9 +82,7 @@ def test_what_does_not_fit_is_one_sentence(pair, model, tokenizer):
     with pytest.raises(cd.CrossdraftError, match="load it as VideoLlavaForConditionalGeneration"):
         make(model.model, tokenizer)
     text = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=32, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1
-        )
+        LlamaConfig(vocab_size=32, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1)
     ).eval()
     with pytest.raises(cd.CrossdraftError, match=r"'llama' are not known.*adding_a_vlm"):
         make(text, tokenizer)

@@ -7,19 +7,7 @@ import pytest
 
 import crossdraft
 
-EXTRAS = {
-    "av",
-    "cv2",
-    "faery",
-    "h5py",
-    "hdf5plugin",
-    "matplotlib",
-    "pydantic",
-    "rich",
-    "scipy",
-    "typer",
-    "yaml",
-}
+EXTRAS = {"av", "cv2", "faery", "h5py", "hdf5plugin", "matplotlib", "pydantic", "rich", "scipy", "typer", "yaml"}
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -93,10 +93,7 @@ CASES: dict[str, tuple[Damage, str]] = {
     "lora": (written("adapter_config.json", "{}"), "holds an adapter .*merge_and_unload"),
     "unknown type": (config(model_type="qwen3_vl"), r"'qwen3_vl' are not known.*docs/adding_a_vlm\.md"),
     "no type": (config(model_type=None), "type None are not known"),
-    "layers as text": (
-        part("text_config", num_hidden_layers="four"),
-        "describes no model .*num_hidden_layers",
-    ),
+    "layers as text": (part("text_config", num_hidden_layers="four"), "describes no model .*num_hidden_layers"),
     "no layers": (part("text_config", num_hidden_layers=0), "unknown model.language_model.layers.0"),
     "many layers": (part("text_config", num_hidden_layers=10**6), "describes 1000000 layers, but only"),
     "many blocks": (part("vision_config", num_hidden_layers=10**6), "describes 1000000 layers, but only"),
@@ -213,9 +210,7 @@ def test_names_as_they_are_in_memory_load_too(pair, tmp_path):
     whole = load_target(str(pair.target), "cpu", packed=False).model.state_dict()
     assert HEAD in load_file(folder / "model.safetensors")
     assert HEAD not in whole
-    save_file(
-        {name: value.clone() for name, value in whole.items()}, folder / "model.safetensors", {"format": "pt"}
-    )
+    save_file({name: value.clone() for name, value in whole.items()}, folder / "model.safetensors", {"format": "pt"})
     loaded = load_target(str(folder), "cpu", packed=False).model.state_dict()
     for name, value in whole.items():
         assert torch.equal(value, loaded[name]), name
@@ -248,9 +243,7 @@ def request_(clip):
 
 
 def test_a_repository_that_is_not_there_names_the_command(pair, cache):
-    with pytest.raises(
-        cd.CrossdraftError, match=r"download it with `hf download Qwen/Qwen2\.5-VL-7B-Instruct`"
-    ):
+    with pytest.raises(cd.CrossdraftError, match=r"download it with `hf download Qwen/Qwen2\.5-VL-7B-Instruct`"):
         cd.Engine.load("Qwen/Qwen2.5-VL-7B-Instruct")
     with pytest.raises(cd.CrossdraftError, match="`hf download owner/event`"):
         cd.Engine.load(pair.target, "owner/event")

@@ -121,18 +121,14 @@ def owned(spec, pair, heads) -> str:
 @pytest.mark.parametrize("spec", OWN)
 @pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "fixed"])
 def test_heads_of_this_pair_give_the_targets_own_tokens(pair, heads, requests, alone, spec, adaptive):
-    with Engine.load(
-        str(pair.target), owned(spec, pair, heads), replace(OPTIONS, adaptive=adaptive)
-    ) as engine:
+    with Engine.load(str(pair.target), owned(spec, pair, heads), replace(OPTIONS, adaptive=adaptive)) as engine:
         found = engine.generate(requests)
     assert [answer.tokens for answer in found] == alone
     assert not any(answer.notes for answer in found)
     assert adaptive or sum(answer.stats.drafted for answer in found) > 0
 
 
-def test_a_glance_in_a_process_of_its_own_drafts_what_it_drafts_beside_the_target(
-    pair, heads, requests, alone
-):
+def test_a_glance_in_a_process_of_its_own_drafts_what_it_drafts_beside_the_target(pair, heads, requests, alone):
     """There it is given the target's visual features: of frames too that no path leads to."""
     frames, _ = read_frames(requests[0].video, 8)
     asked = [replace(requests[0], video=frames), *requests[1:3]]

@@ -40,9 +40,7 @@ def test_options_are_refused_at_once(options, words):
 
 
 def test_options_take_what_torch_and_numpy_give():
-    options = cd.Options(
-        dtype=torch.float32, draft_dtype="bf16", device=torch.device("cpu"), nodes=np.int64(7)
-    )
+    options = cd.Options(dtype=torch.float32, draft_dtype="bf16", device=torch.device("cpu"), nodes=np.int64(7))
     assert (options.dtype, options.draft_dtype, options.device) == ("float32", "bfloat16", "cpu")
     assert type(options.nodes) is int
     assert cd.Options(target_cores=[0]).target_cores == (0,)
@@ -97,9 +95,7 @@ def test_a_loaded_model_is_not_a_folder():
     ],
 )
 def test_what_the_words_alone_tell_is_told_before_a_model_is_loaded(monkeypatch, drafter, options, words):
-    monkeypatch.setattr(
-        "crossdraft.api.load_target", lambda *_args, **_named: pytest.fail("the target was loaded")
-    )
+    monkeypatch.setattr("crossdraft.api.load_target", lambda *_args, **_named: pytest.fail("the target was loaded"))
     with pytest.raises(cd.CrossdraftError, match=words):
         cd.Engine.load("reference", drafter, options)
 
@@ -107,10 +103,7 @@ def test_what_the_words_alone_tell_is_told_before_a_model_is_loaded(monkeypatch,
 def test_none_may_be_written_and_an_engine_shows_what_it_is(pair):
     with cd.Engine.load(pair.target, "none") as engine:
         assert engine.drafter is None
-        assert (
-            repr(engine)
-            == "Engine(target=VideoLlavaForConditionalGeneration, drafter=None, placement='inline')"
-        )
+        assert repr(engine) == "Engine(target=VideoLlavaForConditionalGeneration, drafter=None, placement='inline')"
 
 
 @pytest.mark.parametrize("given", ["why?", {"prompt": "why?"}, ["why?"], 5, [None]])

@@ -97,12 +97,7 @@ def test_the_commands_of_the_page_run_on_small_models_of_the_same_classes(
         asked = {"video": str(clip.video), "prompt": ["What is ahead?", "Is it dark?"]}
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(asked) + "\n")
     write_official(tmp_path / "EventGPT-7b", official_weights(300), byte_tokenizer(300))
-    names = {
-        "clip.mp4": clip.video,
-        "clip.h5": clip.events,
-        "video-llava-7b": pair.target,
-        "eventgpt-7b": stranger,
-    }
+    names = {"clip.mp4": clip.video, "clip.h5": clip.events, "video-llava-7b": pair.target, "eventgpt-7b": stranger}
     names |= {name: tmp_path / name for name in ("EventGPT-7b", "clips.jsonl", "validation.jsonl")}
     ran = []
     for line in commands(PAGE):

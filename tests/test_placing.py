@@ -37,9 +37,7 @@ def placed(spec: str, *, apart: bool = True):
 
     target = as_target(*ZOO["video_llava"]())
     place = Place(target=None)
-    made = place_drafter(
-        parse(spec), place, target, lambda d: Inline(d, CostModel()), elsewhere if apart else None
-    )
+    made = place_drafter(parse(spec), place, target, lambda d: Inline(d, CostModel()), elsewhere if apart else None)
     return made, sent
 
 
@@ -54,9 +52,7 @@ def test_everything_stays_here_if_there_is_no_elsewhere():
     assert not sent
 
 
-def test_only_the_hidden_half_of_a_phased_drafter_goes_elsewhere_if_the_other_looks_into_the_target(
-    monkeypatch,
-):
+def test_only_the_hidden_half_of_a_phased_drafter_goes_elsewhere_if_the_other_looks_into_the_target(monkeypatch):
     monkeypatch.setattr("crossdraft.placing.COUPLED", frozenset({"memory"}))
     made, sent = placed("phased:ngram,memory")
     assert isinstance(made, Relay)
@@ -90,9 +86,7 @@ def test_beside_one_that_looks_into_the_target_the_other_drafts_elsewhere_too(mo
 def test_what_could_run_elsewhere_and_does_not_is_told(spec, told, monkeypatch, caplog):
     monkeypatch.setattr("crossdraft.placing.COUPLED", frozenset({"memory"}))
     placed(spec)
-    assert [f"'{spec}' runs wholly in the target's process" in text for text in caplog.messages] == [
-        True
-    ] * told
+    assert [f"'{spec}' runs wholly in the target's process" in text for text in caplog.messages] == [True] * told
     caplog.clear()
     placed(spec, apart=False)  # nobody asked for it
     assert not caplog.messages

@@ -21,13 +21,7 @@ def prepare(pair):
 def test_a_clip_of_a_second_is_read_whole_however_it_comes(prepare, clip):
     events = read_events(clip.events)
     whole = prepare.processor.pixels(events)[None]
-    for given in (
-        clip.events,
-        str(clip.events),
-        events,
-        Excerpt(clip.events),
-        Excerpt(clip.events, 0, 1_000_000),
-    ):
+    for given in (clip.events, str(clip.events), events, Excerpt(clip.events), Excerpt(clip.events, 0, 1_000_000)):
         assert torch.equal(prepare(Request("Why?", events=given)).features[PIXELS], whole)
 
 

@@ -64,9 +64,7 @@ def test_many_threads_at_once(engine, requests, alone):
     assert all(answer.tokens == alone[at] for at, answer in found)
     assert {note for _, answer in found for note in answer.notes} <= {STILL_READING}
     assert (engine.drafter is not None) == had_drafter
-    assert len({piece.request for _, answer in found for piece in answer.pieces}) == len(
-        found
-    )  # ids are unique
+    assert len({piece.request for _, answer in found for piece in answer.pieces}) == len(found)  # ids are unique
 
 
 def test_asking_inside_a_stream_s_loop_and_two_streams_at_once(engine, requests, alone):
@@ -141,8 +139,7 @@ def test_a_bad_request_of_a_batch_costs_the_others_nothing(engine, requests, alo
     bad = cd.Request("where?", "missing.mp4", requests[0].events)
     long = cd.Request("where?", requests[0].video, requests[0].events, max_new_tokens=10_000)
     with pytest.raises(
-        cd.BatchError,
-        match=r"2 of 4 requests failed, the first of them request 2: .*missing\.mp4.*errors and answers",
+        cd.BatchError, match=r"2 of 4 requests failed, the first of them request 2: .*missing\.mp4.*errors and answers"
     ) as raised:
         engine.generate([requests[0], bad, long, requests[4]])
     first, missing, too_long, last = raised.value.results

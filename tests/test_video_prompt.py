@@ -41,9 +41,7 @@ def test_the_checkpoint_s_own_number_is_taken(pair, clip, tmp_path):
 
 
 def test_too_many_frames_name_the_number_that_fits(target):
-    with pytest.raises(
-        cd.CrossdraftError, match=r"1000 frames are 5000 tokens.*num_frames .--frames.*video\[::"
-    ):
+    with pytest.raises(cd.CrossdraftError, match=r"1000 frames are 5000 tokens.*num_frames .--frames.*video\[::"):
         target.prepare(cd.Request("why?", array(1000)))
     text = len(target.prepare(cd.Request("why?", array(2)))) - 2 * PER_FRAME
     most = (CONTEXT - text - 1) // PER_FRAME
@@ -57,9 +55,7 @@ def test_a_thousand_frames_are_not_preprocessed_to_find_out(target, monkeypatch)
 
     seen = []
     monkeypatch.setattr(
-        inputs,
-        "preprocess",
-        lambda frames, spec, own=inputs.preprocess: seen.append(len(frames)) or own(frames, spec),
+        inputs, "preprocess", lambda frames, spec, own=inputs.preprocess: seen.append(len(frames)) or own(frames, spec)
     )
     with pytest.raises(cd.CrossdraftError, match="give at most"):
         target.prepare(cd.Request("why?", array(1000)))

@@ -194,13 +194,7 @@ class Engine:
         spec, options = _checked(drafter, options)
 
         def adapted() -> Target:
-            return load_target(
-                source,
-                options.device,
-                options.dtype,
-                num_frames=options.num_frames,
-                fps=options.fps,
-            )
+            return load_target(source, options.device, options.dtype, num_frames=options.num_frames, fps=options.fps)
 
         return cls._load(adapted, Place(source), spec, options)
 
@@ -288,15 +282,11 @@ class Engine:
             spec,
             place,
             loaded,
-            lambda drafter: Inline(
-                drafter, cost, options.hidden, resolve(options.draft_device or loaded.device)
-            ),
+            lambda drafter: Inline(drafter, cost, options.hidden, resolve(options.draft_device or loaded.device)),
             apart if options.placement == "process" else None,
         )
 
-    def submit(
-        self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True
-    ) -> PendingAnswer:
+    def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> PendingAnswer:
         """Queue a request and return at once; `result` of what is returned waits for the answer.
 
         Args:
@@ -440,9 +430,7 @@ class SteppedDecoder:
         self._call(self._decoder.drop)
 
 
-def new_decoder(
-    target: Target, drafter: Placement | Supervisor | None, options: Options, cost: CostModel
-) -> Decoder:
+def new_decoder(target: Target, drafter: Placement | Supervisor | None, options: Options, cost: CostModel) -> Decoder:
     """A decode loop over a target and a drafter, as the options say."""
     return Decoder(
         target,

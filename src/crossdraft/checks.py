@@ -14,9 +14,7 @@ def whole(name: str, value: Any, least: int = 1) -> int:
         CrossdraftError: it is no whole number, or too small.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise CrossdraftError(
-            f"{name} is {_shown(value)}; it must be a whole number, such as {max(least, 1)}."
-        )
+        raise CrossdraftError(f"{name} is {_shown(value)}; it must be a whole number, such as {max(least, 1)}.")
     number = operator.index(value)
     if number < least:
         raise CrossdraftError(f"{name} is {number}; it must be at least {least}.")
@@ -67,9 +65,7 @@ def core_numbers(name: str, value: Any, allowed: Iterable[int]) -> tuple[int, ..
         return None
     usable = tuple(allowed)
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise CrossdraftError(
-            f"{name} is {_shown(value)}; give the numbers of cores, such as ({usable[0]},)."
-        )
+        raise CrossdraftError(f"{name} is {_shown(value)}; give the numbers of cores, such as ({usable[0]},).")
     cores = tuple(whole(f"A core in {name}", core, least=0) for core in value)
     if not cores:
         raise CrossdraftError(f"{name} is empty; give the numbers of cores, or None for all of them.")

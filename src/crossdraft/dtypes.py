@@ -4,12 +4,7 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SHORT = {
     "fp32": "float32",
     "float": "float32",

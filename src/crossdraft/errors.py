@@ -26,9 +26,7 @@ class BatchError(CrossdraftError):
 
     def __init__(self, results: Sequence[object]) -> None:
         self.results = tuple(results)
-        failed = [
-            (place, error) for place, error in enumerate(self.results) if isinstance(error, BaseException)
-        ]
+        failed = [(place, error) for place, error in enumerate(self.results) if isinstance(error, BaseException)]
         place, first = failed[0]
         kept = "errors and answers" if len(failed) < len(self.results) else "errors of all"
         super().__init__(

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    ProcessorMixin,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from crossdraft.checkpoints.files import check_files, read_config
@@ -75,23 +69,14 @@ def load_target(
     return _target(folder, _video_model(folder, device, dtype), num_frames, fps, packed=packed)
 
 
-def _video_model(
-    folder: Path,
-    device: str | None,
-    dtype: str | None,
-) -> PreTrainedModel:
+def _video_model(folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
     kind = model_class(read_config(folder).get("model_type"))
     read_defaults(read_file(folder), str(folder))  # refused before gigabytes are read
     return _model(getattr(transformers, kind), folder, device, dtype)
 
 
 def _target(
-    folder: Path,
-    model: PreTrainedModel,
-    num_frames: int | None = None,
-    fps: float | None = None,
-    *,
-    packed: bool,
+    folder: Path, model: PreTrainedModel, num_frames: int | None = None, fps: float | None = None, *, packed: bool
 ) -> Target:
     spec, sampling = frame_settings(*video_settings(folder))
     return _adapter(model, _tokenizer(folder), spec, sampling.instead(num_frames, fps), packed=packed)
@@ -304,12 +289,7 @@ def _folder(source: str, shipped: Sequence[str]) -> Path:
     return folder
 
 
-def _model(
-    kind: Any,
-    folder: Path,
-    device: str | None,
-    dtype: str | None,
-) -> PreTrainedModel:
+def _model(kind: Any, folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
     """Load strictly: nothing missing, nothing left over, no shape changed."""
     gpu = torch.cuda.is_available()
     name = dtype_name(dtype or ("bfloat16" if gpu and device != "cpu" else "float32"))

@@ -137,9 +137,7 @@ def _looked_up(spec: Spec) -> Method | None:
             f"{part.name}=VALUE, such as longest=3."
         )
     if method.joins > len(spec.parts):
-        raise CrossdraftError(
-            f"The drafter '{spec.name}' joins {method.joins} others or more; '{spec}' names fewer."
-        )
+        raise CrossdraftError(f"The drafter '{spec.name}' joins {method.joins} others or more; '{spec}' names fewer.")
     return method
 
 
@@ -267,9 +265,7 @@ def _phased(spec: Spec, place: Place) -> "Drafter[Any]":
     from crossdraft.drafters.phased import PhasedDrafter
 
     if len(spec.parts) != 2:
-        raise CrossdraftError(
-            f"'{spec}' must join two drafters: the one while hidden, and the one afterwards."
-        )
+        raise CrossdraftError(f"'{spec}' must join two drafters: the one while hidden, and the one afterwards.")
     return PhasedDrafter(*_parts(spec, place))
 
 
@@ -296,13 +292,7 @@ def _head(spec: Spec, place: Place) -> "Drafter[Any]":
 
     given = _settings(spec, {"dir": Path, "tree": str})
     return load_head_drafter(
-        spec.name,
-        _host(place),
-        _source(place),
-        given.get("dir"),
-        given.get("tree"),
-        place.banned,
-        packed=place.packed,
+        spec.name, _host(place), _source(place), given.get("dir"), given.get("tree"), place.banned, packed=place.packed
     )
 
 
@@ -319,9 +309,7 @@ def _online(spec: Spec, place: Place) -> "Drafter[Any]":
     # Packed layers could not be written to.
     drafter = build_spec(spec.parts[0], replace(place, host=host, packed=False))
     if not isinstance(drafter, CoupledDrafter):
-        raise CrossdraftError(
-            f"The drafter '{name}' cannot learn while it serves; online takes heads such as eagle2."
-        )
+        raise CrossdraftError(f"The drafter '{name}' cannot learn while it serves; online takes heads such as eagle2.")
     return load_learning_drafter(
         drafter,
         HEADS[name].network,
@@ -390,11 +378,7 @@ def _guided(spec: Spec, place: Place) -> "Drafter[Any]":
 
     given = _settings(spec, {"dir": str, "keep": _share, "mass": _share, "layers": _layers})
     target = _host(place)
-    model = (
-        load_target(given["dir"], place.device, place.dtype, packed=place.packed)
-        if "dir" in given
-        else target
-    )
+    model = load_target(given["dir"], place.device, place.dtype, packed=place.packed) if "dir" in given else target
     return GuidedDrafter(
         model,
         target,
@@ -409,12 +393,7 @@ def _host(place: Place) -> "Target":
     from crossdraft.load import load_target
 
     return place.host or load_target(
-        _source(place),
-        place.device,
-        place.dtype,
-        packed=place.packed,
-        num_frames=place.num_frames,
-        fps=place.fps,
+        _source(place), place.device, place.dtype, packed=place.packed, num_frames=place.num_frames, fps=place.fps
     )
 
 
@@ -447,9 +426,7 @@ def _pyramid(spec: Spec, place: Place) -> "Drafter[Any]":
 
     given = _settings(spec, {"ahead": _count, "threshold": float})
     if len(spec.parts) != 2:
-        raise CrossdraftError(
-            f"'{spec}' must join two drafters: the qualifier, and the one that it qualifies."
-        )
+        raise CrossdraftError(f"'{spec}' must join two drafters: the qualifier, and the one that it qualifies.")
     qualifier, drafter = (build_spec(part, place) for part in spec.parts)
     return PyramidDrafter(qualifier, drafter, given.get("ahead", AHEAD), given.get("threshold", THRESHOLD))
 

@@ -61,11 +61,7 @@ def repays_a_core(spec: Spec) -> bool:
 
 
 def place_drafter(
-    spec: Spec,
-    place: Place,
-    host: Target,
-    inline: Callable[[Drafter[Any]], Placement],
-    apart: Apart | None,
+    spec: Spec, place: Place, host: Target, inline: Callable[[Drafter[Any]], Placement], apart: Apart | None
 ) -> Placement:
     """The drafter that a spec names, where it can run.
 

@@ -46,9 +46,7 @@ class VideoPrompt:
         else:
             sample = read_clip(request.video, self.sampling)
             inputs, notes = self._inputs(sample, request.prompt), sample.notes
-        features = {
-            name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")
-        }
+        features = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
         return Prompt(inputs["input_ids"][0], features, notes)
 
     def _inputs(self, sample: "Sample", question: str) -> Features:
@@ -59,9 +57,7 @@ class VideoPrompt:
         found = model_inputs(config, self.tokenizer, self.spec, shown, times_s[:few], question)
         ids = found["input_ids"]
         visual = int((ids == config.video_token_id).sum())
-        _refuse_long(
-            count, visual / few, ids.numel() - visual, config.get_text_config().max_position_embeddings
-        )
+        _refuse_long(count, visual / few, ids.numel() - visual, config.get_text_config().max_position_embeddings)
         if few == count:
             return found
         return model_inputs(config, self.tokenizer, self.spec, sample.pixels, times_s, question, rows)

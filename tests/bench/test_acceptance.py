@@ -29,11 +29,7 @@ def test_ratio_by_hand():
 
 
 def test_the_best_of_the_others_may_differ_by_kind():
-    runs = {
-        "union": [run(6, 2), run(6, 2)],
-        "event": [run(4, 2), run(4, 2)],
-        "memory": [run(0, 2), run(6, 2)],
-    }
+    runs = {"union": [run(6, 2), run(6, 2)], "event": [run(4, 2), run(4, 2)], "memory": [run(0, 2), run(6, 2)]}
     found = compare(runs, ["layout", "count"], nodes=8)
     assert found.best == "event"  # 3 over all; memory has 2.5, though 4 on the second
     assert found.ratio.value == pytest.approx(4 / 3)

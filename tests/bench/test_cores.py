@@ -8,9 +8,7 @@ from crossdraft.bench.cores import Cores, choose_cores, parse_cores, spans
 from crossdraft.errors import CrossdraftError
 
 
-@pytest.mark.parametrize(
-    ("text", "cores"), [("0", (0,)), ("2,0", (0, 2)), ("0-2", (0, 1, 2)), ("1,1-2", (1, 2))]
-)
+@pytest.mark.parametrize(("text", "cores"), [("0", (0,)), ("2,0", (0, 2)), ("0-2", (0, 1, 2)), ("1,1-2", (1, 2))])
 def test_core_lists(text, cores):
     assert parse_cores(text, [0, 1, 2]) == cores
 

@@ -21,9 +21,7 @@ def test_the_made_up_window_has_the_rate_asked_for():
 
 
 def test_every_row_is_measured(monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        bench, "simulation", lambda preset, repeats: bench.timed(preset, window, id, repeats, 0.2)
-    )
+    monkeypatch.setattr(bench, "simulation", lambda preset, repeats: bench.timed(preset, window, id, repeats, 0.2))
     monkeypatch.setattr(bench, "REAL_S", 1.0)
     window = bench.synthetic_window(rate_mev_s=0.2)
     path, told = tmp_path / "a.h5", []
@@ -38,10 +36,7 @@ def test_every_row_is_measured(monkeypatch, tmp_path):
     shown = bench.lines(timings, path)
     assert shown[0] == f"recording: {path}"
     assert "to reach 400" in shown[2]
-    assert [row["events"] for row in rows[2:4]] == [
-        1_000_000,
-        1_000_000,
-    ]  # as many as the reference pair reads
+    assert [row["events"] for row in rows[2:4]] == [1_000_000, 1_000_000]  # as many as the reference pair reads
     for row, line in zip(rows[2:4], shown[3:5], strict=True):
         assert 40 < row["peak_mb"] < row["reach_mb"] == 300
         assert "; peak " in line

@@ -90,15 +90,7 @@ def test_the_tables_say_what_they_count(report):
     with console.capture() as capture:
         console.print(*tables(report))
     shown = capture.get()
-    for part in (
-        "tree of 8, T=0",
-        "chain of 3, T=0",
-        "tree of 8, T=1",
-        "prompt's own pass",
-        "V(9)",
-        "4/4",
-        "layout",
-    ):
+    for part in ("tree of 8, T=0", "chain of 3, T=0", "tree of 8, T=1", "prompt's own pass", "V(9)", "4/4", "layout"):
         assert part in shown
     assert any("EAGLE-1 > Medusa" in line for line in lines(report))
     assert any("fewer than 10 pairs" in line for line in lines(report))

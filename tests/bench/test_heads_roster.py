@@ -27,9 +27,7 @@ def shipped(tmp_path, monkeypatch):
 
 def weights(folder: Path, **more: object) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {"a": torch.zeros(3, 5, dtype=torch.bfloat16), "b": torch.zeros(2)}, folder / "model.safetensors"
-    )
+    save_file({"a": torch.zeros(3, 5, dtype=torch.bfloat16), "b": torch.zeros(2)}, folder / "model.safetensors")
     (folder / "config.json").write_text("{}")
     if more:
         (folder / "provenance.json").write_text(json.dumps(more))
@@ -55,11 +53,7 @@ def test_a_spec_alone_is_measured_alone_and_beside_methods_beside_them(shipped, 
     ("methods", "specs", "part"),
     [
         (("eagel3",), (), "did you mean 'eagle3'?"),
-        (
-            ("eagle3",),
-            (),
-            "'eagle3' does not ship with this version; name yours with --drafter eagle3:dir=FOLDER",
-        ),
+        (("eagle3",), (), "'eagle3' does not ship with this version; name yours with --drafter eagle3:dir=FOLDER"),
         (None, ("eagle3:dir=nowhere",), "nowhere holds no head for 'eagle3'"),
         (None, ("union:(eagle3:dir=nowhere),memory",), "nowhere holds no head"),
         (("hydra", "hydra"), (), "named twice"),
@@ -92,12 +86,7 @@ def test_a_chain_is_the_heads_own_whatever_tree_was_asked_for():
 
 
 def test_labels_are_short_and_still_tell_drafters_apart():
-    texts = (
-        "eagle2:dir=a",
-        "union:(hydra:dir=b),memory",
-        "medusa:dir=c,tree=dynamic",
-        "medusa:dir=d,tree=dynamic",
-    )
+    texts = ("eagle2:dir=a", "union:(hydra:dir=b),memory", "medusa:dir=c,tree=dynamic", "medusa:dir=d,tree=dynamic")
     labels = labels_of({text: parse(text) for text in texts})
     assert list(labels.values()) == ["eagle2", "union:hydra,memory", *texts[2:]]
 
@@ -141,9 +130,7 @@ def test_parameters_are_all_that_a_drafter_runs():
     event, heads = stored("event"), facts_of(parse("event_medusa")).trained
     glance = facts_of(parse("glance"))
     assert facts_of(parse("event_medusa")).parameters == heads + event
-    assert (
-        glance.parameters == glance.trained + event
-    )  # `trained` has the heads among them; the target sees for it
+    assert glance.parameters == glance.trained + event  # `trained` has the heads among them; the target sees for it
     assert glance.parameters > 4.9e6
     fast = facts_of(parse("fast"))
     encoder = event - stored("event", "language_model")

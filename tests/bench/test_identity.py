@@ -54,12 +54,7 @@ def test_another_models_tokens_are_found_out(models, target, known):
     model = models.load_target(packed=False).model
     with torch.no_grad():
         head = model.get_output_embeddings().weight
-        head += (
-            0.3
-            * head.std()
-            * torch.randn(head.shape, generator=torch.Generator().manual_seed(0))
-            * (head != 0)
-        )
+        head += 0.3 * head.std() * torch.randn(head.shape, generator=torch.Generator().manual_seed(0)) * (head != 0)
     other = Target(model, target.prepare, target.decode, tuple(target.eos), tuple(target.reserved))
     check = Check("another model")
     check_identity(target, check, [Decoder(other)], known[:4])
@@ -70,8 +65,7 @@ def test_another_models_tokens_are_found_out(models, target, known):
 
 
 @pytest.mark.parametrize(
-    "spec",
-    ["union:memory,lookahead", "choose:event,ngram", "cascade:event,memory", "pyramid:event,blind", "blind"],
+    "spec", ["union:memory,lookahead", "choose:event,ngram", "cascade:event,memory", "pyramid:event,blind", "blind"]
 )
 def test_any_drafter_in_batches_gives_the_targets_tokens(models, target, pairs, spec):
     way = Way(spec, spec, (("before", 2), ("beside", 3), ("off", 4)), adaptive=False)
@@ -98,9 +92,7 @@ def test_every_drafter_and_combinator_is_among_all():
     named = set().union(*(spec_of(spec).names for spec in EVERY))
     # A model of yours drafts as `text` and `view` do; heads on the target's features are checked by `bench heads`.
     assert named == set(METHODS) - {"model", "online", *HEADS}
-    assert {spec for spec in EVERY if spec.startswith("text")} == {
-        f"text:how={h}" for h in ("slem", "tli", "omni")
-    }
+    assert {spec for spec in EVERY if spec.startswith("text")} == {f"text:how={h}" for h in ("slem", "tli", "omni")}
     assert set(POLICIES) < set(EVERY)
     groups = choose_ways(["all"])
     assert [ways[0].spec for ways in groups] == list(EVERY)

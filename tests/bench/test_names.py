@@ -7,8 +7,7 @@ from crossdraft.errors import CrossdraftError
 
 
 @pytest.mark.parametrize(
-    ("text", "names"),
-    [(None, ()), ("", ()), ("hf", ("hf",)), ("hf, event", ("hf", "event")), ("hf,", ("hf", ""))],
+    ("text", "names"), [(None, ()), ("", ()), ("hf", ("hf",)), ("hf, event", ("hf", "event")), ("hf,", ("hf", ""))]
 )
 def test_lists(text, names):
     assert listed(text) == names

@@ -40,11 +40,7 @@ def assistant(models, target):
 
 def test_all_peers_write_the_targets_tokens(target, item, assistant):
     own = EngineContestant(Engine(target, None, Options(), CostModel())).answer(item)
-    for peer in (
-        HFContestant(target),
-        HFContestant(target, lookup=True),
-        HFContestant(target, assistant=assistant),
-    ):
+    for peer in (HFContestant(target), HFContestant(target, lookup=True), HFContestant(target, assistant=assistant)):
         run = peer.answer(item)
         assert run.tokens == own.tokens
         assert 0 < run.ttft_s < run.total_s

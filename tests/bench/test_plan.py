@@ -124,9 +124,7 @@ PAIRS = st.builds(
     acceptance=CHANCES,
     tokens=st.integers(3, 30),
     draft_prefill=DRAFTER_TIMES,
-    passes=st.lists(st.tuples(st.integers(2, 40), TIMES), max_size=4, unique_by=lambda point: point[0]).map(
-        tuple
-    ),
+    passes=st.lists(st.tuples(st.integers(2, 40), TIMES), max_size=4, unique_by=lambda point: point[0]).map(tuple),
     contention=st.sampled_from((0.0, 0.3, 1.0)),
 )
 
@@ -150,8 +148,7 @@ def test_the_parts_make_the_whole_and_nothing_beats_the_bound(stages):
 def test_budgets_are_those_of_brute_force(stages):
     advice = advise(stages)
     rates = [
-        steady_speedup(stages.alpha, gamma, stages.c, stages.verify(gamma + 1) / stages.step)
-        for gamma in range(1, 65)
+        steady_speedup(stages.alpha, gamma, stages.c, stages.verify(gamma + 1) / stages.step) for gamma in range(1, 65)
     ]
     steady = advice.way(STEADY)
     assert rates[steady.budget - 1] == max(rates)
@@ -177,9 +174,7 @@ def test_more_acceptance_never_lowers_the_best_speedup(stages, data):
 
 @given(PAIRS, st.floats(0, 100), st.floats(0, 100))
 def test_a_dearer_drafter_never_raises_the_best_speedup(stages, step, prefill):
-    dearer = replace(
-        stages, draft_step=stages.draft_step + step, draft_prefill=stages.draft_prefill + prefill
-    )
+    dearer = replace(stages, draft_step=stages.draft_step + step, draft_prefill=stages.draft_prefill + prefill)
     assert advise(dearer).best.speedup <= advise(stages).best.speedup * (1 + 1e-9)
 
 
@@ -233,13 +228,7 @@ def test_work_that_nobody_hides_is_named_where_it_loses():
 
 
 def test_the_answers_of_extremes_are_finite():
-    for change in (
-        {"draft_step": 1e9},
-        {"draft_step": 0.0},
-        {"step": 1e-6},
-        {"prefill": 1e9},
-        {"tokens": 10**9},
-    ):
+    for change in ({"draft_step": 1e9}, {"draft_step": 0.0}, {"step": 1e-6}, {"prefill": 1e9}, {"tokens": 10**9}):
         report = to_json(advise(replace(PUBLISHED, **change)))
         assert "inf" not in json.dumps(report)
         assert "nan" not in json.dumps(report)

@@ -15,13 +15,7 @@ PASSES = [(1, 10.0), (2, 10.5)]
 
 
 def answer(reading, draft_s=0.0, read=0.0, hidden=0.0, accepted_at=(), drafted_at=(), hidden_drafted=0):
-    stages = {
-        "prepare": 0.0,
-        "encode": reading / 2,
-        "prefill": reading / 2,
-        "ride-along": 0.01,
-        "draft": draft_s,
-    }
+    stages = {"prepare": 0.0, "encode": reading / 2, "prefill": reading / 2, "ride-along": 0.01, "draft": draft_s}
     stats = Stats(
         stages_s=stages,
         drafted=sum(drafted_at),
@@ -54,20 +48,12 @@ def test_stages_by_hand():
 def test_answers_without_a_round_tell_nothing():
     with pytest.raises(CrossdraftError, match="measure more pairs"):
         stages_of(
-            [answer(0.1)],
-            [answer(0.1, drafted_at=(4,), accepted_at=(4,), hidden_drafted=4)],
-            PASSES,
-            shared=True,
+            [answer(0.1)], [answer(0.1, drafted_at=(4,), accepted_at=(4,), hidden_drafted=4)], PASSES, shared=True
         )
 
 
 def test_a_disturbed_pass_is_no_longer_than_a_wider_one():
-    assert undisturbed([(1, 13.0), (2, 12.0), (4, 21.0), (8, 20.0)]) == [
-        (1, 12.0),
-        (2, 12.0),
-        (4, 20.0),
-        (8, 20.0),
-    ]
+    assert undisturbed([(1, 13.0), (2, 12.0), (4, 21.0), (8, 20.0)]) == [(1, 12.0), (2, 12.0), (4, 20.0), (8, 20.0)]
 
 
 @pytest.mark.slow

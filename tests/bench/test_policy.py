@@ -35,18 +35,14 @@ def test_the_best_fixed_budget_is_the_fastest_and_the_policy_is_not_among_them()
 
 
 def test_answers_of_other_lengths_are_compared_per_token():
-    results = Results(
-        {"target": [[run(4.0, tokens=4)]], "1, hidden 64": [[run(3.0, 2)]], "policy": [[run(2.0, 4)]]}
-    )
+    results = Results({"target": [[run(4.0, tokens=4)]], "1, hidden 64": [[run(3.0, 2)]], "policy": [[run(2.0, 4)]]})
     found = outcome("hard", results)
     assert found.against_target.value == pytest.approx(2.0)
     assert found.against_best.value == pytest.approx(3.0)  # 1.5 s a token against 0.5
 
 
 def test_what_the_engine_says_is_told():
-    results = Results(
-        {"target": [[run(4.0)]], "1, hidden 64": [[run(3.0, notes=("lost.",))]], "policy": [[run(2.0)]]}
-    )
+    results = Results({"target": [[run(4.0)]], "1, hidden 64": [[run(3.0, notes=("lost.",))]], "policy": [[run(2.0)]]})
     assert outcome("easy", results).notes == ("lost.",)
 
 

@@ -128,8 +128,7 @@ def test_the_command_says_what_is_simulated(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["--nodes", "0"], ["--drafter", "event"], ["--drafter", "memry"], ["--step", "0"], ["--verify", "-1"]],
+    "arguments", [["--nodes", "0"], ["--drafter", "event"], ["--drafter", "memry"], ["--step", "0"], ["--verify", "-1"]]
 )
 def test_bad_settings_are_one_sentence(tmp_path, capsys, arguments):
     path = tmp_path / "a.jsonl"

@@ -56,9 +56,7 @@ def files(tmp_path_factory):
     """config.json of a micro Video-LLaVA and of a micro EventGPT."""
     folder = tmp_path_factory.mktemp("scale")
     tower, text = CLIPVisionConfig(**TOWER), LlamaConfig(**TEXT)
-    target = VideoLlavaConfig(
-        vision_config=tower, text_config=text, image_token_index=97, video_token_index=98
-    )
+    target = VideoLlavaConfig(vision_config=tower, text_config=text, image_token_index=97, video_token_index=98)
     target.to_json_file(folder / "target.json")
     drafter = EventGPTConfig(vision_config=tower, text_config=text, event_token_id=98)
     drafter.to_json_file(folder / "drafter.json")

@@ -107,10 +107,7 @@ def test_the_usual_contestants_hold_what_every_comparison_should():
 def test_all_contestants_compute_in_one_thread(models, monkeypatch):
     """A pool of OpenMP threads for each of them would make a second core worthless to all."""
     target = models.load_target()
-    lined, seen = (
-        line_up(["target", "target-all", "hf", "event-inline", "lookahead"], target, models, None),
-        set(),
-    )
+    lined, seen = (line_up(["target", "target-all", "hf", "event-inline", "lookahead"], target, models, None), set())
     extend = type(target).extend
 
     def watched(self, *arguments, **named):
@@ -190,8 +187,6 @@ def test_the_report_tells_what_every_drafter_did_ahead(models):
     drafters = ("union:blind,ngram",)
     told = placement_of(Suite(models, Workload(pairs=1), names, cores=Cores((0,), (1,)), drafters=drafters))
     assert told["ahead"] == {"event": "off", "event-pearl": "pearl", "union:blind,ngram": "off"}
-    told = placement_of(
-        Suite(models, Workload(pairs=1), names, cores=Cores((0, 1, 2), (3,)), drafters=drafters)
-    )
+    told = placement_of(Suite(models, Workload(pairs=1), names, cores=Cores((0, 1, 2), (3,)), drafters=drafters))
     assert told["ahead"] == {"event": "ssd", "event-pearl": "pearl", "union:blind,ngram": "ssd"}
     assert told["drafters"] == {"event": "event", "event-pearl": "event", "memory": "memory"}

@@ -19,9 +19,7 @@ from crossdraft.engine.cost import CostModel
 
 @pytest.fixture(scope="module")
 def target(pair):
-    return Models(
-        str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32"
-    ).load_target()
+    return Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32").load_target()
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +90,7 @@ def test_figures_by_hand(target, pairs):
     assert found.tokens_per_s == pytest.approx(2)
     assert found.ttft.median == pytest.approx(1.1)
     assert sum(found.stage_means.values()) == pytest.approx(2)
-    assert method_json(found)["speedup"] == {
-        "value": 2.0,
-        "ci95": [2.0, 2.0],
-        "against": "target",
-        "per": "answer",
-    }
+    assert method_json(found)["speedup"] == {"value": 2.0, "ci95": [2.0, 2.0], "against": "target", "per": "answer"}
 
 
 def test_the_headline_is_against_the_faster_of_the_two_targets_alone(target, pairs):
@@ -110,10 +103,7 @@ def test_the_headline_is_against_the_faster_of_the_two_targets_alone(target, pai
     assert {method.against for method in methods} == {"target-all"}
     own, both, event = map(method_json, methods)
     assert (event["speedup"]["against"], event["speedup"]["value"]) == ("target-all", 2.0)
-    assert {each["against"]: each["value"] for each in event["speedups"]} == {
-        "target": 2.857,
-        "target-all": 2.0,
-    }
+    assert {each["against"]: each["value"] for each in event["speedups"]} == {"target": 2.857, "target-all": 2.0}
     assert (own["speedup"]["value"], both["speedup"]["value"]) == (0.7, 1.0)
     shown = printed(methods)
     assert "× target-all" in shown
@@ -129,9 +119,7 @@ def test_the_headline_is_against_the_faster_of_the_two_targets_alone(target, pai
 
 def test_provisional_text_is_timed_where_there_was_some(target, pairs):
     seen, unseen = replace(plain((1,), 2.0), provisional_s=0.25), plain((1,), 2.0)
-    drafted, alone = summarise(
-        Results({"event": [[seen], [unseen]], "memory": [[unseen], [unseen]]}), pairs, target
-    )
+    drafted, alone = summarise(Results({"event": [[seen], [unseen]], "memory": [[unseen], [unseen]]}), pairs, target)
     assert method_json(drafted)["first_provisional_ms"]["median"] == 250
     assert method_json(alone)["first_provisional_ms"] is None
     assert "250.0" in printed([drafted, alone])
@@ -163,9 +151,7 @@ def test_tau_has_an_interval_over_pairs_repeats_added_up(target, pairs):
     assert method_json(ours)["tau_ci95"] == [1.75, 4.0]
     shown = printed([own, ours])
     assert "2.50 [1.75, 4.00]" in shown
-    assert (
-        "1.00 [1.00, 1.00]" not in shown.partition("how it comes")[2]
-    )  # of the target there is no more to say
+    assert "1.00 [1.00, 1.00]" not in shown.partition("how it comes")[2]  # of the target there is no more to say
 
 
 def test_a_long_spec_leaves_the_figures_whole(target, pairs):
@@ -196,10 +182,7 @@ def test_sampled_tokens_are_not_compared_and_speedups_are_per_token(target):
 
 
 def test_greedy_speedups_are_of_whole_answers(target, pairs):
-    runs = {
-        "target": [[plain((1, 2), 4.0)], [plain((1, 2), 6.0)]],
-        "hf": [[plain((1, 2), 2.0)], [plain((1, 2), 3.0)]],
-    }
+    runs = {"target": [[plain((1, 2), 4.0)], [plain((1, 2), 6.0)]], "hf": [[plain((1, 2), 2.0)], [plain((1, 2), 3.0)]]}
     methods = summarise(Results(runs), pairs, target)
     assert methods[1].speedups["target"].value == pytest.approx(2)
     shown = printed(methods, pairs=2)
@@ -211,10 +194,7 @@ def test_greedy_speedups_are_of_whole_answers(target, pairs):
 
 def test_a_lossy_rule_is_named_in_the_table_and_never_called_lossless(target, pairs):
     ours = replace(plain((1, 2), 2.0), lossy="relaxed:r=3")
-    runs = {
-        "target": [[plain((1, 2), 4.0)], [plain((1, 2), 4.0)]],
-        "event": [[ours], [ours]],
-    }
+    runs = {"target": [[plain((1, 2), 4.0)], [plain((1, 2), 4.0)]], "event": [[ours], [ours]]}
     own, lossy = summarise(Results(runs), pairs, target)
     assert (own.lossy, own.lossless, own.label) == (None, True, "target")
     assert (lossy.equal, lossy.lossless) == (2, False)  # the same tokens, this time
@@ -235,8 +215,6 @@ def test_without_the_target_nothing_is_called_lossless(target, pairs):
     assert "the target alone did not run: no tokens are compared" in printed(methods)
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "place"), [([1, 2, 3], [1, 5, 3], 1), ([1, 2], [1, 2, 3], 2), ([], [1], 0)]
-)
+@pytest.mark.parametrize(("left", "right", "place"), [([1, 2, 3], [1, 5, 3], 1), ([1, 2], [1, 2, 3], 2), ([], [1], 0)])
 def test_first_difference(left, right, place):
     assert first_difference(left, right) == place

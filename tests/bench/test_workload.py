@@ -76,9 +76,7 @@ def test_bad_input(wrong, part):
 
 @pytest.mark.parametrize(("first", "pairs"), [(-1, 1), (1_000_000, 1), (999_999, 2), (0, 10**12)])
 def test_scenes_beyond_the_split_are_refused(first, pairs):
-    with pytest.raises(
-        CrossdraftError, match=f"The test split has scenes 0 to 999999, and {pairs} from {first} on"
-    ):
+    with pytest.raises(CrossdraftError, match=f"The test split has scenes 0 to 999999, and {pairs} from {first} on"):
         Workload(pairs=pairs, first=first)
 
 

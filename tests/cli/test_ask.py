@@ -67,9 +67,7 @@ def test_json_holds_everything_and_stands_alone(ask):
     assert (status, errors) == (0, "")
     found = json.loads(shown)
     assert found["question"] == QUESTION
-    assert (
-        len(found["tokens"]) == len(found["logprobs"]) == len(found["words"]) == found["stats"]["new_tokens"]
-    )
+    assert len(found["tokens"]) == len(found["logprobs"]) == len(found["words"]) == found["stats"]["new_tokens"]
     assert "".join(piece["text"] for piece in found["pieces"]) == found["text"]
     assert {piece["origin"] for piece in found["pieces"]} <= {"hidden", "drafted", "target"}
     assert {span["lane"] for span in found["timeline"]} == {"drafter", "target"}
@@ -229,9 +227,7 @@ def test_piped_with_the_drafter_in_a_process_of_its_own(models, files, ask):
 
 def test_ctrl_c_stops_the_answer_and_leaves_the_terminal_clean(patient, files, ask):
     begun = json.loads(ask("--json")[1])["text"].strip()[:8]
-    status, text = interrupted(
-        begun, *files, "--target", str(patient), "--drafter", "none", "--device", "cpu"
-    )
+    status, text = interrupted(begun, *files, "--target", str(patient), "--drafter", "none", "--device", "cpu")
     assert status == 130
     assert "total time" not in text  # the figures of a whole answer
     assert text.rindex(SHOW_CURSOR) > text.rindex(HIDE_CURSOR)
@@ -242,9 +238,7 @@ def interrupted(begun, *arguments):
     """Ask in a terminal, press Ctrl-C once the answer has begun: exit status, and what the terminal showed."""
     ours, theirs = pty.openpty()
     long = command(*arguments, "--max-new-tokens", "18000")
-    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {
-        "TERM": "xterm"
-    }
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
     shown = b""
     with subprocess.Popen(
         long,

@@ -232,13 +232,7 @@ def test_heads(pair, models, tmp_path, capsys):
     head = random_head(pair.target, tmp_path / "eagle", "eagle")
     out, drawn = tmp_path / "heads.json", tmp_path / "heads.png"
     sizes = ["--pairs=1", "--nodes=6", "--chain=3", "--temperatures=0", "--timed=1", "--max-new-tokens=12"]
-    arguments = [
-        f"--drafter=eagle2:dir={head}",
-        *sizes,
-        f"--json-out={out}",
-        f"--plot={drawn}",
-        "--dtype=float32",
-    ]
+    arguments = [f"--drafter=eagle2:dir={head}", *sizes, f"--json-out={out}", f"--plot={drawn}", "--dtype=float32"]
     assert main(["bench", "heads", *arguments, *models]) == 0
     (row,) = json.loads(out.read_text())["drafters"]
     assert row["identical"] == {"equal": 2, "total": 2}

@@ -36,9 +36,7 @@ def test_capture_check_and_go_on(pair: PairPaths, tmp_path: Path, capsys: pytest
     assert "2 shards OK. 6 random answers recomputed" in capsys.readouterr().out
 
 
-def test_compare_says_how_fast_it_was(
-    pair: PairPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_says_how_fast_it_was(pair: PairPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(pair, tmp_path / "store", "--compare")) == 0
     found = json.loads(capsys.readouterr().out)["compare"]
     assert found["identical"] == found["answers"] == 6
@@ -57,21 +55,10 @@ def test_a_dry_run_only_says_what_it_would_take(
     assert 0.5 * held < foretold < 1.5 * held
 
 
-def test_a_list_of_clips(
-    pair: PairPaths, clip: ClipPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_list_of_clips(pair: PairPaths, clip: ClipPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     listed, out = tmp_path / "clips.jsonl", tmp_path / "store"
     listed.write_text(json.dumps({"video": str(clip.video), "prompt": ["What is it?", "Where is it?"]}))
-    settings = [
-        "--target",
-        str(pair.target),
-        "--device",
-        "cpu",
-        "--max-new-tokens",
-        "6",
-        "--list",
-        str(listed),
-    ]
+    settings = ["--target", str(pair.target), "--device", "cpu", "--max-new-tokens", "6", "--list", str(listed)]
     assert main(["capture", str(out), *settings]) == 0
     said = capsys.readouterr()
     assert "2 answers about 1 clips" in said.out
@@ -117,9 +104,7 @@ def test_an_unreadable_video_is_one_sentence(
     (tmp_path / "noise.mp4").write_bytes(b"noise" * 100)
     listed = tmp_path / "clips.jsonl"
     listed.write_text(json.dumps({"video": "noise.mp4", "prompt": "What is it?"}))
-    assert (
-        main(["capture", str(tmp_path / "store"), "--target", str(pair.target), "--list", str(listed)]) == 2
-    )
+    assert main(["capture", str(tmp_path / "store"), "--target", str(pair.target), "--list", str(listed)]) == 2
     assert f"Line 1 of {listed}: {tmp_path / 'noise.mp4'}" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 
@@ -154,10 +139,7 @@ def test_check_names_a_shard_that_is_missing_cut_off_or_changed(
     assert f"has {len(content) - 1} bytes instead of {len(content)}" in capsys.readouterr().err
     path.unlink()
     assert check(pair, store) == 2
-    assert (
-        "shard-00001.safetensors is missing; run the same `crossdraft capture` again"
-        in capsys.readouterr().err
-    )
+    assert "shard-00001.safetensors is missing; run the same `crossdraft capture` again" in capsys.readouterr().err
 
 
 def test_other_settings_in_the_same_folder_are_refused(

@@ -35,9 +35,7 @@ def chat(pair, clip, capsys, monkeypatch):
 def test_the_models_are_loaded_once_and_each_question_is_answered(chat, monkeypatch):
     loads = []
     load = Engine.load.__func__
-    monkeypatch.setattr(
-        Engine, "load", classmethod(lambda cls, *args: loads.append(args) or load(cls, *args))
-    )
+    monkeypatch.setattr(Engine, "load", classmethod(lambda cls, *args: loads.append(args) or load(cls, *args)))
     status, shown, errors = chat("What is ahead?", "", "Describe the road.")
     assert (status, errors, len(loads)) == (0, "", 1)
     assert shown.count("TTFT") == 2

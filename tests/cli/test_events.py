@@ -57,9 +57,7 @@ def test_render_images_and_film(recording, tmp_path, capsys):
     assert len(json.loads(capsys.readouterr().out)["files"]) == 5
     assert len(list(folder.iterdir())) == 5
     for canvas in ("tight", "80x60"):
-        assert (
-            main(["events", "render", str(recording), str(folder), "--canvas", canvas, "--frames", "2"]) == 0
-        )
+        assert main(["events", "render", str(recording), str(folder), "--canvas", canvas, "--frames", "2"]) == 0
     assert main(["events", "render", str(recording), str(film), "--fps", "20"]) == 0
     info = probe(film)
     assert (info.width, info.height, info.frames) == (64, 48, 8)
@@ -67,10 +65,7 @@ def test_render_images_and_film(recording, tmp_path, capsys):
 
 def test_simulate(video, tmp_path, capsys):
     first, second, small = (tmp_path / name for name in ("a.h5", "b.h5", "small.h5"))
-    assert (
-        main(["events", "simulate", str(video), str(first), "--preset", "clean", "--seed", "3", "--json"])
-        == 0
-    )
+    assert main(["events", "simulate", str(video), str(first), "--preset", "clean", "--seed", "3", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     events = read_events(first)
     assert report == {"path": str(first), "events": len(events), "dropped": 0}
@@ -133,9 +128,7 @@ def test_a_limited_readout_says_what_it_dropped(video, tmp_path, capsys):
         (["render", "a.h5", "frames", "--canvas", "90000x90000"], "smaller canvas"),
     ],
 )
-def test_bad_input_is_one_sentence_and_leaves_nothing(
-    recording, video, tmp_path, monkeypatch, capsys, command, words
-):
+def test_bad_input_is_one_sentence_and_leaves_nothing(recording, video, tmp_path, monkeypatch, capsys, command, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gap.txt").write_text("64 48\n0 1 1 1\n80000 2 2 1\n")
     before = sorted(tmp_path.iterdir())

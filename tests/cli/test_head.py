@@ -31,12 +31,7 @@ def head(pair, tmp_path):
 def test_a_head_is_exported_and_imported(pair, head, tmp_path, capsys):
     theirs, back = tmp_path / "theirs", tmp_path / "back"
     target = ["--target", str(pair.target), "--json"]
-    assert (
-        main(
-            ["head", "export", str(head), str(theirs), "--as", "speculators", "--name", "org/target", *target]
-        )
-        == 0
-    )
+    assert main(["head", "export", str(head), str(theirs), "--as", "speculators", "--name", "org/target", *target]) == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["network"], done["layout"]) == ("eagle3", "speculators")
     assert done["difference"] <= 1e-5
@@ -49,12 +44,8 @@ def test_a_head_is_exported_and_imported(pair, head, tmp_path, capsys):
     assert json.loads((back / "config.json").read_text()) == json.loads((head / "config.json").read_text())
 
 
-@pytest.mark.parametrize(
-    ("method", "network"), [("eagle1", "eagle"), ("eagle2", "eagle"), ("medusa", "medusa")]
-)
-def test_an_imported_head_that_knows_all_words_drafts_for_a_model_that_sees(
-    pair, clip, tmp_path, method, network
-):
+@pytest.mark.parametrize(("method", "network"), [("eagle1", "eagle"), ("eagle2", "eagle"), ("medusa", "medusa")])
+def test_an_imported_head_that_knows_all_words_drafts_for_a_model_that_sees(pair, clip, tmp_path, method, network):
     """Its draft vocabulary holds the placeholders too; how often its guesses are taken, nobody has measured."""
     ours, theirs, back = (tmp_path / name for name in ("ours", "theirs", "back"))
     host, target = host_of(str(pair.target)), load_target(str(pair.target), "cpu", "float64", packed=False)
@@ -90,16 +81,7 @@ def test_a_head_is_shown_without_its_target(head, capsys):
 
 
 def test_bad_input_is_one_sentence_and_leaves_nothing(pair, head, tmp_path, capsys):
-    bad = [
-        "head",
-        "export",
-        str(head),
-        str(tmp_path / "theirs"),
-        "--as",
-        "medusa",
-        "--target",
-        str(pair.target),
-    ]
+    bad = ["head", "export", str(head), str(tmp_path / "theirs"), "--as", "medusa", "--target", str(pair.target)]
     assert main(bad) == 2
     assert "it fits into eagle and speculators" in capsys.readouterr().err
     assert not (tmp_path / "theirs").exists()

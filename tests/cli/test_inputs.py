@@ -49,9 +49,7 @@ WRONG = [
 
 def test_what_values_tell_by_themselves_is_told_before_anything_heavy_is_imported(clip, tmp_path):
     named = {"NEW": str(tmp_path / "new")}
-    commands = [
-        [named.get(word, word).replace("VIDEO", str(clip.video)) for word in command] for command in WRONG
-    ]
+    commands = [[named.get(word, word).replace("VIDEO", str(clip.video)) for word in command] for command in WRONG]
     code = (
         "import sys; from crossdraft.cli.main import main\n"
         f"for command in {commands!r}:\n"
@@ -88,9 +86,7 @@ def test_of_a_long_recording_only_the_video_s_second_is_read(clip, tmp_path, clo
 @pytest.mark.parametrize("clock", [Clock.AUTO, Clock.VIDEO])
 def test_events_after_the_video_do_not(clip, tmp_path, clock):
     late = recording(tmp_path / "late.h5", 1_500_000)
-    with pytest.raises(
-        CrossdraftError, match=r"begin 1.500 s after the video, which lasts 1.000 s; .*--clock own"
-    ):
+    with pytest.raises(CrossdraftError, match=r"begin 1.500 s after the video, which lasts 1.000 s; .*--clock own"):
         check_files(clip.video, late, clock)
     check_files(clip.video, late, Clock.OWN)
 

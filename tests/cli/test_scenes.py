@@ -12,10 +12,7 @@ from crossdraft.scenes import split_seeds
 
 
 def test_make_writes_clips_and_says_where(tmp_path, capsys):
-    assert (
-        main(["scenes", "make", "--count", "2", "--split", "validation", "--out", str(tmp_path), "--json"])
-        == 0
-    )
+    assert main(["scenes", "make", "--count", "2", "--split", "validation", "--out", str(tmp_path), "--json"]) == 0
     clips = json.loads(capsys.readouterr().out)["clips"]
     assert [clip["seed"] for clip in clips] == [1_000_000, 1_000_001]
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -53,10 +50,7 @@ def test_show_as_json_draws_nothing_unless_a_picture_is_named(tmp_path, capsys, 
 
 @pytest.mark.parametrize(
     ("command", "name"),
-    [
-        (["show", "7", "--out", "scene.png"], "scene.png"),
-        (["make", "--seed=7", "--out=."], "scene-0000007.h5"),
-    ],
+    [(["show", "7", "--out", "scene.png"], "scene.png"), (["make", "--seed=7", "--out=."], "scene-0000007.h5")],
 )
 def test_files_are_overwritten_only_by_force(tmp_path, capsys, monkeypatch, command, name):
     monkeypatch.chdir(tmp_path)

@@ -77,9 +77,7 @@ def test_from_a_capture_to_a_head_that_drafts(
     assert len(set(answers.values())) == 1
 
 
-@pytest.mark.parametrize(
-    ("method", "levels"), [("eagle3", {"levels": [2, 1, 1]}), ("dflash", {"read_layers": [1, 2]})]
-)
+@pytest.mark.parametrize(("method", "levels"), [("eagle3", {"levels": [2, 1, 1]}), ("dflash", {"read_layers": [1, 2]})])
 def test_sizes_that_the_recipe_leaves_open_are_the_targets(
     pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], method, levels
 ) -> None:
@@ -88,16 +86,8 @@ def test_sizes_that_the_recipe_leaves_open_are_the_targets(
     assert train(pair, captured, run, *quick, method=method) == 0
     text = json.loads((pair.target / "config.json").read_text())["text_config"]
     config = json.loads((run / "head" / "config.json").read_text())["config"]
-    names = {
-        "hidden_size": "hidden_size",
-        "intermediate_size": "intermediate_size",
-        "vocab_size": "vocab_size",
-    }
-    names |= {
-        "heads": "num_attention_heads",
-        "kv_heads": "num_key_value_heads",
-        "num_layers": "num_hidden_layers",
-    }
+    names = {"hidden_size": "hidden_size", "intermediate_size": "intermediate_size", "vocab_size": "vocab_size"}
+    names |= {"heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "num_layers": "num_hidden_layers"}
     assert {ours: config[ours] for ours in names} == {ours: text[theirs] for ours, theirs in names.items()}
     assert {name: config[name] for name in levels} == levels
     store = Store.open(captured)
@@ -139,12 +129,7 @@ def train_other(pair: PairPaths, captured: Path, out: Path, method: str, *more: 
 
 @pytest.mark.parametrize("method", OTHERS)
 def test_heads_that_read_no_features_learn_and_draft(
-    pair: PairPaths,
-    clip: ClipPaths,
-    captured: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    method: str,
+    pair: PairPaths, clip: ClipPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
     capsys.readouterr()
     assert train_other(pair, captured, tmp_path / "run", method, "optim.ema=0") == 0
@@ -191,13 +176,7 @@ def test_they_too_go_on_where_they_stopped(
     ],
 )
 def test_what_they_cannot_be_taught_is_one_sentence(
-    pair: PairPaths,
-    captured: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    method,
-    more,
-    sentence,
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], method, more, sentence
 ) -> None:
     capsys.readouterr()
     assert train_other(pair, captured, tmp_path / "run", method, *more) == 2
@@ -240,13 +219,7 @@ def test_an_interrupted_training_ends_as_an_unbroken_one(
     ],
 )
 def test_what_cannot_be_trained_is_one_sentence(
-    pair: PairPaths,
-    captured: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    more,
-    method,
-    sentence,
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more, method, sentence
 ) -> None:
     capsys.readouterr()
     assert train(pair, captured, tmp_path / "run", *SMALL, *more, method=method) == 2
@@ -268,11 +241,7 @@ def test_what_the_kept_back_answers_lack_is_missed_before_the_first_step(
 
 
 def test_a_network_that_no_drafter_serves_is_missed_before_the_first_step(
-    pair: PairPaths,
-    captured: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless nobody asks what it is worth."""
     monkeypatch.setattr("crossdraft.drafters.heads.registry.HEADS", {})

@@ -35,17 +35,7 @@ def heads(pair: PairPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(pair: PairPaths, head: Path | None, out: Path, *more: str, online: int = 1) -> int:
-    where = [
-        "--target",
-        str(pair.target),
-        "--out",
-        str(out),
-        "--device",
-        "cpu",
-        "--online",
-        str(online),
-        "--json",
-    ]
+    where = ["--target", str(pair.target), "--out", str(out), "--device", "cpu", "--online", str(online), "--json"]
     return main(["train", "medusa2", *QUICK, *more, *where, *(["--head", str(head)] if head else [])])
 
 
@@ -112,10 +102,7 @@ def test_a_training_is_not_gone_on_with_from_another_beginning(
     assert train(pair, heads / "eagle3", tmp_path / "run") == 2  # nothing was begun
     assert train(pair, heads / "medusa", tmp_path / "run") == 0
     capsys.readouterr()
-    for more, online, sentence in (
-        ((), 2, "online_scenes is 1, not 2"),
-        (("rank=3",), 1, "rank is 4, not 3"),
-    ):
+    for more, online, sentence in (((), 2, "online_scenes is 1, not 2"), (("rank=3",), 1, "rank is 4, not 3")):
         assert train(pair, heads / "medusa", tmp_path / "run", *more, online=online) == 2
         assert sentence in capsys.readouterr().err.splitlines()[-1]
 
@@ -134,14 +121,7 @@ def test_a_training_is_not_gone_on_with_from_another_beginning(
     ],
 )
 def test_what_cannot_learn_together_is_one_sentence(
-    pair: PairPaths,
-    heads: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    head,
-    more,
-    online,
-    sentence,
+    pair: PairPaths, heads: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], head, more, online, sentence
 ) -> None:
     capsys.readouterr()
     assert train(pair, head and heads / head, tmp_path / "run", *more, online=online) == 2

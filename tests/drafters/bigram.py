@@ -12,9 +12,7 @@ from crossdraft.drafters.vocabulary import Lexicon, read_lexicon
 from crossdraft.engine.target import Target
 
 
-def bigram_model(
-    tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], lead: str = ""
-) -> LlamaForCausalLM:
+def bigram_model(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], lead: str = "") -> LlamaForCausalLM:
     """Logits are log counts of which token follows which in `texts`; `lead` is the prompt's end, in front of each.
 
     The layers add a little noise, so that a cache that is wrong shows.

@@ -137,9 +137,7 @@ def test_passes_by_hand(twin, monkeypatch):
     assert draft.tree.tokens == text[:9]
     # words 1 … 5 are read behind word 0, where word 3 is wrong; 4 … 8 behind 3, where 7 is; then word 8 alone
     assert widths == [(1, 5), (1, 4), (1, 0)]
-    assert state.trial.text == list(
-        text[:4]
-    )  # the last pass had room for its own word alone: nobody was asked
+    assert state.trial.text == list(text[:4])  # the last pass had room for its own word alone: nobody was asked
 
 
 def test_the_cheap_one_is_told_what_is_committed_and_a_fork_the_rest(twin):
@@ -149,9 +147,7 @@ def test_the_cheap_one_is_told_what_is_committed_and_a_fork_the_rest(twin):
     cascade.propose([state], [Budget(8)])
     assert state.inner.state == state.inner.text == list(answer)
     assert (
-        state.trial.state
-        == state.trial.text
-        == [*answer, *state.writing.tail[: len(state.trial.text) - len(answer)]]
+        state.trial.state == state.trial.text == [*answer, *state.writing.tail[: len(state.trial.text) - len(answer)]]
     )
     assert len(state.trial.text) > len(answer)
     cascade.commit([state], [VerifyOutput((), (7,))])
@@ -244,10 +240,7 @@ def test_words_that_the_model_lacks_are_not_read():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (
-            lambda twin: CascadeDrafter(NgramDrafter(list), twin),
-            "must be a model of the target's own vocabulary",
-        ),
+        (lambda twin: CascadeDrafter(NgramDrafter(list), twin), "must be a model of the target's own vocabulary"),
         (lambda twin: CascadeDrafter(twin, twin, leniency=0.5), "leniency is 0.5"),
         (lambda twin: CascadeDrafter(twin, twin, leniency=float("nan")), "leniency is nan"),
         (lambda twin: CascadeDrafter(twin, twin, early=0), "early is 0"),

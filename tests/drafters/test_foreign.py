@@ -84,9 +84,7 @@ def test_the_answer_is_the_targets_own(kind, how, batch):
 @pytest.mark.parametrize(("how", "hidden"), [("slem", "beside"), ("tli", "beside"), ("omni", "off")])
 def test_sampling_runs_with_penalties_and_biases(how, hidden):
     """That its law is right is shown by enumeration; here, that nothing breaks, beside the prefill and behind it."""
-    sampling = Sampling(
-        temperature=0.8, top_k=40, repetition_penalty=1.2, logit_bias=((20, -5.0), (EOS, -9.0)), seed=4
-    )
+    sampling = Sampling(temperature=0.8, top_k=40, repetition_penalty=1.2, logit_bias=((20, -5.0), (EOS, -9.0)), seed=4)
     for answer in drafted("video_llava", how, sampling, 2, hidden):
         assert 0 < len(answer.tokens) <= 24
         assert not answer.notes

@@ -136,20 +136,14 @@ def test_it_has_the_last_word_at_every_place(event, target, asked):
     for token in after.tree.tokens:
         assert token == says(text)
         text.append(token)
-    (plain,) = IndependentDrafter(event, [45]).propose(
-        IndependentDrafter(event, [45]).begin([asked]), [Budget(6)]
-    )
+    (plain,) = IndependentDrafter(event, [45]).propose(IndependentDrafter(event, [45]).begin([asked]), [Budget(6)])
     assert plain.tree.tokens != draft.tree.tokens
 
 
 @torch.inference_mode()
 def test_what_it_draws_is_drawn_from_what_it_says(event, target, clip):
     warm = Request(
-        "What is ahead?",
-        str(clip.video),
-        str(clip.events),
-        max_new_tokens=8,
-        sampling=Sampling(temperature=1.0),
+        "What is ahead?", str(clip.video), str(clip.events), max_new_tokens=8, sampling=Sampling(temperature=1.0)
     )
     look = glancer(event, target)
     drafter = IndependentDrafter(event, glance=look)

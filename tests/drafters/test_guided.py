@@ -55,9 +55,7 @@ def test_of_a_whole_clip_the_target_itself_drafts_all(target, alone):
     assert [answer.tokens for answer in few] == alone
     taus = [sum(answer.stats.tau for answer in found) for found in (whole, few)]
     assert taus[0] > taus[1]
-    assert all(
-        answer.stats.accepted == answer.stats.drafted for answer in whole if not banned & {*answer.tokens}
-    )
+    assert all(answer.stats.accepted == answer.stats.drafted for answer in whole if not banned & {*answer.tokens})
 
 
 @torch.inference_mode()
@@ -75,9 +73,7 @@ def test_it_drafts_what_the_model_says_of_the_pruned_prompt(target, kin):
     del kin.extend
     prompt = target.prepare(REQUESTS[0])
     pixels = prompt.features["pixel_values_videos"].double()
-    out = target.model(
-        input_ids=prompt.input_ids[None], pixel_values_videos=pixels, output_hidden_states=True
-    )
+    out = target.model(input_ids=prompt.input_ids[None], pixel_values_videos=pixels, output_hidden_states=True)
     seen = (prompt.input_ids == VIDEO).nonzero()[:, 0]
     asking = torch.arange(int(seen[-1]) + 1, len(prompt))
     entering = {layer: out.hidden_states[layer][0] for layer in range(3)}

@@ -16,11 +16,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.load import load_drafter
 
 GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=3)
-QUESTIONS = (
-    "Describe the scene.",
-    "What is the vehicle in front doing?",
-    "What should the driver watch for?",
-)
+QUESTIONS = ("Describe the scene.", "What is the vehicle in front doing?", "What should the driver watch for?")
 LENGTH = 24
 
 
@@ -44,9 +40,7 @@ def passes(twin, monkeypatch) -> list[int]:
     return widths
 
 
-def overruled(
-    twin: IndependentDrafter, question: str, sampling: Sampling, *, forget: bool
-) -> tuple[int, ...]:
+def overruled(twin: IndependentDrafter, question: str, sampling: Sampling, *, forget: bool) -> tuple[int, ...]:
     """What is drafted where, twice over, the target puts the drafter's next best word in the place of the sixth."""
     request = Request(question, max_new_tokens=64, sampling=sampling)
     prompt, answer = twin.model.prepare(request), ()

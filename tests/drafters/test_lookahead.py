@@ -209,14 +209,7 @@ def test_the_ids_behind_the_last_accepted_node_make_the_next_draft():
     (draft,) = drafter.propose([state], [Budget(9)])
     assert draft.tree == DraftTree.chain([21, 22])
     fed = draft.fed
-    assert [fed.path_tokens(i) for i in range(2, 8)] == [
-        [8],
-        [8, 9],
-        [21, 8],
-        [21, 8, 9],
-        [21, 22, 8],
-        [21, 22, 8, 9],
-    ]
+    assert [fed.path_tokens(i) for i in range(2, 8)] == [[8], [8, 9], [21, 8], [21, 8, 9], [21, 22, 8], [21, 22, 8, 9]]
     said = ((1,), (2,), (3,), (33,), (5,), (6,))
     drafter.commit([state], [VerifyOutput((0,), (21, 7), probe_top=said)])
     assert state.tokens == (3,)  # behind node 0; an id that must not be drafted ends it

@@ -81,7 +81,5 @@ def test_the_order_of_drafters_changes_nothing_but_ties():
     found = set()
     for order in itertools.permutations(range(3)):
         draft = mixed([trees[i] for i in order], [chances[i] for i in order], [weights[i] for i in order], 9)
-        found.add(
-            (draft.tree.tokens, draft.tree.parents, tuple(round(chance, 9) for chance in draft.path_probs))
-        )
+        found.add((draft.tree.tokens, draft.tree.parents, tuple(round(chance, 9) for chance in draft.path_probs)))
     assert len(found) == 1

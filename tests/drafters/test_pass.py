@@ -23,9 +23,7 @@ REQUESTS = [Request("x" * i, max_new_tokens=8 + 6 * i) for i in range(1, 5)]
 
 
 def rows_for(target, steps=3) -> LookaheadRows:
-    config = PassConfig(
-        hidden_size=64, vocab_size=VOCABULARY, num_layers=3, draft_ids=tuple(range(2, 97)), steps=steps
-    )
+    config = PassConfig(hidden_size=64, vocab_size=VOCABULARY, num_layers=3, draft_ids=tuple(range(2, 97)), steps=steps)
     head = LookaheadRows(config, TargetTables.of(target.model)).double()
     with torch.no_grad():
         head.ahead.add_(torch.randn(head.ahead.shape, generator=torch.Generator().manual_seed(3)))
@@ -68,9 +66,7 @@ def test_rows_of_the_table_draft_what_their_ids_draft():
     drafted: dict[str, list] = {}
     for name, drafter in (("ids", AheadDrafter((60, 61, 62))), ("rows", PassDrafter(head))):
         propose, kept = drafter.propose, drafted.setdefault(name, [])
-        drafter.propose = lambda *given, propose=propose, kept=kept: (
-            kept.extend(found := propose(*given)) or found
-        )
+        drafter.propose = lambda *given, propose=propose, kept=kept: kept.extend(found := propose(*given)) or found
         decoder(target, drafter, adaptive=False).generate(REQUESTS)
     assert [draft.tree for draft in drafted["ids"]] == [draft.tree for draft in drafted["rows"]]
     assert any(len(draft.tree) for draft in drafted["rows"])

@@ -18,9 +18,7 @@ def eager(name):
     model, prompt = ZOO[name]("eager")
     features = {key: value.double() for key, value in prompt.features.items()}
     with torch.inference_mode():
-        out = model(
-            input_ids=prompt.input_ids[None], **features, output_attentions=True, output_hidden_states=True
-        )
+        out = model(input_ids=prompt.input_ids[None], **features, output_attentions=True, output_hidden_states=True)
     seen = (prompt.input_ids == VIDEO).nonzero()[:, 0]
     asking = torch.arange(int(seen[-1]) + 1, len(prompt))
     states = {layer: states[0] for layer, states in enumerate(out.hidden_states[:-1])}
@@ -57,12 +55,7 @@ def test_another_attention_would_be_noticed(bug, monkeypatch):
 @pytest.mark.parametrize(
     ("scores", "keep", "mass", "kept"),
     [
-        (
-            [0.1, 0.5, 0.1, 0.1, 0.1, 0.1],
-            0.5,
-            0.4,
-            [0, 1, 5],
-        ),  # one covers 40 %, then the first and last of the rest
+        ([0.1, 0.5, 0.1, 0.1, 0.1, 0.1], 0.5, 0.4, [0, 1, 5]),  # one covers 40 %, then the first and last of the rest
         ([0.3, 0.0, 0.3, 0.0, 0.4, 0.0], 0.5, 0.6, [0, 1, 4]),  # two of them: 4, then 0 before 2
         ([0.3, 0.0, 0.3, 0.0, 0.4, 0.0], 0.34, 0.9, [0, 2, 4]),  # attention wants three, and three may stay
         ([1.0, 2.0, 3.0, 4.0], 0.5, 1.0, [2, 3]),  # no place is left for an even spread
@@ -76,11 +69,7 @@ def test_two_stages_by_hand(scores, keep, mass, kept):
     assert kept_places(torch.tensor(scores), keep, mass).tolist() == kept
 
 
-@given(
-    st.lists(st.floats(0, 1, width=32), min_size=1, max_size=60),
-    st.floats(0.01, 1),
-    st.floats(0, 1),
-)
+@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=60), st.floats(0.01, 1), st.floats(0, 1))
 def test_as_many_stay_as_were_wanted_each_once(scores, keep, mass):
     kept = kept_places(torch.tensor(scores), keep, mass).tolist()
     assert len(kept) == int(-(-len(scores) * keep // 1))

@@ -61,18 +61,13 @@ def test_half_a_character_is_not_offered():
 
 
 def test_ends_count_bytes():
-    assert continuation(lexicon(), [], " isé left".encode()) == [
-        Offered(ids(" is")[0], 3),
-        Offered(ids("é")[0], 5),
-    ]
+    assert continuation(lexicon(), [], " isé left".encode()) == [Offered(ids(" is")[0], 3), Offered(ids("é")[0], 5)]
 
 
 def test_what_the_tokenizer_would_say_otherwise_is_not_offered():
     """A target that reads "x" as "y": not one token of that, nor any behind it."""
     words = lexicon()
-    wrong = Lexicon(
-        words.spelling, lambda text: words.encode(text.replace("x", "y")), words.ids, words.ends, words.end
-    )
+    wrong = Lexicon(words.spelling, lambda text: words.encode(text.replace("x", "y")), words.ids, words.ends, words.end)
     assert [node.token for node in continuation(wrong, [], b" isx left is")] == ids(" is")
 
 

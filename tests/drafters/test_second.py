@@ -39,11 +39,7 @@ def test_what_finds_no_place_is_an_outcome_too():
 
 def test_nothing_stands_behind_an_end():
     draft = spread([Slot((1, 0), (0.5, 0.5)), Slot((2,), (1.0,))], 9, ends={0})
-    assert sorted(map(tuple, (draft.tree.path_tokens(node) for node in range(len(draft.tree))))) == [
-        (0,),
-        (1,),
-        (1, 2),
-    ]
+    assert sorted(map(tuple, (draft.tree.path_tokens(node) for node in range(len(draft.tree))))) == [(0,), (1,), (1, 2)]
 
 
 def test_no_text_no_tree():

@@ -87,9 +87,7 @@ def test_an_ngram_whose_first_token_has_no_twin():
 
 LETTERS = (b"a", b"b", b"c", b"d")
 SAID = (b"c", b"a", b"ab", b"x", b"b")  # the target's: "d" is not among them, "ab" is one token
-OWN = Lexicon(
-    LETTERS, lambda text: ["abcd".index(c) for c in text], {text: i for i, text in enumerate(LETTERS)}
-)
+OWN = Lexicon(LETTERS, lambda text: ["abcd".index(c) for c in text], {text: i for i, text in enumerate(LETTERS)})
 THEIRS = Lexicon(SAID, lambda text: [], {text: i for i, text in enumerate(SAID)})
 TARGET, DRAFTER = Language(5, 1), Language(4, 3)
 WARM = Sampling(temperature=1.0)

@@ -98,9 +98,7 @@ class Spoken:
 
     def __call__(self, prefix: tuple[int, ...]) -> Tensor:
         if any(self(prefix[:place])[token] == 0 for place, token in enumerate(prefix)):
-            return torch.zeros(
-                self.vocabulary, dtype=torch.float64
-            )  # never said, hence never asked the model
+            return torch.zeros(self.vocabulary, dtype=torch.float64)  # never said, hence never asked the model
         if prefix not in self.known:
             row = full_forward(self.model, self.model.prepare(self.request), prefix)
             self.known[prefix] = warp(row, self.request.sampling)
@@ -166,9 +164,7 @@ def strays(model: Target, grow, sampling: Sampling = Sampling(), nodes: int = 7)
     for turn in range(6):
         draft = drafter.propose([state], [Budget(nodes)])[0]
         with torch.inference_mode():
-            expected = grow(
-                by_full_passes(model, request, answer, drafter.banned), Likeliest(), Budget(nodes)
-            )
+            expected = grow(by_full_passes(model, request, answer, drafter.banned), Likeliest(), Budget(nodes))
         same = (draft.tree.tokens, draft.tree.parents) == (expected.tree.tokens, expected.tree.parents)
         wrong += not same or list(draft.path_probs) != pytest.approx(expected.path_probs)
         # Accept down to the last node, to some other one, or none; the bonus is a word that nobody drafted.

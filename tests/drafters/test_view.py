@@ -99,10 +99,7 @@ def test_frames_by_hand(clip):
 
 @pytest.mark.parametrize(
     ("request_", "said"),
-    [
-        (Request(QUESTION), "no video"),
-        (Request(QUESTION, inputs={"input_ids": torch.ones(1, 3)}), "ready-made inputs"),
-    ],
+    [(Request(QUESTION), "no video"), (Request(QUESTION, inputs={"input_ids": torch.ones(1, 3)}), "ready-made inputs")],
 )
 def test_without_a_clip(target, request_, said):
     with pytest.raises(CrossdraftError, match=said):

@@ -48,9 +48,7 @@ def sentencepiece(*words: str) -> PreTrainedTokenizerFast:
             if word[:end] not in vocabulary:
                 vocabulary[word[:end]] = len(vocabulary)
                 merges.append((word[: end - 1], word[end - 1]))
-    tokenizer = Tokenizer(
-        models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
-    )
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]

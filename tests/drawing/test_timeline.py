@@ -25,9 +25,7 @@ ft2font = pytest.importorskip("matplotlib.ft2font")
 
 def answer(*pieces: tuple[str, Origin]) -> Answer:
     parts = tuple(Piece((i,), text, origin) for i, (text, origin) in enumerate(pieces))
-    stats = Stats(
-        new_tokens=len(parts), rounds=2, drafted=4, accepted=3, hidden_drafted=4, ttft_s=0.08, total_s=0.1
-    )
+    stats = Stats(new_tokens=len(parts), rounds=2, drafted=4, accepted=3, hidden_drafted=4, ttft_s=0.08, total_s=0.1)
     stats.first_provisional_s, stats.hidden_drafting_s, stats.hidden_inside_s = 0.02, 0.05, 0.05
     spans = [
         Span("target", "prefill", 5.0, 5.08, 40),
@@ -49,9 +47,7 @@ def alone(seconds: float = 0.3, steps: int = 20) -> Baseline:
         Span("target", "prefill", 9.0, 9.0 + 9 * step, 40),
         Span("target", "ride-along", 9.0 + 9 * step, 9.0 + 10 * step, 8),
     ]
-    spans += [
-        Span("target", "verify", 9.0 + at * step, 9.0 + (at + 1) * step, 1) for at in range(10, steps + 10)
-    ]
+    spans += [Span("target", "verify", 9.0 + at * step, 9.0 + (at + 1) * step, 1) for at in range(10, steps + 10)]
     stats = Stats(new_tokens=steps + 1, rounds=steps + 1, ttft_s=seconds / 3, total_s=seconds)
     own = replace(answer((" A red car", Origin.TARGET)), stats=stats, timeline=Timeline(spans))
     return Baseline(own, runs=3, cores=2)
@@ -173,9 +169,7 @@ def crossing(one, other) -> bool:
 
 def check_text(drawing) -> None:
     """No text over text, none beyond the card, labels within the boxes behind them, no empty space at the bottom."""
-    texts = [
-        (shape, extent(shape)) for shape in drawing.shapes if isinstance(shape, Text) and shape.text.strip()
-    ]
+    texts = [(shape, extent(shape)) for shape in drawing.shapes if isinstance(shape, Text) and shape.text.strip()]
     for (one, its), (other, others) in combinations(texts, 2):
         assert not crossing(its, others), (one.text, other.text)
     for text, (left, top, right, bottom) in texts:
@@ -185,9 +179,7 @@ def check_text(drawing) -> None:
     assert drawing.height - lowest < 30
 
 
-TEXTS = st.text(
-    st.characters(min_codepoint=32, max_codepoint=0x17F, exclude_characters="\x7f\xad"), max_size=300
-)
+TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=0x17F, exclude_characters="\x7f\xad"), max_size=300)
 SECONDS = st.floats(1e-4, 100)
 LOSSY = st.sampled_from([None, "greedy", "typical:eps=0.09,delta=0.3"])
 

@@ -43,9 +43,7 @@ class DeferredTarget(Target):
     """A target on such a device. Built from a target on the CPU, which does the work."""
 
     def __init__(self, target: Target, device: Device) -> None:
-        super().__init__(
-            target.model, target.prepare, target.decode, tuple(target.eos), tuple(target.reserved)
-        )
+        super().__init__(target.model, target.prepare, target.decode, tuple(target.eos), tuple(target.reserved))
         self.inner = target
         self.queue = device
         self.clock = device

@@ -48,9 +48,7 @@ class Sapling:
 
     def tree(self) -> DraftTree:
         dists = torch.stack(self.dists) if self.dists else None
-        return DraftTree(
-            tuple(self.tokens), tuple(self.parents), dists, tuple(self.drawn_from), self.independent
-        )
+        return DraftTree(tuple(self.tokens), tuple(self.parents), dists, tuple(self.drawn_from), self.independent)
 
 
 # -- ways of drafting: each grows the children of one node, with chances from `chance` ---------------------------------

@@ -80,9 +80,7 @@ def test_heads_that_are_padded_differently_share_a_vocabulary():
     wide = torch.tensor([[0.6, 0.4, 0.0, 0.0]], dtype=torch.float64)
     just = torch.tensor([[0.6, 0.4, 0.0]], dtype=torch.float64)
     for seed in range(50):
-        outputs = {
-            speculative.judge(DraftTree.chain([0], q), p, generator(seed)) for q in (narrow, wide, just)
-        }
+        outputs = {speculative.judge(DraftTree.chain([0], q), p, generator(seed)) for q in (narrow, wide, just)}
         assert len(outputs) == 1
     outside = torch.tensor([[0.5, 0.4, 0.0, 0.1]], dtype=torch.float64)
     with pytest.raises(CrossdraftError, match="share one vocabulary"):

@@ -82,9 +82,7 @@ def next_words(seed: int) -> tuple[int, ...]:
     """
     pushed: dict[tuple[int, ...], Draft] = {}
     drafter = Stopping(FIVE)
-    ahead = Ahead(
-        drafter, POLICIES["ssd"], lambda request_id, turn, tokens, draft: pushed.update({tokens: draft})
-    )
+    ahead = Ahead(drafter, POLICIES["ssd"], lambda request_id, turn, tokens, draft: pushed.update({tokens: draft}))
     sampling = Sampling(temperature=1.0, seed=seed)
     ahead.start_until(0, Request("?", sampling=sampling), Budget(8, stop=lambda: True))  # it was late
     before = drafter.written
@@ -116,9 +114,7 @@ def test_what_came_too_late_to_be_taken_is_not_drawn_again():
 def test_drawing_again_what_took_long_would_be_seen(monkeypatch):
     """The control: who asks is given another draft than the one that was drawn for that."""
     whole = Ahead._prospect
-    monkeypatch.setattr(
-        Ahead, "_prospect", lambda self, request_id: replace(whole(self, request_id), offered=NOTHING)
-    )
+    monkeypatch.setattr(Ahead, "_prospect", lambda self, request_id: replace(whole(self, request_id), offered=NOTHING))
     assert abs(law_behind_a_late_draft() - 0.5) > 0.15
 
 

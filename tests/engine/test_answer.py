@@ -11,9 +11,7 @@ from crossdraft.engine.timeline import Span, Timeline
 def answer(text: str, notes: tuple[str, ...] = ()) -> Answer:
     timeline = Timeline([Span("target", "prefill", 1.0, 1.1, 40), Span("target", "verify", 1.1, 1.2, 5)])
     stats = Stats(new_tokens=3, rounds=2, total_s=0.2)
-    return Answer(
-        text, (1, 2, 3), (Piece((1, 2, 3), text, Origin.TARGET),), Finish.EOS, stats, timeline, None, notes
-    )
+    return Answer(text, (1, 2, 3), (Piece((1, 2, 3), text, Origin.TARGET),), Finish.EOS, stats, timeline, None, notes)
 
 
 def test_repr_is_one_short_line():

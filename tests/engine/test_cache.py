@@ -158,11 +158,7 @@ def test_a_copy_takes_memory_for_what_is_used_and_grows_as_far_as_its_source():
         append(copy, 90, float(step))
     assert copy.lengths == [100 + 40 * 90]
     assert torch.equal(copy.first(1, 100)[0], cache.first(1, 100)[0])
-    assert [float(copy.first(1, 3700)[0][0, 0, 100 + 90 * step, 0]) for step in (0, 17, 39)] == [
-        0.0,
-        17.0,
-        39.0,
-    ]
+    assert [float(copy.first(1, 3700)[0][0, 0, 100 + 90 * step, 0]) for step in (0, 17, 39)] == [0.0, 17.0, 39.0]
     with pytest.raises(CrossdraftError, match="4096"):
         append(copy, 400)
 

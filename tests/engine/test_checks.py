@@ -231,18 +231,14 @@ def answer_under_damage(wanted: int, seed: int, sampling: Sampling) -> None:
     drafter, dropped = Damaging(truth, random.Random(seed)), 0
     cost = CostModel()
     while drafter.damaged < wanted:
-        decoder = Decoder(
-            target, Inline(drafter, cost, "before"), cost=cost, max_batch=2, nodes=3, adaptive=False
-        )
+        decoder = Decoder(target, Inline(drafter, cost, "before"), cost=cost, max_batch=2, nodes=3, adaptive=False)
         found = decoder.generate(requests)
         assert decoder.drafter is not None
         dropped += sum(answer.stats.bad_drafts for answer in found)
         if sampling.greedy:
             assert [answer.tokens for answer in found] == alone
         for answer in found:
-            assert bool(answer.stats.bad_drafts) == any(
-                "A draft was dropped" in note for note in answer.notes
-            )
+            assert bool(answer.stats.bad_drafts) == any("A draft was dropped" in note for note in answer.notes)
     assert dropped > wanted / 4
 
 

@@ -122,9 +122,7 @@ def test_spans_and_the_cost_model_see_the_devices_time_not_the_launch(target, al
     answer = drafted(DeferredTarget, target, alone)
     spans = {span.name: span for span in answer.timeline.spans if span.lane == "target"}
     assert spans["encode"].end <= spans["prefill"].start
-    assert (
-        spans["prefill"].seconds >= READ_FOR * 0.001
-    )  # it slept 2 ms between them, and began a little earlier
+    assert spans["prefill"].seconds >= READ_FOR * 0.001  # it slept 2 ms between them, and began a little earlier
     assert spans["ride-along"].start >= spans["prefill"].end
     assert answer.stats.stages_s["ride-along"] <= spans["ride-along"].seconds
     assert answer.stats.hidden_share == pytest.approx(1.0, abs=0.35)

@@ -52,7 +52,5 @@ def test_an_engine_answers_without_affinity(pair, clip):
         f"    print(len(engine.generate(cd.Request('why?', {str(clip.video)!r}, {str(clip.events)!r},\n"
         "                               max_new_tokens=4)).tokens))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "4", done.stderr

@@ -359,9 +359,7 @@ def test_hiding_measures_first_and_then_takes_the_cheapest():
     costly.step.add(5.0)
     costly.read.add(20.0)
     costly.beside.add(1.3)
-    assert [costly.hiding(16) for _ in range(32)] == ["off"] * 31 + [
-        "before"
-    ]  # tried once more, now and then
+    assert [costly.hiding(16) for _ in range(32)] == ["off"] * 31 + ["before"]  # tried once more, now and then
 
 
 def test_a_cold_first_answer_does_not_cap_hidden_drafts():

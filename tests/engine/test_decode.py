@@ -222,13 +222,9 @@ def test_a_planted_bug_in_sampling_is_seen(target, stranger, monkeypatch):
 def _distance(target, drafter):
     """Total variation between what is sampled and what is exact."""
     draws, sampling = 400, Sampling(temperature=1.5, top_k=2)
-    requests = [
-        Request("xx", max_new_tokens=3, sampling=replace(sampling, seed=seed)) for seed in range(draws)
-    ]
+    requests = [Request("xx", max_new_tokens=3, sampling=replace(sampling, seed=seed)) for seed in range(draws)]
     exact = _joint(target, target.prepare(requests[0]), sampling)
-    found = Counter(
-        a.tokens for a in decoder(target, drafter, nodes=2, adaptive=False, max_batch=4).generate(requests)
-    )
+    found = Counter(a.tokens for a in decoder(target, drafter, nodes=2, adaptive=False, max_batch=4).generate(requests))
     outcomes = set(exact) | set(found)
     return 0.5 * sum(abs(found[tokens] / draws - exact.get(tokens, 0.0)) for tokens in outcomes)
 

@@ -26,9 +26,7 @@ def sentencepiece() -> PreTrainedTokenizerFast:
     merges = [("▁", "v"), ("▁v", "a"), ("▁va", "n"), ("a", "h"), ("▁", "a"), ("e", "a"), ("p", "u")]
     pieces += [left + right for left, right in merges]
     tokenizer = Tokenizer(
-        models.BPE(
-            {piece: i for i, piece in enumerate(pieces)}, merges, byte_fallback=True, unk_token="<unk>"
-        )
+        models.BPE({piece: i for i, piece in enumerate(pieces)}, merges, byte_fallback=True, unk_token="<unk>")
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     tokenizer.decoder = decoders.Sequence(
@@ -170,9 +168,7 @@ def test_the_cost_is_linear(name):
         return text.decode(tokens)
 
     watched = AnswerText(TokenText(decode, text.special, text.byte_fallback), ("never",))
-    tokens = tokenizer(name).encode(WORDS, add_special_tokens=False) * 20 + [
-        *sorted(text.byte_fallback)[128:150] * 20
-    ]
+    tokens = tokenizer(name).encode(WORDS, add_special_tokens=False) * 20 + [*sorted(text.byte_fallback)[128:150] * 20]
     for token in tokens:
         watched.push((token,))
     assert len(tokens) > 400

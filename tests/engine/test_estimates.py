@@ -61,9 +61,7 @@ def test_noise_on_widths_that_hardly_differ_is_no_slope():
     assert one(16) == 6.0  # nothing wider is known: worth a try
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 64), st.floats(0.1, 100)), min_size=1, max_size=20), st.integers(1, 63)
-)
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.1, 100)), min_size=1, max_size=20), st.integers(1, 63))
 def test_a_wider_pass_is_never_faster(observed, n):
     times = PassTimes()
     for width, seconds in observed:

@@ -94,9 +94,7 @@ def outcome(decoder, request):
         return told, str(error)
 
 
-@pytest.mark.parametrize(
-    "sampling", [Sampling(), Sampling(temperature=1e-3, seed=1)], ids=["greedy", "sampled"]
-)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1e-3, seed=1)], ids=["greedy", "sampled"])
 def test_an_answer_fails_at_the_token_where_the_target_alone_fails(target, sampling, caplog):
     plain = Request("xx", max_new_tokens=12, sampling=sampling)
     answer = Decoder(target).generate([plain])[0].tokens
@@ -122,9 +120,7 @@ def test_a_grammar_without_an_entry_for_a_refused_draft_costs_nothing(target):
     request = Request("xx", max_new_tokens=12)
     answer = Decoder(target).generate([request])[0].tokens
     absent = next(token for token in range(10, 90) if token not in answer)
-    strict = Request(
-        "xx", max_new_tokens=12, sampling=Sampling(processors=(Failing({absent}, KeyError("state 7")),))
-    )
+    strict = Request("xx", max_new_tokens=12, sampling=Sampling(processors=(Failing({absent}, KeyError("state 7")),)))
     wrong = (answer[0], absent, *answer[2:])
     found = drafting(target, wrong).generate([strict])[0]
     assert found.stats.drafted > 0

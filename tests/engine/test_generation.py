@@ -6,14 +6,7 @@ import math
 import pytest
 from transformers import GenerationConfig
 
-from crossdraft.engine.generation import (
-    HONOURED,
-    REFUSED,
-    WITHOUT_EFFECT,
-    GenerationDefaults,
-    read_defaults,
-    read_file,
-)
+from crossdraft.engine.generation import HONOURED, REFUSED, WITHOUT_EFFECT, GenerationDefaults, read_defaults, read_file
 from crossdraft.engine.request import MAX_NEW_TOKENS, Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError

@@ -34,9 +34,7 @@ def test_text_that_cannot_fit_reaches_no_tokenizer(target, drafter, monkeypatch)
         monkeypatch.setattr(model, "prepare", unread)
     long = cd.Request("a" * (LETTERS_PER_TOKEN * target.context + 1))
     for placed in (None, Inline(drafter, CostModel(), "before")):
-        with pytest.raises(
-            CrossdraftError, match=r"has 16,385 characters, and the model's context holds 512"
-        ):
+        with pytest.raises(CrossdraftError, match=r"has 16,385 characters, and the model's context holds 512"):
             Decoder(target, placed).generate([long])
 
 

@@ -41,12 +41,7 @@ class Asking:
     """Knows the answer, drafts some of it in a tree of two branches, and probes all over that tree."""
 
     def __init__(
-        self,
-        truths: Sequence[tuple[int, ...]],
-        top: int = 0,
-        *,
-        probing: bool = True,
-        embeddings: Tensor | None = None,
+        self, truths: Sequence[tuple[int, ...]], top: int = 0, *, probing: bool = True, embeddings: Tensor | None = None
     ) -> None:
         self.truths = {len(truth): truth for truth in truths}
         self.top, self.probing, self.embeddings = top, probing, embeddings
@@ -148,9 +143,7 @@ def test_embeddings_in_the_wrong_rows_are_seen(target, alone, monkeypatch):
     right, wrong = Asking(alone, embeddings=learned), Asking(alone, embeddings=learned)
     answers(target, right, max_batch=3)
     place = target._embeds
-    monkeypatch.setattr(
-        target, "_embeds", lambda ids, sizes, tails: place(ids, [ids.shape[1]] * len(sizes), tails)
-    )
+    monkeypatch.setattr(target, "_embeds", lambda ids, sizes, tails: place(ids, [ids.shape[1]] * len(sizes), tails))
     answers(target, wrong, max_batch=3)
     pairs = [
         (one.probe_logits, two.probe_logits)

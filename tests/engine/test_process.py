@@ -25,14 +25,7 @@ from crossdraft.engine.process import Process
 from crossdraft.engine.request import Origin, Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
-from crossdraft.engine.wire import (
-    pack_draft,
-    pack_request,
-    pack_tensor,
-    unpack_draft,
-    unpack_request,
-    unpack_tensor,
-)
+from crossdraft.engine.wire import pack_draft, pack_request, pack_tensor, unpack_draft, unpack_request, unpack_tensor
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, read_events
 from crossdraft.load import load_drafter, load_target
@@ -71,17 +64,13 @@ def process(pair, target):
 @pytest.mark.parametrize("batch", [1, 3])
 def test_answers_are_the_targets_own_and_drafted_beside_its_prefill(target, process, requests, alone, batch):
     pieces = []
-    found = Decoder(target, process, max_batch=batch, adaptive=False, on_piece=pieces.append).generate(
-        requests
-    )
+    found = Decoder(target, process, max_batch=batch, adaptive=False, on_piece=pieces.append).generate(requests)
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.accepted for answer in found) > 0
     assert all(answer.stats.hidden_share > 0 for answer in found)
     shown = sum(len(piece.tokens) for piece in pieces if piece.origin is Origin.PROVISIONAL)
     spans = [span for answer in found for span in answer.timeline.spans if span.name == "hidden draft"]
-    assert shown == sum(
-        span.tokens for span in spans
-    )  # on a busy machine the target may be the faster one: 0
+    assert shown == sum(span.tokens for span in spans)  # on a busy machine the target may be the faster one: 0
     assert not any(answer.notes for answer in found)
 
 
@@ -91,11 +80,7 @@ def test_drafting_ahead_changes_no_token(pair, target, requests, alone, ahead):
     placement = Process(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, ahead=ahead)
     try:
         drafted_ahead = False
-        for batch in (
-            1,
-            3,
-            *[3] * 20,
-        ):  # on a busy machine a tiny target may be done before anything is prepared
+        for batch in (1, 3, *[3] * 20):  # on a busy machine a tiny target may be done before anything is prepared
             found = Decoder(target, placement, max_batch=batch, adaptive=False, nodes=4).generate(requests)
             assert [answer.tokens for answer in found] == alone
             assert not any(answer.notes for answer in found)
@@ -513,9 +498,7 @@ def test_tensors_survive_the_wire_to_the_bit(dtype):
 
 def test_requests_survive_the_wire_with_arrays_apart_and_writable():
     clip = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
-    events = Events(
-        np.arange(5, dtype=np.uint16), np.zeros(5, np.uint16), np.arange(5), np.ones(5, np.uint8), 8, 8
-    )
+    events = Events(np.arange(5, dtype=np.uint16), np.zeros(5, np.uint16), np.arange(5), np.ones(5, np.uint8), 8, 8)
     # An array with gaps, and a tensor, travel in the message itself.
     for video, apart in (
         (clip, 5), (clip[:0], 5), (np.asfortranarray(clip), 5), (clip[:, ::2], 4), (torch.ones(2, 3), 4), (None, 4),
@@ -533,9 +516,7 @@ def test_requests_survive_the_wire_with_arrays_apart_and_writable():
             there[:] = 0
 
 
-def test_arrays_of_any_size_reach_the_child_and_what_follows_is_not_taken_for_one(
-    process, requests, alone, target
-):
+def test_arrays_of_any_size_reach_the_child_and_what_follows_is_not_taken_for_one(process, requests, alone, target):
     events = read_events(requests[0].events)
     process.start(9, replace(requests[0], events=events.slice(0, 0)), 4, None)  # nothing to see in it
     with suppress(CrossdraftError):

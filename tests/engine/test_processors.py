@@ -26,18 +26,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
 
 LONG = 20
-QUESTIONS = (
-    "what?",
-    "where is the car?",
-    "who",
-    "is it near the light?",
-    "a b c",
-    "turn",
-    "x",
-    "why so",
-    "go",
-    "red?",
-)
+QUESTIONS = ("what?", "where is the car?", "who", "is it near the light?", "a b c", "turn", "x", "why so", "go", "red?")
 
 
 @dataclass
@@ -79,9 +68,7 @@ def plain(pair):
 
 @pytest.fixture(scope="module")
 def frames():
-    return torch.randint(
-        0, 255, (8, 28, 28, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(3)
-    ).numpy()
+    return torch.randint(0, 255, (8, 28, 28, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(3)).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +127,7 @@ def configurations(answers, count, seed=0):
             "forced_eos_token_id": said[0],
             "exponential_decay_length_penalty": [dice.choice([2, 8]), dice.choice([1.1, 2.0])],
             "eos_token_id": [315, said[at], said[at + 1]],
-            "stop_strings": [chr(97 + dice.randrange(26)) + chr(97 + dice.randrange(26)), "th", " "][
-                at % 2 :
-            ],
+            "stop_strings": [chr(97 + dice.randrange(26)) + chr(97 + dice.randrange(26)), "th", " "][at % 2 :],
             "renormalize_logits": True,
             "remove_invalid_values": True,
             "max_new_tokens": dice.choice([3, 12]),
@@ -281,9 +266,7 @@ def test_each_node_is_as_if_it_were_alone(plain, fields, context, paths, seed):
         text = [*context, *(tree.path_tokens(node) if node >= 0 else [])]
         alone = outcome(processors, logits[node + 1 : node + 2], DraftTree.empty(), text)
         if alone is None or together is None:  # transformers cannot go on there
-            assert (alone is None) == (
-                together is None or bool(together[node + 1].isnan().all())
-            ) or node >= 0
+            assert (alone is None) == (together is None or bool(together[node + 1].isnan().all())) or node >= 0
         else:
             assert torch.allclose(together[node + 1], alone[0], rtol=0, atol=0, equal_nan=True)
 
@@ -318,9 +301,7 @@ def test_a_processor_with_a_state_or_another_shape_is_refused(plain):
     water = SynthIDTextWatermarkLogitsProcessor(5, [1, 2], 64, 0, 32, torch.device("cpu"))
     with pytest.raises(CrossdraftError, match="SynthIDTextWatermarkLogitsProcessor keeps a state"):
         TreeProcessors(Sampling(processors=(water,)), plain.model, [1, 2], (2,), 5)
-    cut = TreeProcessors(
-        Sampling(processors=(lambda ids, scores: scores[:, :3],)), plain.model, [1, 2], (2,), 5
-    )
+    cut = TreeProcessors(Sampling(processors=(lambda ids, scores: scores[:, :3],)), plain.model, [1, 2], (2,), 5)
     with pytest.raises(CrossdraftError, match="must keep the shape"):
         cut.warp_tree(torch.zeros(1, 8), DraftTree.empty(), [1, 2])
 
@@ -330,9 +311,7 @@ def test_a_neutral_request_takes_the_fast_path(plain, frames, monkeypatch):
     monkeypatch.setattr("crossdraft.engine.live.TreeProcessors", lambda *given: pytest.fail("not needed"))
     fast = Sampling(0.7, 5, 0.9, 0.01, 1.2, ((3, 1.0),), 1, suppress_tokens=(4,), bad_words_ids=((5,),))
     for sampling in (Sampling(), Sampling(typical_p=0.5, eta_cutoff=0.1), fast):
-        assert (
-            Decoder(plain).generate([Request("what?", frames, max_new_tokens=3, sampling=sampling)])[0].tokens
-        )
+        assert Decoder(plain).generate([Request("what?", frames, max_new_tokens=3, sampling=sampling)])[0].tokens
 
 
 def test_what_a_drafter_is_told():

@@ -34,9 +34,7 @@ def reference(logits: Tensor, sampling: Sampling, seen: list[int]) -> Tensor:
     """[V] scores by transformers' processors, in the order in which `generate` applies them."""
     chain = LogitsProcessorList()
     if sampling.logit_bias:
-        chain.append(
-            SequenceBiasLogitsProcessor([[[token], float(bias)] for token, bias in sampling.logit_bias])
-        )
+        chain.append(SequenceBiasLogitsProcessor([[[token], float(bias)] for token, bias in sampling.logit_bias]))
     if sampling.repetition_penalty != 1:
         chain.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
     if not sampling.greedy:
@@ -68,16 +66,11 @@ seens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=6)
 @given(samplings, seens, st.integers(0, 1000))
 def test_warp_equals_transformers(sampling, seen, seed):
     logits = random_logits(1, seed)[0]
-    torch.testing.assert_close(
-        warp(logits, sampling, seen), reference(logits, sampling, seen), rtol=1e-6, atol=1e-7
-    )
+    torch.testing.assert_close(warp(logits, sampling, seen), reference(logits, sampling, seen), rtol=1e-6, atol=1e-7)
 
 
 @given(
-    samplings,
-    seens,
-    st.integers(0, 1000),
-    st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=4), max_size=4),
+    samplings, seens, st.integers(0, 1000), st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=4), max_size=4)
 )
 def test_every_node_is_warped_as_its_own_path_would_be(sampling, context, seed, paths):
     tree = DraftTree.from_paths([path for path in paths if path])
@@ -100,9 +93,7 @@ def test_greedy_ignores_the_filters_and_copies_nothing():
     assert warp(logits, Sampling(top_k=1, top_p=0.1, min_p=0.9)) is logits
 
 
-@pytest.mark.parametrize(
-    ("dtype", "expected"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)]
-)
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)])
 def test_probabilities_have_at_least_float32(dtype, expected):
     probs = warp(random_logits(2, 1).to(dtype), Sampling(temperature=1.0))
     assert probs.dtype == expected
@@ -162,9 +153,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def test_sample_one_follows_its_weights_and_never_takes_a_zero():
     source = generator()
-    counts = torch.bincount(
-        torch.tensor([sample_one(7 * WEIGHTS, source) for _ in range(20_000)]), minlength=5
-    )
+    counts = torch.bincount(torch.tensor([sample_one(7 * WEIGHTS, source) for _ in range(20_000)]), minlength=5)
     assert counts[1] == 0
     support = WEIGHTS > 0
     wanted = 20_000 * WEIGHTS[support].double()
@@ -173,9 +162,7 @@ def test_sample_one_follows_its_weights_and_never_takes_a_zero():
 
 def test_sample_one_stays_inside_at_both_ends_of_the_sum(monkeypatch):
     for edge, token in ((0.0, 1), (1.0, 2)):
-        monkeypatch.setattr(
-            torch, "rand", lambda *_, edge=edge, **__: torch.tensor(edge, dtype=torch.float64)
-        )
+        monkeypatch.setattr(torch, "rand", lambda *_, edge=edge, **__: torch.tensor(edge, dtype=torch.float64))
         assert sample_one(torch.tensor([0.0, 0.4, 0.6, 0.0]), generator()) == token
 
 

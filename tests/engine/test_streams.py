@@ -49,9 +49,7 @@ def test_two_of_a_union_agree_by_chance_alone():
     """Two fair coins show the same side in half of all cases; a word that both draw appears once in the tree."""
     union = UnionDrafter([Coin(), Coin()])
     drafts = union.propose(union.begin([warm(seed) for seed in range(400)]), [Budget(2)] * 400)
-    assert sum(len(draft.tree) == 1 for draft in drafts) == pytest.approx(
-        200, abs=50
-    )  # five standard deviations
+    assert sum(len(draft.tree) == 1 for draft in drafts) == pytest.approx(200, abs=50)  # five standard deviations
 
 
 def test_the_later_word_of_a_phased_pair_does_not_follow_from_the_hidden_one():

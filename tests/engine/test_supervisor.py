@@ -182,9 +182,7 @@ def test_answers_say_that_they_were_written_without_until_the_drafter_is_back(fr
     first, second = decoder.generate([request, request])
     (lost,), (without,) = first.notes, second.notes
     assert lost == "The drafter was lost (its process ended); the target went on alone."
-    assert without == (
-        "Written without the drafter: it was lost (its process ended), and is being restarted."
-    )
+    assert without == ("Written without the drafter: it was lost (its process ended), and is being restarted.")
     until(lambda: supervisor._fresh is not None)
     (third,) = decoder.generate([request])
     assert (third.notes, third.stats.drafted > 0) == ((), True)

@@ -23,9 +23,7 @@ def test_conformance_in_float64(name):
 def test_conformance_without_anything_visual(name):
     """The whole prompt is one piece then, and takes the lean path where there is one."""
     model, prompt = ZOO[name]()
-    ids = prompt.input_ids[
-        [token not in as_target(model, prompt).reserved for token in prompt.input_ids.tolist()]
-    ]
+    ids = prompt.input_ids[[token not in as_target(model, prompt).reserved for token in prompt.input_ids.tolist()]]
     text = Prompt(ids)
     found = check_conformance(as_target(model, text), text, TOKENS)
     assert found.passes(1e-10), found
@@ -100,9 +98,7 @@ def test_captured_features_are_the_models_own():
     cache.add_row(128)
     encoded = target.encode(prompt)
     pieces, _ = target.chunks(prompt, encoded)
-    out = [
-        target.extend(cache, slice(0, 1), [piece], [DraftTree.empty()], capture=(1, -1)) for piece in pieces
-    ]
+    out = [target.extend(cache, slice(0, 1), [piece], [DraftTree.empty()], capture=(1, -1)) for piece in pieces]
     found = [torch.cat(parts) for parts in zip(*(each.hidden[0] for each in out), strict=True)]
     whole = model(
         prompt.input_ids[None],

@@ -57,11 +57,7 @@ def test_what_lies_behind_an_answers_end_counts_neither_as_accepted_nor_for_tau(
 
 
 def test_overlapping_spans_cover_a_time_once():
-    spans = [
-        Span("drafter", "ahead", 1.0, 3.0),
-        Span("drafter", "draft", 2.0, 4.0),
-        Span("drafter", "x", 6.0, 9.0),
-    ]
+    spans = [Span("drafter", "ahead", 1.0, 3.0), Span("drafter", "draft", 2.0, 4.0), Span("drafter", "x", 6.0, 9.0)]
     assert covered(spans, 0.0, 7.0) == pytest.approx(3 + 1)
     assert covered(spans, 2.5, 3.5) == pytest.approx(1)
     assert covered([], 0.0, 1.0) == 0

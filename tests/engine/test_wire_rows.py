@@ -14,9 +14,7 @@ from crossdraft.engine.wire_rows import pack_rows, unpack_rows
 VOCABULARY = 152_064
 
 
-@given(
-    st.integers(0, 5), st.integers(1, 40), st.floats(0, 1), st.sampled_from([torch.float32, torch.float64])
-)
+@given(st.integers(0, 5), st.integers(1, 40), st.floats(0, 1), st.sampled_from([torch.float32, torch.float64]))
 def test_rows_arrive_to_the_bit(count, width, density, dtype):
     generator = torch.Generator().manual_seed(count + 10 * width)
     rows = torch.rand(count, width, generator=generator, dtype=dtype)

@@ -9,9 +9,7 @@ import numpy as np
 from crossdraft.events import Events
 
 
-def made_up(
-    count: int, width: int = 64, height: int = 48, start_us: int = 0, span_us: int = 50_000, seed: int = 0
-):
+def made_up(count: int, width: int = 64, height: int = 48, start_us: int = 0, span_us: int = 50_000, seed: int = 0):
     """Events at random pixels and random, sorted times in [start_us, start_us + span_us)."""
     rng = np.random.default_rng(seed)
     return Events.checked(

@@ -21,11 +21,7 @@ def rotation(*angles: float) -> NDArray[np.float64]:
     return np.asarray(cv2.Rodrigues(np.array(angles))[0], dtype=np.float64)
 
 
-R_RECT0, R_RECT1, R_10 = (
-    rotation(0.02, -0.03, 0.01),
-    rotation(-0.01, 0.02, 0.03),
-    rotation(0.01, 0.015, -0.02),
-)
+R_RECT0, R_RECT1, R_10 = (rotation(0.02, -0.03, 0.01), rotation(-0.01, 0.02, 0.03), rotation(0.01, 0.015, -0.02))
 
 
 def matrix(camera: tuple[float, float, float, float]) -> NDArray[np.float64]:
@@ -51,10 +47,7 @@ def rig(tmp_path):
     transform = np.eye(4)
     transform[:3, :3], transform[:3, 3] = R_10, (-0.05, 0.0, 0.0)
     calibration = {
-        "intrinsics": {
-            "camRect0": {"camera_matrix": camera},
-            "camRect1": {"camera_matrix": list(IMAGE_CAMERA)},
-        },
+        "intrinsics": {"camRect0": {"camera_matrix": camera}, "camRect1": {"camera_matrix": list(IMAGE_CAMERA)}},
         "extrinsics": {"T_10": transform.tolist(), "R_rect0": R_RECT0.tolist(), "R_rect1": R_RECT1.tolist()},
     }
     (tmp_path / "cam_to_cam.yaml").write_text(yaml.safe_dump(calibration))
@@ -66,9 +59,7 @@ def rig(tmp_path):
     undistorted = np.asarray(cv2.undistortPoints(raw, k0, DISTORTION), dtype=np.float64).reshape(-1, 2)
     seen_by_events = np.concatenate([undistorted, np.ones((len(undistorted), 1))], axis=1)
     homogeneous = np.concatenate([pixels(IMAGE_SIZE), np.ones((IMAGE_SIZE[1], IMAGE_SIZE[0], 1))], axis=-1)
-    in_image_camera = (
-        homogeneous @ np.linalg.inv(matrix(IMAGE_CAMERA)).T @ R_RECT1
-    )  # rows: R_rect1 transposed
+    in_image_camera = homogeneous @ np.linalg.inv(matrix(IMAGE_CAMERA)).T @ R_RECT1  # rows: R_rect1 transposed
     image = pattern(in_image_camera @ R_10)
     return tmp_path, image, pattern(seen_by_events).reshape(EVENT_SIZE[1], EVENT_SIZE[0], 3)
 
@@ -121,13 +112,7 @@ def test_events_are_rectified_by_looking_up(rig):
 
 def test_bad_calibrations_are_refused(rig):
     folder = rig[0]
-    cases = {
-        "absent.yaml": None,
-        "a.yaml": "intrinsics: {}",
-        "b.yaml": ": [",
-        "c.yaml": "- 1",
-        "d.yaml": "\x00",
-    }
+    cases = {"absent.yaml": None, "a.yaml": "intrinsics: {}", "b.yaml": ": [", "c.yaml": "- 1", "d.yaml": "\x00"}
     for name, content in cases.items():
         if content is not None:
             (folder / name).write_text(content)

@@ -34,9 +34,7 @@ def by_hand(events: Events, newest: Newest) -> Events:
         for i, t in enumerate(events.t)
         if newest.us is None or t > events.t[-1] - newest.us or i >= len(events) - newest.least
     ]
-    return events.take(slice(rows[0] if rows else 0, None)).take(
-        slice(-(newest.most or len(rows) or 1), None)
-    )
+    return events.take(slice(rows[0] if rows else 0, None)).take(slice(-(newest.most or len(rows) or 1), None))
 
 
 @given(

@@ -54,12 +54,7 @@ def test_what_we_write_faery_reads(tmp_path, name):
 
 def test_evt2_words_packed_by_hand(tmp_path):
     """TIME_HIGH (8) sets the upper 28 bits of the time; CD_OFF (0) and CD_ON (1) carry 6 more, x and y."""
-    words = [
-        0x8 << 28 | 3,
-        0x1 << 28 | 5 << 22 | 17 << 11 | 23,
-        0x8 << 28 | 4,
-        0x0 << 28 | 1 << 22 | 639 << 11 | 479,
-    ]
+    words = [0x8 << 28 | 3, 0x1 << 28 | 5 << 22 | 17 << 11 | 23, 0x8 << 28 | 4, 0x0 << 28 | 1 << 22 | 639 << 11 | 479]
     header = b"% evt 2.0\n% format EVT2;width=640;height=480\n% geometry 640x480\n% end\n"
     (tmp_path / "a.raw").write_bytes(header + struct.pack("<4I", *words))
     events = read_events(tmp_path / "a.raw")
@@ -72,14 +67,7 @@ def test_evt2_words_packed_by_hand(tmp_path):
 
 def test_evt3_words_packed_by_hand(tmp_path):
     """TIME_HIGH (8) and TIME_LOW (6) hold 12 bits each; ADDR_Y (0) a row, ADDR_X (2) a column and polarity."""
-    words = [
-        0x8 << 12 | 2,
-        0x6 << 12 | 100,
-        0x0 << 12 | 50,
-        0x2 << 12 | 1 << 11 | 60,
-        0x6 << 12 | 101,
-        0x2 << 12 | 61,
-    ]
+    words = [0x8 << 12 | 2, 0x6 << 12 | 100, 0x0 << 12 | 50, 0x2 << 12 | 1 << 11 | 60, 0x6 << 12 | 101, 0x2 << 12 | 61]
     header = b"% evt 3.0\n% format EVT3;width=1280;height=720\n% geometry 1280x720\n% end\n"
     (tmp_path / "a.raw").write_bytes(header + struct.pack("<6H", *words))
     events = read_events(tmp_path / "a.raw")
@@ -159,9 +147,6 @@ def test_events_beyond_the_sensor_are_refused(tmp_path):
 def test_without_faery_its_name_is_told(tmp_path, monkeypatch, name):
     write_events(tmp_path / name, made_up(5))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for action in (
-        lambda: read_events(tmp_path / name),
-        lambda: write_events(tmp_path / f"b{name}", made_up(5)),
-    ):
+    for action in (lambda: read_events(tmp_path / name), lambda: write_events(tmp_path / f"b{name}", made_up(5))):
         with pytest.raises(CrossdraftError, match="pip install faery"):
             action()

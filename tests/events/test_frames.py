@@ -38,16 +38,12 @@ def test_a_case_worked_by_hand():
 def test_frames_follow_the_rule(seed, count, frames, overlap):
     count = max(count, frames)
     events = made_up(count, width=4, height=3, seed=seed)
-    assert np.array_equal(
-        eventgpt_frames(events, frames, overlap=overlap), by_the_book(events, frames, overlap)
-    )
+    assert np.array_equal(eventgpt_frames(events, frames, overlap=overlap), by_the_book(events, frames, overlap))
 
 
 def test_the_two_rules_differ_so_that_the_test_above_can_fail():
     events = made_up(100, width=4, height=3)
-    assert not np.array_equal(
-        eventgpt_frames(events, 5, overlap="last"), eventgpt_frames(events, 5, overlap="red")
-    )
+    assert not np.array_equal(eventgpt_frames(events, 5, overlap="last"), eventgpt_frames(events, 5, overlap="red"))
 
 
 def test_tight_frames_just_hold_their_events():
@@ -103,9 +99,7 @@ def test_the_last_event_wins_in_whatever_order_numpy_writes(seed, count, pixels)
     assert last_event_rows(pixel, stamp.view(_AnyOrder)).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    "name", ["eventgpt_sample1", "dsec_interlaken_00_d_000069", "dsec_interlaken_00_d_000099"]
-)
+@pytest.mark.parametrize("name", ["eventgpt_sample1", "dsec_interlaken_00_d_000069", "dsec_interlaken_00_d_000099"])
 def test_real_recordings_give_exactly_eventgpts_frames(shared, name):
     events = read_events(shared / "data" / "events" / f"{name}.npy")
     expected = by_the_book(events, 5, "last")

@@ -90,19 +90,13 @@ def test_open_ended_slices(recordings):
 
 def test_an_index_that_no_longer_fits_is_not_believed(tmp_path, recordings):
     events = next(iter(recordings.values()))
-    for wrong in (
-        np.zeros(90, "u8"),
-        np.full(90, 20_000, "u8"),
-        np.full(90, 10**12, "u8"),
-        np.arange(90)[::-1],
-    ):
+    for wrong in (np.zeros(90, "u8"), np.full(90, 20_000, "u8"), np.full(90, 10**12, "u8"), np.arange(90)[::-1]):
         foreign_dsec(tmp_path / "a.h5", events, index=False)
         with h5py.File(tmp_path / "a.h5", "a") as file:
             file["ms_to_idx"] = wrong
         since = OFFSET + 40_000
         assert same(
-            read_events(tmp_path / "a.h5", start_us=since, end_us=since + 9_999),
-            events.slice(since, since + 9_999),
+            read_events(tmp_path / "a.h5", start_us=since, end_us=since + 9_999), events.slice(since, since + 9_999)
         )
 
 
@@ -148,12 +142,7 @@ def test_the_written_file_keeps_dsecs_promises(tmp_path):
     with h5py.File(tmp_path / "a.h5") as file:
         assert (file.attrs["width"], file.attrs["height"]) == (112, 112)
         stored = {name: dataset(file, f"events/{name}") for name in "xytp"}
-        assert {name: data.dtype for name, data in stored.items()} == {
-            "x": "u2",
-            "y": "u2",
-            "t": "u4",
-            "p": "u1",
-        }
+        assert {name: data.dtype for name, data in stored.items()} == {"x": "u2", "y": "u2", "t": "u4", "p": "u1"}
         assert all(str(hdf5plugin.Blosc.filter_id) in str(data._filters) for data in stored.values())
         t, index = stored["t"][:].astype(int), dataset(file, "ms_to_idx")[:]
         assert (t + dataset(file, "t_offset")[()]).tolist() == events.t.tolist()
@@ -198,10 +187,7 @@ def test_another_suffix_is_refused(tmp_path):
 def test_a_missing_plugin_is_named_with_its_cure(tmp_path, monkeypatch):
     write_dsec_h5(tmp_path / "a.h5", made_up(5))
     monkeypatch.setitem(sys.modules, "hdf5plugin", None)
-    for action in (
-        lambda: read_events(tmp_path / "a.h5"),
-        lambda: write_dsec_h5(tmp_path / "b.h5", made_up(5)),
-    ):
+    for action in (lambda: read_events(tmp_path / "a.h5"), lambda: write_dsec_h5(tmp_path / "b.h5", made_up(5))):
         with pytest.raises(CrossdraftError, match="pip install hdf5plugin"):
             action()
 

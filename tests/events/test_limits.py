@@ -26,12 +26,7 @@ def bomb(path, count: int, *, written: bool) -> None:
     with h5py.File(path, "w") as file:
         for name, kind in (("x", "u2"), ("y", "u2"), ("p", "u1"), ("t", "u4")):
             column = file.create_dataset(
-                f"events/{name}",
-                (count,),
-                kind,
-                chunks=(min(count, 1 << 20),),
-                compression="gzip",
-                fillvalue=0,
+                f"events/{name}", (count,), kind, chunks=(min(count, 1 << 20),), compression="gzip", fillvalue=0
             )
             if written:
                 column[:] = 0
@@ -107,9 +102,7 @@ def test_more_events_than_may_be_held_or_read_are_refused_and_limits_raise_it(tm
     half = int(events.t[199])
     assert len(read_events(path, end_us=int(events.t[100]), limits=FEW, sensor=(640, 480))) == 100
     with pytest.raises(CrossdraftError, match=r"more than 150 (events to read through|lines), the limit"):
-        read_events(
-            path, end_us=half + 1, limits=replace(FEW, events=400, scanned=150, lines=150), sensor=(640, 480)
-        )
+        read_events(path, end_us=half + 1, limits=replace(FEW, events=400, scanned=150, lines=150), sensor=(640, 480))
 
 
 def test_a_long_span_and_a_large_sensor_are_refused(tmp_path):

@@ -26,11 +26,7 @@ def test_bytes_packed_by_hand(tmp_path, kind):
 
 
 def test_the_sensor_without_a_size_in_the_header(tmp_path):
-    for last, sensor in (
-        ((9, 303, 239, 1), (304, 240)),
-        ((9, 304, 0, 1), (640, 480)),
-        ((9, 0, 700, 0), (1280, 720)),
-    ):
+    for last, sensor in (((9, 303, 239, 1), (304, 240)), ((9, 304, 0, 1), (640, 480)), ((9, 0, 700, 0), (1280, 720))):
         (tmp_path / "a.dat").write_bytes(pack([last], header=b"% Data file containing CD events.\n"))
         assert (read_events(tmp_path / "a.dat").width, read_events(tmp_path / "a.dat").height) == sensor
     (tmp_path / "a.dat").write_bytes(pack([(9, 5, 5, 1)], header=b""))
@@ -55,10 +51,7 @@ def test_faery_writes_what_we_read(tmp_path):
 def test_faery_reads_what_we_pack(tmp_path):
     faery = pytest.importorskip("faery")
     (tmp_path / "a.dat").write_bytes(pack(EVENTS))
-    theirs, ours = (
-        faery.events_stream_from_file(tmp_path / "a.dat").to_array(),
-        read_events(tmp_path / "a.dat"),
-    )
+    theirs, ours = (faery.events_stream_from_file(tmp_path / "a.dat").to_array(), read_events(tmp_path / "a.dat"))
     for name in "xytp":
         assert np.array_equal(theirs[name], getattr(ours, name))
 

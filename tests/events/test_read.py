@@ -12,8 +12,7 @@ from tests.events.helpers import made_up, same
 
 
 @pytest.mark.parametrize(
-    ("suffix", "kind"),
-    [(".h5", "dsec"), (".hdf5", "dsec"), (".npy", "eventgpt"), (".txt", "e2vid"), (".zip", "e2vid")],
+    ("suffix", "kind"), [(".h5", "dsec"), (".hdf5", "dsec"), (".npy", "eventgpt"), (".txt", "e2vid"), (".zip", "e2vid")]
 )
 def test_formats_are_found_out_and_read_back(tmp_path, suffix, kind):
     events = made_up(400, 640, 480)
@@ -22,9 +21,7 @@ def test_formats_are_found_out_and_read_back(tmp_path, suffix, kind):
     assert detect_format(path) == kind
     assert same(read_events(path), events)
     assert same(read_events(str(path), format=kind), events)
-    assert same(
-        concatenate(list(iter_events(path, start_us=9_000, end_us=20_000))), events.slice(9_000, 20_000)
-    )
+    assert same(concatenate(list(iter_events(path, start_us=9_000, end_us=20_000))), events.slice(9_000, 20_000))
 
 
 def test_content_counts_more_than_the_suffix(tmp_path):

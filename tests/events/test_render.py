@@ -48,9 +48,7 @@ def test_a_gap_between_two_clocks_is_no_film(parts):
     """The first event at 0, the second at the Unix epoch: forty thousand million white frames."""
     events = Events.checked([0, 2], [0, 0], [0, 1_700_000_000_000_000], [1, 0], 3, 1)
     chunks = [events] if parts == 1 else [events.take(slice(0, 1)), events.take(slice(1, 2))]
-    with pytest.raises(
-        CrossdraftError, match="span 1700000000 s, which is 42500000000 frames at 25 a second"
-    ):
+    with pytest.raises(CrossdraftError, match="span 1700000000 s, which is 42500000000 frames at 25 a second"):
         next(film(chunks, 25))
 
 

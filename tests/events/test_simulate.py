@@ -179,11 +179,7 @@ def test_lin_log_joins_at_grey_level_20():
 
 def test_profile_across_the_square_is_that_of_a_plain_pixel_model():
     """Column counts against a second implementation, written pixel by pixel in float64, with other thresholds."""
-    rng, level, counts = (
-        np.random.default_rng(7),
-        np.log(square().astype(np.float64)),
-        np.zeros((HEIGHT, WIDTH)),
-    )
+    rng, level, counts = (np.random.default_rng(7), np.log(square().astype(np.float64)), np.zeros((HEIGHT, WIDTH)))
     on, off = (np.maximum(0.2 + 0.02 * rng.standard_normal((HEIGHT, WIDTH)), 0.01) for _ in range(2))
     memory = level[0].copy()
     for now in level[1:]:
@@ -258,13 +254,7 @@ def test_no_frames_are_refused():
 
 @pytest.mark.parametrize(
     "setting",
-    [
-        {"threshold_on": 0.0},
-        {"leak_hz": -1.0},
-        {"cutoff_hz": math.inf},
-        {"max_rate_hz_px": 0.0},
-        {"stamps": "none"},
-    ],
+    [{"threshold_on": 0.0}, {"leak_hz": -1.0}, {"cutoff_hz": math.inf}, {"max_rate_hz_px": 0.0}, {"stamps": "none"}],
 )
 def test_impossible_physics_is_refused(setting):
     with pytest.raises(CrossdraftError, match="Simulator"):

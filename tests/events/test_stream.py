@@ -4,14 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.stream import (
-    Events,
-    Window,
-    batches,
-    check_overlap,
-    concatenate,
-    unwrap_time,
-)
+from crossdraft.events.stream import Events, Window, batches, check_overlap, concatenate, unwrap_time
 from tests.events.helpers import made_up, same
 
 

@@ -14,11 +14,7 @@ def test_a_file_written_by_hand(tmp_path):
     events = read_events(tmp_path / "a.txt")
     assert (events.width, events.height) == (240, 180)
     assert events.t.tolist() == [3811, 3820, 1_500_000]
-    assert (events.x.tolist(), events.y.tolist(), events.p.tolist()) == (
-        [96, 97, 0],
-        [133, 134, 179],
-        [0, 1, 1],
-    )
+    assert (events.x.tolist(), events.y.tolist(), events.p.tolist()) == ([96, 97, 0], [133, 134, 179], [0, 1, 1])
 
 
 def test_zip_and_headless_text_and_signed_polarity(tmp_path):
@@ -126,14 +122,10 @@ def test_blank_lines_are_no_events(tmp_path, monkeypatch):
     assert read_events(tmp_path / "a.txt").t.tolist() == [100_000, 200_000]
 
 
-@pytest.mark.parametrize(
-    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
-)
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_damage_in_a_zip_of_any_method_is_one_sentence(tmp_path, method):
     with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
-        archive.writestr(
-            "events.txt", "4 3\n" + "".join(f"0.{i} {i % 4} {i % 3} 1\n" for i in range(100, 300))
-        )
+        archive.writestr("events.txt", "4 3\n" + "".join(f"0.{i} {i % 4} {i % 3} 1\n" for i in range(100, 300)))
     whole = (tmp_path / "a.zip").read_bytes()
     for place in range(0, len(whole), len(whole) // 60):
         damaged = bytearray(whole)

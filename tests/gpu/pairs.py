@@ -48,9 +48,7 @@ def target_of(name: str, dtype: str, device: str | torch.device = DEVICE) -> Tar
     return as_target(model.to(device, DTYPES[dtype]), prompt)
 
 
-def drafter_of(
-    name: str, dtype: str, device: str | torch.device = DEVICE, words: int = 1
-) -> IndependentDrafter:
+def drafter_of(name: str, dtype: str, device: str | torch.device = DEVICE, words: int = 1) -> IndependentDrafter:
     """A drafter that agrees with the target often, not always; a process of its own can make it, too."""
     model, prompt = ZOO[name]()
     model = noisy(model, 1e-3)
@@ -86,9 +84,7 @@ def check_same(
     assert all(entry["gap"] <= NEAR[dtype] * entry["largest"] for entry in divergences), divergences
 
 
-def divergence(
-    target: Target, request: Request, expected: Sequence[int], found: Sequence[int]
-) -> dict[str, float]:
+def divergence(target: Target, request: Request, expected: Sequence[int], found: Sequence[int]) -> dict[str, float]:
     """Where two answers part, and how far the target's first choice there is ahead of its second, in logits."""
     same = [a == b for a, b in zip(expected, found, strict=False)]
     position = same.index(False) if False in same else len(same)

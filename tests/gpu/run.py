@@ -27,9 +27,7 @@ def run_tests(device: str, only: str, folder: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "tests/gpu", "-k", only]
     ended = _run(command, environment, TESTS_S)
     cases = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
-    counts = {
-        name: sum(case["outcome"] == name for case in cases) for name in ("passed", "failed", "skipped")
-    }
+    counts = {name: sum(case["outcome"] == name for case in cases) for name in ("passed", "failed", "skipped")}
     return {**counts, "exit": ended, "identity": identity(cases), "cases": cases}
 
 
@@ -84,9 +82,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, Any] = {"environment": environment()}
         found["tests"] = run_tests(given.device, given.only, Path(folder))
-        found["scale"] = run_scale(
-            given.device, given.config, given.drafter or ["eventgpt-7b", "small"], Path(folder)
-        )
+        found["scale"] = run_scale(given.device, given.config, given.drafter or ["eventgpt-7b", "small"], Path(folder))
     given.json_out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     tests = found["tests"]
     sys.stdout.write(

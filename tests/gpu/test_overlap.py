@@ -26,23 +26,12 @@ def large():
     if ON_GPU:
         return random_target(shape_of("0.5b", TARGETS), DEVICE, torch.bfloat16)
     tower = CLIPVisionConfig(
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=32,
-        patch_size=4,
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=4
     )
     text = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=4,
-        num_attention_heads=4,
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4
     )
-    config = VideoLlavaConfig(
-        vision_config=tower, text_config=text, image_token_index=IMAGE, video_token_index=VIDEO
-    )
+    config = VideoLlavaConfig(vision_config=tower, text_config=text, image_token_index=IMAGE, video_token_index=VIDEO)
     return random_target(config, DEVICE, torch.float32)
 
 

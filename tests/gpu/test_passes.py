@@ -51,9 +51,7 @@ def test_grouped_heads_under_a_mask_find_a_fused_kernel(dtype, queries):
     assert (found.double().cpu() - exact).abs().max() < (1e-5 if dtype == "float32" else 2e-2)
 
 
-@pytest.mark.parametrize(
-    "name", ["speculative", "specinfer", "kseq", "block", "typical", "fuzzy", "ensemble"]
-)
+@pytest.mark.parametrize("name", ["speculative", "specinfer", "kseq", "block", "typical", "fuzzy", "ensemble"])
 def test_a_rule_decides_on_the_device_as_on_the_host(name):
     """The draws come from the host; what they are compared with may be anywhere."""
     generator = torch.Generator().manual_seed(0)
@@ -91,9 +89,7 @@ def test_an_accepted_path_is_moved_into_place():
         cache.open_window(slice(0, 2), 2)  # rows of different lengths
         for store in cache._stores:
             store.update(torch.ones(2, 2, 2, 4, device=device), torch.ones(2, 2, 2, 4, device=device))
-        parts = [
-            store.keys[r, :, : cache.lengths[r] + 2].cpu() for r in (row, fork) for store in cache._stores
-        ]
+        parts = [store.keys[r, :, : cache.lengths[r] + 2].cpu() for r in (row, fork) for store in cache._stores]
         return [*parts, copy._stores[1].values[0, :, :10].cpu()]
 
     there, here = run(DEVICE), run(torch.device("cpu"))

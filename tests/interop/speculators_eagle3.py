@@ -29,11 +29,7 @@ def make_target(folder: Path) -> Host:
     """A small random Llama, saved: the package looks its verifier up."""
     torch.manual_seed(1)
     config = LlamaConfig(
-        hidden_size=HIDDEN,
-        vocab_size=VOCABULARY,
-        num_hidden_layers=DEEP,
-        num_attention_heads=4,
-        intermediate_size=96,
+        hidden_size=HIDDEN, vocab_size=VOCABULARY, num_hidden_layers=DEEP, num_attention_heads=4, intermediate_size=96
     )
     model = LlamaForCausalLM(config)
     model.save_pretrained(folder)
@@ -42,9 +38,7 @@ def make_target(folder: Path) -> Host:
 
 def write_head(folder: Path, host: Host, drafted: int) -> None:
     """An EAGLE-3 whose every weight matters; scaled levels, grouped heads, whose width is not hidden_size / heads."""
-    ids = tuple(
-        sorted(torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(2))[:drafted].tolist())
-    )
+    ids = tuple(sorted(torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(2))[:drafted].tolist()))
     config = Eagle3Config(
         hidden_size=HIDDEN, vocab_size=VOCABULARY, num_layers=DEEP, draft_ids=ids, heads=4, kv_heads=2, head_dim=24,
         intermediate_size=96, rope_theta=5000.0, eps=1e-5, steps=STEPS, level_scales=(1.0, 0.5, 2.0),
@@ -104,9 +98,7 @@ def main() -> None:
     worst = 0.0
     for drafted in (50, VOCABULARY):
         apart = compare(drafted)
-        say(
-            f"EAGLE-3 drafting {drafted} of {VOCABULARY} ids, {STEPS} steps: logits differ by {apart:.1e} at most"
-        )
+        say(f"EAGLE-3 drafting {drafted} of {VOCABULARY} ids, {STEPS} steps: logits differ by {apart:.1e} at most")
         worst = max(worst, apart)
     sys.exit(not worst <= TOLERANCE)
 

@@ -119,21 +119,15 @@ def write_official(
         "mm_use_im_start_end": False,
         "mm_use_im_patch_token": False,
         "torch_dtype": "bfloat16",
-        "vocab_size": weights["model.embed_tokens.weight"].shape[0]
-        if "model.embed_tokens.weight" in weights
-        else 1,
+        "vocab_size": weights["model.embed_tokens.weight"].shape[0] if "model.embed_tokens.weight" in weights else 1,
         **TEXT,
         **config,
     }
-    (folder / "config.json").write_text(
-        json.dumps({key: value for key, value in raw.items() if value is not None})
-    )
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in raw.items() if value is not None}))
     if tokenizer is not None:
         tokenizer.save_pretrained(str(folder))
     stem, suffix = ("pytorch_model", ".bin") if pickled else ("model", ".safetensors")
-    names = [
-        f"{stem}-{i + 1:05}-of-{shards:05}{suffix}" if shards > 1 else stem + suffix for i in range(shards)
-    ]
+    names = [f"{stem}-{i + 1:05}-of-{shards:05}{suffix}" if shards > 1 else stem + suffix for i in range(shards)]
     place = {key: names[i % shards] for i, key in enumerate(weights)}
     for name in names:
         part = {key: weights[key] for key in weights if place[key] == name}
@@ -163,8 +157,7 @@ def clip_hidden(weights: Mapping[str, Tensor], frame: Tensor, segment: str = "vi
         layer = f"encoder.layers.{i}."
         y = norm(f"{layer}layer_norm1", x)
         q, k, v = (
-            affine(f"{layer}self_attn.{n}_proj", y).unflatten(1, (HEADS, -1)).transpose(0, 1)
-            for n in ("q", "k", "v")
+            affine(f"{layer}self_attn.{n}_proj", y).unflatten(1, (HEADS, -1)).transpose(0, 1) for n in ("q", "k", "v")
         )
         attention = (q @ k.transpose(1, 2) / (VISION // HEADS) ** 0.5).softmax(dim=-1) @ v
         x = x + affine(f"{layer}self_attn.out_proj", attention.transpose(0, 1).flatten(1))
@@ -173,9 +166,7 @@ def clip_hidden(weights: Mapping[str, Tensor], frame: Tensor, segment: str = "vi
     return x
 
 
-def official_features(
-    weights: Mapping[str, Tensor], frames: Tensor, segment: str = "vision_model."
-) -> Tensor:
+def official_features(weights: Mapping[str, Tensor], frames: Tensor, segment: str = "vision_model.") -> Tensor:
     """[T, 3, s, s] to [T+P+1, h], frame by frame: projector, adaptor, and only then the means."""
 
     def affine(name: str, x: Tensor) -> Tensor:
@@ -193,9 +184,7 @@ def official_features(
 def official_logits(weights: Mapping[str, Tensor], ids: Sequence[int], features: Tensor) -> Tensor:
     """Logits [L, V] of a prompt in which -200 stands where the features go."""
     names = [
-        name
-        for name in weights
-        if name.startswith(("model.layers.", "model.norm.", "model.embed_tokens.", "lm_head."))
+        name for name in weights if name.startswith(("model.layers.", "model.norm.", "model.embed_tokens.", "lm_head."))
     ]
     rows = len(weights["lm_head.weight"])
     llama: Any = LlamaForCausalLM(LlamaConfig(**TEXT, vocab_size=rows))

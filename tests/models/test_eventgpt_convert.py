@@ -48,9 +48,7 @@ def load(folder: Path, dtype: torch.dtype = torch.float64) -> Any:
     return model
 
 
-def differences(
-    folder: Path, weights: Mapping[str, Tensor], segment: str = "vision_model."
-) -> tuple[float, float]:
+def differences(folder: Path, weights: Mapping[str, Tensor], segment: str = "vision_model.") -> tuple[float, float]:
     """Largest errors of the converted model's features and logits against the official forward."""
     dtype = weights["lm_head.weight"].dtype
     model = load(folder, dtype)
@@ -76,9 +74,7 @@ def convert(tmp_path: Path, weights: Mapping[str, Tensor], **config: Any) -> Con
 @pytest.mark.parametrize("pickled", [False, True])
 def test_the_converted_model_is_the_official_one(tmp_path, pickled: bool, shards: int, segment: str):
     weights = official_weights(ROWS, segment=segment)
-    source = write_official(
-        tmp_path / "source", weights, byte_tokenizer(ROWS), pickled=pickled, shards=shards
-    )
+    source = write_official(tmp_path / "source", weights, byte_tokenizer(ROWS), pickled=pickled, shards=shards)
     report = convert_eventgpt(source, tmp_path / "out")
     features, logits = differences(tmp_path / "out", weights, segment)
     assert features < 1e-12
@@ -114,11 +110,7 @@ def test_dtype_and_shapes_are_those_of_the_checkpoint(tmp_path):
     assert (report.dtype, model.dtype) == ("bfloat16", torch.bfloat16)
     assert (vision.hidden_size, vision.num_attention_heads, vision.intermediate_size) == (128, 2, 160)
     assert (vision.image_size, vision.patch_size, vision.num_hidden_layers) == (12, 4, 2)
-    assert (text.rms_norm_eps, text.rope_parameters["rope_theta"], text.vocab_size) == (
-        1e-5,
-        5000.0,
-        ROWS + 1,
-    )
+    assert (text.rms_norm_eps, text.rope_parameters["rope_theta"], text.vocab_size) == (1e-5, 5000.0, ROWS + 1)
     assert report.vision == "2 layers of 2 heads and reads 12 px in patches of 4"
 
 
@@ -126,13 +118,7 @@ def test_a_tower_s_configuration_can_be_given(tmp_path):
     weights = official_weights(ROWS)
     source = write_official(tmp_path / "source", weights, byte_tokenizer(ROWS))
     path = tmp_path / "clip.json"
-    shape = {
-        "hidden_size": 128,
-        "intermediate_size": 160,
-        "num_hidden_layers": 2,
-        "image_size": 12,
-        "patch_size": 4,
-    }
+    shape = {"hidden_size": 128, "intermediate_size": 160, "num_hidden_layers": 2, "image_size": 12, "patch_size": 4}
     path.write_text(json.dumps({"vision_config": shape | {"num_attention_heads": 4}}))
     convert_eventgpt(source, tmp_path / "out", vision_config=path)
     assert load(tmp_path / "out").config.vision_config.num_attention_heads == 4
@@ -224,10 +210,7 @@ def test_stored_constants_are_left_out(tmp_path):
 
 def test_a_converted_folder_answers_on_its_own(tmp_path):
     convert(tmp_path, official_weights(ROWS, torch.float32))
-    model, processor = (
-        load(tmp_path / "out", torch.float32),
-        EventGPTProcessor.from_pretrained(tmp_path / "out"),
-    )
+    model, processor = (load(tmp_path / "out", torch.float32), EventGPTProcessor.from_pretrained(tmp_path / "out"))
     frames = np.random.default_rng(0).integers(0, 256, (FRAMES, 20, 30, 3), dtype=np.uint8)
     inputs = processor(["What moves?", "Where?"], [frames, frames[::-1].copy()])
     out = model.generate(**inputs, max_new_tokens=6)
@@ -260,15 +243,11 @@ def test_everything_that_does_not_fit_is_told_at_once(tmp_path):
         convert(tmp_path, weights)
     sentence = str(caught.value)
     assert (
-        "2 missing (model.language_model.norm.weight" in sentence
-        or "2 missing (model.event_adaptor.bias" in sentence
+        "2 missing (model.language_model.norm.weight" in sentence or "2 missing (model.event_adaptor.bias" in sentence
     )
     assert "model.event_adaptor.bias" in sentence
     assert "1 unexpected (model.mystery)" in sentence
-    assert (
-        "1 of a wrong shape (model.multi_modal_projector.linear_1.weight [32, 7] instead of [32, 128])"
-        in sentence
-    )
+    assert "1 of a wrong shape (model.multi_modal_projector.linear_1.weight [32, 7] instead of [32, 128])" in sentence
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
 

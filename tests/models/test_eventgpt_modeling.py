@@ -92,9 +92,7 @@ def test_every_result_has_the_dtype_of_the_weights(model: Model, dtype: torch.dt
 
 
 def generated(model: Model, **inputs: Any) -> list[int]:
-    return model.generate(prompt(), **inputs, max_new_tokens=8, do_sample=False, eos_token_id=-1)[
-        0, -8:
-    ].tolist()
+    return model.generate(prompt(), **inputs, max_new_tokens=8, do_sample=False, eos_token_id=-1)[0, -8:].tolist()
 
 
 def test_generate_is_greedy_decoding(model: Model):
@@ -125,12 +123,8 @@ def test_generate_in_chunks_that_cut_through_the_features(model: Model):
 
 def test_generate_expands_the_features_for_beams_and_samples(model: Model):
     shared = {"max_new_tokens": 3, "eos_token_id": -1}
-    beams = model.generate(
-        prompt(), pixel_values_videos=window(), num_beams=3, num_return_sequences=3, **shared
-    )
-    samples = model.generate(
-        prompt(), pixel_values_videos=window(), do_sample=True, num_return_sequences=4, **shared
-    )
+    beams = model.generate(prompt(), pixel_values_videos=window(), num_beams=3, num_return_sequences=3, **shared)
+    samples = model.generate(prompt(), pixel_values_videos=window(), do_sample=True, num_return_sequences=4, **shared)
     assert beams.shape == (3, prompt().shape[1] + 3)
     assert samples.shape == (4, prompt().shape[1] + 3)
 
@@ -141,12 +135,7 @@ def test_a_left_padded_batch_decodes_as_its_rows_alone(model: Model):
     ids = torch.stack([F.pad(prompt(*q)[0], (width - FEATURES - 3 - len(q), 0)) for q in questions])
     mask = (ids != 0).long()
     batch = model.generate(
-        ids,
-        attention_mask=mask,
-        pixel_values_videos=pixels,
-        max_new_tokens=6,
-        do_sample=False,
-        eos_token_id=-1,
+        ids, attention_mask=mask, pixel_values_videos=pixels, max_new_tokens=6, do_sample=False, eos_token_id=-1
     )
     for row, question in enumerate(questions):
         assert batch[row, -6:].tolist() == greedy(model, prompt(*question), pixels[row : row + 1], 6)
@@ -161,18 +150,10 @@ def test_a_prompt_read_in_pieces_gives_the_same_logits(model: Model, static: boo
     pieces, edges = [], (0, *cuts, ids.shape[1])
     with torch.inference_mode():
         for start, end in pairwise(edges):
-            visual = (
-                {"mm_encoder_outputs": {"video": model.model.get_video_features(pixels)}}
-                if start == 0
-                else {}
-            )
+            visual = {"mm_encoder_outputs": {"video": model.model.get_video_features(pixels)}} if start == 0 else {}
             positions = torch.arange(start, end)[None]
             out = model(
-                input_ids=ids[:, start:end],
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                **visual,
+                input_ids=ids[:, start:end], position_ids=positions, past_key_values=cache, use_cache=True, **visual
             )
             pieces.append(out.logits)
     assert gap(torch.cat(pieces, dim=1), logits(model, ids, pixels)) < 1e-12
@@ -291,9 +272,7 @@ def test_a_configuration_that_cannot_work_is_refused(field: str, value: int, sen
 def test_the_network_needs_neither_the_events_nor_the_video_room():
     code = "import crossdraft.models, sys; print(*{m.partition('.')[0] for m in sys.modules}, *sys.modules)"
     loaded = set(
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.split()
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )
     assert "crossdraft.models.eventgpt.modeling" in loaded
     assert not loaded & {"av", "cv2", "h5py", "crossdraft.events", "crossdraft.video"}

@@ -191,9 +191,7 @@ def test_the_default_prompt_is_the_official_conversation(tokenizer):
 
 def test_braces_and_markup_in_a_question_are_text(tokenizer):
     ids = processor_of(8, 5, tokenizer).prompt_ids("{event} {question} {0} <video>")
-    assert ids[-len(byte_ids("{event} {question} {0} <video> A:")) :] == byte_ids(
-        "{event} {question} {0} <video> A:"
-    )
+    assert ids[-len(byte_ids("{event} {question} {0} <video> A:")) :] == byte_ids("{event} {question} {0} <video> A:")
     assert ids.count(299) == 10
 
 
@@ -268,10 +266,7 @@ def test_a_damaged_processor_file_is_one_sentence(tmp_path, text: str):
         ({"num_event_frames": 2.5}, "An event window needs at least one frame, not 2.5."),
         ({"vision_config": VISION | {"patch_size": 0}}, "not 8 pixels in patches of 0."),
         ({"vision_config": VISION | {"image_size": [8, 8]}}, "not [8, 8] pixels in patches of 4."),
-        (
-            {"vision_config": VISION | {"image_size": "a"}},
-            "{folder}/config.json is damaged (Validation error",
-        ),
+        ({"vision_config": VISION | {"image_size": "a"}}, "{folder}/config.json is damaged (Validation error"),
         ({"dtype": "nope"}, "{folder}/config.json is damaged (module 'torch' has no attribute 'nope')"),
     ],
 )
@@ -295,24 +290,18 @@ def test_a_file_that_is_no_json_object_is_named(tokenizer, config, tmp_path, nam
     config.save_pretrained(tmp_path)
     EventGPTProcessor(config, tokenizer).save_pretrained(tmp_path)
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(
-        CrossdraftError, match=r"config\.json (is not|must hold)|The tokenizer in .* is damaged"
-    ):
+    with pytest.raises(CrossdraftError, match=r"config\.json (is not|must hold)|The tokenizer in .* is damaged"):
         EventGPTProcessor.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "error", [OSError("gone"), KeyError("gone"), Exception("gone"), ValueError("go\nne")]
-)
+@pytest.mark.parametrize("error", [OSError("gone"), KeyError("gone"), Exception("gone"), ValueError("go\nne")])
 def test_what_a_library_raises_is_told(error: Exception):
     with pytest.raises(CrossdraftError, match=r"^The file is damaged \('?go ?ne'?\); mend it\.$"):  # noqa: SIM117
         with told_as("The file is damaged", "mend it"):
             raise error
 
 
-@pytest.mark.parametrize(
-    "error", [CrossdraftError("one sentence"), NameError("a bug"), AssertionError("a bug")]
-)
+@pytest.mark.parametrize("error", [CrossdraftError("one sentence"), NameError("a bug"), AssertionError("a bug")])
 def test_our_own_sentences_and_bugs_pass(error: Exception):
     with pytest.raises(type(error)) as caught, told_as("The file is damaged", "mend it"):
         raise error

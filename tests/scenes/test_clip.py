@@ -7,16 +7,7 @@ import pytest
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import read_events
-from crossdraft.scenes import (
-    KINDS,
-    attributes,
-    make_scene,
-    render,
-    score,
-    simulate_events,
-    wordings,
-    write_clip,
-)
+from crossdraft.scenes import KINDS, attributes, make_scene, render, score, simulate_events, wordings, write_clip
 from crossdraft.scenes.sheet import contact_sheet
 from crossdraft.video import iter_frames, probe
 
@@ -56,9 +47,7 @@ def test_the_meta_tells_the_truth(clip):
     assert meta["seed"] == SCENE.seed
     assert meta["attributes"] == attributes(SCENE)
     questions = meta["questions"]
-    assert len(questions) == sum(
-        len(wordings(kind, held_out)) for kind in KINDS for held_out in (False, True)
-    )
+    assert len(questions) == sum(len(wordings(kind, held_out)) for kind in KINDS for held_out in (False, True))
     assert all(all(score(row["facts"], row["answer"]).values()) for row in questions)
 
 
@@ -67,11 +56,7 @@ def test_a_contact_sheet_shows_video_and_events():
     assert page.dtype == np.uint8
     assert page.shape[2] == 3
     first = render(SCENE, 0.0, 224)[0]
-    found = [
-        row
-        for row in range(page.shape[0] - 224)
-        if np.array_equal(page[row : row + 224, 16 : 16 + 224], first)
-    ]
+    found = [row for row in range(page.shape[0] - 224) if np.array_equal(page[row : row + 224, 16 : 16 + 224], first)]
     assert len(found) == 1
     below = page[found[0] + 260 :]
     assert (below == (255, 0, 0)).all(-1).any()

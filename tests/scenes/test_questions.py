@@ -35,9 +35,7 @@ def test_there_are_enough_kinds_and_wordings():
 
 
 def test_no_question_has_two_meanings():
-    asked = Counter(
-        question for kind in KINDS for held_out in (False, True) for question in wordings(kind, held_out)
-    )
+    asked = Counter(question for kind in KINDS for held_out in (False, True) for question in wordings(kind, held_out))
     assert max(asked.values()) == 1
 
 
@@ -125,9 +123,7 @@ def test_vocabulary_is_small():
 
 
 def test_long_answers_exist_and_short_ones():
-    length = {
-        kind: sum(len(words(ask(scene, kind, 0).answer)) for scene in SCENES) / len(SCENES) for kind in KINDS
-    }
+    length = {kind: sum(len(words(ask(scene, kind, 0).answer)) for scene in SCENES) / len(SCENES) for kind in KINDS}
     assert sum(35 <= mean <= 60 for mean in length.values()) >= 8
     assert sum(mean < 15 for mean in length.values()) >= 3
 
@@ -157,7 +153,5 @@ def test_an_unknown_wording_is_refused(index):
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(
-        CrossdraftError, match="no kind of question 'poem'; choose one of key elements, layout"
-    ):
+    with pytest.raises(CrossdraftError, match="no kind of question 'poem'; choose one of key elements, layout"):
         wordings("poem")

@@ -99,9 +99,7 @@ def test_what_is_asked_for_is_in_view(seed):
 
 
 def test_motions_show():
-    scene = replace(
-        make_scene(22), lead="car", lead_motion="keeping", left="people", people=1, people_colour="red"
-    )
+    scene = replace(make_scene(22), lead="car", lead_motion="keeping", left="people", people=1, people_colour="red")
     for field, values in {
         "lead_motion": ("keeping", "closer", "away", "left lane", "right lane"),
         "people_action": ("to the left", "to the right", "standing", "waving"),

@@ -22,15 +22,7 @@ def test_a_scene_follows_from_its_seed(seed):
 def test_a_known_seed_stays_what_it_was():
     # Weights are trained on these scenes: if this fails, held-out figures no longer mean what the cards say.
     scene = make_scene(2_000_010)
-    told = (
-        scene.layout,
-        scene.ego,
-        scene.lead,
-        scene.lead_colour,
-        scene.lead_motion,
-        scene.left,
-        scene.right,
-    )
+    told = (scene.layout, scene.ego, scene.lead, scene.lead_colour, scene.lead_motion, scene.left, scene.right)
     assert told == ("left bend", "fast", "bus", "red", "left lane", "cyclist", "vehicle")
 
 
@@ -57,9 +49,7 @@ def test_every_value_occurs_and_none_rules(slot):
     counts = Counter(scene[slot] for scene in ALL)
     assert set(counts) == set(ATTRIBUTES[slot])
     # "driver" follows from the rest and "light.side" is never asked for.
-    assert max(counts.values()) <= (
-        0.55 if slot in {"cyclist", "people.action", "people.colour"} else 0.42
-    ) * len(ALL)
+    assert max(counts.values()) <= (0.55 if slot in {"cyclist", "people.action", "people.colour"} else 0.42) * len(ALL)
 
 
 def test_values_tell_little_about_each_other():

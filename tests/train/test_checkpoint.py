@@ -79,7 +79,5 @@ def test_weights_alone_are_no_checkpoint_but_a_checkpoint_has_weights(written: P
 def test_ranks_behind_the_first_write_nothing(tmp_path: Path) -> None:
     second, model = Ranks(rank=1), nn.Linear(3, 2)
     write_weights(tmp_path / "best.ckpt", model, 4, second)
-    write_checkpoint(
-        tmp_path / "fit.ckpt", model, torch.optim.AdamW(model.parameters()), 7, 1.5, ranks=second
-    )
+    write_checkpoint(tmp_path / "fit.ckpt", model, torch.optim.AdamW(model.parameters()), 7, 1.5, ranks=second)
     assert list(tmp_path.iterdir()) == []

@@ -106,11 +106,7 @@ def test_questions_are_drawn_by_seed_without_repeating_a_kind() -> None:
 
 def test_held_out_wordings_are_never_drawn_for_training() -> None:
     held = {wording for kind in scenes.KINDS for wording in scenes.wordings(kind, held_out=True)}
-    drawn = {
-        qa.question
-        for clip in range(40)
-        for qa in draw_questions("train", clip, 8, np.random.default_rng(clip))
-    }
+    drawn = {qa.question for clip in range(40) for qa in draw_questions("train", clip, 8, np.random.default_rng(clip))}
     assert not held & drawn
 
 

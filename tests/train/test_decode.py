@@ -21,12 +21,7 @@ def seer() -> EventSeer:
         num_key_value_heads=2, head_dim=16, max_position_embeddings=64, initializer_range=0.4,
     )  # fmt: skip
     vision = CLIPVisionConfig(
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=28,
-        patch_size=14,
+        hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14
     )
     config = EventGPTConfig(vision_config=vision, text_config=text, event_token_id=29, num_event_frames=5)
     return EventSeer(EventGPTForConditionalGeneration(config).double().eval())

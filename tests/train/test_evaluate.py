@@ -31,10 +31,7 @@ def test_the_ground_truth_scores_full_marks_and_another_scenes_answers_do_not() 
     assert {question.question for question in flat} <= held
 
     def said(answers: list[str]) -> list[Answered]:
-        return [
-            Answered(q.clip, q.kind, q.question, text, whole=True)
-            for q, text in zip(flat, answers, strict=True)
-        ]
+        return [Answered(q.clip, q.kind, q.question, text, whole=True) for q, text in zip(flat, answers, strict=True)]
 
     assert facts_right(asked, said([q.guess for q in flat]))["all"] == 1.0
     assert facts_right(asked, said([q.guess for q in reversed(flat)]))["all"] < 0.8

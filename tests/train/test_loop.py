@@ -75,14 +75,10 @@ def test_a_log_damaged_within_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoilt", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(
-    tmp_path: Path, spoilt: float
-) -> None:
+def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path: Path, spoilt: float) -> None:
     """Checkpoints come every two steps: step 6 (index 5) must not overwrite that of step 4."""
     whole = train(tmp_path / "whole", 8)
-    with pytest.raises(
-        CrossdraftError, match=r"^Step 6 of broken/fit diverged: loss (nan|inf), .*learning_rate"
-    ):
+    with pytest.raises(CrossdraftError, match=r"^Step 6 of broken/fit diverged: loss (nan|inf), .*learning_rate"):
         train(tmp_path / "broken", 8, lambda step: spoilt if step == 5 else 1.0)
     assert train(tmp_path / "broken", 8) == whole
 
@@ -94,9 +90,7 @@ def test_a_gradient_that_is_no_number_stops_too(tmp_path: Path) -> None:
     def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
         return (model(torch.ones(1, 4)) * 0).sqrt().sum(), {}
 
-    with pytest.raises(
-        CrossdraftError, match=r"Step 1 .* diverged: loss 0.0, gradient norm nan; there is no"
-    ):
+    with pytest.raises(CrossdraftError, match=r"Step 1 .* diverged: loss 0.0, gradient norm nan; there is no"):
         optimise(Stage(tmp_path, "fit", optim(4)), model, whole(loss_of))
     assert torch.equal(model.weight, fresh().weight)
 
@@ -142,10 +136,7 @@ class Interrupted(Exception):
 
 class DroppingHead(TinyHead):
     def forward(self, lesson: Lesson) -> list[Guess]:
-        return [
-            replace(g, logits=nn.functional.dropout(g.logits, 0.2, self.training))
-            for g in super().forward(lesson)
-        ]
+        return [replace(g, logits=nn.functional.dropout(g.logits, 0.2, self.training)) for g in super().forward(lesson)]
 
 
 @pytest.mark.parametrize("at", ["step 2", "step 5", "check 2", "check 4"])
@@ -205,19 +196,10 @@ def test_averaged_weights_are_checked_given_and_loaded(tmp_path: Path) -> None:
     assert same(other, model)
 
 
-def stopped(
-    folder: Path, figures: list[float], **changes: object
-) -> tuple[nn.Module, list[int], dict[str, float]]:
+def stopped(folder: Path, figures: list[float], **changes: object) -> tuple[nn.Module, list[int], dict[str, float]]:
     """A run whose checks find the given figures, one after the other; what it gives, and the steps it took."""
     model, steps = fresh(), []
-    given = {
-        "steps": 20,
-        "clips": 1,
-        "warmup_steps": 0,
-        "learning_rate": 0.05,
-        "checkpoint_every": 2,
-        "watch": "tau",
-    }
+    given = {"steps": 20, "clips": 1, "warmup_steps": 0, "learning_rate": 0.05, "checkpoint_every": 2, "watch": "tau"}
 
     def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
         steps.append(step)
@@ -255,9 +237,7 @@ def test_a_figure_that_cannot_be_watched_is_told(tmp_path: Path) -> None:
     with pytest.raises(CrossdraftError, match=r"no figure 'tua', .* did you mean 'tau'"):
         stopped(tmp_path, [1.0], watch="tua")
     with pytest.raises(CrossdraftError, match=r"optim\.watch names 'tau', but this training has no checks"):
-        optimise(
-            Stage(tmp_path, "fit", settings(watch="tau")), fresh(), whole(lambda step: (torch.zeros(1), {}))
-        )
+        optimise(Stage(tmp_path, "fit", settings(watch="tau")), fresh(), whole(lambda step: (torch.zeros(1), {})))
 
 
 def test_a_batch_that_ruins_the_loss_is_named(tmp_path: Path) -> None:
@@ -268,10 +248,7 @@ def test_a_batch_that_ruins_the_loss_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(CrossdraftError, match=r"^Step 3 of .*/fit, on answers 2, 12, diverged: loss nan"):
         optimise(
-            Stage(tmp_path, "fit", optim(4)),
-            model,
-            whole(loss_of),
-            describe=lambda step: f"answers {step}, 1{step}",
+            Stage(tmp_path, "fit", optim(4)), model, whole(loss_of), describe=lambda step: f"answers {step}, 1{step}"
         )
     assert read_checkpoint(tmp_path / "fit.ckpt")["step"] == 2
 

@@ -59,9 +59,7 @@ def test_a_prefix_shared_by_all_rows_needs_to_be_read_once(model, prefix_embeds,
     embeds = model.model.embed_tokens(rows.tokens)
     with torch.no_grad():
         one = run_branches(model.model, read_prefix(model.model, prefix_embeds[:1]), embeds)
-        many = run_branches(
-            model.model, read_prefix(model.model, prefix_embeds[:1].expand(CLIPS, -1, -1)), embeds
-        )
+        many = run_branches(model.model, read_prefix(model.model, prefix_embeds[:1].expand(CLIPS, -1, -1)), embeds)
     torch.testing.assert_close(one, many)
 
 
@@ -84,9 +82,7 @@ def test_gradients_equal_unpacked_ones(model, prefix_embeds, pairs) -> None:
     prefix = read_prefix(model.model, prefix_embeds)
     packed = model.lm_head(run_branches(model.model, prefix, model.model.embed_tokens(rows.tokens)))
     wanted = rows.targets != IGNORE
-    together = gradient(
-        torch.nn.functional.cross_entropy(packed[wanted], rows.targets[wanted], reduction="sum")
-    )
+    together = gradient(torch.nn.functional.cross_entropy(packed[wanted], rows.targets[wanted], reduction="sum"))
     apart = torch.zeros_like(together)
     for row, (question, answer) in enumerate(pairs):
         text = model.model.embed_tokens(torch.tensor([[*question, *answer]]))
@@ -108,9 +104,7 @@ def test_steps_equal_one_pass_and_a_rejected_token_leaves_no_trace(model, prefix
         step_branches(model.model, cache, embed(rows.tokens[:, :3]), torch.zeros(6, dtype=torch.long))
         wrong = (rows.tokens[:, 3:5] + 7) % 40
         step_branches(model.model, cache, embed(wrong), start + 1)
-        again = torch.stack(
-            [rows.tokens[row, begin : begin + length] for row, begin in enumerate(start.tolist())]
-        )
+        again = torch.stack([rows.tokens[row, begin : begin + length] for row, begin in enumerate(start.tolist())])
         stepped = step_branches(model.model, cache, embed(again), start)
     for row, begin in enumerate(start.tolist()):
         torch.testing.assert_close(stepped[row], whole[row, begin : begin + length], atol=1e-6, rtol=0)

@@ -85,9 +85,7 @@ def test_what_ranks_learned_loads_into_a_whole_head(how, one, two):
 
 def test_what_no_pass_touches_stays_as_it_was(two):
     for how in HOW:
-        assert torch.equal(
-            read_checkpoint(two / how / "head.ckpt")["modules"]["idle.weight"], fresh().idle.weight
-        )
+        assert torch.equal(read_checkpoint(two / how / "head.ckpt")["modules"]["idle.weight"], fresh().idle.weight)
 
 
 def test_the_second_rank_holds_all_weights_or_its_part_of_them_and_writes_nothing(two):
@@ -101,9 +99,7 @@ def test_the_second_rank_holds_all_weights_or_its_part_of_them_and_writes_nothin
 
 
 def test_clips_that_cannot_be_shared_are_told(tmp_path):
-    with pytest.raises(
-        CrossdraftError, match=r"clips=4 .* among 2 passes of 3 ranks; make it a multiple of 6"
-    ):
+    with pytest.raises(CrossdraftError, match=r"clips=4 .* among 2 passes of 3 ranks; make it a multiple of 6"):
         learn(tmp_path, settings(accumulate=2), Ranks(0, 3))
 
 

@@ -12,9 +12,7 @@ from crossdraft.train.recipe import REFERENCE_RECIPE, load_recipe
 
 def test_the_shipped_recipe_is_valid_and_overrides_reach_it() -> None:
     assert load_recipe().target.train[0].questions > 0
-    changed = load_recipe(
-        overrides=["target.train.0.questions=3", "drafter.train.0.optim.learning_rate=1.0e-4"]
-    )
+    changed = load_recipe(overrides=["target.train.0.questions=3", "drafter.train.0.optim.learning_rate=1.0e-4"])
     assert (changed.target.train[0].questions, changed.drafter.train[0].optim.learning_rate) == (3, 1.0e-4)
 
 

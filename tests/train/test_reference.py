@@ -112,9 +112,7 @@ def test_a_model_counts_as_trained_once_its_weights_are_there(tmp_path: Path) ->
 def test_a_tokenizer_of_another_size_is_refused(finished: Reference, tmp_path: Path) -> None:
     run = beside(finished, tmp_path, "tokenizer", overrides=("tokenizer.vocab_size=600",))
     for stage in ("tokenizer", "target-sight"):
-        with pytest.raises(
-            CrossdraftError, match="has 512 ids where the recipe asks for 600; choose another"
-        ):
+        with pytest.raises(CrossdraftError, match="has 512 ids where the recipe asks for 600; choose another"):
             run_stages(run, [stage])
 
 
@@ -132,9 +130,7 @@ def test_drafters_wait_for_every_answer_of_this_target(finished: Reference, tmp_
 
 
 @pytest.mark.parametrize("kept", [1, 4, 5, 8])
-def test_answers_that_were_cut_off_anywhere_are_completed(
-    finished: Reference, tmp_path: Path, kept: int
-) -> None:
+def test_answers_that_were_cut_off_anywhere_are_completed(finished: Reference, tmp_path: Path, kept: int) -> None:
     """Two answers a clip, two clips a batch: lines 5 and 6 are of a batch that was not finished."""
     run = beside(finished, tmp_path, "cache", "tokenizer", "target", "answers")
     whole = run.answers.read_text()

@@ -19,10 +19,7 @@ def test_a_share_by_hand():
 
 
 def test_losses_are_weighted_and_places_are_counted():
-    parts = [
-        Part(1.0, 3.0, {"places": 3.0, "tau": 2.0}),
-        Part(5.0, 1.0, {"places": 1.0, "tau": 4.0, "right_3": 0.5}),
-    ]
+    parts = [Part(1.0, 3.0, {"places": 3.0, "tau": 2.0}), Part(5.0, 1.0, {"places": 1.0, "tau": 4.0, "right_3": 0.5})]
     assert merged(parts) == (2.0, {"places": 4.0, "tau": 2.5, "right_3": 0.5})
 
 

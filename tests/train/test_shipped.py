@@ -100,8 +100,7 @@ def test_a_head_s_card_is_worded_as_a_new_one_is(folder) -> None:
     recipe = load_head_recipe(folder.name, reference=True)
     figures = json.loads((folder / "provenance.json").read_text())["figures"]
     made, shipped = (
-        " ".join(text.split())
-        for text in (head_card(recipe, figures, ""), (folder / "README.md").read_text())
+        " ".join(text.split()) for text in (head_card(recipe, figures, ""), (folder / "README.md").read_text())
     )
     opening, _, rest = made.partition(" Trained by ")  # some say more between the two
     assert shipped.startswith(opening)
@@ -109,7 +108,5 @@ def test_a_head_s_card_is_worded_as_a_new_one_is(folder) -> None:
 
 
 def test_a_provenance_names_no_folders_of_one_machine(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(
-        "sys.argv", ["/opt/bin/crossdraft", "train", f"--out={tmp_path / 'a'}", str(tmp_path / "b")]
-    )
+    monkeypatch.setattr("sys.argv", ["/opt/bin/crossdraft", "train", f"--out={tmp_path / 'a'}", str(tmp_path / "b")])
     assert origin()["argv"] == ["crossdraft", "train", "--out=a", "b"]

@@ -17,9 +17,7 @@ def test_the_best_is_kept_and_the_misses_are_counted_anew():
     assert seen == [(1.0, 2, 0, 2), (1.0, 2, 1, 4), (1.0, 2, 2, 6), (1.5, 8, 0, 8), (1.5, 8, 1, 10)]
 
 
-@pytest.mark.parametrize(
-    ("missed", "patience", "over"), [(1, 2, False), (2, 2, True), (3, 2, True), (9, 0, False)]
-)
+@pytest.mark.parametrize(("missed", "patience", "over"), [(1, 2, False), (2, 2, True), (3, 2, True), (9, 0, False)])
 def test_patience_ends(missed, patience, over):
     assert Standing(missed=missed).is_over(patience) is over
 
@@ -30,7 +28,5 @@ def test_a_minus_turns_a_figure_round():
 
 
 def test_a_figure_that_nobody_measures_is_told():
-    with pytest.raises(
-        CrossdraftError, match=r"no figure 'taw', which optim\.watch names; did you mean 'tau'"
-    ):
+    with pytest.raises(CrossdraftError, match=r"no figure 'taw', which optim\.watch names; did you mean 'tau'"):
         watched({"tau": 1.0, "loss": 2.0}, "taw")

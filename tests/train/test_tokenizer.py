@@ -10,10 +10,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.train.prompt import PromptCodec
 from crossdraft.train.tokenizer import SPECIALS, first_special, load_tokenizer, train_tokenizer
 
-TEXTS = [
-    "USER: \nWhat is ahead? ASSISTANT: A red car is ahead of us.",
-    "There is no cyclist on the road.",
-] * 20
+TEXTS = ["USER: \nWhat is ahead? ASSISTANT: A red car is ahead of us.", "There is no cyclist on the road."] * 20
 TOKENIZER = train_tokenizer(TEXTS, 400)
 
 
@@ -30,9 +27,7 @@ def test_specials_take_the_last_ids_and_bos_is_added() -> None:
     assert len(TOKENIZER) == 400
     assert TOKENIZER.convert_tokens_to_ids(list(SPECIALS)) == list(range(394, 400))
     assert TOKENIZER("a car")["input_ids"][0] == TOKENIZER.bos_token_id == first_special(TOKENIZER)
-    assert TOKENIZER(" cyclist", add_special_tokens=False)["input_ids"] == [
-        TOKENIZER.convert_tokens_to_ids("Ġcyclist")
-    ]
+    assert TOKENIZER(" cyclist", add_special_tokens=False)["input_ids"] == [TOKENIZER.convert_tokens_to_ids("Ġcyclist")]
 
 
 def test_saving_keeps_everything(tmp_path: Path) -> None:
@@ -46,12 +41,7 @@ def test_saving_keeps_everything(tmp_path: Path) -> None:
 def test_prefix_question_and_answer_join_to_the_whole_prompt() -> None:
     codec = PromptCodec(TOKENIZER, "<video>")
     video = TOKENIZER.convert_tokens_to_ids("<video>")
-    joined = [
-        *codec.prefix_ids(),
-        video,
-        *codec.question_ids("What is ahead?"),
-        *codec.answer_ids("A red car."),
-    ]
+    joined = [*codec.prefix_ids(), video, *codec.question_ids("What is ahead?"), *codec.answer_ids("A red car.")]
     assert joined == TOKENIZER("USER: <video>\nWhat is ahead? ASSISTANT: A red car.</s>")["input_ids"]
     assert codec.text(codec.answer_ids("A red car.")) == "A red car."
 

@@ -56,10 +56,7 @@ def llava_config(kind: str, tower: str, text: str) -> PretrainedConfig:
     )
     grid = {} if kind == "VideoLlava" else {"image_grid_pinpoints": [[20, 20]]}
     return getattr(transformers, f"{kind}Config")(
-        vision_config=vision,
-        text_config=getattr(transformers, f"{text}Config")(**TEXT),
-        **LLAVA_TOKENS,
-        **grid,
+        vision_config=vision, text_config=getattr(transformers, f"{text}Config")(**TEXT), **LLAVA_TOKENS, **grid
     )
 
 
@@ -98,16 +95,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens(list(SPECIAL))
     core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", IDS["<s>"])])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
 
 
 @pytest.fixture(scope="module")
 def frames() -> torch.Tensor:
-    return torch.randint(
-        0, 256, (3, 30, 44, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-    )
+    return torch.randint(0, 256, (3, 30, 44, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
 TIMES_S = np.array([0.0, 0.5, 1.0])
@@ -162,9 +155,7 @@ def test_forward_and_generate_take_the_inputs(
 
 
 @pytest.mark.parametrize("kind", LLAVA_COUNTS)
-def test_placeholders_of_the_llavas(
-    kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
-) -> None:
+def test_placeholders_of_the_llavas(kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor) -> None:
     config = CONFIGS[kind]()
     inputs = model_inputs(config, tokenizer, None, frames, TIMES_S, "What is ahead?")
     assert int((inputs["input_ids"] == config.video_token_id).sum()) == LLAVA_COUNTS[kind]
@@ -173,9 +164,7 @@ def test_placeholders_of_the_llavas(
 
 
 @pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl"])
-def test_placeholders_and_types_of_qwen(
-    kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
-) -> None:
+def test_placeholders_and_types_of_qwen(kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor) -> None:
     config = CONFIGS[kind]()
     inputs = model_inputs(config, tokenizer, SMALL, frames, TIMES_S, "What is ahead?")
     assert inputs["video_grid_thw"].tolist() == [[2, 6, 8]]  # three frames are two pairs
@@ -215,10 +204,7 @@ QWEN_PROMPT = (
     [
         ("video_llava", "<s>USER: <video>\nWhat {is} it? ASSISTANT:"),
         ("llava_next_video", "<s>USER: <video>\nWhat {is} it? ASSISTANT:"),
-        (
-            "llava_onevision",
-            "<s><|im_start|>user <video>\nWhat {is} it?<|im_end|><|im_start|>assistant\n",
-        ),
+        ("llava_onevision", "<s><|im_start|>user <video>\nWhat {is} it?<|im_end|><|im_start|>assistant\n"),
         ("qwen2_vl", QWEN_PROMPT),
     ],
 )
@@ -262,9 +248,7 @@ def test_a_tokenizers_own_template(
 
 
 @pytest.mark.parametrize("question", ["What is <video>?", "Is this an <image>?"])
-def test_a_placeholder_in_the_question(
-    question: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
-) -> None:
+def test_a_placeholder_in_the_question(question: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor) -> None:
     with pytest.raises(CrossdraftError, match="leave it out"):
         model_inputs(CONFIGS["video_llava"](), tokenizer, None, frames, TIMES_S, question)
 

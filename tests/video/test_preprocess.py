@@ -22,9 +22,7 @@ from crossdraft.video.strip import kept_weights, resize_kept
 
 HALF = (0.5, 0.5, 0.5)
 SIDES = (17, 64, 101, 224, 333, 480)
-SIZES = [
-    (height, width) for height in SIDES for width in SIDES if max(height, width) <= 8 * min(height, width)
-]
+SIZES = [(height, width) for height in SIDES for width in SIDES if max(height, width) <= 8 * min(height, width)]
 
 
 def scene(height: int, width: int, seed: int = 0) -> Tensor:
@@ -168,12 +166,7 @@ def test_the_shortest_edge_gets_the_size(height: int, width: int, size: int) -> 
     assert (h <= w) == (height <= width)
 
 
-@given(
-    height=st.integers(28, 1500),
-    width=st.integers(28, 1500),
-    low=st.integers(1, 400),
-    more=st.integers(0, 900),
-)
+@given(height=st.integers(28, 1500), width=st.integers(28, 1500), low=st.integers(1, 400), more=st.integers(0, 900))
 def test_pixel_budgets_are_qwens(height: int, width: int, low: int, more: int) -> None:
     budget = PixelBudget(low * 784, (low + more + 4) * 784, 28)
     assert resized(height, width, budget) == smart_resize(height, width, 28, budget.low, budget.high)

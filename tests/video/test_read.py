@@ -70,9 +70,7 @@ def test_a_clip_is_held_once_and_within_a_limit(clip: Path, patched: Patch) -> N
             tracemalloc.stop()
         assert frames.shape == (9, HEIGHT, WIDTH, 3)
         assert peak < 1.5 * frames.numel() + 100_000
-        with pytest.raises(
-            CrossdraftError, match=r"10 frames of .* the limit .* take at most 9 \(--frames\)"
-        ):
+        with pytest.raises(CrossdraftError, match=r"10 frames of .* the limit .* take at most 9 \(--frames\)"):
             sample_frames(path, 10, limits)
 
 
@@ -166,9 +164,7 @@ def stamped(path: Path, order: list[int]) -> Path:
 
 
 @pytest.mark.parametrize("order", [[0, 1, 3, 2, 4, 6, 5, 7], [0, 3, 2, 4, 1, 7, 6, 8, 5]])
-def test_frames_keep_step_where_the_container_keeps_no_order_of_display(
-    tmp_path: Path, order: list[int]
-) -> None:
+def test_frames_keep_step_where_the_container_keeps_no_order_of_display(tmp_path: Path, order: list[int]) -> None:
     """AVI and some mp4 stamp frames in the order of storage, which B-frames change."""
     found = list(iter_frames(stamped(tmp_path / "a.mkv", order)))
     assert numbers(np.stack([frame for _, frame in found])) == list(range(len(order)))
@@ -214,10 +210,7 @@ def test_a_clip_that_changes_its_size(tmp_path: Path) -> None:
     content = b""
     for height in (64, 32):
         part = encode(
-            tmp_path / f"{height}.m1v",
-            "mpeg1video",
-            "mpeg1video",
-            (picture(index, height) for index in range(4)),
+            tmp_path / f"{height}.m1v", "mpeg1video", "mpeg1video", (picture(index, height) for index in range(4))
         )
         content += part.read_bytes()
     path = tmp_path / "both.m1v"
@@ -294,13 +287,7 @@ def test_cut_anywhere(clip: Path, tmp_path: Path) -> None:
 def seeds(clip: Path, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """Small valid files to damage."""
     folder = tmp_path_factory.mktemp("seeds")
-    kinds = [
-        ("matroska", "h264"),
-        ("webm", "libvpx"),
-        ("avi", "mpeg4"),
-        ("avi", "mjpeg"),
-        ("mpeg", "mpeg2video"),
-    ]
+    kinds = [("matroska", "h264"), ("webm", "libvpx"), ("avi", "mpeg4"), ("avi", "mjpeg"), ("mpeg", "mpeg2video")]
     made = [encode(folder / f"{c}.{k}", k, c, map(picture, range(6))).read_bytes() for k, c in kinds]
     return [clip.read_bytes(), *made]
 

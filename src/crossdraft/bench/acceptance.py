@@ -110,8 +110,7 @@ def compare_acceptance(
 def compare(runs: Mapping[str, Sequence[Run]], kinds: Sequence[str], nodes: int) -> Comparison:
     """The figures of drafters' runs over the same pairs."""
     counts = {
-        name: np.array([(len(run.tokens), run.rounds) for run in own], dtype=np.float64)
-        for name, own in runs.items()
+        name: np.array([(len(run.tokens), run.rounds) for run in own], dtype=np.float64) for name, own in runs.items()
     }
     groups = {kind: np.flatnonzero(np.asarray(kinds) == kind) for kind in dict.fromkeys(kinds)}
 

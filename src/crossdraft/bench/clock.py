@@ -20,10 +20,7 @@ class PassClock:
     def __enter__(self) -> Self:
         hooks = []
         if self.module is not None:
-            hooks = [
-                self.module.register_forward_pre_hook(self._begin),
-                self.module.register_forward_hook(self._end),
-            ]
+            hooks = [self.module.register_forward_pre_hook(self._begin), self.module.register_forward_hook(self._end)]
         self._hooks = hooks
         return self
 

@@ -165,11 +165,7 @@ def run_of(answer: Answer, total_s: float) -> Run:
 
 
 def line_up(
-    names: Sequence[str],
-    target: Target,
-    models: Models,
-    cores: Cores | None,
-    specs: Sequence[str] = (),
+    names: Sequence[str], target: Target, models: Models, cores: Cores | None, specs: Sequence[str] = ()
 ) -> dict[str, Contestant]:
     """The contestants by name, in the order given, then those that are named by their specs. Close them all when done.
 

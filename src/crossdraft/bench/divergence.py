@@ -33,9 +33,7 @@ class Divergence:
         return {"seed": self.seed, "question": self.question, "position": self.position, "top2_gap": self.gap}
 
 
-def find_divergence(
-    target: Target, item: Item, expected: Sequence[int], found: Sequence[int]
-) -> Divergence | None:
+def find_divergence(target: Target, item: Item, expected: Sequence[int], found: Sequence[int]) -> Divergence | None:
     """The first difference between the target's own tokens and another's; None if there is none."""
     if tuple(expected) == tuple(found):
         return None

@@ -50,9 +50,7 @@ class Timing:
     reach_mb: float | None = None
 
 
-def run_events(
-    recording: Path | None, seconds: float, repeats: int, tick: Callable[[str], None]
-) -> list[Timing]:
+def run_events(recording: Path | None, seconds: float, repeats: int, tick: Callable[[str], None]) -> list[Timing]:
     """All the measurements; `tick` is told the name of each when it is done.
 
     Raises:
@@ -86,9 +84,7 @@ def measure(window: Events, seconds: float, repeats: int) -> Iterator[Timing]:
         yield simulation(preset, repeats)
 
 
-def timed(
-    name: str, events: Events, work: Callable[[int], object], repeats: int, reach_ms: float | None
-) -> Timing:
+def timed(name: str, events: Events, work: Callable[[int], object], repeats: int, reach_ms: float | None) -> Timing:
     """Run `work(i)` for i below `repeats`, after one run that does not count."""
     work(0)
     times = []
@@ -174,9 +170,7 @@ def lines(timings: Sequence[Timing], recording: Path | None) -> list[str]:
     out = [f"recording: {source_of(recording)}"]
     for timing in timings:
         aim = "" if timing.reach_ms is None else f", to reach {timing.reach_ms:g}"
-        peak = (
-            "" if timing.peak_mb is None else f"; peak {timing.peak_mb:.0f} MB, to reach {timing.reach_mb:g}"
-        )
+        peak = "" if timing.peak_mb is None else f"; peak {timing.peak_mb:.0f} MB, to reach {timing.reach_mb:g}"
         ms = timing.ms
         spread = f"{ms.median:.3g} ms ({ms.q1:.3g} to {ms.q3:.3g})"
         out.append(f"{timing.name}: {spread}{aim}; {timing.events:,} events{peak}")
@@ -193,7 +187,5 @@ def _texture(rng: np.random.Generator) -> NDArray[np.uint8]:
     noise = rng.standard_normal((HEIGHT + 8, WIDTH + 108))
     for axis in (0, 1):
         sums = np.cumsum(noise, axis=axis)
-        noise = np.take(sums, range(8, sums.shape[axis]), axis) - np.take(
-            sums, range(sums.shape[axis] - 8), axis
-        )
+        noise = np.take(sums, range(8, sums.shape[axis]), axis) - np.take(sums, range(sums.shape[axis] - 8), axis)
     return np.clip(110 + 55 * noise / noise.std(), 5, 250).astype(np.uint8)

@@ -45,20 +45,11 @@ class Footprint:
 
     def to_json(self) -> dict[str, float | None]:
         """Plain values."""
-        return {
-            "total_mib": self.total,
-            "target_mib": self.target,
-            "drafter_mib": self.drafter,
-            "cuda_mib": self.cuda,
-        }
+        return {"total_mib": self.total, "target_mib": self.target, "drafter_mib": self.drafter, "cuda_mib": self.cuda}
 
 
 def measure_footprints(
-    names: Sequence[str],
-    models: Models,
-    cores: Cores | None,
-    item: Item,
-    tick: Callable[[str], None] | None = None,
+    names: Sequence[str], models: Models, cores: Cores | None, item: Item, tick: Callable[[str], None] | None = None
 ) -> dict[str, Footprint]:
     """The footprint of each contestant, one after another.
 
@@ -90,9 +81,7 @@ def _footprint(name: str, models: Models, cores: Cores | None, item: Item) -> Fo
             # The kernel's peak of each program since its start. `getrusage` would also count what a child shared with
             # its parent before it became a program of its own.
             drafters = [peak for child in _children() if (peak := peak_rss_of(child)) is not None]
-            return Footprint(
-                peak_rss_of(os.getpid()), round(sum(drafters), 1) if drafters else None, peak_cuda_mib()
-            )
+            return Footprint(peak_rss_of(os.getpid()), round(sum(drafters), 1) if drafters else None, peak_cuda_mib())
         finally:
             contestant.close()
 

@@ -155,9 +155,7 @@ def _run(heads: Heads, tick: Tick | None) -> HeadsReport:
     models, trials, drafters = heads.models, heads.trials, heads.roster.drafters
     facts = {name: facts_of(models.named(spec), models.target) for name, spec in drafters.items()}
     target = models.load_target()
-    built = {
-        name: models.beside(spec, target) for name, spec in drafters.items()
-    }  # refused before anything runs
+    built = {name: models.beside(spec, target) for name, spec in drafters.items()}  # refused before anything runs
     known = list(answer_alone(target, items(heads.work), tick))
     times = _clocked(heads, target, built, known, tick)
     scores = {name: _score(heads, target, spec, known, tick, name) for name, spec in drafters.items()}
@@ -196,11 +194,7 @@ def _run(heads: Heads, tick: Tick | None) -> HeadsReport:
 
 
 def _clocked(
-    heads: Heads,
-    target: Target,
-    built: Mapping[str, Drafter[Any]],
-    known: Sequence[Known],
-    tick: Tick | None,
+    heads: Heads, target: Target, built: Mapping[str, Drafter[Any]], known: Sequence[Known], tick: Tick | None
 ) -> Times | None:
     """Along the longest answers: short ones have few places to draft from."""
     if not heads.trials.timed:
@@ -209,9 +203,7 @@ def _clocked(
     return time_drafts(target, built, longest, heads.trials.nodes, tick)
 
 
-def _score(
-    heads: Heads, target: Target, spec: Spec, known: Sequence[Known], tick: Tick | None, name: str
-) -> _Scores:
+def _score(heads: Heads, target: Target, spec: Spec, known: Sequence[Known], tick: Tick | None, name: str) -> _Scores:
     """Every part, each with a drafter made anew: what one learns in a part must not help it in the next."""
     scores = _Scores({}, [])
     asked = shown(known, blank_window(heads.models.blind)) if is_blind(spec) else known
@@ -230,9 +222,7 @@ def _score(
     return scores
 
 
-def _compare(
-    target: Target, scores: _Scores, known: Sequence[Known], answers: Sequence[tuple[int, ...]]
-) -> None:
+def _compare(target: Target, scores: _Scores, known: Sequence[Known], answers: Sequence[tuple[int, ...]]) -> None:
     """Greedy answers with the target's own."""
     for pair, tokens in zip(known, answers, strict=True):
         divergence = find_divergence(target, pair.item, pair.tokens, tokens)
@@ -242,11 +232,7 @@ def _compare(
 
 
 def _race(
-    heads: Heads,
-    target: Target,
-    known: Sequence[Known],
-    scores: Mapping[str, _Scores],
-    tick: Tick | None,
+    heads: Heads, target: Target, known: Sequence[Known], scores: Mapping[str, _Scores], tick: Tick | None
 ) -> dict[str, Interval]:
     """Whole answers against the target alone, as `crossdraft bench` races them."""
     asked = list(known[: heads.trials.raced])

@@ -131,9 +131,7 @@ class _Clock:
             },
         )
 
-    def _turn(
-        self, name: str, states: Mapping[str, list[Any]], drafts: dict[str, Draft], said: "_Said"
-    ) -> float:
+    def _turn(self, name: str, states: Mapping[str, list[Any]], drafts: dict[str, Draft], said: "_Said") -> float:
         if name not in self.drafters:
             nodes = self.nodes if name == WIDE else 0
             return clocked(self.target.device, lambda: said.verify(nodes))
@@ -179,9 +177,7 @@ class _Said:
     In between, `verify` makes a pass from where the text is, and leaves nothing behind.
     """
 
-    def __init__(
-        self, target: Target, request: Request, tokens: Sequence[int], nodes: int, needs: Needs
-    ) -> None:
+    def __init__(self, target: Target, request: Request, tokens: Sequence[int], nodes: int, needs: Needs) -> None:
         self.target, self.tokens, self.needs = target, tuple(tokens), needs
         self.prompt = target.prepare(request)
         self.cache = target.new_cache()
@@ -207,9 +203,7 @@ class _Said:
         *front, last = pieces
         nothing, layers = DraftTree.empty(), self.needs.visual_layers
         outs = [self._extend(piece, nothing, layers) for piece in front]
-        visual = {
-            layer: torch.cat([hidden[i] for hidden, _ in outs]) for i, layer in enumerate(layers) if outs
-        }
+        visual = {layer: torch.cat([hidden[i] for hidden, _ in outs]) for i, layer in enumerate(layers) if outs}
         ids = tuple(token for piece in front for token in piece.tokens.tolist())
         hidden, logits = self._extend(last, nothing, self.needs.hidden_layers)
         prompt = PromptFeatures(tuple(last.tokens.tolist()), ids, visual)

@@ -24,11 +24,7 @@ def to_json(report: HeadsReport) -> dict[str, object]:
     times = report.times
     clocked = None
     if times is not None:
-        clocked = {
-            "places": times.places,
-            "t_ms": times.single.ms(),
-            f"v{times.nodes + 1}_ms": times.wide.ms(),
-        }
+        clocked = {"places": times.places, "t_ms": times.single.ms(), f"v{times.nodes + 1}_ms": times.wide.ms()}
     return {
         "environment": report.environment,
         "workload": report.workload,
@@ -56,12 +52,7 @@ def _row_json(row: Row, report: HeadsReport) -> dict[str, object]:
         **row.facts.to_json(),
         "drafting": drafting,
         "accepted": [
-            {
-                "shape": part.shape,
-                "nodes": part.nodes,
-                "temperature": part.temperature,
-                **row.accepted[part].to_json(),
-            }
+            {"shape": part.shape, "nodes": part.nodes, "temperature": part.temperature, **row.accepted[part].to_json()}
             for part in report.parts
         ],
         "identical": {"equal": row.equal, "total": row.total} if row.total else None,

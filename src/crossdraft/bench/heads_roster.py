@@ -20,11 +20,7 @@ from crossdraft.load_heads import HEAD_WEIGHTS
 PROVENANCE = "provenance.json"  # beside the weights; written by `crossdraft train`
 CHAIN = {"tree": "chain"}
 EVENT_HEADS = ("event_medusa", "fast", "glance")  # heads on an event model, which runs with them
-ENCODER = (
-    "vision_tower",
-    "event_adaptor",
-    "multi_modal_projector",
-)  # modules of an event model in front of its text
+ENCODER = ("vision_tower", "event_adaptor", "multi_modal_projector")  # modules of an event model in front of its text
 # Where the shipped weights lie of every method that has some: heads on the target, and what else is trained for it.
 WEIGHTS = {
     **{name: weights_of(name) for name in HEADS},

@@ -86,9 +86,7 @@ class Finding:
     def told(self, labels: Mapping[str, str]) -> str:
         """In a sentence, the drafters by their labels."""
         output = "holds" if self.holds else "does not hold"
-        return (
-            f"{self.claim.text}: {output}, τ of {labels[self.better]} / {labels[self.worse]} = {self.ratio}"
-        )
+        return f"{self.claim.text}: {output}, τ of {labels[self.better]} / {labels[self.worse]} = {self.ratio}"
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -130,8 +128,7 @@ def check_claims(found: Mapping[str, Sequence[Tally]], methods: Mapping[str, str
         better = max(able, key=lambda name: float(_tau(found[name], every)))
         worse = first[claim.worse]
         ratio = bootstrap(
-            lambda chosen, top=found[better], bottom=found[worse]: _tau(top, chosen) / _tau(bottom, chosen),
-            len(every),
+            lambda chosen, top=found[better], bottom=found[worse]: _tau(top, chosen) / _tau(bottom, chosen), len(every)
         )
         findings.append(Finding(claim, better, worse, ratio))
     return findings

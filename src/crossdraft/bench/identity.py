@@ -105,18 +105,11 @@ def answer_alone(target: Target, items: Iterable[Item], tick: Tick | None = None
 
 def shown(known: Iterable[Known], events: object) -> list[Known]:
     """The same pairs with other events, which only a drafter looks at."""
-    return [
-        replace(pair, item=replace(pair.item, request=replace(pair.item.request, events=events)))
-        for pair in known
-    ]
+    return [replace(pair, item=replace(pair.item, request=replace(pair.item.request, events=events))) for pair in known]
 
 
 def check_identity(
-    target: Target,
-    check: Check,
-    decoders: Sequence[Decoder],
-    known: Sequence[Known],
-    tick: Tick | None = None,
+    target: Target, check: Check, decoders: Sequence[Decoder], known: Sequence[Known], tick: Tick | None = None
 ) -> None:
     """Answer every pair, a wave with each decoder in turn, and compare; the result is left in the check."""
     rng = np.random.default_rng(0)
@@ -129,9 +122,7 @@ def check_identity(
                 tick(check.name)
 
 
-def _run_wave(
-    target: Target, check: Check, decoder: Decoder, wave: Sequence[Known], rng: np.random.Generator
-) -> None:
+def _run_wave(target: Target, check: Check, decoder: Decoder, wave: Sequence[Known], rng: np.random.Generator) -> None:
     """Requests join after a random number of rounds and are cut at random lengths, so that rows leave at any time."""
     request_ids, limits = [], []
     for pair in wave:

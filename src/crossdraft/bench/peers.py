@@ -87,11 +87,7 @@ class HFContestant:
         }
         stages["other"] = end - start - sum(stages.values())
         return Run(
-            tokens=tokens,
-            total_s=end - start,
-            ttft_s=first.at - start,
-            stages_s=stages,
-            rounds=len(passes.spans),
+            tokens=tokens, total_s=end - start, ttft_s=first.at - start, stages_s=stages, rounds=len(passes.spans)
         )
 
     def close(self) -> None:
@@ -114,9 +110,7 @@ class HFContestant:
             config.prompt_lookup_num_tokens = LOOKUP_TOKENS
             # Lookup would copy the clip's placeholders behind "USER:" into its first draft, and the forward would
             # then refuse the prompt ("features and tokens do not match"); it leaves out what may not be generated.
-            config.suppress_tokens = sorted(
-                self.target.traits.visual_ids.union(request.sampling.suppress_tokens or ())
-            )
+            config.suppress_tokens = sorted(self.target.traits.visual_ids.union(request.sampling.suppress_tokens or ()))
         return config
 
 
@@ -149,9 +143,7 @@ class Assistant(LlamaForCausalLM):
         self.blank: Tensor = encoded.pooler_output[0]  # [T+P+1, h]
         self.banned = twin.banned
         self.placeholder = int(target.model.config.video_token_id)
-        self.skipped = torch.zeros(
-            0, dtype=torch.long
-        )  # places of the current prompt that do not exist for it
+        self.skipped = torch.zeros(0, dtype=torch.long)  # places of the current prompt that do not exist for it
         self.eval()
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]

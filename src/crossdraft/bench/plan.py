@@ -53,9 +53,7 @@ class Way:
     @property
     def shares(self) -> dict[str, float]:
         """Parts of the total; they add up to 1."""
-        return {
-            name: getattr(self, name) / self.total for name in ("prefill", "waiting", "drafting", "passes")
-        }
+        return {name: getattr(self, name) / self.total for name in ("prefill", "waiting", "drafting", "passes")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +104,7 @@ def advise(stages: Stages, *, measured: bool = False) -> Advice:
         _way(stages, HIDDEN, best_hidden(stages, 0), 0),
         _way(stages, BOTH, best_hidden(stages, budget), budget),
     )
-    return Advice(
-        stages, ways, least_alpha(stages), hiding_bound(stages.prefill, _total(stages, 0, 0)), measured
-    )
+    return Advice(stages, ways, least_alpha(stages), hiding_bound(stages.prefill, _total(stages, 0, 0)), measured)
 
 
 def best_budget(stages: Stages) -> int:
@@ -122,9 +118,7 @@ def best_hidden(stages: Stages, budget: int) -> int:
     The least total over all k, since V need not be a straight line: where a pass over two tokens already costs much
     more than a step, the first node does not pay, and the tenth may.
     """
-    return min(
-        range(1, min(stages.tokens - 2, MOST_HIDDEN) + 1), key=lambda hidden: _total(stages, hidden, budget)
-    )
+    return min(range(1, min(stages.tokens - 2, MOST_HIDDEN) + 1), key=lambda hidden: _total(stages, hidden, budget))
 
 
 def least_alpha(stages: Stages) -> float | None:

@@ -58,9 +58,7 @@ def measure_stages(pair: Pair, pairs: int, tick: Callable[[str], None]) -> Stage
         CrossdraftError: a model cannot be loaded, the drafter was lost, or the answers are too short to tell.
     """
     asked = list(items(Workload(pairs)))
-    options = (
-        pair.options
-    )  # made before the engine pins this process, which then may not use the drafter's cores
+    options = pair.options  # made before the engine pins this process, which then may not use the drafter's cores
     warm_up = next(items(Workload(1, split="validation")))
     with Engine.load(pair.target, pair.drafter, options) as drafting:
         alone = Engine(drafting.target, None, Options(), CostModel())
@@ -88,9 +86,7 @@ def stages_of(
         raise CrossdraftError("The answers end before a round of drafting; measure more pairs.")
     reading = [_reading(answer) for answer in without]
     hidden = [answer.timeline.total("drafter", "read", "hidden draft") for answer in beside]
-    waited = sum(
-        answer.stats.stages_s.get(stage, 0.0) for answer in beside for stage in ("draft", "communication")
-    )
+    waited = sum(answer.stats.stages_s.get(stage, 0.0) for answer in beside for stage in ("draft", "communication"))
     slowed = sum(_reading(answer) for answer in beside) - sum(reading)
     overlap = sum(min(pair) for pair in zip(reading, hidden, strict=True))
     contention = 1.0 if shared else max(0.0, slowed) / overlap if overlap else 0.0

@@ -10,12 +10,7 @@ WAYS_HEAD = ("way", "ms", "times the target alone", "prefill", "not hidden", "dr
 def ways_rows(advice: Advice) -> list[tuple[str, ...]]:
     """A row for each way: its time, speed-up, and where the time goes."""
     return [
-        (
-            way.name,
-            f"{way.total:.1f}",
-            f"{way.speedup:.2f}",
-            *(f"{share:.0%}" for share in way.shares.values()),
-        )
+        (way.name, f"{way.total:.1f}", f"{way.speedup:.2f}", *(f"{share:.0%}" for share in way.shares.values()))
         for way in advice.ways
     ]
 
@@ -30,10 +25,7 @@ def figures(advice: Advice) -> list[tuple[str, str]]:
         ("hidden draft: free, inside the prefill", _tokens(stages.free)),
         ("hidden draft: break-even", f"a + 1 > {hidden.needs:.1f}; expected {hidden.yields:.1f}"),
         ("draft of a round: length", _length(steady.budget, round_pays)),
-        (
-            "draft of a round: break-even",
-            f"acceptance: {least}; given {stages.alpha:.2f} (c = {stages.c:.2f})",
-        ),
+        ("draft of a round: break-even", f"acceptance: {least}; given {stages.alpha:.2f} (c = {stages.c:.2f})"),
         ("1/ρ, bound of all hiding", f"{advice.bound:.2f} times the target alone"),
     ]
 
@@ -82,15 +74,11 @@ def _why(advice: Advice, way: Way) -> str:
     """The break-even points of what the way does."""
     reasons = []
     if way.needs is not None:
-        reasons.append(
-            f"the hidden draft's pass yields {way.yields:.1f} tokens and pays above {way.needs:.1f}"
-        )
+        reasons.append(f"the hidden draft's pass yields {way.yields:.1f} tokens and pays above {way.needs:.1f}")
     if way.budget:
         least = advice.least_alpha
         pays = "at no acceptance" if least is None else f"above {least:.2f}"
-        reasons.append(
-            f"a token drafted in a round is accepted with chance {advice.stages.alpha:.2f} and pays {pays}"
-        )
+        reasons.append(f"a token drafted in a round is accepted with chance {advice.stages.alpha:.2f} and pays {pays}")
     if way is not advice.best and way.waiting > advice.alone.total / 100:
         reasons.append(f"{way.waiting:.1f} ms of the drafter's work are not hidden")
     return ", and ".join(reasons)

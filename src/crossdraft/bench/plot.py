@@ -177,13 +177,7 @@ def _intervals(axes: "Axes", values: "list[Interval]", label: str, colour: str) 
     colours = [BEST if row == best else colour for row in rows]
     axes.barh(rows, [value.value for value in values], height=ROW, color=colours)
     axes.errorbar(
-        [value.value for value in values],
-        rows,
-        xerr=arms,
-        fmt="none",
-        ecolor=ERROR,
-        elinewidth=0.9,
-        capsize=0,
+        [value.value for value in values], rows, xerr=arms, fmt="none", ecolor=ERROR, elinewidth=0.9, capsize=0
     )
     for row, value in zip(rows, values, strict=True):
         shown = f"{_short(value.value)} [{_short(value.low)}, {_short(value.high)}]"

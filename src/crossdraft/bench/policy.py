@@ -56,9 +56,7 @@ class Load:
 LOADS = {
     "easy": Load((False,)),
     "hard": Load((True,), 2.0),
-    "mixed": Load(
-        (False, True, True, False)
-    ),  # not in step with the two kinds of question, which come in turn too
+    "mixed": Load((False, True, True, False)),  # not in step with the two kinds of question, which come in turn too
     "hopeless": Load((True,), 3.0),
 }
 Tick = Callable[[str], None]

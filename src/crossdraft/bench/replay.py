@@ -41,9 +41,7 @@ class Costs:
         for name in ("prefill", "step", "verify", "per_node", "draft"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
-                raise CrossdraftError(
-                    f"The cost {name} is {value}; it must be a number that is not negative."
-                )
+                raise CrossdraftError(f"The cost {name} is {value}; it must be a number that is not negative.")
         if self.step == 0:
             raise CrossdraftError("The cost step is 0; a pass takes time.")
 
@@ -154,10 +152,7 @@ class Recorded:
         return [list(self._said.get((request.prompt, str(request.video)), ())) for request in requests]
 
     def propose(self, states: Sequence[list[int]], budgets: Sequence[Budget]) -> list[Draft]:
-        return [
-            Draft(DraftTree.chain(state[: budget.nodes]))
-            for state, budget in zip(states, budgets, strict=True)
-        ]
+        return [Draft(DraftTree.chain(state[: budget.nodes])) for state, budget in zip(states, budgets, strict=True)]
 
     def commit(self, states: Sequence[list[int]], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
@@ -171,11 +166,7 @@ class Recorded:
 
 
 def replay(
-    traces: Sequence[Trace],
-    drafter: Drafter[Any],
-    policy: Policy,
-    costs: Costs,
-    tick: Callable[[], None] | None = None,
+    traces: Sequence[Trace], drafter: Drafter[Any], policy: Policy, costs: Costs, tick: Callable[[], None] | None = None
 ) -> Replay:
     """Let the drafter draft for every trace, in order."""
     played = []
@@ -197,9 +188,7 @@ def replay(
         tau=ratio([entry.tokens for entry in played], [entry.passes for entry in played]),
         draft_ms=quartiles([1e3 * seconds for entry in played for seconds in entry.seconds] or [0.0]),
         nodes=sum(sum(entry.nodes) for entry in played) / sum(len(entry.nodes) for entry in played),
-        simulated_speedup=ratio([alone for alone, _ in times], [ours for _, ours in times])
-        if complete
-        else None,
+        simulated_speedup=ratio([alone for alone, _ in times], [ours for _, ours in times]) if complete else None,
         simulated_alone_ms=round(sum(alone for alone, _ in times) / len(times), 2) if complete else None,
         simulated_ms=round(sum(ours for _, ours in times) / len(times), 2) if complete else None,
         by_question={question: tokens / max(1, passes) for question, (tokens, passes) in by_question.items()},

@@ -165,23 +165,15 @@ def _caption(report: "Report") -> str:
     notes = sorted({note for method in report.methods for note in method.notes})
     words = report.workload.get("in_words", [])
     about = words if isinstance(words, list) else []
-    return "\n".join(
-        [*map(escape, map(str, about)), *_columns(report), *_caveats(report), *told, *map(escape, notes)]
-    )
+    return "\n".join([*map(escape, map(str, about)), *_columns(report), *_caveats(report), *told, *map(escape, notes)])
 
 
 def _columns(report: "Report") -> list[str]:
     """What the figures of the first table are."""
-    told = [
-        "medians: provisional = first drafted token; TTFT = first final token; total = whole answer (E2E)",
-    ]
+    told = ["medians: provisional = first drafted token; TTFT = first final token; total = whole answer (E2E)"]
     against = report.methods[0].against
     if against is not None:
-        faster = (
-            f"the faster of {' and '.join(ALONE)}"
-            if set(ALONE) <= set(report.methods[0].speedups)
-            else "alone"
-        )
+        faster = f"the faster of {' and '.join(ALONE)}" if set(ALONE) <= set(report.methods[0].speedups) else "alone"
         told.append(f"× {against} ({faster}) = {SPEEDUPS[report.methods[0].per]} {INTERVALS}")
     return [*told, f"MiB: {HOW}."] if report.footprints else told
 

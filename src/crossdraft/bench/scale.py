@@ -67,9 +67,7 @@ def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, argparse.Name
     """
     parser = argparse.ArgumentParser(prog=prog, description=DESCRIPTION)
     parser.add_argument("--config", required=True, help=f"{', '.join(TARGETS)}, or the path of a config.json")
-    parser.add_argument(
-        "--drafter", action="append", help=f"{', '.join(DRAFTERS)} (both by default), or a path"
-    )
+    parser.add_argument("--drafter", action="append", help=f"{', '.join(DRAFTERS)} (both by default), or a path")
     parser.add_argument("--device", help="CUDA if there is a GPU, else cpu")
     parser.add_argument("--draft-device", help="the second GPU if there is one, else the target's device")
     parser.add_argument("--dtype", choices=DTYPES, help="bfloat16 on a GPU, float32 on a CPU")
@@ -78,9 +76,7 @@ def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, argparse.Name
     parser.add_argument("--draft-cores", help="CPU cores of a drafter's process; by default one")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
     parser.add_argument("--json", action="store_true", help="JSON on stdout; the rest then goes to stderr")
-    parser.add_argument(
-        "--json-out", type=Path, metavar="FILE", help="write the result as JSON into a file, too"
-    )
+    parser.add_argument("--json-out", type=Path, metavar="FILE", help="write the result as JSON into a file, too")
     parser.add_argument("--force", action="store_true", help="overwrite a file that exists")
     given = parser.parse_args(argv)
     check_outputs(given.json_out, force=given.force)
@@ -104,9 +100,7 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         if device.type not in ("cpu", "cuda"):
-            raise CrossdraftError(
-                f"Device '{name}' is neither a CPU nor a CUDA GPU; scale measures only these."
-            )
+            raise CrossdraftError(f"Device '{name}' is neither a CPU nor a CUDA GPU; scale measures only these.")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise CrossdraftError(f"Device '{name}' cannot be used here; try --device cpu.") from error

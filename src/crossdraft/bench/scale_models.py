@@ -25,11 +25,7 @@ from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTConfig
 
-VOCABULARY, IMAGE, VIDEO = (
-    32064,
-    32000,
-    32001,
-)  # Video-LLaVA-7B's head has padded rows behind its 32003 tokens
+VOCABULARY, IMAGE, VIDEO = (32064, 32000, 32001)  # Video-LLaVA-7B's head has padded rows behind its 32003 tokens
 FRAMES = 8
 BEFORE, AFTER = 6, 30  # text tokens in front of the clip and behind it
 SPARE = 1.1  # room for activations and caches, relative to the weights
@@ -100,20 +96,14 @@ def shape_of(name: str, presets: dict[str, Callable[[], PretrainedConfig]]) -> P
         return presets[name]()
     path = Path(name)
     if not path.is_file():
-        raise CrossdraftError(
-            f"'{name}' is neither {', '.join(presets)} nor a file; give the path of a config.json."
-        )
+        raise CrossdraftError(f"'{name}' is neither {', '.join(presets)} nor a file; give the path of a config.json.")
     try:
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         config = AutoConfig.for_model(**raw)
     except (ValueError, TypeError, KeyError) as error:
-        raise CrossdraftError(
-            f"{path} is no configuration of a known model ({str(error).splitlines()[0]})."
-        ) from error
+        raise CrossdraftError(f"{path} is no configuration of a known model ({str(error).splitlines()[0]}).") from error
     if config.model_type not in ("video_llava", "eventgpt"):
-        raise CrossdraftError(
-            f"{path} describes a '{config.model_type}'; scale knows video_llava and eventgpt."
-        )
+        raise CrossdraftError(f"{path} describes a '{config.model_type}'; scale knows video_llava and eventgpt.")
     return config
 
 
@@ -142,9 +132,7 @@ class Fixed:
         return self.prompt
 
 
-def random_target(
-    config: PretrainedConfig, device: torch.device, dtype: torch.dtype, seed: int = 0
-) -> Target:
+def random_target(config: PretrainedConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Target:
     """A model with random weights behind our adapter. It never ends an answer by itself.
 
     The weights are drawn on the device in their final dtype: there is no copy in float32 anywhere.

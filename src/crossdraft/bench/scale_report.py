@@ -47,9 +47,7 @@ class Measured:
     reading: Reading
     passes: list[Pass]
     bound: Bound
-    drafters: list[
-        tuple[DraftCost | str, list[Beside]]
-    ]  # a sentence in place of the costs: why it was skipped
+    drafters: list[tuple[DraftCost | str, list[Beside]]]  # a sentence in place of the costs: why it was skipped
 
 
 def to_json(scale: Scale, measured: Measured) -> dict[str, object]:

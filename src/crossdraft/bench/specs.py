@@ -8,10 +8,7 @@ from crossdraft.drafters.spec import Spec, parse
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS as DRAFTERS
 
-ALONE = (
-    "target",
-    "target-all",
-)  # the target without a drafter: on its own share of the pair's cores, and on all
+ALONE = ("target", "target-all")  # the target without a drafter: on its own share of the pair's cores, and on all
 ON_ALL_CORES = frozenset(("target-all", "hf-all"))
 HUGGING_FACE = frozenset(("hf", "hf-all", "hf-lookup", "hf-assisted"))
 ALWAYS = ("target", "target-all", "hf", "hf-all", "hf-lookup", "blind")  # what every comparison should hold
@@ -86,9 +83,7 @@ def usual_methods(*, shipped: bool, more_cores: bool) -> tuple[str, ...]:
     >>> usual_methods(shipped=False, more_cores=False)
     ('target', 'hf', 'hf-lookup', 'hf-assisted', 'blind', 'event-inline', 'event')
     """
-    return tuple(
-        name for name in METHODS if (shipped or name != "glance") and (more_cores or name not in ON_ALL_CORES)
-    )
+    return tuple(name for name in METHODS if (shipped or name != "glance") and (more_cores or name not in ON_ALL_CORES))
 
 
 def is_blind(spec: Spec) -> bool:

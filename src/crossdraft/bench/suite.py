@@ -85,9 +85,7 @@ def _run(suite: Suite, tick: Callable[[str], None] | None) -> Report:
     everybody = (*suite.methods, *suite.drafters)
     warm_ups, pairs = list(_warm_ups(suite)), list(items(suite.work))
     footprints = (
-        measure_footprints(everybody, suite.models, suite.cores, (warm_ups or pairs)[0], tick)
-        if suite.memory
-        else {}
+        measure_footprints(everybody, suite.models, suite.cores, (warm_ups or pairs)[0], tick) if suite.memory else {}
     )
     target = suite.models.load_target()
     contestants = line_up(suite.methods, target, suite.models, suite.cores, suite.drafters)
@@ -99,11 +97,7 @@ def _run(suite: Suite, tick: Callable[[str], None] | None) -> Report:
     mean = mean_tokens(results.of("target" if "target" in results.runs else first))
     return Report(
         pairs=len(pairs),
-        environment={
-            **found,
-            **placement_of(suite),
-            "dtype": str(target.model.dtype).removeprefix("torch."),
-        },
+        environment={**found, **placement_of(suite), "dtype": str(target.model.dtype).removeprefix("torch.")},
         workload={
             **describe(suite.work),
             "repeats": suite.repeats,

@@ -109,9 +109,7 @@ def fastest_alone(results: Results, *, per_token: bool) -> str | None:
     return min((name for name in ALONE if name in results.runs), key=cost, default=None)
 
 
-def _method(
-    name: str, results: Results, items: Sequence[Item], target: Target, against: str | None
-) -> Method:
+def _method(name: str, results: Results, items: Sequence[Item], target: Target, against: str | None) -> Method:
     runs = results.of(name)
     provisional = [run.provisional_s for run in runs if run.provisional_s is not None]
     greedy = items[0].request.sampling.greedy
@@ -155,9 +153,7 @@ def _speedup(results: Results, baseline: str, name: str, *, greedy: bool) -> Int
     return ratio_per_token(theirs, results.tokens(baseline), ours, results.tokens(name))
 
 
-def _divergences(
-    name: str, results: Results, items: Sequence[Item], target: Target
-) -> tuple[Divergence, ...]:
+def _divergences(name: str, results: Results, items: Sequence[Item], target: Target) -> tuple[Divergence, ...]:
     found = [
         find_divergence(target, item, own[0].tokens, run.tokens)
         for item, own, runs in zip(items, results.runs["target"], results.runs[name], strict=True)

@@ -73,8 +73,7 @@ def write_traces(traces: Sequence[Trace], path: Path) -> None:
     """One line each, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_text(
-            "".join(json.dumps(trace.to_json(), ensure_ascii=False) + "\n" for trace in traces),
-            encoding="utf-8",
+            "".join(json.dumps(trace.to_json(), ensure_ascii=False) + "\n" for trace in traces), encoding="utf-8"
         )
 
 
@@ -106,9 +105,7 @@ def _trace(line: str, where: str) -> Trace:
     if found.get("target_stage_ms") is not None:
         stages = _numbers(found, "target_stage_ms", where, float)
         if len(stages) != len(STAGES):
-            raise CrossdraftError(
-                f"{where}: 'target_stage_ms' must hold {len(STAGES)} times ({', '.join(STAGES)})."
-            )
+            raise CrossdraftError(f"{where}: 'target_stage_ms' must hold {len(STAGES)} times ({', '.join(STAGES)}).")
     draft = _numbers(found, "draft_tokens", where, int) if found.get("draft_tokens") is not None else ()
     return Trace(str(found["scene"]), str(found["question"]), target, draft, stages)
 
@@ -116,8 +113,6 @@ def _trace(line: str, where: str) -> Trace:
 def _numbers(found: Mapping[str, Any], name: str, where: str, kind: type) -> tuple[Any, ...]:
     values = found[name]
     known = (int,) if kind is int else (int, float)
-    if not isinstance(values, list) or not all(
-        type(value) in known and 0 <= value < 1 << 31 for value in values
-    ):
+    if not isinstance(values, list) or not all(type(value) in known and 0 <= value < 1 << 31 for value in values):
         raise CrossdraftError(f"{where}: '{name}' must be a list of numbers, none of them negative.")
     return tuple(kind(value) for value in values)

@@ -52,10 +52,7 @@ class Way:
 
 EVENT_WAYS = (  # every placement of the event drafter, its blind twin, and shared passes
     Way("event", "event", ((PROCESS, 1),)),
-    *(
-        Way(f"event-inline, hidden {hidden}", "event", ((hidden, 1),))
-        for hidden in ("before", "beside", "off")
-    ),
+    *(Way(f"event-inline, hidden {hidden}", "event", ((hidden, 1),)) for hidden in ("before", "beside", "off")),
     Way("blind", "blind", ((PROCESS, 1),)),
     *(Way(f"batch of up to {size}", "event", ((PROCESS, size),)) for size in (1, 2, 3)),
     Way("batch of up to 4", "event", (("before", 4),)),
@@ -105,11 +102,7 @@ def open_ways(
                 return Process(factory, draft_cores, ahead=ahead_in(role, POLICIES.get(spec, BEST)))
 
             made = place_drafter(
-                models.spec(spec),
-                models.place(target),
-                target,
-                lambda d: Inline(d, CostModel(), "off"),
-                apart,
+                models.spec(spec), models.place(target), target, lambda d: Inline(d, CostModel(), "off"), apart
             )
             return opened(made)
 

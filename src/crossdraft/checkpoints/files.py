@@ -97,9 +97,7 @@ def _check_tokenizer(folder: Path) -> None:
         raise CrossdraftError(f"The checkpoint {folder} lacks tokenizer_config.json; {mend(folder)}.")
     _json_object(folder / "tokenizer_config.json", "configuration")
     if not any((folder / name).is_file() for name in VOCABULARIES):
-        raise CrossdraftError(
-            f"The checkpoint {folder} lacks its tokenizer (tokenizer.json); {mend(folder)}."
-        )
+        raise CrossdraftError(f"The checkpoint {folder} lacks its tokenizer (tokenizer.json); {mend(folder)}.")
     path = folder / "tokenizer.json"
     if path.is_file():
         _refuse_pointer(path)
@@ -126,21 +124,15 @@ def _weight_files(folder: Path) -> list[Path]:
                 f"The checkpoint {folder} lacks safetensors, and its {pickled[0].name} is not read, because pickled "
                 "weights can run code; where you trust them, load them with transformers and save_pretrained them anew."
             )
-        raise CrossdraftError(
-            f"The checkpoint {folder} lacks its weights (model.safetensors); {mend(folder)}."
-        )
+        raise CrossdraftError(f"The checkpoint {folder} lacks its weights (model.safetensors); {mend(folder)}.")
     found = _json_object(folder / INDEX, "index")
     listed = found.get("weight_map")
     if not isinstance(listed, dict) or not listed or "metadata" not in found:
-        raise CrossdraftError(
-            f"{folder / INDEX} is no index: it lacks weight_map or metadata; {mend(folder)}."
-        )
+        raise CrossdraftError(f"{folder / INDEX} is no index: it lacks weight_map or metadata; {mend(folder)}.")
     names = sorted({str(name) for name in listed.values()})
     for name in names:
         if Path(name).name != name:
-            raise CrossdraftError(
-                f"{folder / INDEX} names {name!r}, which lies outside the folder; {mend(folder)}."
-            )
+            raise CrossdraftError(f"{folder / INDEX} names {name!r}, which lies outside the folder; {mend(folder)}.")
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise CrossdraftError(
@@ -185,9 +177,7 @@ def _json_object(path: Path, what: str) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise CrossdraftError(
-            f"{path} is not valid JSON: {str(error)[:100]}; {mend(path.parent)}."
-        ) from error
+        raise CrossdraftError(f"{path} is not valid JSON: {str(error)[:100]}; {mend(path.parent)}.") from error
     if not isinstance(found, dict):
         raise CrossdraftError(f"{path} is no {what}: it must hold a JSON object.")
     return found

@@ -21,9 +21,7 @@ def check_model(model: object) -> None:
         )
     wanted = model_class(model.config.model_type)
     if type(model).__name__ != wanted:
-        raise CrossdraftError(
-            f"The model is a {type(model).__name__}, which cannot answer; load it as {wanted}."
-        )
+        raise CrossdraftError(f"The model is a {type(model).__name__}, which cannot answer; load it as {wanted}.")
     if model.training:
         raise CrossdraftError("The model is in training mode; call model.eval() first.")
 

@@ -36,14 +36,12 @@ app = typer.Typer(help="Ask a question about a clip.", add_completion=False)
 
 Video = Annotated[Path, typer.Option(help="The clip, a video file.")]
 EventFile = Annotated[
-    Path | None,
-    typer.Option("--events", help="What an event camera saw of the same moment (DSEC .h5, .npy, …)."),
+    Path | None, typer.Option("--events", help="What an event camera saw of the same moment (DSEC .h5, .npy, …).")
 ]
 TargetDir = Annotated[
     str,
     typer.Option(
-        "--target",
-        help="'reference', the folder of a Hugging Face checkpoint, or the id of one in the local cache.",
+        "--target", help="'reference', the folder of a Hugging Face checkpoint, or the id of one in the local cache."
     ),
 ]
 
@@ -67,15 +65,10 @@ Drafter = Annotated[
 ]
 Placement = Annotated[
     str | None,
-    typer.Option(
-        help="Where the drafter runs: inline or process; by default in a process if a core is free for it."
-    ),
+    typer.Option(help="Where the drafter runs: inline or process; by default in a process if a core is free for it."),
 ]
 Hidden = Annotated[
-    str,
-    typer.Option(
-        help="When an inline drafter makes the hidden draft: auto, before, beside (the prefill) or off."
-    ),
+    str, typer.Option(help="When an inline drafter makes the hidden draft: auto, before, beside (the prefill) or off.")
 ]
 TargetCores = Annotated[
     str | None, typer.Option(help="CPU cores of the target, such as 0,2-3; by default all but one.")
@@ -83,25 +76,17 @@ TargetCores = Annotated[
 DraftCores = Annotated[str | None, typer.Option(help="CPU cores of the drafter's process; by default one.")]
 Device = Annotated[str | None, typer.Option(help="Device of the target; by default CUDA if there is a GPU.")]
 DraftDevice = Annotated[str | None, typer.Option(help="Device of the drafter; by default the target's.")]
-Dtype = Annotated[
-    str | None, typer.Option(help="float32, bfloat16 …; by default float32 on a CPU, bfloat16 on a GPU.")
-]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default float32 on a CPU, bfloat16 on a GPU.")]
 Frames = Annotated[
     int | None,
-    typer.Option(
-        "--frames", help="Frames of the clip that the target reads; the checkpoint's own number by default."
-    ),
+    typer.Option("--frames", help="Frames of the clip that the target reads; the checkpoint's own number by default."),
 ]
-Fps = Annotated[
-    float | None, typer.Option("--fps", help="In place of --frames: frames for each second of the clip.")
-]
+Fps = Annotated[float | None, typer.Option("--fps", help="In place of --frames: frames for each second of the clip.")]
 MaxNewTokens = Annotated[
-    int | None,
-    typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128."),
+    int | None, typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128.")
 ]
 Compare = Annotated[
-    bool,
-    typer.Option("--compare", help="Also run the target alone: are the tokens identical, and the speedup?"),
+    bool, typer.Option("--compare", help="Also run the target alone: are the tokens identical, and the speedup?")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Everything as JSON on standard output, nothing else.")]
 NoColour = Annotated[bool, typer.Option("--no-color", help="Plain text, no escape codes.")]
@@ -141,19 +126,13 @@ def ask(
         float | None, typer.Option(help="0 = greedy. This and the next: by default as the checkpoint says.")
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens; 0 = all.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Draw from the likeliest tokens of this mass; 1 = all.")
-    ] = None,
-    min_p: Annotated[
-        float | None, typer.Option(help="Least likelihood, relative to the likeliest token.")
-    ] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens of this mass; 1 = all.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Least likelihood, relative to the likeliest token.")] = None,
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1: repeat less.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a sampled answer; random by default.")] = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TEXT", help="Text that ends the answer; repeatable. By default the checkpoint's."
-        ),
+        typer.Option(metavar="TEXT", help="Text that ends the answer; repeatable. By default the checkpoint's."),
     ] = None,
     rule: Annotated[
         str | None,
@@ -162,13 +141,9 @@ def ask(
             "exact one by default."
         ),
     ] = None,
-    logprobs: Annotated[
-        bool, typer.Option("--logprobs", help="Show the log-probability of each token.")
-    ] = False,
+    logprobs: Annotated[bool, typer.Option("--logprobs", help="Show the log-probability of each token.")] = False,
     compare: Compare = False,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write the timeline as a Chrome/Perfetto trace (.json).")
-    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write the timeline as a Chrome/Perfetto trace (.json).")] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -205,17 +180,13 @@ def ask(
         refuse_without_events(clock, kind, size_of(sensor), part)
     excerpt = check_files(video, events, clock, kind, size_of(sensor), part)
     if compare and drafter == "none":
-        raise CrossdraftError(
-            "--compare runs the target alone, and so does --drafter none; leave one of them out."
-        )
+        raise CrossdraftError("--compare runs the target alone, and so does --drafter none; leave one of them out.")
 
     from crossdraft.engine.request import Request
     from crossdraft.engine.sampling import Sampling
 
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, None, seed)
-    request = Request(
-        question, video, excerpt, max_new_tokens, sampling, tuple(stop) if stop else None, logprobs
-    )
+    request = Request(question, video, excerpt, max_new_tokens, sampling, tuple(stop) if stop else None, logprobs)
     # Behind what can be refused without them: these take seconds.
     from crossdraft.cli.compare import compare as run_compare
     from crossdraft.cli.compare import target_alone

@@ -20,9 +20,7 @@ Pairs = Annotated[int, typer.Option(help="(scene, question) pairs, each about a 
 MaxTokens = Annotated[int, typer.Option("--max-new-tokens", help="Longest answer, in tokens.")]
 Kinds = Annotated[str | None, typer.Option(help="Kinds of question, comma-separated; all by default.")]
 TargetDir = Annotated[str, typer.Option("--target", help="'reference', or the folder of a checkpoint.")]
-EventDir = Annotated[
-    str, typer.Option("--event", help="Event drafter: 'event', or the folder of an EventGPT.")
-]
+EventDir = Annotated[str, typer.Option("--event", help="Event drafter: 'event', or the folder of an EventGPT.")]
 BlindDir = Annotated[
     str, typer.Option("--blind", help="Ablation without events: 'blind', or the folder of an EventGPT.")
 ]
@@ -41,12 +39,8 @@ Drafters = Annotated[
     ),
 ]
 DraftDevice = Annotated[str | None, typer.Option(help="Device of the drafter; by default the target's.")]
-TargetCores = Annotated[
-    str | None, typer.Option(help="CPU cores of the target, as 0 or 0-3; by default one.")
-]
-DraftCores = Annotated[
-    str | None, typer.Option(help="CPU cores of a drafter's own process; by default one other.")
-]
+TargetCores = Annotated[str | None, typer.Option(help="CPU cores of the target, as 0 or 0-3; by default one.")]
+DraftCores = Annotated[str | None, typer.Option(help="CPU cores of a drafter's own process; by default one other.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -75,25 +69,20 @@ def bench(
     ] = "any",
     kinds: Kinds = None,
     files: Annotated[
-        bool,
-        typer.Option("--files/--in-memory", help="Read the clip's files inside the clock, or before it."),
+        bool, typer.Option("--files/--in-memory", help="Read the clip's files inside the clock, or before it.")
     ] = True,
     memory: Annotated[
         bool,
-        typer.Option(
-            "--memory/--no-memory", help="Measure each contestant's peak memory, in a process of its own."
-        ),
+        typer.Option("--memory/--no-memory", help="Measure each contestant's peak memory, in a process of its own."),
     ] = True,
     as_json: AsJson = False,
     json_out: JsonOut = None,
     force: Force = False,
     plot_file: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw time per stage, speedup and τ (.png, .svg)."),
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw time per stage, speedup and τ (.png, .svg).")
     ] = None,
     record: Annotated[
-        Path | None,
-        typer.Option("--record", metavar="FILE", help="Write the target's answers as traces, for replay."),
+        Path | None, typer.Option("--record", metavar="FILE", help="Write the target's answers as traces, for replay.")
     ] = None,
     target: TargetDir = "reference",
     event: EventDir = "event",
@@ -268,9 +257,7 @@ def policy(
             outcomes = run_sweep(sweep, adapter, tick)
     console_for(as_json=as_json).print(table(outcomes), *outputs(outcomes), sep="\n")
     told = [outcome.to_json() for outcome in outcomes]
-    write_json(
-        {"environment": found, "pairs": pairs, "repeats": repeats, "loads": told}, json_out, stdout=as_json
-    )
+    write_json({"environment": found, "pairs": pairs, "repeats": repeats, "loads": told}, json_out, stdout=as_json)
 
 
 @app.command()
@@ -323,24 +310,18 @@ def acceptance(
         rows.add_row(kind, *(f"{found.drafters[spec].by_kind[kind]:.2f}" for spec in specs), f"{ratio:.2f}")
     rows.add_row("all", *(f"{found.drafters[spec].tau.value:.2f}" for spec in specs), str(found.ratio))
     console_for(as_json=as_json).print(rows)
-    write_json(
-        {"environment": where, "workload": describe(work), **found.to_json()}, json_out, stdout=as_json
-    )
+    write_json({"environment": where, "workload": describe(work), **found.to_json()}, json_out, stdout=as_json)
 
 
 @app.command()
 def heads(
     methods: Annotated[
         str | None,
-        typer.Option(
-            help="Trained drafters, comma-separated: eagle3, medusa …; all whose weights ship by default."
-        ),
+        typer.Option(help="Trained drafters, comma-separated: eagle3, medusa …; all whose weights ship by default."),
     ] = None,
     drafters: Annotated[
         list[str] | None,
-        typer.Option(
-            "--drafter", metavar="SPEC", help="One more drafter, such as eagle2:dir=FOLDER. May be repeated."
-        ),
+        typer.Option("--drafter", metavar="SPEC", help="One more drafter, such as eagle2:dir=FOLDER. May be repeated."),
     ] = None,
     pairs: Pairs = 100,
     nodes: Annotated[int, typer.Option(help="Nodes of a tree.")] = 60,
@@ -348,10 +329,7 @@ def heads(
     temperatures: Annotated[str, typer.Option(help="At which trees are measured, comma-separated.")] = "0,1",
     timed: Annotated[int, typer.Option(help="Answers along which drafts are clocked; 0 = none.")] = 6,
     speed: Annotated[
-        int,
-        typer.Option(
-            metavar="PAIRS", help="Race whole answers against the target alone on so many pairs, too."
-        ),
+        int, typer.Option(metavar="PAIRS", help="Race whole answers against the target alone on so many pairs, too.")
     ] = 0,
     max_new_tokens: MaxTokens = 96,
     answers: Annotated[str, typer.Option(help="long or any.")] = "any",
@@ -361,9 +339,7 @@ def heads(
     force: Force = False,
     plot_file: Annotated[
         Path | None,
-        typer.Option(
-            "--plot", metavar="FILE", help="Draw τ of trees and chains, and ms a draft (.png, .svg)."
-        ),
+        typer.Option("--plot", metavar="FILE", help="Draw τ of trees and chains, and ms a draft (.png, .svg)."),
     ] = None,
     target: TargetDir = "reference",
     event: EventDir = "event",
@@ -404,9 +380,7 @@ def heads(
         plot(report, plot_file)
 
 
-@app.command(
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-)
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
 def scale(ctx: typer.Context) -> None:
     """Measure shapes of any size with random weights, on CPU and CUDA; see `crossdraft bench scale --help`."""
     from crossdraft.bench.scale import main

@@ -27,30 +27,22 @@ Layers = Annotated[
 ]
 VisualLayers = Annotated[
     str | None,
-    typer.Option(
-        metavar="K,K…", help="Hidden states to keep of the visual part, or 'none'; by default 0 and L."
-    ),
+    typer.Option(metavar="K,K…", help="Hidden states to keep of the visual part, or 'none'; by default 0 and L."),
 ]
 
 
 @app.command()
 def capture(
     out: Annotated[Path, typer.Argument(help="Folder of the capture; an interrupted one is resumed.")],
-    target: Annotated[
-        str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")
-    ] = "reference",
+    target: Annotated[str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")] = "reference",
     layers: Layers = None,
     visual_layers: VisualLayers = None,
-    clips: Annotated[
-        int | None, typer.Option(min=1, help="How many clips; 64 scenes, or a whole list.")
-    ] = None,
+    clips: Annotated[int | None, typer.Option(min=1, help="How many clips; 64 scenes, or a whole list.")] = None,
     prompts: Annotated[int | None, typer.Option(help="Questions about each scene; 8 by default.")] = None,
     listed: Annotated[
         Path | None, typer.Option("--list", help='Clips of your own: lines of {"video": …, "prompt": …}.')
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Split of the scenes: train (default) or validation.")
-    ] = None,
+    split: Annotated[str | None, typer.Option(help="Split of the scenes: train (default) or validation.")] = None,
     first: Annotated[int | None, typer.Option(help="The split's first scene to take; 0 by default.")] = None,
     wear: Annotated[
         float | None,
@@ -64,20 +56,13 @@ def capture(
     device: Annotated[str | None, typer.Option(help="Device; by default CUDA if there is a GPU.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 on a CPU, bfloat16 on a GPU.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the questions about scenes.")] = 0,
-    workers: Annotated[
-        int, typer.Option(help="Processes that render scenes ahead of the target; 0 = none.")
-    ] = 1,
-    shard_clips: Annotated[
-        int, typer.Option(help="Clips in a file: what an interruption costs at most.")
-    ] = 32,
+    workers: Annotated[int, typer.Option(help="Processes that render scenes ahead of the target; 0 = none.")] = 1,
+    shard_clips: Annotated[int, typer.Option(help="Clips in a file: what an interruption costs at most.")] = 32,
     check: Annotated[
         bool, typer.Option("--check", help="Verify what is there: hashes, and some answers anew.")
     ] = False,
     compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare", help="Let the target alone generate the same answers, and compare the times."
-        ),
+        bool, typer.Option("--compare", help="Let the target alone generate the same answers, and compare the times.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much disk it will take.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
@@ -114,9 +99,7 @@ def _run(out: Path, plan: "Plan", index: "Index", *, compare: bool, dry_run: boo
 
     expected = estimate(out, plan, index)
     if dry_run:
-        _tell(
-            json.dumps({"needed": expected.needed, "free": expected.free}) if as_json else expected.sentence()
-        )
+        _tell(json.dumps({"needed": expected.needed, "free": expected.free}) if as_json else expected.sentence())
         return
     expected.refuse_unless_room()
     typer.echo(expected.sentence(), err=True)
@@ -132,12 +115,7 @@ def _run(out: Path, plan: "Plan", index: "Index", *, compare: bool, dry_run: boo
         report = replace(report, seconds=report.seconds - turns.generated_s)
         comparison = Comparison.of(turns, report.filing_s)
     if as_json:
-        figures = {
-            "out": str(out),
-            **report.to_json(),
-            "total_answers": index.answers,
-            "total_bytes": index.bytes,
-        }
+        figures = {"out": str(out), **report.to_json(), "total_answers": index.answers, "total_bytes": index.bytes}
         _tell(json.dumps(figures | ({} if comparison is None else {"compare": asdict(comparison)})))
         return
     _tell(f"{report.sentence()} {out} holds {index.answers} answers, {size(index.bytes)}.")
@@ -194,9 +172,7 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...] | None:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise CrossdraftError(
-            f"--{option} is '{text}'; write numbers with commas between, such as 2,4,7."
-        ) from error
+        raise CrossdraftError(f"--{option} is '{text}'; write numbers with commas between, such as 2,4,7.") from error
 
 
 def _tell(line: str) -> None:

@@ -104,8 +104,7 @@ def chat(
     frames: Frames = None,
     fps: Fps = None,
     max_new_tokens: Annotated[
-        int | None,
-        typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128."),
+        int | None, typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128.")
     ] = None,
     as_json: AsJson = False,
     no_color: NoColour = False,
@@ -161,9 +160,7 @@ def _loop(talk: Chat, *, as_json: bool, no_color: bool) -> None:
     colour = coloured(wanted=not no_color and not as_json)
     console = console_for(colour=colour)
     if sys.stdin.isatty() and not as_json:
-        console.print(
-            f"Asking about {talk.request.video}. /help lists the commands.", markup=False, soft_wrap=True
-        )
+        console.print(f"Asking about {talk.request.video}. /help lists the commands.", markup=False, soft_wrap=True)
     for line in lines():
         try:
             if line == "/quit":

@@ -169,9 +169,7 @@ def summarise(
     )
 
 
-def first_unequal(
-    alone: Sequence[Answer], drafted: Sequence[Answer]
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def first_unequal(alone: Sequence[Answer], drafted: Sequence[Answer]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The tokens of the first run alone and run with a drafter that are not the same, every one with every other."""
     pairs = ((own.tokens, other.tokens) for own in alone for other in drafted)
     return next((pair for pair in pairs if pair[0] != pair[1]), None)

@@ -19,14 +19,11 @@ def convert() -> None:
 
 @app.command()
 def eventgpt(
-    source: Annotated[
-        Path, typer.Argument(help="Official checkpoint folder: config.json, tokenizer, weights.")
-    ],
+    source: Annotated[Path, typer.Argument(help="Official checkpoint folder: config.json, tokenizer, weights.")],
     destination: Annotated[Path, typer.Argument(help="New folder, written whole or not at all.")],
     num_frames: Annotated[int, typer.Option(min=1, help="Event frames of one window.")] = 5,
     vision_config: Annotated[
-        Path | None,
-        typer.Option(help="The tower's config.json, if its heads are not 64 wide as OpenAI CLIP's are."),
+        Path | None, typer.Option(help="The tower's config.json, if its heads are not 64 wide as OpenAI CLIP's are.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
@@ -52,8 +49,6 @@ def eventgpt(
     if as_json:
         typer.echo(json.dumps(asdict(report) | {"decisions": report.decisions()}, indent=2))
         return
-    typer.echo(
-        f"{report.destination}: {report.tensors} tensors, {report.parameters:,} parameters, {report.dtype}"
-    )
+    typer.echo(f"{report.destination}: {report.tensors} tensors, {report.parameters:,} parameters, {report.dtype}")
     for sentence in report.decisions():
         typer.echo(f"- {sentence}")

@@ -30,8 +30,7 @@ def demo(
         str | None, typer.Option(help="glance (by default), event, … or the folder of an EventGPT.")
     ] = None,
     max_new_tokens: Annotated[
-        int | None,
-        typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128."),
+        int | None, typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128.")
     ] = None,
     no_color: Annotated[bool, typer.Option("--no-color", help="Plain text, no escape codes.")] = False,
 ) -> None:
@@ -71,9 +70,7 @@ def demo(
     summarise(console, results)
     command = "crossdraft" if which("crossdraft") else ".venv/bin/crossdraft"
     console.print("\nAsk it yourself:", markup=False)
-    console.print(
-        f'{command} ask --video {clip.video} --events {clip.events} "…"', markup=False, soft_wrap=True
-    )
+    console.print(f'{command} ask --video {clip.video} --events {clip.events} "…"', markup=False, soft_wrap=True)
 
 
 def summarise(console: "Console", results: "list[tuple[QA, Answer, Comparison]]") -> None:

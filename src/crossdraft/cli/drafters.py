@@ -16,10 +16,7 @@ WIDE, TABLE = 110, 150  # from how many columns on a terminal shows all; how wid
 WHICH = (
     ("events and the reference target:", "glance"),
     ("your own VLM, with training:", "eagle2 or eagle3 (crossdraft capture, then crossdraft train eagle3)"),
-    (
-        "your own VLM, without training:",
-        "union:memory,ngram (pays where answers repeat themselves or the question)",
-    ),
+    ("your own VLM, without training:", "union:memory,ngram (pays where answers repeat themselves or the question)"),
 )
 
 

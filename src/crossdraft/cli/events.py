@@ -45,8 +45,7 @@ Start = Annotated[float | None, typer.Option("--start", help="From this second a
 End = Annotated[float | None, typer.Option("--end", help="Up to this second after the first event.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
 MaxEvents = Annotated[
-    int | None,
-    typer.Option(min=1, help="Read and hold at most this many events; by default 4 billion and 32 million."),
+    int | None, typer.Option(min=1, help="Read and hold at most this many events; by default 4 billion and 32 million.")
 ]
 
 
@@ -105,9 +104,7 @@ def convert(
 def render(
     source: Source,
     destination: Annotated[Path, typer.Argument(help="Folder for PNG images, or a name ending in .mp4.")],
-    frames: Annotated[
-        int, typer.Option(min=1, help="Images of equal event count, as EventGPT sees them.")
-    ] = 5,
+    frames: Annotated[int, typer.Option(min=1, help="Images of equal event count, as EventGPT sees them.")] = 5,
     canvas: Annotated[str, typer.Option(help="sensor, tight (as EventGPT's release) or WxH.")] = "sensor",
     overlap: Annotated[Covering, typer.Option(help="Which event covers the others.")] = Covering.LAST,
     fps: Annotated[float, typer.Option(help="Film frames a second, for .mp4.")] = 25,
@@ -149,19 +146,15 @@ def render(
 
 @app.command()
 def simulate(
-    video: Annotated[
-        Path, typer.Argument(help="A video: mp4, mov, mkv, webm, avi or mpeg.", show_default=False)
-    ],
+    video: Annotated[Path, typer.Argument(help="A video: mp4, mov, mkv, webm, avi or mpeg.", show_default=False)],
     destination: Annotated[Path, typer.Argument(help="New recording: .h5 or another suffix of `convert`.")],
     preset: Annotated[Preset, typer.Option(help="Pixel physics; the presets are v2e's.")] = Preset.DEFAULT,
     seed: Annotated[int, typer.Option(min=0, help="Seed of thresholds, noise and drops.")] = 0,
     sensor: Annotated[
-        str | None,
-        typer.Option(metavar="WxH", help="Sensor size; the video's own if absent. Keeps the aspect."),
+        str | None, typer.Option(metavar="WxH", help="Sensor size; the video's own if absent. Keeps the aspect.")
     ] = None,
     steps: Annotated[
-        int,
-        typer.Option(min=1, help="Put steps-1 frames between two of the video's, along the optical flow."),
+        int, typer.Option(min=1, help="Put steps-1 frames between two of the video's, along the optical flow.")
     ] = 1,
     max_rate: Annotated[
         float, typer.Option(help="Events a second per pixel that the readout passes; 0 for no limit.")
@@ -178,9 +171,7 @@ def simulate(
     _check_other(video, destination)
     check_outputs(destination, force=force)
     if not max_rate >= 0:  # not of nan either
-        raise CrossdraftError(
-            f"--max-rate is {max_rate:g}; give events a second per pixel, or 0 for no limit."
-        )
+        raise CrossdraftError(f"--max-rate is {max_rate:g}; give events a second per pixel, or 0 for no limit.")
     simulator = Simulator(replace(PRESETS[preset.value], max_rate_hz_px=max_rate or None), seed)
     total = probe(video).frames * steps or None
     greys = simulator_frames(iter_frames(video), size_of(sensor), steps)
@@ -236,9 +227,7 @@ def _chunks(
     from crossdraft.events.summary import window_in_seconds
 
     window = window_in_seconds(source, kind, size, start, end, limits)
-    return iter_events(
-        source, format=kind, sensor=size, start_us=window.start_us, end_us=window.end_us, limits=limits
-    )
+    return iter_events(source, format=kind, sensor=size, start_us=window.start_us, end_us=window.end_us, limits=limits)
 
 
 def _limits(max_events: int | None) -> "EventLimits":

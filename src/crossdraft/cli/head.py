@@ -17,9 +17,7 @@ app = typer.Typer(
     help="Show heads, and carry them to and from other projects.", no_args_is_help=True, add_completion=False
 )
 
-Target = Annotated[
-    str, typer.Option(help="'reference', or the folder of the target's Hugging Face checkpoint.")
-]
+Target = Annotated[str, typer.Option(help="'reference', or the folder of the target's Hugging Face checkpoint.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
 
 
@@ -30,8 +28,7 @@ def export(
     layout: Annotated[str, typer.Option("--as", help="eagle, speculators, medusa or dflash.")],
     target: Target = "reference",
     name: Annotated[
-        str | None,
-        typer.Option(help="Name of the target in the files: a hub id or path; by default its folder."),
+        str | None, typer.Option(help="Name of the target in the files: a hub id or path; by default its folder.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -86,9 +83,7 @@ def folder_of(head: str) -> Path:
     shipped = HEAD_WEIGHTS / weights_of(head)
     if not shipped.is_dir():
         names = sorted(path.name for path in HEAD_WEIGHTS.iterdir() if path.is_dir())
-        raise CrossdraftError(
-            f"'{head}' is neither a folder nor a shipped head; there are {', '.join(names)}."
-        )
+        raise CrossdraftError(f"'{head}' is neither a folder nor a shipped head; there are {', '.join(names)}.")
     return shipped
 
 

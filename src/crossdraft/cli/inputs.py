@@ -40,9 +40,7 @@ EventsEnd = Annotated[
 EventWindows = Annotated[
     int,
     typer.Option(
-        "--events-windows",
-        min=1,
-        help="Divide what is read into so many windows, spread evenly over the clip.",
+        "--events-windows", min=1, help="Divide what is read into so many windows, spread evenly over the clip."
     ),
 ]
 
@@ -239,7 +237,5 @@ def first_event_us(events: Path, kind: str | None = None, sensor: tuple[int, int
 
     first = first_time(events, format=kind, sensor=sensor)
     if first is None:
-        raise CrossdraftError(
-            f"{events} holds no events; record or simulate some (crossdraft events simulate)."
-        )
+        raise CrossdraftError(f"{events} holds no events; record or simulate some (crossdraft events simulate).")
     return first

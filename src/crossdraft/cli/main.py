@@ -70,11 +70,7 @@ class LazyGroup(TyperGroup):
         return self.commands.get(cmd_name)
 
 
-app = typer.Typer(
-    cls=LazyGroup,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 
 
 def _show_version(wanted: bool) -> None:

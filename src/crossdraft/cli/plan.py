@@ -17,16 +17,7 @@ app = typer.Typer(add_completion=False)
 
 TYPED, PAIR = "Numbers of your own, in milliseconds", "Or measured here"
 OF_BOTH = ("measure", "as_json", "json_out", "force")
-MEASURE_ONLY = (
-    "target",
-    "drafter",
-    "pairs",
-    "device",
-    "dtype",
-    "draft_device",
-    "target_cores",
-    "draft_cores",
-)
+MEASURE_ONLY = ("target", "drafter", "pairs", "device", "dtype", "draft_device", "target_cores", "draft_cores")
 
 
 @app.command()
@@ -35,12 +26,8 @@ def plan(
     prefill: Annotated[
         float | None, typer.Option(help="The target's encode and prefill.", rich_help_panel=TYPED)
     ] = None,
-    step: Annotated[
-        float | None, typer.Option(help="One decode step of the target, t.", rich_help_panel=TYPED)
-    ] = None,
-    draft_step: Annotated[
-        float | None, typer.Option(help="One drafted token.", rich_help_panel=TYPED)
-    ] = None,
+    step: Annotated[float | None, typer.Option(help="One decode step of the target, t.", rich_help_panel=TYPED)] = None,
+    draft_step: Annotated[float | None, typer.Option(help="One drafted token.", rich_help_panel=TYPED)] = None,
     c: Annotated[
         float | None, typer.Option("--c", help="Instead: draft step over step.", rich_help_panel=TYPED)
     ] = None,
@@ -52,12 +39,9 @@ def plan(
             rich_help_panel=TYPED,
         ),
     ] = None,
-    tokens: Annotated[
-        int | None, typer.Option(help="Length of an answer in tokens.", rich_help_panel=TYPED)
-    ] = None,
+    tokens: Annotated[int | None, typer.Option(help="Length of an answer in tokens.", rich_help_panel=TYPED)] = None,
     draft_prefill: Annotated[
-        float | None,
-        typer.Option(help="The drafter's encode and prefill; 0 by default.", rich_help_panel=TYPED),
+        float | None, typer.Option(help="The drafter's encode and prefill; 0 by default.", rich_help_panel=TYPED)
     ] = None,
     verify: Annotated[
         str | None,
@@ -68,16 +52,13 @@ def plan(
         ),
     ] = None,
     verify_slope: Annotated[
-        float | None,
-        typer.Option(help="Instead: what each further token adds to a pass.", rich_help_panel=TYPED),
+        float | None, typer.Option(help="Instead: what each further token adds to a pass.", rich_help_panel=TYPED)
     ] = None,
     shared: Annotated[
-        bool,
-        typer.Option("--shared", help="The drafter has no device of its own.", rich_help_panel=TYPED),
+        bool, typer.Option("--shared", help="The drafter has no device of its own.", rich_help_panel=TYPED)
     ] = False,
     measure: Annotated[
-        bool,
-        typer.Option("--measure", help="Measure the stages of a pair on this machine.", rich_help_panel=PAIR),
+        bool, typer.Option("--measure", help="Measure the stages of a pair on this machine.", rich_help_panel=PAIR)
     ] = False,
     target: Annotated[
         str, typer.Option(help="'reference', or the folder of a checkpoint.", rich_help_panel=PAIR)
@@ -91,20 +72,17 @@ def plan(
     ] = "event",
     pairs: Annotated[int, typer.Option(help="(scene, question) pairs.", rich_help_panel=PAIR)] = 8,
     device: Annotated[
-        str | None,
-        typer.Option(help="Device of the target; by default CUDA if there is a GPU.", rich_help_panel=PAIR),
+        str | None, typer.Option(help="Device of the target; by default CUDA if there is a GPU.", rich_help_panel=PAIR)
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 …", rich_help_panel=PAIR)] = None,
     draft_device: Annotated[
         str | None, typer.Option(help="Device of the drafter; by default the target's.", rich_help_panel=PAIR)
     ] = None,
     target_cores: Annotated[
-        str | None,
-        typer.Option(help="CPU cores of the target, as 0 or 0-3; by default one.", rich_help_panel=PAIR),
+        str | None, typer.Option(help="CPU cores of the target, as 0 or 0-3; by default one.", rich_help_panel=PAIR)
     ] = None,
     draft_cores: Annotated[
-        str | None,
-        typer.Option(help="CPU cores of the drafter; by default one other.", rich_help_panel=PAIR),
+        str | None, typer.Option(help="CPU cores of the drafter; by default one other.", rich_help_panel=PAIR)
     ] = None,
     as_json: AsJson = False,
     json_out: JsonOut = None,
@@ -128,9 +106,7 @@ def plan(
         with progress("measuring", 2 * (pairs + 1) + 1) as tick:
             stages = measure_stages(pair, pairs, tick)
     else:
-        stages = _typed(
-            prefill, step, draft_step, c, alpha, tokens, draft_prefill, verify, verify_slope, shared=shared
-        )
+        stages = _typed(prefill, step, draft_step, c, alpha, tokens, draft_prefill, verify, verify_slope, shared=shared)
     advice = advise(stages, measured=measure)
     _show(advice, as_json=as_json)
     write_json(to_json(advice), json_out, stdout=as_json)
@@ -193,14 +169,7 @@ def _typed(
     if verify_slope is not None:
         passes = ((2, step + verify_slope),)
     return Stages(
-        prefill,
-        step,
-        draft_step,
-        _chances(alpha),
-        tokens,
-        draft_prefill or 0.0,
-        passes,
-        1.0 if shared else 0.0,
+        prefill, step, draft_step, _chances(alpha), tokens, draft_prefill or 0.0, passes, 1.0 if shared else 0.0
     )
 
 

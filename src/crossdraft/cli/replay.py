@@ -14,14 +14,9 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def replay(
-    traces: Annotated[
-        Path, typer.Argument(help="Recorded answers, a JSON object a line.", show_default=False)
-    ],
+    traces: Annotated[Path, typer.Argument(help="Recorded answers, a JSON object a line.", show_default=False)],
     drafter: Annotated[
-        str,
-        typer.Option(
-            help="memory, ngram, trace (the recorded drafter), or a union, choose or phased of these."
-        ),
+        str, typer.Option(help="memory, ngram, trace (the recorded drafter), or a union, choose or phased of these.")
     ] = "memory",
     nodes: Annotated[int, typer.Option(help="Most nodes of a draft tree.")] = 32,
     adaptive: Annotated[
@@ -29,9 +24,7 @@ def replay(
     ] = False,
     ride_along: Annotated[bool, typer.Option(help="Draft for the prefill's own pass too.")] = True,
     prefill: Annotated[float | None, typer.Option(help="Milliseconds, where the traces hold none.")] = None,
-    step: Annotated[
-        float | None, typer.Option(help="Milliseconds of a pass over one token, likewise.")
-    ] = None,
+    step: Annotated[float | None, typer.Option(help="Milliseconds of a pass over one token, likewise.")] = None,
     verify: Annotated[float, typer.Option(help="V(2) / V(1).")] = 1.05,
     per_node: Annotated[float, typer.Option(help="What each further node adds, in V(1).")] = 0.0,
     draft_ms: Annotated[

@@ -28,9 +28,7 @@ def make(
     split: Annotated[
         str | None, typer.Option(help="train, validation or test; they share no scene. [default: test]")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="First scene's seed; the split's first by default.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="First scene's seed; the split's first by default.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the clips.")] = Path("demo"),
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,

@@ -102,9 +102,7 @@ def place(setup: Setup) -> Options:
     if setup.placement == "process" and setup.hidden != "auto":
         raise CrossdraftError("--hidden is for an inline drafter; leave it out, or say --placement inline.")
     if setup.placement == "inline" and setup.draft_cores:
-        raise CrossdraftError(
-            "--draft-cores needs a drafter in a process of its own; say --placement process."
-        )
+        raise CrossdraftError("--draft-cores needs a drafter in a process of its own; say --placement process.")
     if setup.placement == "inline" and setup.ahead in POLICIES and setup.ahead != "off":
         raise CrossdraftError("--ahead needs a drafter in a process of its own; say --placement process.")
     target_cores = draft_cores = None
@@ -140,16 +138,12 @@ def opened(setup: Setup, warm_up: Request) -> Iterator[Engine]:
     with engine:
         with _progress("warming up"):
             tokens = min(WARM_UP_TOKENS, warm_up.token_limit)
-            again = replace(
-                warm_up, max_new_tokens=tokens, namespace=None
-            )  # nothing is to be learned from it
+            again = replace(warm_up, max_new_tokens=tokens, namespace=None)  # nothing is to be learned from it
             found = engine.generate(again).notes
             # Of the clip, the answer tells; and a few tokens may come sooner than the drafter reads.
             notes = [note for note in found if note.startswith("The drafter") and note != STILL_READING]
         if notes:
-            raise CrossdraftError(
-                f"{notes[0]} That was while warming up; try --placement inline or --drafter none."
-            )
+            raise CrossdraftError(f"{notes[0]} That was while warming up; try --placement inline or --drafter none.")
         yield engine
 
 

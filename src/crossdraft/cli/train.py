@@ -8,8 +8,7 @@ import typer
 app = typer.Typer(help="Train models from recipes.", no_args_is_help=True, add_completion=False)
 
 Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, such as optim.steps=500"),
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, such as optim.steps=500")
 ]
 Device = Annotated[str | None, typer.Option(help="Device; by default CUDA if there is a GPU.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
@@ -26,17 +25,11 @@ def reference(
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, e.g. target.train.0.questions=6."),
     ] = None,
-    recipe: Annotated[
-        Path | None, typer.Option(help="Recipe file; the shipped pair's own by default.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for cache, checkpoints and models.")] = Path(
-        "runs/reference"
-    ),
+    recipe: Annotated[Path | None, typer.Option(help="Recipe file; the shipped pair's own by default.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for cache, checkpoints and models.")] = Path("runs/reference"),
     stage: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Stage to run; repeatable. All of them, 'ship' excepted, by default."
-        ),
+        typer.Option(metavar="NAME", help="Stage to run; repeatable. All of them, 'ship' excepted, by default."),
     ] = None,
 ) -> None:
     """Train the target, its event drafter and the ablation without events; every stage resumes where it stopped."""
@@ -52,18 +45,13 @@ def medusa2(
     overrides: Overrides = None,
     config: Annotated[Path | None, typer.Option(help="Recipe file; the shipped one by default.")] = None,
     head: Annotated[
-        Path | None,
-        typer.Option(help="A trained head of this target to begin with; by default the shipped medusa."),
+        Path | None, typer.Option(help="A trained head of this target to begin with; by default the shipped medusa.")
     ] = None,
-    online: Annotated[
-        int, typer.Option(help="Generate training data from this many scenes during training.")
-    ] = 0,
+    online: Annotated[int, typer.Option(help="Generate training data from this many scenes during training.")] = 0,
     target: Annotated[
         str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint; it is not touched.")
     ] = "reference",
-    out: Annotated[Path, typer.Option(help="Folder for the new target and its head.")] = Path(
-        "runs/heads/medusa2"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder for the new target and its head.")] = Path("runs/heads/medusa2"),
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -89,12 +77,8 @@ def medusa2(
 def head(
     context: typer.Context,
     overrides: Overrides = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Recipe file; the shipped one of that name by default.")
-    ] = None,
-    capture: Annotated[
-        Path | None, typer.Option(help="What to learn from: a folder of `crossdraft capture`.")
-    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Recipe file; the shipped one of that name by default.")] = None,
+    capture: Annotated[Path | None, typer.Option(help="What to learn from: a folder of `crossdraft capture`.")] = None,
     kept_back: Annotated[
         Path | None,
         typer.Option(
@@ -103,18 +87,14 @@ def head(
             help="Validation capture, of other clips: checks and the final measurement use it.",
         ),
     ] = None,
-    target: Annotated[
-        str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")
-    ] = "reference",
+    target: Annotated[str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")] = "reference",
     out: Annotated[Path | None, typer.Option(help="Folder; runs/heads/METHOD by default.")] = None,
     device: Device = None,
     online: Annotated[
-        int,
-        typer.Option(help="Without a capture: generate training data from this many scenes during training."),
+        int, typer.Option(help="Without a capture: generate training data from this many scenes during training.")
     ] = 0,
     event: Annotated[
-        str,
-        typer.Option(help="The event model of event_medusa, fast and glance: 'event', or the folder of one."),
+        str, typer.Option(help="The event model of event_medusa, fast and glance: 'event', or the folder of one.")
     ] = "event",
     as_json: AsJson = False,
 ) -> None:
@@ -146,9 +126,7 @@ def _taken(network: str, folder: Path, event: str) -> str:
     model = f",model={event}" if event != "event" and on_events(network) else ""
     methods = serving(network) or METHODS.keys() & {network}
     if not methods:
-        return (
-            f"no drafter serves the network '{network}' yet: give it an entry in drafters/heads/registry.py"
-        )
+        return f"no drafter serves the network '{network}' yet: give it an entry in drafters/heads/registry.py"
     return "--drafter takes it as " + " or ".join(f"{name}:dir={folder}{model}" for name in methods)
 
 

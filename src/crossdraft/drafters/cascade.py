@@ -61,9 +61,7 @@ class CascadeDrafter(OverseenDrafter):
         ended = len(tokens) < self.early or tokens[-1] in eos or budget.stopped
         if ended or draft.path_probs[-1] < budget.min_confidence:
             return draft
-        later = self.suggest(
-            state, min(budget.nodes - self.early, self.outer.room(state.writing)), budget.stop
-        )
+        later = self.suggest(state, min(budget.nodes - self.early, self.outer.room(state.writing)), budget.stop)
         show(later.tree.tokens, budget)
         return joined(draft, later)
 
@@ -85,7 +83,5 @@ def joined(early: Draft, later: Draft) -> Draft:
     ((1, 2), (0.8, 0.4))
     """
     above = early.path_probs[-1] if early.path_probs else 1.0
-    reach = tuple(
-        above * chance for chance in later.path_probs or [GUESS**depth for depth in later.tree.depths]
-    )
+    reach = tuple(above * chance for chance in later.path_probs or [GUESS**depth for depth in later.tree.depths])
     return Draft(DraftTree.chain([*early.tree.tokens, *later.tree.tokens]), (*early.path_probs, *reach))

@@ -53,9 +53,7 @@ class ChooseDrafter:
         CrossdraftError: fewer than two drafters.
     """
 
-    def __init__(
-        self, drafters: Sequence[Drafter[Any]], clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, drafters: Sequence[Drafter[Any]], clock: Callable[[], float] = time.perf_counter) -> None:
         if len(drafters) < 2:
             raise CrossdraftError("A choice needs two drafters or more, such as choose:event,memory.")
         self.drafters = list(drafters)

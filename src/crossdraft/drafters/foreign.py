@@ -76,9 +76,7 @@ class ForeignDrafter:
         CrossdraftError: there is no such way, or it needs shared tokens and there are none.
     """
 
-    def __init__(
-        self, model: Target, own: Lexicon, target: Lexicon, how: str = "slem", *, sees: bool = False
-    ) -> None:
+    def __init__(self, model: Target, own: Lexicon, target: Lexicon, how: str = "slem", *, sees: bool = False) -> None:
         if how not in WAYS:
             raise CrossdraftError(
                 f"There is no way '{how}' to draft across vocabularies; choose one of {', '.join(WAYS)}."

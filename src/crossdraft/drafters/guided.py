@@ -56,9 +56,7 @@ class GuidedDrafter:
         depth = len(self.decoder.layers)
         self.layers = tuple(range(depth) if layers is None else layers)
         if not self.layers or not all(0 <= layer < depth for layer in self.layers):
-            raise CrossdraftError(
-                f"Attention is looked at in layers 0 to {depth - 1}, not {list(self.layers)}."
-            )
+            raise CrossdraftError(f"Attention is looked at in layers 0 to {depth - 1}, not {list(self.layers)}.")
         if model.traits.mrope or not model.traits.takes_encoded:
             raise CrossdraftError(
                 f"A {type(model.model).__name__} cannot be given a part of a clip: its positions are those of whole "
@@ -75,9 +73,7 @@ class GuidedDrafter:
 
     def propose(self, states: Sequence[Waiting], budgets: Sequence[Budget]) -> list[Draft]:
         return [
-            Draft(DraftTree.empty())
-            if state.writing is None
-            else self.inner.propose([state.writing], [budget])[0]
+            Draft(DraftTree.empty()) if state.writing is None else self.inner.propose([state.writing], [budget])[0]
             for state, budget in zip(states, budgets, strict=True)
         ]
 
@@ -90,10 +86,7 @@ class GuidedDrafter:
                 self.inner.commit([state.writing], [output])
 
     def fork(self, states: Sequence[Waiting]) -> list[Waiting]:
-        return [
-            replace(state, writing=None if state.writing is None else fork_of(state.writing))
-            for state in states
-        ]
+        return [replace(state, writing=None if state.writing is None else fork_of(state.writing)) for state in states]
 
     def end(self, states: Sequence[Waiting]) -> None:
         """Nothing to free but the states themselves."""
@@ -102,14 +95,10 @@ class GuidedDrafter:
         """Which of the visual tokens stay, by the attention of the prompt's last piece."""
         ids, text = torch.tensor(prompt.visual_tokens), len(prompt.tokens)
         seen = torch.isin(ids, torch.tensor(sorted(self.visual_ids))).nonzero()[:, 0]
-        entering = {
-            layer: torch.cat((prompt.visual[layer], output.hidden[layer][:text])) for layer in self.layers
-        }
+        entering = {layer: torch.cat((prompt.visual[layer], output.hidden[layer][:text])) for layer in self.layers}
         device = entering[self.layers[0]].device
         asking = torch.arange(len(ids), len(ids) + text, device=device)
-        return kept_places(
-            attention_scores(self.decoder, entering, asking, seen.to(device)), self.keep, self.mass
-        )
+        return kept_places(attention_scores(self.decoder, entering, asking, seen.to(device)), self.keep, self.mass)
 
     def _read(self, request: Request, output: VerifyOutput, told: PromptFeatures) -> Writing:
         """The drafter's own prefill, of what is left of the clip."""

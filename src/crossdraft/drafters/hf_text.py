@@ -65,7 +65,5 @@ def text_model(
         raise CrossdraftError(f"{name} cannot draft: its forward takes no {lacking}; give another model.")
     for size in ("max_position_embeddings", "num_hidden_layers"):
         if not isinstance(getattr(config, size, None), int):
-            raise CrossdraftError(
-                f"{name} cannot draft: its config.json does not say {size}; give another model."
-            )
+            raise CrossdraftError(f"{name} cannot draft: its config.json does not say {size}; give another model.")
     return Target(model, prepare, decode, eos, reserved)

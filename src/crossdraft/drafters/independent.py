@@ -124,9 +124,7 @@ class IndependentDrafter:
         features = [layer[-1] for layer in out.hidden[0]]
         seen = self.glance.look(request) if self.glance is not None else ()
         rows = self.rows_of(out, seen)
-        return Writing(
-            request.sampling, cache, len(prompt), ids, generator, rows, features=features, seen=seen
-        )
+        return Writing(request.sampling, cache, len(prompt), ids, generator, rows, features=features, seen=seen)
 
     def rows_of(self, out: TargetOut, seen: Sequence[Rows]) -> Tensor:
         """[1 + n, V] logits behind what a pass fed last, and behind each token that it guessed."""
@@ -218,9 +216,7 @@ class IndependentDrafter:
         agreed = common_prefix(tail, output.tokens)
         if agreed < count:
             # Where the words accepted stood in their slots, only the last token is news: it overrules what stood there.
-            known = all(
-                token in slot.words for token, slot in zip(output.tokens[:-1], state.slots, strict=False)
-            )
+            known = all(token in slot.words for token, slot in zip(output.tokens[:-1], state.slots, strict=False))
             state.old = state.old.overruled(tail[count - 1 if known else agreed :])
             agreed = len(tail)
         del state.slots[:agreed], state.dists[:agreed]
@@ -235,10 +231,7 @@ def likely_words(scores: Tensor) -> list[Slot]:
     """Of each row [n, V] the word of the highest score, and the next likeliest, with their chances."""
     firsts = scores.argmax(-1).tolist()
     best = scores.topk(min(WORDS, scores.shape[-1])).indices.tolist()
-    words = [
-        [first, *(word for word in row if word != first)][:WORDS]
-        for first, row in zip(firsts, best, strict=True)
-    ]
+    words = [[first, *(word for word in row if word != first)][:WORDS] for first, row in zip(firsts, best, strict=True)]
     chances = scores.softmax(-1).gather(1, torch.tensor(words, device=scores.device))
     return [_possible(w, c) for w, c in zip(words, chances.tolist(), strict=True)]
 

@@ -24,9 +24,7 @@ class NgramDrafter:
 
     needs = Needs()
 
-    def __init__(
-        self, encode: Callable[[str], Sequence[int]], longest: int = LONGEST, copied: int = COPIED
-    ) -> None:
+    def __init__(self, encode: Callable[[str], Sequence[int]], longest: int = LONGEST, copied: int = COPIED) -> None:
         self.encode = encode
         self.longest = longest
         self.copied = copied

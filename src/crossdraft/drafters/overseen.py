@@ -109,9 +109,7 @@ class OverseenDrafter:
     def draft(self, state: Overseen, budget: Budget) -> Draft:
         """Continue the outer one's tail until the budget, the end of the answer, or the stop signal."""
         text = state.writing
-        while (
-            len(text.slots) < budget.nodes and text.path_prob >= budget.min_confidence and not budget.stopped
-        ):
+        while len(text.slots) < budget.nodes and text.path_prob >= budget.min_confidence and not budget.stopped:
             if self.outer.ended(text) or self.outer.room(text) == 0:
                 break
             before = len(text.slots)
@@ -203,9 +201,7 @@ def main_path(draft: Draft) -> Draft:
     if draft.tree.is_chain:
         return draft
     path = draft.tree.main_path
-    return Draft(
-        draft.tree.keep(path), tuple(draft.path_probs[node] for node in path) if draft.path_probs else ()
-    )
+    return Draft(draft.tree.keep(path), tuple(draft.path_probs[node] for node in path) if draft.path_probs else ())
 
 
 def show(tokens: Sequence[int], budget: Budget) -> None:

@@ -102,9 +102,7 @@ def kept_places(scores: Tensor, keep: float = KEEP, mass: float = MASS) -> Tenso
     return torch.cat((order[:first], rest[spread])).sort().values
 
 
-def pruned(
-    prompt: Prompt, encoded: Encoded, placeholders: Mapping[str, int], kept: Tensor
-) -> tuple[Prompt, Encoded]:
+def pruned(prompt: Prompt, encoded: Encoded, placeholders: Mapping[str, int], kept: Tensor) -> tuple[Prompt, Encoded]:
     """A prompt with few of its visual tokens, and their features.
 
     What is left is numbered anew, without gaps: a shorter clip, as the drafter knows them.

@@ -31,9 +31,7 @@ class Offered:
     end: int
 
 
-def continuation(
-    target: Lexicon, committed: Sequence[int], text: bytes, *, ended: bool = False
-) -> list[Offered]:
+def continuation(target: Lexicon, committed: Sequence[int], text: bytes, *, ended: bool = False) -> list[Offered]:
     """The target's tokens for a text behind committed tokens.
 
     Only tokens whose bytes lie completely inside the text, and not the last of them while the text may go on: more of

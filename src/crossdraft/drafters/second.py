@@ -98,7 +98,5 @@ def slots_of(draft: Draft) -> list[Slot]:
     for place, word in enumerate(chain):
         above = draft.path_probs[place - 1] if place else 1.0
         rest = {other: chance / above for other, chance in others[place].items() if above > 0}
-        slots.append(
-            Slot((word, *rest), (draft.path_probs[place] / above if above > 0 else 0.0, *rest.values()))
-        )
+        slots.append(Slot((word, *rest), (draft.path_probs[place] / above if above > 0 else 0.0, *rest.values())))
     return slots

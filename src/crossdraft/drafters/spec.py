@@ -44,9 +44,7 @@ def parse(text: str) -> Spec:
     if name.strip() and colon and not rest.strip():
         raise CrossdraftError(f"In the drafter '{text}' nothing follows the colon; leave it out, or go on.")
     if not name.strip():
-        raise CrossdraftError(
-            f"The drafter '{text}' lacks a name; write one such as event or union:event,memory."
-        )
+        raise CrossdraftError(f"The drafter '{text}' lacks a name; write one such as event or union:event,memory.")
     if {"(", ")"} & set(name):
         raise CrossdraftError(f"The brackets of '{text}' do not match.")
     parts: list[Spec] = []
@@ -60,19 +58,13 @@ def parse(text: str) -> Spec:
         elif piece:
             parts.append(parse(piece))
         else:
-            raise CrossdraftError(
-                f"In the drafter '{text}' nothing stands beside a comma; name a drafter there."
-            )
+            raise CrossdraftError(f"In the drafter '{text}' nothing stands beside a comma; name a drafter there.")
     return Spec(name.strip(), tuple(parts), settings)
 
 
 def renamed(spec: Spec, names: Mapping[str, str]) -> Spec:
     """The same with other names for some."""
-    return replace(
-        spec,
-        name=names.get(spec.name, spec.name),
-        parts=tuple(renamed(part, names) for part in spec.parts),
-    )
+    return replace(spec, name=names.get(spec.name, spec.name), parts=tuple(renamed(part, names) for part in spec.parts))
 
 
 def _bare(text: str) -> str:

@@ -135,12 +135,7 @@ class Translating:
     """
 
     def __init__(
-        self,
-        pen: Pen,
-        own: Lexicon,
-        target: Lexicon,
-        table: VocabularyMap,
-        grams: NgramCache | None = None,
+        self, pen: Pen, own: Lexicon, target: Lexicon, table: VocabularyMap, grams: NgramCache | None = None
     ) -> None:
         self.pen = pen
         self.own = own
@@ -148,9 +143,7 @@ class Translating:
         self.table = table
         self.grams = grams
         self.twins = torch.tensor(table.to_target, device=pen.model.device)
-        self.readable = pen.mask(
-            i for i, text in enumerate(own.spelling) if text is not None or i in own.ends
-        )
+        self.readable = pen.mask(i for i, text in enumerate(own.spelling) if text is not None or i in own.ends)
         self.shared = pen.mask(i for i, twin in enumerate(table.to_target) if twin >= 0)
 
     def open(self, request: Request) -> Page:
@@ -248,7 +241,5 @@ class Translating:
 
     def _own_sampling(self, sampling: Sampling) -> Sampling:
         """Biases are meant for the target's ids; here they follow the tokens to the drafter's."""
-        pairs = [
-            (self.table.to_drafter[i], bias) for i, bias in sampling.logit_bias or () if i < self.target.width
-        ]
+        pairs = [(self.table.to_drafter[i], bias) for i, bias in sampling.logit_bias or () if i < self.target.width]
         return replace(sampling, logit_bias=tuple((i, bias) for i, bias in pairs if i >= 0))

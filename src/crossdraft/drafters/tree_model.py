@@ -89,9 +89,7 @@ class TreeDrafter:
 
     def _propose(self, state: Growing, budget: Budget) -> Draft:
         greedy = state.sampling.greedy
-        grown = self.grow(
-            partial(self._expand, state), Likeliest() if greedy else Drawn(state.generator), budget
-        )
+        grown = self.grow(partial(self._expand, state), Likeliest() if greedy else Drawn(state.generator), budget)
         return Draft(grown.tree, grown.path_probs if greedy else ())
 
     def _expand(self, state: Growing, tree: DraftTree, nodes: Sequence[int]) -> Tensor:

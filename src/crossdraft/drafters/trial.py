@@ -69,11 +69,6 @@ def answer_all(
     """
     placement = Inline(drafter, CostModel(), "off")
     decoder = Decoder(
-        target,
-        placement,
-        adaptive=False,
-        nodes=nodes,
-        hidden_nodes=1,
-        max_batch=max(1, min(batch, len(requests))),
+        target, placement, adaptive=False, nodes=nodes, hidden_nodes=1, max_batch=max(1, min(batch, len(requests)))
     )
     return decoder.generate(requests)

@@ -50,8 +50,7 @@ class UnionDrafter:
     def begin(self, requests: Sequence[Request]) -> list[Joint]:
         columns = [drafter.begin(apart(requests, place)) for place, drafter in enumerate(self.drafters)]
         return [
-            Joint(list(states), request.sampling.greedy)
-            for request, *states in zip(requests, *columns, strict=True)
+            Joint(list(states), request.sampling.greedy) for request, *states in zip(requests, *columns, strict=True)
         ]
 
     def propose(self, states: Sequence[Joint], budgets: Sequence[Budget]) -> list[Draft]:
@@ -79,8 +78,7 @@ class UnionDrafter:
 
     def fork(self, states: Sequence[Joint]) -> list[Joint]:
         columns = [
-            drafter.fork([state.states[place] for state in states])
-            for place, drafter in enumerate(self.drafters)
+            drafter.fork([state.states[place] for state in states]) for place, drafter in enumerate(self.drafters)
         ]
         return [
             replace(state, states=list(own), drafts=[*state.drafts], on_trial=True)

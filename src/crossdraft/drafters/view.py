@@ -56,16 +56,12 @@ def sampled(video: object, count: int) -> tuple[Tensor, np.ndarray]:
     """`count` frames [count, H, W, 3] of a clip, evenly spread, and their times [count] in seconds."""
     from crossdraft.video.clip import FrameSampling, read_clip
 
-    sample = read_clip(
-        video, FrameSampling(max(count, 3))
-    )  # of what is wrong with the clip, the target tells
+    sample = read_clip(video, FrameSampling(max(count, 3)))  # of what is wrong with the clip, the target tells
     chosen = evenly(len(sample.frames), count)
     return sample.frames[chosen], sample.times_s[chosen]
 
 
-def view_of(
-    target: Target, prepare: Callable[[Request], Prompt], banned: Sequence[int] = ()
-) -> IndependentDrafter:
+def view_of(target: Target, prepare: Callable[[Request], Prompt], banned: Sequence[int] = ()) -> IndependentDrafter:
     """A second adapter over a target's network, which it shares, with a prompt of its own.
 
     Args:

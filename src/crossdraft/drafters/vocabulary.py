@@ -101,10 +101,7 @@ def _same_place(drafter: Lexicon, to_target: Sequence[int]) -> int:
 
 
 def read_lexicon(
-    tokenizer: PreTrainedTokenizerBase,
-    width: int,
-    ends: Collection[int] = (),
-    reserved: Collection[int] = (),
+    tokenizer: PreTrainedTokenizerBase, width: int, ends: Collection[int] = (), reserved: Collection[int] = ()
 ) -> Lexicon:
     """What a tokenizer's ids spell.
 
@@ -161,9 +158,7 @@ def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return ids
 
 
-def _encoder(
-    tokenizer: PreTrainedTokenizerBase, spelling: Sequence[bytes | None]
-) -> Callable[[str], list[int]]:
+def _encoder(tokenizer: PreTrainedTokenizerBase, spelling: Sequence[bytes | None]) -> Callable[[str], list[int]]:
     def spell(ids: Sequence[int]) -> bytes:
         return b"".join(spelling[i] or b"" for i in ids if i < len(spelling))
 

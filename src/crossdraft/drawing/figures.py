@@ -86,11 +86,7 @@ def why_none(timeline: "Timeline") -> str:
     if made is not None and made[1] > until:
         return f": it was complete {ms(made[1] - until)} after the prefill, too late to be verified with it"
     late = f"began {ms(start - began)} late (its core was busy) and " if start - began > LATE_S else ""
-    return (
-        f": the drafter {late}was still reading when the prefill ended"
-        if name == "read" and end > until
-        else ""
-    )
+    return f": the drafter {late}was still reading when the prefill ended" if name == "read" and end > until else ""
 
 
 def origins(answer: "Answer") -> list[tuple[str, int]]:

@@ -10,11 +10,7 @@ if TYPE_CHECKING:
 FIRST = ("drafter", "target")  # the order of the lanes; others follow
 
 # origin of a token: what it means
-ORIGINS = {
-    "hidden": "drafted during the prefill",
-    "drafted": "drafted in a later round",
-    "target": "the target's own",
-}
+ORIGINS = {"hidden": "drafted during the prefill", "drafted": "drafted in a later round", "target": "the target's own"}
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,7 @@ def columns(text: str) -> int:
     (2, 2, 1)
     """
     return sum(
-        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF")
-        for letter in text
+        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text
     )
 
 
@@ -112,8 +111,7 @@ def clean(text: str) -> str:
     'a �b'
     """
     return "".join(
-        " " if letter.isspace() else "�" if unicodedata.category(letter) in ("Cc", "Cs") else letter
-        for letter in text
+        " " if letter.isspace() else "�" if unicodedata.category(letter) in ("Cc", "Cs") else letter for letter in text
     )
 
 
@@ -141,13 +139,7 @@ def wrap(runs: Sequence[Run], width: int) -> list[tuple[Run, ...]]:
 
 
 def flow(
-    items: Sequence[tuple[Run, ...]],
-    x: float,
-    y: float,
-    right: float,
-    line: float,
-    size: float,
-    gap: float = 24,
+    items: Sequence[tuple[Run, ...]], x: float, y: float, right: float, line: float, size: float, gap: float = 24
 ) -> tuple[list[Text], float]:
     """Items from left to right between `x` and `right`, in as many lines as they need.
 

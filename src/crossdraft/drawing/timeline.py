@@ -88,11 +88,7 @@ def _lanes(answer: "Answer", baseline: Baseline | None, top: float) -> tuple[lis
             shapes.append(Text(MARGIN, y + LANE / 2 + 14, (Run(where, "faint"),), SMALL))
         shapes += _lane(spans, start, scale, y)
     used = {kind_of(span) for _, spans, _ in lanes for span in spans}
-    items = [
-        (Run("■ ", kind.style), Run(kind.meaning, "faint"))
-        for kind in (*KINDS, DECODE, OTHER)
-        if kind in used
-    ]
+    items = [(Run("■ ", kind.style), Run(kind.meaning, "faint")) for kind in (*KINDS, DECODE, OTHER) if kind in used]
     legend, y = flow(items, LEFT, bottom + 16, WIDTH - MARGIN, LINE - 4, SMALL, gap=18)
     return [*shapes, *legend], y
 
@@ -140,9 +136,7 @@ def _lane(spans: "Sequence[Span]", start: float, scale: float, y: float) -> Iter
         if right - left >= wide:
             if len(group) > 1:  # a ground without gaps for the label
                 yield Box((left + right - wide) / 2, y, wide, LANE, kind.style)
-            yield Text(
-                (left + right) / 2, y + LANE / 2 + 4, (Run(kind.label, "label"),), SMALL, anchor="middle"
-            )
+            yield Text((left + right) / 2, y + LANE / 2 + 4, (Run(kind.label, "label"),), SMALL, anchor="middle")
 
 
 def _saved(

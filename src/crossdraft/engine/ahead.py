@@ -69,9 +69,7 @@ POLICIES = {
 BEST = "ssd"  # where the drafter has a place of its own
 
 
-def policy_for(
-    device: str | None, draft_device: str | None, *, own_cores: bool, lends_cores: bool = False
-) -> str:
+def policy_for(device: str | None, draft_device: str | None, *, own_cores: bool, lends_cores: bool = False) -> str:
     """The policy of a drafter on these devices: where it shares the target's device or cores, it would only slow it.
 
     Args:
@@ -124,11 +122,7 @@ class Ahead(Inline[State]):
     """
 
     def __init__(
-        self,
-        drafter: Drafter[State],
-        policy: Policy,
-        push: Push | None = None,
-        fork_bytes: int = FORK_BYTES,
+        self, drafter: Drafter[State], policy: Policy, push: Push | None = None, fork_bytes: int = FORK_BYTES
     ) -> None:
         super().__init__(drafter, CostModel(), hidden="before")
         self.fork_bytes = fork_bytes
@@ -287,9 +281,7 @@ class Ahead(Inline[State]):
             fork, before = prospect.prepared[tokens]
         else:
             fork, before = self._forked(request_id), NOTHING
-            self.drafter.commit(
-                [fork], [VerifyOutput(tuple(prospect.draft.tree.follow(tokens[:-1])), tokens)]
-            )
+            self.drafter.commit([fork], [VerifyOutput(tuple(prospect.draft.tree.follow(tokens[:-1])), tokens)])
         # What is drawn is drawn once: of two draws, the longer one would not follow the law that is told with it.
         greedy = self._held[request_id].request.sampling.greedy
         budget = Budget(prospect.nodes, stop=stop)

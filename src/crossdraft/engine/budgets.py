@@ -53,9 +53,7 @@ class Budgets:
         adaptive: draft what pays; else as much as there may be.
     """
 
-    def __init__(
-        self, cost: CostModel, nodes: int, hidden_nodes: int, probes: int, *, adaptive: bool
-    ) -> None:
+    def __init__(self, cost: CostModel, nodes: int, hidden_nodes: int, probes: int, *, adaptive: bool) -> None:
         self.cost = cost
         self.nodes = nodes
         self.hidden_nodes = hidden_nodes
@@ -139,10 +137,7 @@ class Budgets:
     @Harmless(lambda: None)
     def saw_reading(self, live: Live, until: float) -> None:
         """The prefill ended at `until`: what reading takes, alone or side by side."""
-        cost, drafting = (
-            self.cost,
-            {span.name: span for span in live.timeline.spans if span.lane == "drafter"},
-        )
+        cost, drafting = (self.cost, {span.name: span for span in live.timeline.spans if span.lane == "drafter"})
         draft = drafting.get("hidden draft")
         if live.stats.hidden_inside_s == 0:
             cost.read.add(sum(live.stats.stages_s[stage] for stage in READING))

@@ -110,9 +110,7 @@ class KVCache(Cache):
     def add_row(self, capacity: int) -> int:
         """Open an empty row that must be able to hold `capacity` tokens; returns its index."""
         if self.rows == self.max_rows:
-            raise CrossdraftError(
-                f"All {self.max_rows} cache rows are in use; finish a request before adding one."
-            )
+            raise CrossdraftError(f"All {self.max_rows} cache rows are in use; finish a request before adding one.")
         if not self.rows and not all(layer.is_initialized for layer in self._stores):
             # The first pass ran out of memory among the layers, or is still to come.
             for layer in self._stores:
@@ -214,9 +212,7 @@ class KVCache(Cache):
     def truncate(self, row: int, length: int) -> None:
         """Forget everything behind the first `length` tokens of a row."""
         if length > self.lengths[row]:
-            raise CrossdraftError(
-                f"Row {row} holds {self.lengths[row]} tokens and cannot be cut to {length}."
-            )
+            raise CrossdraftError(f"Row {row} holds {self.lengths[row]} tokens and cannot be cut to {length}.")
         self.lengths[row] = length
 
     def keep(self, row: int, path: Sequence[int]) -> None:

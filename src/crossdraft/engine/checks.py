@@ -20,11 +20,7 @@ SUM_ROUNDING = 5e-5
 
 
 def checked(
-    draft: Draft,
-    vocabulary: int,
-    probes: int = 0,
-    forbidden: Collection[int] = (),
-    hidden_size: int | None = None,
+    draft: Draft, vocabulary: int, probes: int = 0, forbidden: Collection[int] = (), hidden_size: int | None = None
 ) -> Draft:
     """The draft, if the target can read it; distributions that do not sum to 1, such as bfloat16 ones, are made to.
 
@@ -47,9 +43,7 @@ def checked(
         tree = _checked_tree(draft.tree, vocabulary, forbidden)
         _check_chances(draft.path_probs, len(tree))
         if draft.probes is not None:
-            _check_ids(
-                () if draft.probes.embeddings is not None else draft.probes.tokens, vocabulary, forbidden
-            )
+            _check_ids(() if draft.probes.embeddings is not None else draft.probes.tokens, vocabulary, forbidden)
             _check_probes(draft.probes, len(tree), probes, hidden_size)
     # A field of another type.
     except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:

@@ -47,17 +47,9 @@ class _CausalMask(Target):
     """Planted fault: later siblings see earlier ones."""
 
     def _mask(
-        self,
-        cache: KVCache,
-        rows: slice,
-        chunks: Sequence[Chunk],
-        trees: Sequence[DraftTree],
-        width: int,
-        keys: int,
+        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int
     ) -> Tensor | None:
-        return super()._mask(
-            cache, rows, chunks, [DraftTree.chain(tree.tokens) for tree in trees], width, keys
-        )
+        return super()._mask(cache, rows, chunks, [DraftTree.chain(tree.tokens) for tree in trees], width, keys)
 
 
 class _SequentialPositions(Target):
@@ -85,9 +77,7 @@ def check_conformance(target: Target, prompt: Prompt, tokens: Sequence[int]) -> 
     shared = target.extend(cache, slice(0, 2), [root, root], [tree, tree.first(2)]).logits[0]
     inner = torch.stack([full_forward(target, prompt, [tokens[0], *path]) for path in paths])
     cache.keep(0, PATH)
-    after = target.extend(
-        cache, slice(0, 1), [Chunk(torch.tensor([tokens[-1]]))], [DraftTree.empty()]
-    ).logits[0][0]
+    after = target.extend(cache, slice(0, 1), [Chunk(torch.tensor([tokens[-1]]))], [DraftTree.empty()]).logits[0][0]
     accepted = [tokens[0], *(tokens[node] for node in PATH), tokens[-1]]
 
     return Conformance(
@@ -108,9 +98,7 @@ def full_forward(target: Target, prompt: Prompt, continuation: Sequence[int]) ->
         features["mm_token_type_ids"] = torch.cat([kinds, kinds.new_zeros(1, len(continuation))], 1)
     ids = torch.cat([prompt.input_ids, torch.tensor(continuation, dtype=torch.long)])[None].to(target.device)
     pixels = {
-        name: value.to(target.model.dtype)
-        if value.is_floating_point() and name.startswith("pixel")
-        else value
+        name: value.to(target.model.dtype) if value.is_floating_point() and name.startswith("pixel") else value
         for name, value in features.items()
     }
     return target.model(input_ids=ids, **pixels, use_cache=False, logits_to_keep=1).logits[0, -1]

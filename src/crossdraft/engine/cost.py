@@ -34,9 +34,7 @@ def steady_speedup(alpha: float, gamma: int, c: float, verify: float) -> float:
     return emitted / (gamma * c + verify)
 
 
-def hidden_time(
-    prefill: float, drafting: float, verify: float, accepted: float, new_tokens: int, step: float
-) -> float:
+def hidden_time(prefill: float, drafting: float, verify: float, accepted: float, new_tokens: int, step: float) -> float:
     """T = max(P_T, P_D + drafting) + V(k+1) + (N − 2 − a)⁺·t: an answer with one hidden draft, plain afterwards.
 
     All times in one unit; `drafting` includes the drafter's own prefill.
@@ -57,9 +55,7 @@ PROBE_DEPTH = 2
 # With a draft every so many rounds one goes without: until it is known what that takes, and to see if that changes.
 PLAIN_FIRST, PLAIN_EVERY = 16, 256
 HIDING_EVERY = 32  # requests without a hidden draft behind which one is tried
-READINGS = (
-    3  # so many requests must have been read too slowly: a first one often is, on a machine that is not warm
-)
+READINGS = 3  # so many requests must have been read too slowly: a first one often is, on a machine that is not warm
 READING_LOSS = 8  # times V(1) that a request may lose by it: less is not told from noise
 READING_EVERY = 32  # of the requests that the drafter does not read, every so many is read
 
@@ -135,13 +131,7 @@ class CostModel:
             self.width.add(nodes / depth)
 
     def saw_verdict(
-        self,
-        request: RequestDifficulty,
-        judged: int,
-        kept: int,
-        reach: Sequence[float] = (),
-        *,
-        hidden: bool = False,
+        self, request: RequestDifficulty, judged: int, kept: int, reach: Sequence[float] = (), *, hidden: bool = False
     ) -> None:
         """The target judged so many levels of a draft and kept the first ones.
 

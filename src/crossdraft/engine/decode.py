@@ -243,9 +243,7 @@ class Decoder:
             own = slice(row, row + 1)
             with live.timeline.span("target", "prefill", len(prompt)):
                 outs = [
-                    self.target.extend(
-                        self.cache, own, [piece], [DraftTree.empty()], self.needs.visual_layers
-                    )
+                    self.target.extend(self.cache, own, [piece], [DraftTree.empty()], self.needs.visual_layers)
                     for piece in pieces[:-1]
                 ]
                 for out in outs:  # launched is not done: until then the drafter goes on
@@ -256,9 +254,7 @@ class Decoder:
         draft = self._accept(draft, live, self.budgets.hidden_nodes, hidden=True)
         until = time.perf_counter()
         with live.timeline.span("target", "ride-along", len(pieces[-1].tokens) + len(draft.fed)):
-            out = self.target.extend(
-                self.cache, own, pieces[-1:], [draft.fed], self.needs.hidden_layers, [draft.tail]
-            )
+            out = self.target.extend(self.cache, own, pieces[-1:], [draft.fed], self.needs.hidden_layers, [draft.tail])
             out.done.wait()
         self.cost.ride.add(len(pieces[-1].tokens) + len(draft.fed), out.seconds)
         live.count_reading(until)
@@ -298,8 +294,7 @@ class Decoder:
         request_ids = [live.request_id for live in asked]
         waited = self._waited
         drafts = self._guard(
-            asked,
-            lambda drafter: drafter.propose(request_ids, [budgets[request_id] for request_id in request_ids]),
+            asked, lambda drafter: drafter.propose(request_ids, [budgets[request_id] for request_id in request_ids])
         )
         waited = (self._waited - waited) / len(asked)
         accepted: dict[int, Draft] = {}
@@ -314,9 +309,7 @@ class Decoder:
         if draft.refusal is not None:
             if not self._warned:
                 self._warned = True
-                log.warning(
-                    "The drafter gave up on a request; the target answers such alone: %s", draft.refusal
-                )
+                log.warning("The drafter gave up on a request; the target answers such alone: %s", draft.refusal)
             self._guard([live], lambda drafter: drafter.end([live.request_id]))
             live.end_drafting(draft.refusal)
             return NOTHING
@@ -336,21 +329,14 @@ class Decoder:
         return draft if fits else replace(draft, probes=None)
 
     def _commit(
-        self,
-        lives: Sequence[Live],
-        drafts: Sequence[Draft],
-        out: TargetOut,
-        roots: Sequence[int],
-        origin: Origin,
+        self, lives: Sequence[Live], drafts: Sequence[Draft], out: TargetOut, roots: Sequence[int], origin: Origin
     ) -> None:
         """Judge each row's tree, move its accepted path into place, emit, and tell the drafter.
 
         `roots[i]` counts the tokens in front of row i's tree, so that node j's feature stands at `roots[i] + j`.
         """
         outputs: dict[int, VerifyOutput] = {}
-        for live, draft, scores, layers, root in zip(
-            lives, drafts, out.logits, out.hidden, roots, strict=True
-        ):
+        for live, draft, scores, layers, root in zip(lives, drafts, out.logits, out.hidden, roots, strict=True):
             tree = draft.tree
             rows, behind = scores[: 1 + len(tree)], scores[1 + len(tree) :]
             try:
@@ -367,14 +353,10 @@ class Decoder:
             before = len(live.tokens)
             live.emit(tokens, rows, (-1, *path), origin, self.target, live.tell)
             emitted = tuple(live.tokens[before:])
-            live.stats.count_round(
-                tree.depth, len(tree), len(path), len(emitted), hidden=origin is Origin.HIDDEN
-            )
+            live.stats.count_round(tree.depth, len(tree), len(path), len(emitted), hidden=origin is Origin.HIDDEN)
             if self._speculates(live):  # of a finished answer too: a drafter may remember it
                 told = self._told(path[: len(emitted)], emitted, rows, layers, root, live)
-                outputs[live.request_id] = (
-                    told if draft.probes is None else answered(told, draft.probes, behind)
-                )
+                outputs[live.request_id] = told if draft.probes is None else answered(told, draft.probes, behind)
         if outputs:
             informed = [live for live in lives if live.request_id in outputs]
             self._guard(informed, lambda drafter: drafter.commit(list(outputs), list(outputs.values())))

@@ -187,10 +187,7 @@ def _end_of_prompt(text: TokenText, stops: Sequence[str], prompt: Sequence[int])
         return ""
     split = max(0, len(prompt) - longest)
     detokenizer = Detokenizer(text, prompt[:split], eager=True)
-    spelt = [
-        text.special[token] if token in text.special else detokenizer.push((token,))
-        for token in prompt[split:]
-    ]
+    spelt = [text.special[token] if token in text.special else detokenizer.push((token,)) for token in prompt[split:]]
     return ("".join(spelt) + detokenizer.flush())[1 - longest :]
 
 

@@ -119,9 +119,7 @@ class AcceptanceByDepth:
 
     decay: float = 0.98
     prior: float = 8.0
-    rate: Ema = field(
-        default_factory=lambda: Ema(decay=0.99, weight=4.0, total=4.0 * 0.8)
-    )  # imagined at first
+    rate: Ema = field(default_factory=lambda: Ema(decay=0.99, weight=4.0, total=4.0 * 0.8))  # imagined at first
     asked: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
     sent: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
     judged: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
@@ -148,8 +146,7 @@ class AcceptanceByDepth:
         """[depth] chance of each level to be accepted, given that those above it were."""
         known = min(depth, DEEPEST)
         found = [
-            (self.kept[level] + self.prior * self.alpha) / (self.judged[level] + self.prior)
-            for level in range(known)
+            (self.kept[level] + self.prior * self.alpha) / (self.judged[level] + self.prior) for level in range(known)
         ]
         return [min(MOST, max(LEAST, chance)) for chance in found] + [self.alpha] * (depth - known)
 

@@ -272,6 +272,4 @@ def _check_ids(defaults: GenerationDefaults, vocabulary: int | None) -> None:
     }
     for name, ids in named.items():
         if vocabulary is not None and max(ids, default=0) >= vocabulary:
-            raise CrossdraftError(
-                f"{name} names token {max(ids)}, but the vocabulary has {vocabulary} tokens."
-            )
+            raise CrossdraftError(f"{name} names token {max(ids)}, but the vocabulary has {vocabulary} tokens.")

@@ -34,12 +34,7 @@ class LeanText:
         self.head = head
         self.skipped = [text, *self.text.layers]
         for layer in self.text.layers:
-            self.skipped += [
-                layer.self_attn,
-                layer.mlp,
-                layer.input_layernorm,
-                layer.post_attention_layernorm,
-            ]
+            self.skipped += [layer.self_attn, layer.mlp, layer.input_layernorm, layer.post_attention_layernorm]
             if isinstance(layer.mlp.act_fn, nn.Module):
                 self.skipped.append(layer.mlp.act_fn)  # what it says is written over
 
@@ -111,9 +106,7 @@ class LeanText:
         normed = _norm(layer.input_layernorm, stream)
         query = _rotate(_heads(attention.q_proj(normed), attention.head_dim), *turn)
         keys, values = self._remember(attention, store, normed, turn)
-        first = (
-            bias is None and stream.shape[1] > 1
-        )  # only a first pass over several tokens goes without a mask
+        first = bias is None and stream.shape[1] > 1  # only a first pass over several tokens goes without a mask
         mixed = attend(query, keys, values, bias, causal=first, scale=attention.scaling)
         poll()
         stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
@@ -188,9 +181,9 @@ def _norm(module: Any, states: Tensor) -> Tensor:
     """Root-mean-square norm, as the module does it, to the bit."""
     wide = states.float()
     if wide.device.type != "cpu":  # `mean` divides there in another way: say what the module says
-        return module.weight * (
-            wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)
-        ).to(states.dtype)
+        return module.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)).to(
+            states.dtype
+        )
     # A mean is a sum, divided; so it takes fewer passes.
     scale = wide.square().sum(-1, keepdim=True).div_(states.shape[-1]).add_(module.variance_epsilon).rsqrt_()
     return module.weight * (wide * scale).to(states.dtype)

@@ -45,9 +45,7 @@ class Live:
     `fresh`: draw by chance that nobody knows, whatever the request's seed; see `Needs.remembers`.
     """
 
-    def __init__(
-        self, job: Job, rule: Rule, drafter: Placement | None = None, *, fresh: bool = False
-    ) -> None:
+    def __init__(self, job: Job, rule: Rule, drafter: Placement | None = None, *, fresh: bool = False) -> None:
         self.job = job
         self.request_id = job.request_id
         self.request = job.request
@@ -73,9 +71,7 @@ class Live:
         self.frailty = RequestDifficulty()  # how its drafts have fared
         self.path_probs: tuple[float, ...] = ()  # the drafter's chances of the nodes that are being judged
         self.prompt: PromptFeatures | None = None  # for its drafter, until it has been told
-        self.waits: list[
-            tuple[float, float]
-        ] = []  # when the target waited for the drafter: start and end of each
+        self.waits: list[tuple[float, float]] = []  # when the target waited for the drafter: start and end of each
         self.read_wait = 0.0  # seconds that the target waited while its drafter read it
         self.read_until = math.inf  # when the target's reading ended
         self.first_round = math.inf  # when the first round after it began
@@ -116,9 +112,7 @@ class Live:
             self.job.on_piece(piece)
         except (Exception, SystemExit) as error:
             log.exception("Whoever watches a request failed.")
-            self.fail(
-                error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
-            )
+            self.fail(error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}"))
 
     def begin(self, prompt: Prompt, target: Target) -> None:
         """Note the prompt and check that the answer fits behind it.
@@ -178,10 +172,7 @@ class Live:
         self.tokens += taken
         self.context += taken
         cut = len(accepted)
-        for part, said, source in (
-            (accepted, texts[:cut], origin),
-            (taken[cut:], texts[cut:], Origin.TARGET),
-        ):
+        for part, said, source in ((accepted, texts[:cut], origin), (taken[cut:], texts[cut:], Origin.TARGET)):
             if part:
                 text = "".join(said) if self.request.stops else self.text.push(part)
                 self._tell(part, text, source, tell)
@@ -230,16 +221,12 @@ class Live:
     def _count_hidden(self) -> None:
         """Add up the hidden drafting known so far; the spans of a late draft come only with a later reply."""
         drafter = [span for span in self.timeline.spans if span.lane == "drafter"]
-        late = (
-            {"read", "hidden draft"} if any(span.name == "hidden draft" for span in drafter) else set[str]()
-        )
+        late = {"read", "hidden draft"} if any(span.name == "hidden draft" for span in drafter) else set[str]()
         hidden = [span for span in drafter if span.start < self.read_until or span.name in late]
         # What ran before the target began to read (inline, one after the other) was not hidden.
         reading = [span for span in self.timeline.spans if span.lane == "target" and span.name in READING]
         self.stats.hidden_drafting_s = sum(span.seconds for span in hidden)
-        self.stats.hidden_inside_s = sum(
-            part.overlap(span.start, span.end) for part in hidden for span in reading
-        )
+        self.stats.hidden_inside_s = sum(part.overlap(span.start, span.end) for part in hidden for span in reading)
         first = next((span.end - self.started for span in hidden if span.name == "read"), None)
         if first is not None and self.tokens and first >= self.stats.ttft_s:
             first = None  # what comes behind the first final token is not provisional

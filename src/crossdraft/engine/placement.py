@@ -119,11 +119,7 @@ class Inline(Generic[State]):
     """
 
     def __init__(
-        self,
-        drafter: Drafter[State],
-        cost: CostModel,
-        hidden: str = "auto",
-        device: torch.device | None = None,
+        self, drafter: Drafter[State], cost: CostModel, hidden: str = "auto", device: torch.device | None = None
     ) -> None:
         self.drafter = drafter
         self.needs = drafter.needs
@@ -147,9 +143,7 @@ class Inline(Generic[State]):
             held.stop = threading.Event()
             self._thread = self._thread or ThreadPoolExecutor(1, "drafter")
             budget = Budget(nodes, stop=held.stop.is_set, on_token=on_token)
-            held.first = self._thread.submit(
-                self._beside, held, budget, self._stream and self._stream.point()
-            )
+            held.first = self._thread.submit(self._beside, held, budget, self._stream and self._stream.point())
 
     def start_until(self, request_id: int, request: Request, budget: Budget) -> None:
         """Read the request and draft at once, within a budget that may carry a stop signal."""

@@ -79,9 +79,7 @@ class PrepackedLinear(nn.Module):
         return self._product.part(self._index, rows)
 
     def extra_repr(self) -> str:
-        return (
-            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
-        )
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PrepackedLinear":
         before = torch.empty(0, dtype=self._product.packed.dtype)

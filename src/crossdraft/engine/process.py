@@ -95,9 +95,7 @@ class Process:
             self.close()
             if isinstance(error, DrafterLost | TimeoutError):
                 why = "it took too long" if isinstance(error, TimeoutError) else error
-                raise CrossdraftError(
-                    f"The drafter could not be loaded: {why}; see its message above."
-                ) from error
+                raise CrossdraftError(f"The drafter could not be loaded: {why}; see its message above.") from error
             raise
 
     @property
@@ -178,18 +176,14 @@ class Process:
             self._verdicts[request_id] = before + 1, output.tokens
         missed = [request_id for request_id in request_ids if request_id in self._reading]
         told = zip(request_ids, outputs, strict=True)
-        self._send(
-            ("commit", (missed, [(request_id, v.path, v.tokens, v.probe_top) for request_id, v in told]))
-        )
+        self._send(("commit", (missed, [(request_id, v.path, v.tokens, v.probe_top) for request_id, v in told])))
 
     def end(self, request_ids: Sequence[int]) -> None:
         known = [request_id for request_id in request_ids if self._greedy.pop(request_id, None) is not None]
         for request_id in known:
             serial = self._reading.pop(request_id, None)
             if serial is not None and serial not in self._replies:
-                self._open.setdefault(
-                    serial, time.monotonic()
-                )  # still to be answered, though nobody waits for it
+                self._open.setdefault(serial, time.monotonic())  # still to be answered, though nobody waits for it
             self._refused.pop(request_id, None)
             self._verdicts.pop(request_id, None)
             self._prepared.pop(request_id, None)
@@ -216,13 +210,9 @@ class Process:
         """Have these requests drafted for; nothing where that takes longer than it is worth."""
         waits = [budget.wait_s for _, budget in asked]
         worth = [wait for wait in waits if wait is not None]
-        wait = (
-            min(max(worth), LONGEST_WAIT_S, self.patience_s) if len(worth) == len(waits) else self.patience_s
-        )
+        wait = min(max(worth), LONGEST_WAIT_S, self.patience_s) if len(worth) == len(waits) else self.patience_s
         if len(worth) == len(waits) and not all(self._greedy[request_id] for request_id, _ in asked):
-            wait = min(
-                LONGEST_WAIT_S, self.patience_s
-            )  # what is drawn and not judged ends drafting; see below
+            wait = min(LONGEST_WAIT_S, self.patience_s)  # what is drawn and not judged ends drafting; see below
         serial = self._ask("propose", [(t, budget.nodes, budget.min_confidence) for t, budget in asked])
         try:
             sent = self._fetch(serial, wait)
@@ -231,12 +221,9 @@ class Process:
             # A drafter drafts on from what it drew. That this took long may depend on what was drawn, so it would
             # follow another law than the one told with it.
             return [
-                NOTHING if self._greedy[request_id] else self._refuse(request_id, TOO_LATE)
-                for request_id, _ in asked
+                NOTHING if self._greedy[request_id] else self._refuse(request_id, TOO_LATE) for request_id, _ in asked
             ]
-        return drafts_of(
-            [unpack_draft(draft) for draft in sent] if isinstance(sent, list) else sent, len(asked)
-        )
+        return drafts_of([unpack_draft(draft) for draft in sent] if isinstance(sent, list) else sent, len(asked))
 
     def _take(self, request_id: int, budget: Budget) -> Draft | None:
         """What was prepared for the last verdict, if it is here already: then the target waits for nothing."""
@@ -384,14 +371,7 @@ def _launch(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[
         handled = Handled(Path(folder), create=True)
         with _listener(address, key) as listener:
             child = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "crossdraft.engine.worker",
-                    address,
-                    ",".join(map(str, cores or ())),
-                    folder,
-                ],
+                [sys.executable, "-m", "crossdraft.engine.worker", address, ",".join(map(str, cores or ())), folder],
                 stdin=subprocess.PIPE,
                 env=environment,
             )

@@ -46,12 +46,7 @@ class TreeProcessors:
     """
 
     def __init__(
-        self,
-        sampling: Sampling,
-        model: PreTrainedModel,
-        prompt: Sequence[int],
-        eos: Sequence[int],
-        max_new_tokens: int,
+        self, sampling: Sampling, model: PreTrainedModel, prompt: Sequence[int], eos: Sequence[int], max_new_tokens: int
     ) -> None:
         self.greedy = sampling.greedy
         for processor in sampling.processors or ():
@@ -108,9 +103,7 @@ class TreeProcessors:
         is accepted, see `judge`; the root, with its `root` tokens of context, always is.
         """
         try:
-            processed = self._processors(
-                ids.clone(), scores.clone()
-            )  # some work in place, and may be called again
+            processed = self._processors(ids.clone(), scores.clone())  # some work in place, and may be called again
         except Exception as error:
             if len(ids) > 1:
                 alone = (self._processed(ids[i : i + 1], scores[i : i + 1], root) for i in range(len(ids)))
@@ -147,9 +140,7 @@ def judge(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Generato
                 reached.add(node)
     rows = warped[[0, *(1 + node for node in kept)]]
     # What such a row says is not used, but a rule must be able to read it.
-    rows[[1 + place for place, node in enumerate(kept) if lost[1 + node]]] = torch.eye(1, rows.shape[-1]).to(
-        rows
-    )
+    rows[[1 + place for place, node in enumerate(kept) if lost[1 + node]]] = torch.eye(1, rows.shape[-1]).to(rows)
     output = rule(tree.keep(kept), rows, generator)
     path = tuple(kept[node] for node in output.path)
     if path and lost[1 + path[-1]]:
@@ -157,17 +148,13 @@ def judge(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Generato
     return Acceptance(path, output.bonus)
 
 
-def generation_config(
-    sampling: Sampling, eos: Sequence[int], prompt: int, max_new_tokens: int
-) -> GenerationConfig:
+def generation_config(sampling: Sampling, eos: Sequence[int], prompt: int, max_new_tokens: int) -> GenerationConfig:
     """The same settings for `generate`; those of single tokens are put together to one `sequence_bias`.
 
     As in `transformers`, a `min_new_tokens`, 0 too, takes the place of `min_length`.
     """
     biases: dict[tuple[int, ...], float] = {}
-    pairs = [((token,), bias) for token, bias in sampling.logit_bias or ()] + list(
-        sampling.sequence_bias or ()
-    )
+    pairs = [((token,), bias) for token, bias in sampling.logit_bias or ()] + list(sampling.sequence_bias or ())
     for ids, bias in pairs:
         biases[ids] = biases.get(ids, 0.0) + float(bias)
     decay = sampling.exponential_decay_length_penalty

@@ -149,9 +149,7 @@ class Relay:
             for place, (turn, draft) in enumerate(zip(turns, prepared, strict=True))
             if not (turn.greedy and self.worth.enough(draft))
         ]
-        wanted = self.later.propose(
-            [request_ids[place] for place in asked], [second[place] for place in asked]
-        )
+        wanted = self.later.propose([request_ids[place] for place in asked], [second[place] for place in asked])
         written = dict(zip(asked, wanted, strict=True))
         joined = []
         for place, (turn, draft, budget) in enumerate(zip(turns, prepared, budgets, strict=True)):

@@ -72,9 +72,7 @@ class Request:
         if sampling is None:
             object.__setattr__(self, "sampling", Sampling())
         elif not isinstance(sampling, Sampling):
-            raise CrossdraftError(
-                f"sampling is {sampling!r}; give a Sampling, such as Sampling(temperature=1)."
-            )
+            raise CrossdraftError(f"sampling is {sampling!r}; give a Sampling, such as Sampling(temperature=1).")
         if self.stop is not None:
             object.__setattr__(self, "stop", stop_strings(self.stop))
 
@@ -181,9 +179,7 @@ class Answer:
         text = self.text.strip()
         shown = text if len(text) <= REPR_LETTERS else text[: REPR_LETTERS - 1] + "…"
         stats = self.stats
-        figures = (
-            f"{len(self.tokens)} tokens, {self.finish}, {stats.total_s * 1e3:.0f} ms, tau {stats.tau:.2f}"
-        )
+        figures = f"{len(self.tokens)} tokens, {self.finish}, {stats.total_s * 1e3:.0f} ms, tau {stats.tau:.2f}"
         noted = f", {len(self.notes)} notes" if self.notes else ""
         return f"<Answer {shown!r}: {figures}{noted}>"
 

@@ -199,8 +199,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "repetition_penalty": PENALTY,
     "logit_bias": (
         lambda x: (
-            all(_whole(token) and bias < math.inf for token, bias in x)
-            and len({token for token, _ in x}) == len(x)
+            all(_whole(token) and bias < math.inf for token, bias in x) and len({token for token, _ in x}) == len(x)
         ),
         "(token id, number below infinity) pairs, one per token id",
     ),
@@ -218,8 +217,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "sequence_bias": (
         lambda x: (
-            all(_ids(ids) and ids and bias < math.inf for ids, bias in x)
-            and len({ids for ids, _ in x}) == len(x)
+            all(_ids(ids) and ids and bias < math.inf for ids, bias in x) and len({ids for ids, _ in x}) == len(x)
         ),
         "(tuple of token ids, number below infinity) pairs, one per sequence",
     ),
@@ -235,10 +233,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "remove_invalid_values": FLAG,
     "renormalize_logits": FLAG,
-    "processors": (
-        lambda x: isinstance(x, tuple) and all(map(callable, x)),
-        "a tuple of transformers.LogitsProcessor",
-    ),
+    "processors": (lambda x: isinstance(x, tuple) and all(map(callable, x)), "a tuple of transformers.LogitsProcessor"),
 }
 
 
@@ -253,9 +248,7 @@ def warp(logits: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor
     Returns:
         [..., V] probabilities; when greedy, logits whose argmax is the token. Half precision becomes float32.
     """
-    penalised = (
-        None if _neutral("repetition_penalty", sampling.repetition_penalty) else _seen_mask(seen, logits)
-    )
+    penalised = None if _neutral("repetition_penalty", sampling.repetition_penalty) else _seen_mask(seen, logits)
     return _warp(logits, sampling, penalised)
 
 
@@ -344,9 +337,7 @@ def sample_one(weights: Tensor, generator: torch.Generator) -> int:
     mass = weights.double().cumsum(-1)
     total = mass[-1].item()
     if not 0 < total < math.inf:
-        raise CrossdraftError(
-            "The model's output is not finite; load it in another dtype, or check its weights."
-        )
+        raise CrossdraftError("The model's output is not finite; load it in another dtype, or check its weights.")
     point = torch.rand((), dtype=torch.float64, generator=generator, device=generator.device).item() * total
     # The last step of the sum may round `point` up to the total, beyond the last token.
     return int(torch.searchsorted(mass, min(point, math.nextafter(total, 0)), right=True))
@@ -369,8 +360,6 @@ def sample_children(weights: Tensor, k: int, generator: torch.Generator) -> Tens
     support = weights > 0
     k = min(k, int(support.sum(-1).min()))
     # In float64: a float32 Exp(1) is 0 once in 10^7 draws.
-    clock = torch.empty(weights.shape, dtype=torch.float64, device=generator.device).exponential_(
-        generator=generator
-    )
+    clock = torch.empty(weights.shape, dtype=torch.float64, device=generator.device).exponential_(generator=generator)
     speed = (weights.double() / clock.to(weights.device)).masked_fill(~support, -1)
     return speed.topk(k, -1).indices

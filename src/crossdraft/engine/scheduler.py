@@ -113,12 +113,7 @@ class Scheduler:
     # -- from any thread -----------------------------------------------------------------------------------------
 
     def submit(
-        self,
-        request: Request,
-        on_piece: OnPiece | None = None,
-        *,
-        provisional: bool = True,
-        owner: object = None,
+        self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True, owner: object = None
     ) -> PendingAnswer:
         """Queue a request; see `Decoder.submit`. `owner` is kept alive until it is answered.
 
@@ -177,9 +172,7 @@ class Scheduler:
             CrossdraftError: the engine is another process's.
         """
         if os.getpid() != self._process:  # threads, and the drafter's process, stay with the one that forked
-            raise CrossdraftError(
-                "This engine belongs to the process that forked this one; load another one here."
-            )
+            raise CrossdraftError("This engine belongs to the process that forked this one; load another one here.")
         with self._changed:
             if self._closed:
                 return False

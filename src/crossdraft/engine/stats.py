@@ -30,9 +30,7 @@ class Stats:
     ttft_s: float = 0.0
     total_s: float = 0.0
     stages_s: dict[str, float] = field(default_factory=dict)
-    hidden_drafting_s: float = (
-        0.0  # reading and drafting for the ride-along, also where it came too late for it
-    )
+    hidden_drafting_s: float = 0.0  # reading and drafting for the ride-along, also where it came too late for it
     hidden_inside_s: float = 0.0  # the part of it while the target prepared, encoded and prefilled
 
     @property

@@ -63,9 +63,7 @@ class Supervisor:
             self.absence = f"it was lost ({why}), and is not restarted"
             return
         delay = self._delay(f"it was lost ({why})")
-        threading.Thread(
-            target=self._restart, args=(lost, delay), name="drafter-restart", daemon=True
-        ).start()
+        threading.Thread(target=self._restart, args=(lost, delay), name="drafter-restart", daemon=True).start()
 
     def _delay(self, why: str) -> float:
         """Seconds until the next attempt to restart it, the last one having ended so."""

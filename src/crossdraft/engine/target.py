@@ -106,9 +106,7 @@ class Traits:
     placeholders: Mapping[str, int]  # kind of feature -> the id whose places it takes
     mrope: bool
     additive_mask: bool
-    takes_encoded: (
-        bool  # `mm_encoder_outputs`, since transformers 5.18; before, the first piece encodes for itself
-    )
+    takes_encoded: bool  # `mm_encoder_outputs`, since transformers 5.18; before, the first piece encodes for itself
 
     @property
     def visual_ids(self) -> frozenset[int]:
@@ -131,18 +129,14 @@ def detect_traits(model: PreTrainedModel) -> Traits:
     """
     config, text = model.config, model.config.get_text_config()
     if "sliding_attention" in (getattr(text, "layer_types", None) or ()):
-        raise CrossdraftError(
-            f"{type(model).__name__} has sliding-window layers, which tree verification does not do."
-        )
+        raise CrossdraftError(f"{type(model).__name__} has sliding-window layers, which tree verification does not do.")
     kind = text._attn_implementation
     if kind not in ("sdpa", "eager"):
         raise CrossdraftError(
             f"Attention '{kind}' cannot express a tree; load {type(model).__name__} with attn_implementation='sdpa'."
         )
     placeholders = {
-        kind: token
-        for name, kind in PLACEHOLDERS.items()
-        if isinstance(token := getattr(config, name, None), int)
+        kind: token for name, kind in PLACEHOLDERS.items() if isinstance(token := getattr(config, name, None), int)
     }
     parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
     return Traits(
@@ -221,9 +215,7 @@ class Target:
         for kind, (function, parameters) in self._feature_functions.items():
             pixels = "pixel_values_videos" if kind == "video" else "pixel_values"
             if pixels in prompt.features:
-                wanted = {
-                    name: self._place(prompt.features[name]) for name in parameters if name in prompt.features
-                }
+                wanted = {name: self._place(prompt.features[name]) for name in parameters if name in prompt.features}
                 encoded[kind] = function(**wanted, return_dict=True)
         return encoded
 
@@ -322,12 +314,7 @@ class Target:
         return tuple(states[layer][0] for layer in capture)
 
     def _inputs(
-        self,
-        cache: KVCache,
-        rows: slice,
-        chunks: Sequence[Chunk],
-        trees: Sequence[DraftTree],
-        width: int,
+        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int
     ) -> tuple[Tensor, Tensor]:
         """Ids [B, width] and positions [(3,) B, width] of one pass; rows are padded behind their tree."""
         ids, positions = [], []
@@ -338,9 +325,7 @@ class Target:
             nodes = [start + m - 1 + depth for depth in self._depths(tree)]
             positions.append([*range(start, start + m), *nodes, *padding])
         placed = self._position_ids(torch.tensor(positions), chunks)
-        sent = to_device(
-            torch.cat([torch.tensor(ids)[None], placed.view(-1, *placed.shape[-2:])]), self.device
-        )
+        sent = to_device(torch.cat([torch.tensor(ids)[None], placed.view(-1, *placed.shape[-2:])]), self.device)
         return sent[0], sent[1:] if self.traits.mrope else sent[1]
 
     def _embeds(self, ids: Tensor, sizes: Sequence[int], tails: Sequence[Tensor | None]) -> Tensor:
@@ -352,12 +337,7 @@ class Target:
         return embeds
 
     def _arguments(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        mask: Tensor | None,
-        encoded: Encoded | None,
-        embeds: Tensor | None,
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, encoded: Encoded | None, embeds: Tensor | None
     ) -> dict[str, object]:
         """What the model's own forward takes."""
         if mask is not None and self.traits.additive_mask:  # eager attention adds its mask to the scores
@@ -385,13 +365,7 @@ class Target:
         return positions
 
     def _mask(
-        self,
-        cache: KVCache,
-        rows: slice,
-        chunks: Sequence[Chunk],
-        trees: Sequence[DraftTree],
-        width: int,
-        keys: int,
+        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int
     ) -> Tensor | None:
         """[B, 1, width, keys], True = may attend. `None` where the plain causal path says the same."""
         lengths = cache.lengths[rows]

@@ -64,9 +64,7 @@ class Timeline:
 
     def total(self, lane: str, *names: str) -> float:
         """Seconds spent in a lane, in the named spans or in all."""
-        return sum(
-            span.seconds for span in self.spans if span.lane == lane and (not names or span.name in names)
-        )
+        return sum(span.seconds for span in self.spans if span.lane == lane and (not names or span.name in names))
 
     @property
     def start(self) -> float:

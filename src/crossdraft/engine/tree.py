@@ -56,9 +56,7 @@ class DraftTree:
                 f"{len(self.parents)} parents, {len(self.drawn_from)} origins."
             )
         if any(not ROOT <= parent < node for node, parent in enumerate(self.parents)):
-            raise CrossdraftError(
-                f"In a draft tree a parent precedes its children, got parents {self.parents}."
-            )
+            raise CrossdraftError(f"In a draft tree a parent precedes its children, got parents {self.parents}.")
         rows = 0 if self.dists is None else len(self.dists)
         if any(not -1 <= row < rows for row in self.drawn_from):
             raise CrossdraftError(f"A draft tree node names a distribution that is not there ({rows} given).")
@@ -115,17 +113,12 @@ class DraftTree:
                 origins.append(row if row < 0 else row + shift)
             placed[node] = where[key]
         present = [dists for dists in (self.dists, other.dists) if dists is not None]
-        return DraftTree(
-            tuple(tokens), tuple(parents), torch.cat(present) if present else None, tuple(origins)
-        )
+        return DraftTree(tuple(tokens), tuple(parents), torch.cat(present) if present else None, tuple(origins))
 
     def first(self, count: int) -> "DraftTree":
         """The tree of the first `count` nodes; topological order makes it a tree again."""
         return replace(
-            self,
-            tokens=self.tokens[:count],
-            parents=self.parents[:count],
-            drawn_from=self.drawn_from[:count],
+            self, tokens=self.tokens[:count], parents=self.parents[:count], drawn_from=self.drawn_from[:count]
         )
 
     def keep(self, nodes: Sequence[int]) -> "DraftTree":

@@ -16,14 +16,7 @@ from crossdraft.errors import CrossdraftError
 
 PackedTensor = tuple[str, tuple[int, ...]]  # dtype, shape
 PackedDraft = tuple[
-    tuple[int, ...],
-    tuple[int, ...],
-    PackedRows,
-    tuple[int, ...],
-    bool,
-    tuple[float, ...],
-    Probes | None,
-    str | None,
+    tuple[int, ...], tuple[int, ...], PackedRows, tuple[int, ...], bool, tuple[float, ...], Probes | None, str | None
 ]
 
 

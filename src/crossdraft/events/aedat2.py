@@ -29,9 +29,7 @@ def read_aedat2(
     with path.open("rb") as file:
         start, header = _header(file.read(_HEADER_BYTES))
         if not header.startswith("#!AER-DAT2"):
-            raise CrossdraftError(
-                f"{path} is not AEDAT 2; convert it to AEDAT 4 with iniVation's DV software."
-            )
+            raise CrossdraftError(f"{path} is not AEDAT 2; convert it to AEDAT 4 with iniVation's DV software.")
         file.seek(start)
         clock = WrappingClock(path)
         width, height = sensor or (DAVIS240 if "davis240" in header.lower() else DAVIS346)

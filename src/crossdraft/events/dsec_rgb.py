@@ -95,9 +95,7 @@ def event_to_image_homography(cam_to_cam: str | Path) -> NDArray[np.float64]:
 
     path = Path(cam_to_cam)
     if not path.is_file():
-        raise CrossdraftError(
-            f"There is no calibration at {path}; DSEC ships it as calibration/cam_to_cam.yaml."
-        )
+        raise CrossdraftError(f"There is no calibration at {path}; DSEC ships it as calibration/cam_to_cam.yaml.")
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
         intrinsics, extrinsics = content["intrinsics"], content["extrinsics"]
@@ -105,14 +103,7 @@ def event_to_image_homography(cam_to_cam: str | Path) -> NDArray[np.float64]:
         r0, r1 = (np.reshape(extrinsics[name], (3, 3)) for name in ("R_rect0", "R_rect1"))
         r10 = np.reshape(extrinsics["T_10"], (4, 4))[:3, :3]
         return np.asarray(k1 @ r1 @ r10 @ r0.T @ np.linalg.inv(k0), dtype=np.float64)
-    except (
-        yaml.YAMLError,
-        UnicodeDecodeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        np.linalg.LinAlgError,
-    ) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, ValueError, np.linalg.LinAlgError) as error:
         raise CrossdraftError(f"{path} is no DSEC calibration of camRect0 and camRect1 ({error}).") from error
 
 

@@ -64,9 +64,7 @@ def write_faery(path: str | Path, events: Events, kind: str) -> None:
             temporary.with_name(f"{temporary.name}.write").unlink(missing_ok=True)
 
 
-def _read(
-    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits, file_type: str
-) -> Iterator[Events]:
+def _read(path: Path, sensor: Sensor | None, window: Window, limits: EventLimits, file_type: str) -> Iterator[Events]:
     _require_faery()
     numbers = (*(sensor or _FALLBACK_SENSOR), limits.worker_bytes, limits.worker_seconds)
     # -P: the worker's own folder holds modules of ours, which must not hide others of the same name.
@@ -108,6 +106,5 @@ def _failure(path: Path, worker: subprocess.Popen[bytes], complaints: IO[bytes])
 def _require_faery() -> None:
     if importlib.util.find_spec("faery") is None:
         raise CrossdraftError(
-            "AEDAT4 and Prophesee RAW files are read and written by the optional package faery; "
-            "run: pip install faery"
+            "AEDAT4 and Prophesee RAW files are read and written by the optional package faery; run: pip install faery"
         )

@@ -32,10 +32,7 @@ def eventgpt_frames(
     events: Events, num_frames: int, canvas: Literal["tight"], overlap: Overlap = "last"
 ) -> list[NDArray[np.uint8]]: ...
 def eventgpt_frames(
-    events: Events,
-    num_frames: int = 5,
-    canvas: Canvas | Literal["tight"] = "sensor",
-    overlap: Overlap = "last",
+    events: Events, num_frames: int = 5, canvas: Canvas | Literal["tight"] = "sensor", overlap: Overlap = "last"
 ) -> NDArray[np.uint8] | list[NDArray[np.uint8]]:
     """Render a window of events into EventGPT's frames.
 

@@ -79,13 +79,8 @@ def between(first: Grey, last: Grey, shares: Iterable[float]) -> Iterator[Grey]:
     grid = np.stack([columns, rows], axis=-1)
     for share in shares:
         s = np.float32(share)
-        to_first, to_last = (
-            s * (s * backward - (1 - s) * forward),
-            (1 - s) * ((1 - s) * forward - s * backward),
-        )
-        mixed = cv2.addWeighted(
-            _sample(first, grid + to_first), 1 - share, _sample(last, grid + to_last), share, 0
-        )
+        to_first, to_last = (s * (s * backward - (1 - s) * forward), (1 - s) * ((1 - s) * forward - s * backward))
+        mixed = cv2.addWeighted(_sample(first, grid + to_first), 1 - share, _sample(last, grid + to_last), share, 0)
         yield mixed.astype(np.uint8, copy=False)
 
 

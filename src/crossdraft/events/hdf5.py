@@ -47,9 +47,7 @@ def read_mvsec(
     with opened(path) as file:
         table = dataset(file, "davis/left/events", limits)
         if table.ndim != 2 or table.shape[1] != 4:
-            raise CrossdraftError(
-                f"{path}: MVSEC events must be [N, 4], not {table.shape}; the file is damaged."
-            )
+            raise CrossdraftError(f"{path}: MVSEC events must be [N, 4], not {table.shape}; the file is damaged.")
         check_packing(file, [table], limits)
 
         # Times stay float64 until they were checked: NaN and infinity have no int64.
@@ -76,9 +74,7 @@ def hdf5_layout(path: Path) -> str:
             if key in file:
                 return layout
         if "CD/events" in file:
-            raise CrossdraftError(
-                f"{path} is Prophesee HDF5, whose ECF codec has no free reader; export it as RAW."
-            )
+            raise CrossdraftError(f"{path} is Prophesee HDF5, whose ECF codec has no free reader; export it as RAW.")
         raise CrossdraftError(
             f"{path} holds no events that we know; expected events/t (DSEC), prophesee/left/t (M3ED) "
             f"or davis/left/events (MVSEC), found {', '.join(file) or 'nothing'}."
@@ -90,9 +86,7 @@ def _column_datasets(
 ) -> Recording:
     x, y, t, p = (dataset(file, f"{group}/{name}", limits) for name in "xytp")
     if any(column.ndim != 1 or column.shape != t.shape for column in (x, y, t, p)):
-        raise CrossdraftError(
-            f"{file.filename}: the columns of {group} differ in length; the file is damaged."
-        )
+        raise CrossdraftError(f"{file.filename}: the columns of {group} differ in length; the file is damaged.")
     check_packing(file, [x, y, t, p], limits)
 
     # t is uint32 in DSEC: added to a large offset it overflows, so it becomes int64 first.

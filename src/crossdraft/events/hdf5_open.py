@@ -30,9 +30,7 @@ def opened(path: Path) -> Iterator["h5py.File"]:
         with h5py.File(path, "r") as file:
             yield file
     except KeyError as error:
-        raise CrossdraftError(
-            f"{path} lacks a part: {error.args[0]}; it is not a whole recording."
-        ) from error
+        raise CrossdraftError(f"{path} lacks a part: {error.args[0]}; it is not a whole recording.") from error
     except (OSError, RuntimeError, ValueError) as error:
         raise CrossdraftError(
             f"{path} cannot be read as HDF5 ({error}); it is damaged or was cut off, so copy it again."
@@ -61,13 +59,9 @@ def dataset(file: "h5py.File", name: str, limits: EventLimits = DEFAULT_LIMITS) 
 
     found = file[name]
     if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "iufb":
-        raise CrossdraftError(
-            f"{file.filename}: {name} should be numbers and is not; this is no whole recording."
-        )
+        raise CrossdraftError(f"{file.filename}: {name} should be numbers and is not; this is no whole recording.")
     if found.is_virtual or found.external or found.file.filename != file.filename:
-        raise CrossdraftError(
-            f"{file.filename}: {name} lies in another file; give a recording that is one file."
-        )
+        raise CrossdraftError(f"{file.filename}: {name} lies in another file; give a recording that is one file.")
     block = math.prod(found.chunks or ()) * found.dtype.itemsize
     if block > limits.block_bytes:
         raise CrossdraftError(

@@ -56,17 +56,13 @@ def write_dsec_h5(path: str | Path, events: Events | Iterable[Events]) -> int:
         return _write_columns(file, disk, chain([first], chunks), first.t0, path)
 
 
-def _write_columns(
-    file: "h5py.File", disk: ToldLater, chunks: Iterable[Events], offset: int, path: str | Path
-) -> int:
+def _write_columns(file: "h5py.File", disk: ToldLater, chunks: Iterable[Events], offset: int, path: str | Path) -> int:
     import hdf5plugin
 
     packing = hdf5plugin.Blosc(cname="zstd", clevel=3, shuffle=hdf5plugin.Blosc.SHUFFLE)
     group = file.create_group("events")
     columns = {
-        name: group.create_dataset(
-            name, (0,), dtype, chunks=(STORED_CHUNK,), maxshape=(None,), compression=packing
-        )
+        name: group.create_dataset(name, (0,), dtype, chunks=(STORED_CHUNK,), maxshape=(None,), compression=packing)
         for name, dtype in COLUMNS.items()
     }
     index: list[NDArray[np.uint64]] = [np.zeros(1, np.uint64)]  # entry 0: the first event at or after 0 ms
@@ -101,7 +97,5 @@ def _checked(chunks: Iterable[Events], file: "h5py.File", path: str | Path) -> I
             )
         last = chunk.t0 + chunk.duration_us
         if last - first > MAX_SPAN_US:
-            raise CrossdraftError(
-                f"Cannot write {path}: DSEC files hold at most 71.6 minutes; write shorter pieces."
-            )
+            raise CrossdraftError(f"Cannot write {path}: DSEC files hold at most 71.6 minutes; write shorter pieces.")
         yield chunk

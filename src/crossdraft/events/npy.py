@@ -39,15 +39,11 @@ def read_eventgpt(
     found = _load(path, limits)
     missing = [name for name in "xytp" if name not in found]
     if missing:
-        raise CrossdraftError(
-            f"{path} lacks the event columns {', '.join(missing)}; it is no EventGPT recording."
-        )
+        raise CrossdraftError(f"{path} lacks the event columns {', '.join(missing)}; it is no EventGPT recording.")
     x, y, t, p = (_column(found[name], name, path) for name in "xytp")
     if any(len(column) != len(t) for column in (x, y, p)):
         shapes = ", ".join(str(column.shape) for column in (x, y, t, p))
-        raise CrossdraftError(
-            f"{path}: the columns x, y, t, p differ in length ({shapes}); the file is damaged."
-        )
+        raise CrossdraftError(f"{path}: the columns x, y, t, p differ in length ({shapes}); the file is damaged.")
     limits.check_scanned(path, len(t))
     times = _clock(t, path, limits)
 
@@ -108,9 +104,7 @@ def _load(path: Path, limits: EventLimits) -> Mapping[str, ArrayLike]:
         with path.open("rb") as file:
             content = _load_array(file, path, limits)
     except _ForbiddenError as error:
-        raise CrossdraftError(
-            f"{path} was refused: its pickle asks for {error}, which no recording needs."
-        ) from error
+        raise CrossdraftError(f"{path} was refused: its pickle asks for {error}, which no recording needs.") from error
     except _DAMAGE as error:
         reason = " ".join(str(error).split())
         raise CrossdraftError(f"{path} is damaged or was cut off ({reason}); copy it again.") from error
@@ -151,8 +145,7 @@ def _check_operations(file: BinaryIO, path: Path) -> None:
         memo = argument if "PUT" in operation.name and isinstance(argument, int) else 0
         if max(count, memo) > MAX_OPERATIONS:
             raise CrossdraftError(
-                f"{path} was refused: its pickle has more than {MAX_OPERATIONS:,} operations, which no recording "
-                "needs."
+                f"{path} was refused: its pickle has more than {MAX_OPERATIONS:,} operations, which no recording needs."
             )
     file.seek(begin)
 

@@ -48,9 +48,7 @@ class PixelArray:
         self._rng = rng
         self._on = _thresholds(config.threshold_on, config.threshold_sigma, size, rng)
         self._off = _thresholds(config.threshold_off, config.threshold_sigma, size, rng)
-        spread = (
-            np.exp(LEAK_SPREAD_DECADES * math.log(10) * rng.standard_normal(size)) if config.leak_hz else 0.0
-        )
+        spread = np.exp(LEAK_SPREAD_DECADES * math.log(10) * rng.standard_normal(size)) if config.leak_hz else 0.0
         self._leak = (config.leak_hz * spread * self._on).astype(np.float32)  # ln units a second
         # A pixel of lower threshold is noisier in proportion; the ON half and the OFF half share one table.
         chance = np.concatenate([config.threshold_on / self._on, config.threshold_off / self._off])
@@ -106,11 +104,7 @@ class PixelArray:
         theta = np.where(on, self._on[at], self._off[at])
         change = change * sign
         count = ((change + GUARD) // theta).astype(np.int64)
-        memory = (
-            self._memory[at] + self._leak[at] * np.float32(span * 1e-6)
-            if config.leak_hz
-            else self._memory[at]
-        )
+        memory = self._memory[at] + self._leak[at] * np.float32(span * 1e-6) if config.leak_hz else self._memory[at]
         start, end = (before - memory) * sign / theta, change / theta
         slope = np.maximum(end - start, np.float32(1e-9))
         keep = self._within_limit(count)
@@ -157,9 +151,7 @@ class PixelArray:
         moment = self.t_us + rng.random(number) * span
         if config.refractory_us:
             stays &= moment >= self._last[pixel] + config.refractory_us
-            first = np.zeros(
-                number, np.bool_
-            )  # a second event of one pixel would mostly fall into its dead time
+            first = np.zeros(number, np.bool_)  # a second event of one pixel would mostly fall into its dead time
             first[np.unique(pixel, return_index=True)[1]] = True
             stays &= first
         pixel, moment, on = pixel[stays], moment[stays], pick[stays] < len(self._on)
@@ -182,11 +174,7 @@ _LIGHT = ((_GREYS + 20) / 275).astype(np.float32)
 
 def log_brightness(luma: Luma) -> NDArray[np.float32]:
     """`lin_log`, by table for uint8."""
-    return (
-        _LIN_LOG[luma.astype(np.uint8, copy=False)]
-        if luma.dtype == np.uint8
-        else lin_log(luma.astype(np.float64))
-    )
+    return _LIN_LOG[luma.astype(np.uint8, copy=False)] if luma.dtype == np.uint8 else lin_log(luma.astype(np.float64))
 
 
 def relative_light(luma: Luma) -> NDArray[np.float32]:
@@ -213,10 +201,5 @@ def _to_events(found: list[Found], shape: tuple[int, int], since: int, until: in
     pixel = pixel[order]
     y = pixel // width
     return Events(
-        (pixel - y * width).astype(np.uint16),
-        y.astype(np.uint16),
-        t[order],
-        on[order].astype(np.uint8),
-        width,
-        height,
+        (pixel - y * width).astype(np.uint16), y.astype(np.uint16), t[order], on[order].astype(np.uint8), width, height
     )

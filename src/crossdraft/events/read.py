@@ -32,14 +32,7 @@ READERS: Mapping[str, Reader] = {
     "evt": read_evt,
 }
 SUFFIXES = {".dat": "dat", ".raw": "evt", ".txt": "e2vid"}
-BY_CONTENT = {
-    ".h5": "HDF5",
-    ".hdf5": "HDF5",
-    ".npy": "numpy",
-    ".zip": "zip",
-    ".aedat": "AEDAT",
-    ".aedat4": "AEDAT",
-}
+BY_CONTENT = {".h5": "HDF5", ".hdf5": "HDF5", ".npy": "numpy", ".zip": "zip", ".aedat": "AEDAT", ".aedat4": "AEDAT"}
 
 
 def read_events(
@@ -105,13 +98,7 @@ def span_of(
     if begin is None:
         return None
     last = read_events(
-        path,
-        format=format,
-        sensor=sensor,
-        start_us=start_us,
-        end_us=end_us,
-        newest=Newest(most=1),
-        limits=limits,
+        path, format=format, sensor=sensor, start_us=start_us, end_us=end_us, newest=Newest(most=1), limits=limits
     )
     return begin, last.t0
 
@@ -133,10 +120,7 @@ def first_time(
 
 
 def gathered(
-    chunks: Iterable[Events],
-    source: object,
-    limits: EventLimits = DEFAULT_LIMITS,
-    newest: Newest | None = None,
+    chunks: Iterable[Events], source: object, limits: EventLimits = DEFAULT_LIMITS, newest: Newest | None = None
 ) -> Events:
     """Join consecutive chunks, or the newest of their events; no more is held than is asked for.
 
@@ -227,8 +211,7 @@ def detect_format(path: str | os.PathLike[str]) -> str:
     if suffix in BY_CONTENT:
         raise CrossdraftError(f"{name} is not a whole {BY_CONTENT[suffix]} file; copy it again.")
     raise CrossdraftError(
-        f"{name} is of no format that we know by its content or suffix; "
-        f"name the format, one of {', '.join(READERS)}."
+        f"{name} is of no format that we know by its content or suffix; name the format, one of {', '.join(READERS)}."
     )
 
 

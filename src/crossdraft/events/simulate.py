@@ -58,22 +58,16 @@ class SimulatorConfig:
         numbers = ("threshold_sigma", "cutoff_hz", "leak_hz", "shot_noise_hz", "refractory_us")
         for name in numbers:
             if not 0 <= getattr(self, name) < math.inf:
-                raise CrossdraftError(
-                    f"Simulator setting {name} must be zero or positive, not {getattr(self, name)}."
-                )
+                raise CrossdraftError(f"Simulator setting {name} must be zero or positive, not {getattr(self, name)}.")
         if self.max_rate_hz_px is not None and not self.max_rate_hz_px > 0:
             raise CrossdraftError("Simulator setting max_rate_hz_px must be positive, or None for no limit.")
         if self.stamps not in ("crossing", "stepped"):
-            raise CrossdraftError(
-                f'Simulator setting stamps must be "crossing" or "stepped", not {self.stamps!r}.'
-            )
+            raise CrossdraftError(f'Simulator setting stamps must be "crossing" or "stepped", not {self.stamps!r}.')
 
 
 IDEAL = SimulatorConfig(threshold_sigma=0.0)
 CLEAN = SimulatorConfig(threshold_sigma=0.02)
-DEFAULT = SimulatorConfig(
-    threshold_sigma=0.03, cutoff_hz=300, leak_hz=0.01, shot_noise_hz=0.001, refractory_us=500
-)
+DEFAULT = SimulatorConfig(threshold_sigma=0.03, cutoff_hz=300, leak_hz=0.01, shot_noise_hz=0.001, refractory_us=500)
 NOISY = SimulatorConfig(threshold_sigma=0.05, cutoff_hz=30, leak_hz=0.1, shot_noise_hz=5)
 PRESETS = {"ideal": IDEAL, "clean": CLEAN, "default": DEFAULT, "noisy": NOISY}
 

@@ -52,13 +52,7 @@ class Events:
 
     @staticmethod
     def checked(
-        x: ArrayLike,
-        y: ArrayLike,
-        t: ArrayLike,
-        p: ArrayLike,
-        width: int,
-        height: int,
-        source: object = "events",
+        x: ArrayLike, y: ArrayLike, t: ArrayLike, p: ArrayLike, width: int, height: int, source: object = "events"
     ) -> "Events":
         """Normalise and validate columns of any integer or float dtype.
 
@@ -74,13 +68,9 @@ class Events:
         xs, ys, ts, ps = (np.asarray(column) for column in (x, y, t, p))
         if any(column.shape != ts.shape or column.ndim != 1 for column in (xs, ys, ts, ps)):
             shapes = ", ".join(str(column.shape) for column in (xs, ys, ts, ps))
-            raise CrossdraftError(
-                f"{source}: the columns x, y, t, p differ in length ({shapes}); the file is damaged."
-            )
+            raise CrossdraftError(f"{source}: the columns x, y, t, p differ in length ({shapes}); the file is damaged.")
         if not (0 < width <= 65536 and 0 < height <= 65536):
-            raise CrossdraftError(
-                f"{source}: a sensor of {width}x{height} pixels is impossible; give the true size."
-            )
+            raise CrossdraftError(f"{source}: a sensor of {width}x{height} pixels is impossible; give the true size.")
         _check_inside(xs, ys, width, height, source)
         times = _whole_times(ts, source)
         check_sorted(times, source)
@@ -97,12 +87,7 @@ class Events:
     def empty(width: int, height: int) -> "Events":
         """No events at all on a sensor of this size."""
         return Events(
-            np.empty(0, np.uint16),
-            np.empty(0, np.uint16),
-            np.empty(0, np.int64),
-            np.empty(0, np.uint8),
-            width,
-            height,
+            np.empty(0, np.uint16), np.empty(0, np.uint16), np.empty(0, np.int64), np.empty(0, np.uint8), width, height
         )
 
     def __len__(self) -> int:
@@ -142,9 +127,7 @@ class Newest:
     most: int | None = None
 
     def __post_init__(self) -> None:
-        if (self.us is not None and self.us < 1) or (
-            self.most is not None and self.most < max(1, self.least)
-        ):
+        if (self.us is not None and self.us < 1) or (self.most is not None and self.most < max(1, self.least)):
             raise CrossdraftError(
                 f"A window of {self.us} µs and {self.least} to {self.most} events holds nothing; make it larger."
             )
@@ -196,9 +179,7 @@ def concatenate(chunks: Sequence[Events]) -> Events:
         return chunks[0]
     first = chunks[0]
     if any((c.width, c.height) != (first.width, first.height) for c in chunks):
-        raise CrossdraftError(
-            "Event chunks of different sensor sizes cannot be joined; bring them to one size first."
-        )
+        raise CrossdraftError("Event chunks of different sensor sizes cannot be joined; bring them to one size first.")
     t = np.concatenate([c.t for c in chunks])
     check_sorted(t, "the joined chunks")
     return Events(
@@ -307,9 +288,7 @@ def _whole_times(t: NDArray[np.generic], source: object) -> NDArray[np.int64]:
     return (np.rint(t) if t.dtype.kind == "f" else t).astype(np.int64, copy=False)
 
 
-def _check_inside(
-    x: NDArray[np.generic], y: NDArray[np.generic], width: int, height: int, source: object
-) -> None:
+def _check_inside(x: NDArray[np.generic], y: NDArray[np.generic], width: int, height: int, source: object) -> None:
     for name, column, size in (("x", x, width), ("y", y, height)):
         if len(column) and not (column.min() >= 0 and column.max() < size):
             raise CrossdraftError(

@@ -67,14 +67,7 @@ def _write(file: TextIO, chunks: Iterable[Events]) -> None:
     file.write(f"{first.width} {first.height}\n")
     for chunk in chain([first], rest):
         seconds, micros = np.divmod(chunk.t, 1_000_000)
-        rows = zip(
-            seconds.tolist(),
-            micros.tolist(),
-            chunk.x.tolist(),
-            chunk.y.tolist(),
-            chunk.p.tolist(),
-            strict=True,
-        )
+        rows = zip(seconds.tolist(), micros.tolist(), chunk.x.tolist(), chunk.y.tolist(), chunk.p.tolist(), strict=True)
         file.writelines(f"{s}.{us:06d} {x} {y} {p}\n" for s, us, x, y, p in rows)
 
 
@@ -100,15 +93,7 @@ def _opened(path: Path, limits: EventLimits) -> Iterator[TextIO]:
 
 
 # What the decompressors of a zip may raise on broken bytes.
-_DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    OSError,
-    NotImplementedError,
-    RuntimeError,
-)
+_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
 
 
 def _size_and_events(
@@ -144,9 +129,7 @@ def _table(lines: list[str], path: Path, done: int) -> np.ndarray:
     try:
         table = np.loadtxt(lines, dtype=np.float64, ndmin=2)
     except ValueError as error:
-        raise CrossdraftError(
-            f"{path}: a line after event {done} is not four numbers t x y p ({error})."
-        ) from error
+        raise CrossdraftError(f"{path}: a line after event {done} is not four numbers t x y p ({error}).") from error
     if table.shape[1] != 4:
         raise CrossdraftError(f"{path}: lines must be t x y p, four numbers, not {table.shape[1]}.")
     return table

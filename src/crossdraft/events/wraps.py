@@ -9,9 +9,7 @@ from crossdraft.events.stream import unwrap_time
 SCANNED_EVENTS = 1 << 18  # looked at together: 6 MB
 
 
-def find_wraps(
-    t: NDArray[np.unsignedinteger], bits: int, source: object, limits: EventLimits
-) -> NDArray[np.int64]:
+def find_wraps(t: NDArray[np.unsignedinteger], bits: int, source: object, limits: EventLimits) -> NDArray[np.int64]:
     """Rows that stand directly behind an overflow of a counter of so many `bits`, rising; see `unwrap_time`.
 
     Args:

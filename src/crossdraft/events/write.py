@@ -25,9 +25,7 @@ SUFFIXES = (".h5", ".hdf5", ".txt", ".zip", *_WHOLE)
 
 
 def write_events(
-    path: str | os.PathLike[str],
-    events: Events | Iterable[Events],
-    limits: EventLimits = DEFAULT_LIMITS,
+    path: str | os.PathLike[str], events: Events | Iterable[Events], limits: EventLimits = DEFAULT_LIMITS
 ) -> None:
     """Write a recording, or its consecutive chunks, in the format that the suffix names.
 
@@ -47,6 +45,4 @@ def write_events(
     elif suffix in _WHOLE:
         _WHOLE[suffix](name, gathered(chunks, name, limits))
     else:
-        raise CrossdraftError(
-            f"Cannot write events to {name}; give it one of the suffixes {', '.join(SUFFIXES)}."
-        )
+        raise CrossdraftError(f"Cannot write events to {name}; give it one of the suffixes {', '.join(SUFFIXES)}.")

@@ -27,9 +27,7 @@ def read_json(path: Path) -> dict[str, object]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise CrossdraftError(
-            f"Cannot read {path}: {error.strerror}; give a complete checkpoint folder."
-        ) from error
+        raise CrossdraftError(f"Cannot read {path}: {error.strerror}; give a complete checkpoint folder.") from error
     except ValueError as error:
         raise CrossdraftError(f"{path} is not JSON ({error}); download it again.") from error
     if not isinstance(value, dict):
@@ -73,13 +71,9 @@ def _shard_names(folder: Path, singles: Sequence[str]) -> list[str]:
             names = sorted({str(name) for name in shards.values()})
             stray = [name for name in names if Path(name).name != name]
             if stray:
-                raise CrossdraftError(
-                    f"{index} points outside its folder ({stray[0]}); do not trust this checkpoint."
-                )
+                raise CrossdraftError(f"{index} points outside its folder ({stray[0]}); do not trust this checkpoint.")
             return names
-    raise CrossdraftError(
-        f"{folder} holds no weights; expected {' or '.join(singles)}, or the index of their shards."
-    )
+    raise CrossdraftError(f"{folder} holds no weights; expected {' or '.join(singles)}, or the index of their shards.")
 
 
 def _read_shard(path: Path) -> dict[str, Tensor]:
@@ -91,9 +85,7 @@ def _read_shard(path: Path) -> dict[str, Tensor]:
         shard = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (SafetensorError, RuntimeError, OSError, ValueError, EOFError, pickle.UnpicklingError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise CrossdraftError(
-            f"{path} is damaged or holds more than tensors ({reason}); download it again."
-        ) from error
+        raise CrossdraftError(f"{path} is damaged or holds more than tensors ({reason}); download it again.") from error
     if not isinstance(shard, dict) or not all(isinstance(value, Tensor) for value in shard.values()):
         raise CrossdraftError(f"{path} is not a state dict (names to tensors); give the model's weights.")
     return shard

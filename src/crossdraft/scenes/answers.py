@@ -42,12 +42,7 @@ def _lead_motion(scene: Scene, style: Style, item: str) -> Answer:
 
 
 def _watch_for(scene: Scene, style: Style, item: str) -> Answer:
-    return [
-        say.people(scene, style),
-        say.cyclist(scene, style),
-        say.lead(scene, style),
-        say.driver(scene, style),
-    ]
+    return [say.people(scene, style), say.cyclist(scene, style), say.lead(scene, style), say.driver(scene, style)]
 
 
 def _conditions(scene: Scene, style: Style, item: str) -> Answer:
@@ -81,12 +76,7 @@ def _count(scene: Scene, style: Style, item: str) -> Answer:
 
 
 def _direction(scene: Scene, style: Style, item: str) -> Answer:
-    return [
-        say.people(scene, style),
-        say.cyclist(scene, style),
-        say.lead(scene, style),
-        say.road(scene, style),
-    ]
+    return [say.people(scene, style), say.cyclist(scene, style), say.lead(scene, style), say.road(scene, style)]
 
 
 def _order(scene: Scene, style: Style, item: str) -> Answer:
@@ -139,12 +129,7 @@ def _signals(scene: Scene, style: Style, item: str) -> Answer:
 
 
 def _action(scene: Scene, style: Style, item: str) -> Answer:
-    return [
-        say.driver(scene, style),
-        say.road(scene, style),
-        say.lead(scene, style),
-        say.people(scene, style),
-    ]
+    return [say.driver(scene, style), say.road(scene, style), say.lead(scene, style), say.people(scene, style)]
 
 
 def _describe(scene: Scene, style: Style, item: str) -> Answer:

@@ -82,9 +82,7 @@ class Air:
         """Colour as seen at a distance under a light of `ambient`, `headlit`, or 1 (for what glows itself)."""
         clear = float(np.exp(-self.haze_per_m * distance_m))
         lit = clear * light
-        red, green, blue = (
-            lit * part + (1 - clear) * haze for part, haze in zip(colour, self.haze, strict=True)
-        )
+        red, green, blue = (lit * part + (1 - clear) * haze for part, haze in zip(colour, self.haze, strict=True))
         return red, green, blue
 
 

@@ -41,9 +41,7 @@ def render(scene: Scene, times_s: ArrayLike, size: int, luma: bool = False) -> N
     """
     times = np.atleast_1d(np.asarray(times_s, dtype=np.float64))
     if times.ndim != 1 or size < 8:
-        raise CrossdraftError(
-            f"Cannot render {times.shape} times at {size} px; give a list of times and a size >= 8."
-        )
+        raise CrossdraftError(f"Cannot render {times.shape} times at {size} px; give a list of times and a size >= 8.")
     if not ((times >= 0) & (times <= DURATION_S)).all():
         raise CrossdraftError(f"A scene lasts from 0 to {DURATION_S:g} s; give times within.")
     background = _background(scene, size, luma)

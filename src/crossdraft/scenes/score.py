@@ -36,12 +36,7 @@ PHRASES: dict[str, dict[str, tuple[str, ...]]] = {
         "left lane": ("moving to the left lane",),
         "right lane": ("moving to the right lane",),
     },
-    "people.count": {
-        "0": ("no people", "nobody"),
-        "1": ("one person",),
-        "2": ("two people",),
-        "3": ("three people",),
-    },
+    "people.count": {"0": ("no people", "nobody"), "1": ("one person",), "2": ("two people",), "3": ("three people",)},
     "people.action": {
         "to the right": ("from left to right",),
         "to the left": ("from right to left",),
@@ -76,17 +71,10 @@ PHRASES: dict[str, dict[str, tuple[str, ...]]] = {
         "yield": ("yield sign",),
         "speed limit": ("speed limit sign",),
     },
-    "weather": {
-        "clear": ("clear",),
-        "rain": ("rain", "rainy"),
-        "fog": ("fog", "foggy"),
-        "snow": ("snow", "snowy"),
-    },
+    "weather": {"clear": ("clear",), "rain": ("rain", "rainy"), "fog": ("fog", "foggy"), "snow": ("snow", "snowy")},
     "time": {"day": ("day",), "dusk": ("dusk",), "night": ("night",)},
     "side": {"buildings": ("buildings",), "trees": ("trees",), "fields": ("fields",)},
-    "driver": {
-        action: (f"should {action}",) for action in ("stop", "brake", "give way", "slow down", "keep going")
-    },
+    "driver": {action: (f"should {action}",) for action in ("stop", "brake", "give way", "slow down", "keep going")},
     "presence": {"yes": ("yes",), "no": ("no",)},
 }
 

@@ -43,9 +43,7 @@ def _stop(sketch: Sketch, place: Place) -> None:
 
 def _triangle(size: float) -> Floats:
     middle = _SIGN_CENTRE_M + 0.05
-    return outline(
-        (-0.95 * size, middle + 0.62 * size), (0.95 * size, middle + 0.62 * size), (0, middle - 1.05 * size)
-    )
+    return outline((-0.95 * size, middle + 0.62 * size), (0.95 * size, middle + 0.62 * size), (0, middle - 1.05 * size))
 
 
 def _yield(sketch: Sketch, place: Place) -> None:

@@ -72,9 +72,7 @@ class Sketch:
         space = np.zeros((self.camera.count, self._count, 3), dtype=np.float32)
         for span, points, track in self._bodies:
             np.add(points, track[:, None, :], out=space[:, span])
-        moved = turned(
-            self.camera, on_road(self.camera, np.concatenate([points for _, points in self._road]))
-        )
+        moved = turned(self.camera, on_road(self.camera, np.concatenate([points for _, points in self._road])))
         start = 0
         for span, points in self._road:
             space[:, span] = moved[:, start : start + len(points)]

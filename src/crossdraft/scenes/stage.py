@@ -47,9 +47,7 @@ def _phase(scene: Scene, stream: int) -> float:
     return float(np.random.default_rng([scene.seed, stream]).uniform(0, 2 * np.pi))
 
 
-def _place(
-    across: NDArray[np.floating], ahead: NDArray[np.floating], across_m: float, ahead_m: float
-) -> Place:
+def _place(across: NDArray[np.floating], ahead: NDArray[np.floating], across_m: float, ahead_m: float) -> Place:
     return Place(np.stack([across, np.zeros_like(across), ahead], -1).astype(np.float32), across_m, ahead_m)
 
 

@@ -86,8 +86,7 @@ def _lamps(sketch: Sketch, kind: str, place: Place, oncoming: bool) -> None:
             sketch.body(disc(across, 0.62, 0.2, 8), place, _HEAD_LAMP, glow=True)
         return
     pair = quads(
-        (-out + 0.06, height - 0.1, -out + 0.4, height + 0.1),
-        (out - 0.4, height - 0.1, out - 0.06, height + 0.1),
+        (-out + 0.06, height - 0.1, -out + 0.4, height + 0.1), (out - 0.4, height - 0.1, out - 0.06, height + 0.1)
     )
     sketch.body(pair, place, _TAIL_LAMP)
     sketch.body(quads((-0.26, 0.46, 0.26, 0.6)), place, _PLATE)

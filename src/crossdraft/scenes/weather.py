@@ -22,10 +22,7 @@ def draw_heavens(sketch: Sketch, scene: Scene) -> None:
     across, height = rng.uniform(-22, 22), rng.uniform(58, 70)
     far = np.array([0, 0, 190.0], dtype=np.float32)
     if scene.time == "night":
-        spots = [
-            disc(rng.uniform(-105, 105), rng.uniform(32, 84), rng.uniform(0.45, 0.8), 4)
-            for _ in range(_STARS)
-        ]
+        spots = [disc(rng.uniform(-105, 105), rng.uniform(32, 84), rng.uniform(0.45, 0.8), 4) for _ in range(_STARS)]
         sketch.road(np.concatenate(spots) + far, (200, 205, 225), 1.0, glow=True)
     colour = {"day": (255, 246, 200), "dusk": (255, 196, 120), "night": (236, 236, 220)}[scene.time]
     sketch.road(disc(across, height, 7.0, 16) + far, colour, 1.0, glow=True)

@@ -128,12 +128,7 @@ def _finished_clips(path: Path, asked: Sequence[Sequence[Asked]], batch: int) ->
 
 
 def answer_all(
-    respondent: Respondent,
-    split: str,
-    asked: Sequence[Sequence[Asked]],
-    clips: int,
-    max_new_tokens: int,
-    note: str,
+    respondent: Respondent, split: str, asked: Sequence[Sequence[Asked]], clips: int, max_new_tokens: int, note: str
 ) -> Iterator[list[Answered]]:
     """Answers in batches of `clips` clips, with a progress bar."""
     remaining = iter(asked)
@@ -159,6 +154,4 @@ def read_answers(path: Path) -> list[Answered]:
     try:
         return [Answered(**json.loads(line)) for line in whole_lines(path)]
     except (ValueError, TypeError) as error:
-        raise CrossdraftError(
-            f"The answers {path} are damaged; remove the file to have them asked anew."
-        ) from error
+        raise CrossdraftError(f"The answers {path} are damaged; remove the file to have them asked anew.") from error

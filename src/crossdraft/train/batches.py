@@ -53,15 +53,11 @@ def blank_pixels(cache: ClipCache) -> Tensor:
 
 def labels(clips: Sequence[int], split: str = "train") -> Tensor:
     """Attribute classes [n, attributes] of clips."""
-    rows = [
-        label_row(scenes.attributes(scenes.make_scene(clip_seed(split, i))), scenes.ATTRIBUTES) for i in clips
-    ]
+    rows = [label_row(scenes.attributes(scenes.make_scene(clip_seed(split, i))), scenes.ATTRIBUTES) for i in clips]
     return torch.tensor(rows)
 
 
-def draw_questions(
-    split: str, clip: int, count: int, rng: np.random.Generator, *, held_out: bool = False
-) -> list[QA]:
+def draw_questions(split: str, clip: int, count: int, rng: np.random.Generator, *, held_out: bool = False) -> list[QA]:
     """`count` questions about a clip, kinds without repetition while there are enough, any wording."""
     scene = scenes.make_scene(clip_seed(split, clip))
     kinds = rng.permutation(np.resize(rng.permutation(scenes.KINDS), max(count, 1)))[:count]

@@ -47,9 +47,7 @@ class ClipCache:
 
     def path(self, kind: Kind, split: str, chunk: int) -> Path:
         """File of one chunk, named after its clips' shape: a recipe of another shape renders its own."""
-        frames, size = (
-            (self.video_frames, self.size) if kind == "rgb" else (self.event_frames, scenes.SENSOR_SIZE)
-        )
+        frames, size = (self.video_frames, self.size) if kind == "rgb" else (self.event_frames, scenes.SENSOR_SIZE)
         return self.folder / f"{split}-{kind}-{frames}x{size}-{chunk:05d}.npy"
 
     def missing(self, kind: Kind, split: str, clips: int) -> list[int]:
@@ -70,9 +68,7 @@ class ClipCache:
         deadline = time.monotonic() + self.patience_s
         while not path.exists():
             if time.monotonic() > deadline:
-                raise CrossdraftError(
-                    f"The clips {path} never appeared; run the stage 'cache' first or beside this."
-                )
+                raise CrossdraftError(f"The clips {path} never appeared; run the stage 'cache' first or beside this.")
             time.sleep(0.5)
         return _map(path)
 
@@ -127,18 +123,14 @@ def render_chunk(cache: ClipCache, kind: Kind, split: str, chunk: int) -> None:
 def render_clips(cache: ClipCache, jobs: Sequence[tuple[Kind, str, int]], workers: int) -> None:
     """Render what is missing of each (kind, split, clips) job, in order, on `workers` processes."""
     cache.folder.mkdir(parents=True, exist_ok=True)
-    work = [
-        (kind, split, chunk) for kind, split, clips in jobs for chunk in cache.missing(kind, split, clips)
-    ]
+    work = [(kind, split, chunk) for kind, split, clips in jobs for chunk in cache.missing(kind, split, clips)]
     with progress_bar() as bar:
         task = bar.add_task("rendering clips", total=len(work) * CHUNK)
         for _ in _rendered(cache, work, workers, bar):
             bar.advance(task, CHUNK)
 
 
-def _rendered(
-    cache: ClipCache, work: Sequence[tuple[Kind, str, int]], workers: int, bar: Progress
-) -> Iterator[None]:
+def _rendered(cache: ClipCache, work: Sequence[tuple[Kind, str, int]], workers: int, bar: Progress) -> Iterator[None]:
     if workers == 1:
         for kind, split, chunk in work:
             render_chunk(cache, kind, split, chunk)

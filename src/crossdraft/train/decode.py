@@ -40,10 +40,7 @@ def greedy(
         padded[row, : len(question)] = torch.tensor(question)
     hidden = step_branches(seer.llama, cache, seer.llama.embed_tokens(padded), torch.zeros_like(lengths))
     first = seer.head(hidden[torch.arange(len(questions)), lengths - 1]).argmax(-1).tolist()
-    rows = [
-        _Row([token], list(guess), eos_id, max_new_tokens)
-        for token, guess in zip(first, guesses, strict=True)
-    ]
+    rows = [_Row([token], list(guess), eos_id, max_new_tokens) for token, guess in zip(first, guesses, strict=True)]
     passes, active = 1, list(range(len(rows)))
     while unfinished := [row for row in active if not rows[row].done]:
         if 2 * len(unfinished) <= len(active):

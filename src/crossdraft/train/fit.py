@@ -82,9 +82,7 @@ def drawn_texts(questions: int, seed: int) -> TextsOf:
     def texts_of(step: int, clips: Sequence[int]) -> list[Spoken]:
         rng = np.random.default_rng([seed, step])
         return [
-            Spoken(qa.question, qa.answer)
-            for clip in clips
-            for qa in draw_questions("train", clip, questions, rng)
+            Spoken(qa.question, qa.answer) for clip in clips for qa in draw_questions("train", clip, questions, rng)
         ]
 
     return texts_of

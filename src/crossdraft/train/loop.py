@@ -72,16 +72,12 @@ def _bar(sitting: Sitting) -> Iterator[Callable[[float], None]]:
     """A bar with loss and rate; yield what moves it on after a step."""
     optim, begun, began = sitting.stage.optim, sitting.step, time.monotonic()
     with progress_bar() as bar:
-        task = bar.add_task(
-            sitting.stage.name, total=optim.steps, completed=sitting.step, visible=sitting.ranks.first
-        )
+        task = bar.add_task(sitting.stage.name, total=optim.steps, completed=sitting.step, visible=sitting.ranks.first)
 
         def advance(loss: float) -> None:
             rate = (sitting.step - begun) * optim.clips / (time.monotonic() - began)
             bar.update(
-                task,
-                completed=sitting.step,
-                description=f"{sitting.stage.name} loss {loss:.3f} {rate:.1f} clips/s",
+                task, completed=sitting.step, description=f"{sitting.stage.name} loss {loss:.3f} {rate:.1f} clips/s"
             )
 
         yield advance

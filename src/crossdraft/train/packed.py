@@ -130,20 +130,14 @@ def attend_behind(
     each = rows // clips
     with torch.autocast(query.device.type, enabled=False):
         query = query * dim**-0.5
-        folded = (
-            query.view(clips, each, heads, width, dim)
-            .transpose(1, 2)
-            .reshape(clips, heads, each * width, dim)
-        )
+        folded = query.view(clips, each, heads, width, dim).transpose(1, 2).reshape(clips, heads, each * width, dim)
         before = torch.matmul(folded, prefix_key.transpose(-1, -2)).view(clips, heads, each, width, length)
         own = torch.matmul(query, key.transpose(-1, -2)) + bias.to(query.dtype)
         own = own.view(clips, each, heads, width, -1).transpose(1, 2)
         weights = torch.cat((before, own), -1).softmax(-1)
         mixed = torch.matmul(weights[..., :length].reshape(clips, heads, each * width, length), prefix_value)
         mixed = mixed.view(clips, heads, each, width, dim)
-        mixed = mixed + torch.matmul(
-            weights[..., length:], value.view(clips, each, heads, -1, dim).transpose(1, 2)
-        )
+        mixed = mixed + torch.matmul(weights[..., length:], value.view(clips, each, heads, -1, dim).transpose(1, 2))
         return mixed.transpose(1, 2).reshape(rows, heads, width, dim)
 
 

@@ -38,9 +38,7 @@ def without_folders(argument: str) -> str:
     return ABSOLUTE.sub(r"\1", argument)
 
 
-def write_provenance(
-    path: Path, recipe: BaseModel, figures: Mapping[str, Any], data: Mapping[str, Any]
-) -> None:
+def write_provenance(path: Path, recipe: BaseModel, figures: Mapping[str, Any], data: Mapping[str, Any]) -> None:
     """Write argv, recipe, versions, data seeds and hashes, and figures as JSON."""
     record = {**origin(), "recipe": recipe.model_dump(), "data": dict(data), "figures": dict(figures)}
     write_json(path, record)

@@ -43,23 +43,16 @@ class Optim(Section):
     clip_norm: float = Field(default=1.0, gt=0)
     clips: int = Field(gt=0, description="clips a step; for heads, answers")
     accumulate: int = Field(default=1, gt=0, description="passes that a step's clips are cut into")
-    bf16: bool = Field(
-        default=False, description="products in bf16 over float32 weights, on processors that have them"
-    )
+    bf16: bool = Field(default=False, description="products in bf16 over float32 weights, on processors that have them")
     ema: float = Field(
         default=0.0, ge=0, lt=1, description="decay of the averaged weights, which are kept; 0: no average"
     )
     checkpoint_every: int = Field(default=200, gt=0, description="steps between checkpoints and checks")
     watch: str | None = Field(
-        default=None,
-        description="figure of the checks whose best weights are kept: 'tau'; '-loss' where less is more",
+        default=None, description="figure of the checks whose best weights are kept: 'tau'; '-loss' where less is more"
     )
-    patience: int = Field(
-        default=0, ge=0, description="checks without a better figure that end it; 0: none do"
-    )
-    parallel: Literal["ddp", "fsdp"] = Field(
-        default="ddp", description="what ranks share: steps, or weights too"
-    )
+    patience: int = Field(default=0, ge=0, description="checks without a better figure that end it; 0: none do")
+    parallel: Literal["ddp", "fsdp"] = Field(default="ddp", description="what ranks share: steps, or weights too")
 
     @model_validator(mode="after")
     def _patience_watches(self) -> "Optim":
@@ -72,9 +65,7 @@ class Tokenizer(Section):
     """One byte-level BPE for both models."""
 
     vocab_size: int = Field(default=4096, gt=300)
-    scenes: int = Field(
-        default=2000, gt=0, description="training scenes whose questions and answers are read"
-    )
+    scenes: int = Field(default=2000, gt=0, description="training scenes whose questions and answers are read")
 
 
 class Cache(Section):
@@ -132,10 +123,7 @@ class Train(Section):
     questions: int = Field(gt=0)
     attribute_weight: float = Field(default=0.3, ge=0)
     question_wear: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="largest share of a question's words dropped or replaced (prompt noise)",
+        default=0.0, ge=0, lt=1, description="largest share of a question's words dropped or replaced (prompt noise)"
     )
     freeze_tower: bool = Field(default=False, description="keep the tower as its sight stage left it")
     jitter: Jitter = Jitter()
@@ -148,9 +136,7 @@ class Target(Section):
     vision: Vision
     text: Text
     sight: Sight
-    train: tuple[Train, ...] = Field(
-        min_length=1, description="phases; each starts from the weights of the last"
-    )
+    train: tuple[Train, ...] = Field(min_length=1, description="phases; each starts from the weights of the last")
 
 
 class Answers(Section):
@@ -270,9 +256,7 @@ def _parse(text: str, what: str) -> Any:
 def _override(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise CrossdraftError(
-            f"The override '{override}' must read key=value, for example target.train.0.questions=8."
-        )
+        raise CrossdraftError(f"The override '{override}' must read key=value, for example target.train.0.questions=8.")
     *parents, last = key.split(".")
     node: Any = tree
     for name in parents:

@@ -22,15 +22,7 @@ from crossdraft.train.checkpoint import read_checkpoint, take_weights
 from crossdraft.train.clips import ClipCache, clip_seed, render_clips
 from crossdraft.train.console import say
 from crossdraft.train.evaluate import drawn_questions, measure_facts
-from crossdraft.train.fit import (
-    TextsOf,
-    answer_loss,
-    answered_texts,
-    drawn_texts,
-    heads_for,
-    sight_loss,
-    together,
-)
+from crossdraft.train.fit import TextsOf, answer_loss, answered_texts, drawn_texts, heads_for, sight_loss, together
 from crossdraft.train.loop import Stage, load_weights, optimise
 from crossdraft.train.prompt import PromptCodec
 from crossdraft.train.provenance import sha256, write_provenance
@@ -169,9 +161,7 @@ def run_target(run: Reference) -> None:
     seer = VideoSeer(build_target(run.recipe, run.tokenizer))
     seer.model.model.image_tower.requires_grad_(False)
     respondent = Respondent(seer, run.codec(VIDEO), run.cache, "rgb")
-    figures = _fit(
-        run, respondent, "target", run.recipe.target.train, drawn_texts, per_frame=_per_frame(seer)
-    )
+    figures = _fit(run, respondent, "target", run.recipe.target.train, drawn_texts, per_frame=_per_frame(seer))
     seer.model.model.image_tower.load_state_dict(seer.tower.state_dict())
     _save_model(run, "target", seer, figures)
 
@@ -335,9 +325,7 @@ def prepare(run: Reference) -> None:
     try:
         run.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CrossdraftError(
-            f"Cannot make the folder {run.out}: {error.strerror}; choose another --out."
-        ) from error
+        raise CrossdraftError(f"Cannot make the folder {run.out}: {error.strerror}; choose another --out.") from error
 
 
 STAGES = (

@@ -50,9 +50,7 @@ def run_evaluate(run: Reference) -> None:
 def evaluate_model(run: Reference, name: str, wordings: str) -> dict[str, Any]:
     """Figures of one model; its answers are kept under `evaluation/` and only asked for when not there."""
     size, limit = run.recipe.evaluate, run.recipe.answers.max_new_tokens
-    asked = drawn_questions(
-        "test", range(size.scenes), size.questions, run.recipe.seed, held_out=WORDINGS[wordings]
-    )
+    asked = drawn_questions("test", range(size.scenes), size.questions, run.recipe.seed, held_out=WORDINGS[wordings])
     respondent = run.trained(name)
     respondent.seer.model.to(torch.bfloat16)
     path = _answers_path(run, name, wordings)
@@ -104,9 +102,7 @@ def _figures(run: Reference) -> dict[str, Any]:
     measured = figures.get("weights_sha256", {})
     for name in MODELS:
         if measured.get(name) != run.weights_sha256(name):
-            raise CrossdraftError(
-                f"{path} was measured on other weights of '{name}'; run the stage 'evaluate' again."
-            )
+            raise CrossdraftError(f"{path} was measured on other weights of '{name}'; run the stage 'evaluate' again.")
     return figures
 
 

@@ -65,13 +65,7 @@ class Sitting:
             raise CrossdraftError(
                 f"optim.watch names '{optim.watch}', but this training has no checks that measure it; leave it out."
             )
-        self.stage, self.modules, self.check, self.describe, self.ranks = (
-            stage,
-            modules,
-            check,
-            describe,
-            ranks,
-        )
+        self.stage, self.modules, self.check, self.describe, self.ranks = (stage, modules, check, describe, ranks)
         self.device = next(modules.parameters()).device
         self.passes = spread(modules, loss_of, optim.parallel, ranks)
         self.optimiser = _adamw(modules, optim)  # after `spread`, which may exchange the parameters
@@ -104,9 +98,7 @@ class Sitting:
             take_weights(self.modules, state["modules"], stage.checkpoint)
             take_optimiser(self.optimiser, state["optimiser"], stage.checkpoint)
             if self.average is not None:
-                values = state["modules"] | state.get(
-                    "average", {}
-                )  # a stage that only now begins to average
+                values = state["modules"] | state.get("average", {})  # a stage that only now begins to average
                 take_average(self.average, values, stage.checkpoint)
             self.standing = Standing(**state.get("standing", {}))
             self.step = int(state["step"])
@@ -193,9 +185,7 @@ class Sitting:
             more["identity"] = plain(self.stage.identity)
         if self.average is not None:
             more["average"] = self.average.values
-        write_checkpoint(
-            self.stage.checkpoint, self.modules, self.optimiser, self.step, self.spent, more, self.ranks
-        )
+        write_checkpoint(self.stage.checkpoint, self.modules, self.optimiser, self.step, self.spent, more, self.ranks)
 
     def look(self) -> None:
         """Check the weights that would be given if this were the end; where a figure is watched, judge by it."""

@@ -87,8 +87,7 @@ def text_loss(run: Reference, model: LlamaForCausalLM, tokenizer: PreTrainedToke
         clips = [(step * count + i) % run.recipe.cache.train_clips for i in range(count)]
         rng = np.random.default_rng([seed, step, 3])
         spoken = [
-            replace(s, question=wear(s.question, section.question_wear, words, rng))
-            for s in texts_of(step, clips)
+            replace(s, question=wear(s.question, section.question_wear, words, rng)) for s in texts_of(step, clips)
         ]
         logits, targets = _along(model, tokenizer, spoken)
         loss = F.cross_entropy(logits, targets)
@@ -188,9 +187,7 @@ def _save(
 
 def _card(run: Reference, parameters: int, measured: dict[str, dict[str, float]]) -> str:
     size, tokens = run.recipe.evaluate, run.recipe.text_drafter.vocab_size
-    return CARD.format(
-        parameters=parameters, tokens=tokens, scenes=size.scenes, questions=size.questions, **measured
-    )
+    return CARD.format(parameters=parameters, tokens=tokens, scenes=size.scenes, questions=size.questions, **measured)
 
 
 def squeeze(path: Path) -> None:

@@ -26,16 +26,12 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     """
     ordinary = vocab_size - len(SPECIALS)
     if ordinary < 256:
-        raise CrossdraftError(
-            f"A byte-level vocabulary needs at least {256 + len(SPECIALS)} ids, got {vocab_size}."
-        )
+        raise CrossdraftError(f"A byte-level vocabulary needs at least {256 + len(SPECIALS)} ids, got {vocab_size}.")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=ordinary,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+        vocab_size=ordinary, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.model = _padded(tokenizer, ordinary)

@@ -13,16 +13,7 @@ if TYPE_CHECKING:
     from crossdraft.video.read import Sample, iter_frames, read_frames, sample_frames
     from crossdraft.video.write import write_mp4
 
-__all__ = [
-    "Sample",
-    "VideoInfo",
-    "VideoLimits",
-    "iter_frames",
-    "probe",
-    "read_frames",
-    "sample_frames",
-    "write_mp4",
-]
+__all__ = ["Sample", "VideoInfo", "VideoLimits", "iter_frames", "probe", "read_frames", "sample_frames", "write_mp4"]
 
 _HOME = {
     "Sample": "read",

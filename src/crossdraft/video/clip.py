@@ -119,8 +119,6 @@ def _read_file(path: "str | bytes", sampling: FrameSampling) -> "Sample":
 
     name = os.fsdecode(path)
     if "://" in name:
-        raise CrossdraftError(
-            f"Videos are not fetched from addresses; download {name} and give the file's path."
-        )
+        raise CrossdraftError(f"Videos are not fetched from addresses; download {name} and give the file's path.")
     count = sampling.num_frames if sampling.num_frames is not None else sampling.count(name, probe(name))
     return sample_frames(name, count)

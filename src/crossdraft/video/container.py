@@ -29,9 +29,7 @@ LIBRARY_ERRORS = (av.FFmpegError, *_ORDINARY)
 
 
 @contextmanager
-def opened(
-    path: str | os.PathLike[str], limits: VideoLimits
-) -> Iterator[tuple["InputContainer", "VideoStream"]]:
+def opened(path: str | os.PathLike[str], limits: VideoLimits) -> Iterator[tuple["InputContainer", "VideoStream"]]:
     """The container and its main video stream, ready to decode.
 
     Raises:
@@ -43,9 +41,7 @@ def opened(
         # FFmpeg decodes a little while it opens, so it gets the limits right here.
         options = {"codec_whitelist": ",".join(DECODERS), "max_pixels": str(limits.pixels)}
         try:
-            container = av.open(
-                file, "r", format=container_format, options=options, metadata_errors="replace"
-            )
+            container = av.open(file, "r", format=container_format, options=options, metadata_errors="replace")
         except LIBRARY_ERRORS:
             raise CrossdraftError(
                 f"{name} cannot be opened as a video: its index is broken or missing, as in a file cut off; "
@@ -95,9 +91,7 @@ def _main_stream(container: "InputContainer", name: Path, limits: VideoLimits) -
         raise CrossdraftError(f"{name} holds no video stream; give a file with pictures in it.")
     context = stream.codec_context
     if context is None:
-        raise CrossdraftError(
-            f"{name} does not say how its frames are coded: it is cut off or broken; copy it again."
-        )
+        raise CrossdraftError(f"{name} does not say how its frames are coded: it is cut off or broken; copy it again.")
     codec = context.codec.canonical_name
     if codec not in CODECS:
         source, copy = shlex.quote(str(name)), shlex.quote(f"{name.stem}-h264.mp4")

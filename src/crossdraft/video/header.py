@@ -43,9 +43,7 @@ def probe(path: str | os.PathLike[str], limits: VideoLimits = DEFAULT_LIMITS) ->
         return claims(path, container, stream, limits)
 
 
-def claims(
-    name: object, container: "InputContainer", stream: "VideoStream", limits: VideoLimits
-) -> VideoInfo:
+def claims(name: object, container: "InputContainer", stream: "VideoStream", limits: VideoLimits) -> VideoInfo:
     """The header of an opened video; raises CrossdraftError if it claims to be beyond a limit."""
     context = stream.codec_context
     fps = float(stream.average_rate or stream.guessed_rate or 0) or FALLBACK_FPS

@@ -119,9 +119,7 @@ def _prompt_ids(
     # Whoever reads them checks the length, and says it better than the tokenizer's warning.
     ids = tokenizer(text, add_special_tokens=not starts, verbose=False)["input_ids"]
     if ids.count(config.video_token_id) != 1 or config.image_token_id in ids:
-        raise CrossdraftError(
-            "The question contains an image or video placeholder of the model; leave it out."
-        )
+        raise CrossdraftError("The question contains an image or video placeholder of the model; leave it out.")
     return ids
 
 

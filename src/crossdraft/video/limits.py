@@ -22,21 +22,16 @@ class VideoLimits:
     decoded: int = 100_000_000_000  # an hour of 640x480 at 90 frames a second, ten minutes of 4K at 19
     held: int = 1 << 28  # 800 MB: 129 frames of 1080p, 291 of 720p, 873 of 640x480
 
-    def check(
-        self, name: object, *, width: int, height: int, frames: int, seconds: float, decoded: int = 0
-    ) -> None:
+    def check(self, name: object, *, width: int, height: int, frames: int, seconds: float, decoded: int = 0) -> None:
         """Raise CrossdraftError if a measure of the video `name`, claimed or counted, is too large."""
         if width * height > self.pixels:
             raise CrossdraftError(
-                f"{name} has frames of {width}x{height}, above the limit of {self.pixels} pixels; "
-                "scale it down."
+                f"{name} has frames of {width}x{height}, above the limit of {self.pixels} pixels; scale it down."
             )
         if frames > self.frames:
             raise CrossdraftError(f"{name} has more than {self.frames} frames, the limit; cut it shorter.")
         if seconds > self.seconds:
-            raise CrossdraftError(
-                f"{name} is longer than {self.seconds:g} seconds, the limit; cut it shorter."
-            )
+            raise CrossdraftError(f"{name} is longer than {self.seconds:g} seconds, the limit; cut it shorter.")
         if decoded > self.decoded:
             raise CrossdraftError(
                 f"{name} has more than {self.decoded:,} pixels in all its frames, the limit; cut it shorter or scale "

@@ -13,16 +13,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.video.spec import CLIP_MEAN, CLIP_STD, FrameSpec, PixelBudget
 from crossdraft.video.strip import resize_kept, vertical_first
 
-__all__ = [
-    "CLIP_MEAN",
-    "CLIP_STD",
-    "FrameSpec",
-    "centre_crop",
-    "normalise",
-    "patchify",
-    "preprocess",
-    "resize",
-]
+__all__ = ["CLIP_MEAN", "CLIP_STD", "FrameSpec", "centre_crop", "normalise", "patchify", "preprocess", "resize"]
 
 MAX_ASPECT = 200  # of a frame that is resized whole; HF's limit for a pixel budget
 RESIZED = 16  # frames at once: what resizing needs in between is many times their size
@@ -37,9 +28,7 @@ def preprocess(frames: Tensor, spec: FrameSpec) -> Tensor:
     """
     if frames.dtype != torch.uint8 or frames.ndim != 4 or frames.shape[-1] != 3 or 0 in frames.shape:
         raise CrossdraftError(f"Frames are {frames.dtype} {list(frames.shape)}; give uint8 RGB [F, H, W, 3].")
-    parts = [
-        centre_crop(_resized_for(part, spec), spec.crop) for part in frames.movedim(-1, 1).split(RESIZED)
-    ]
+    parts = [centre_crop(_resized_for(part, spec), spec.crop) for part in frames.movedim(-1, 1).split(RESIZED)]
     return normalise(torch.cat(parts), spec)
 
 
@@ -83,9 +72,7 @@ def _within(height: int, width: int, budget: PixelBudget) -> tuple[int, int]:
 
 def _refuse_narrow(height: int, width: int) -> None:
     if max(height, width) > MAX_ASPECT * min(height, width):
-        raise CrossdraftError(
-            f"Frames of {width}x{height} are too narrow; crop them to {MAX_ASPECT}:1 or less."
-        )
+        raise CrossdraftError(f"Frames of {width}x{height} are too narrow; crop them to {MAX_ASPECT}:1 or less.")
 
 
 def resize(pixels: Tensor, size: int | tuple[int, int] | PixelBudget | None, resample: str) -> Tensor:

@@ -68,9 +68,7 @@ def read_frames(
     return sample.frames, sample.times_s
 
 
-def sample_frames(
-    path: str | os.PathLike[str], num_frames: int = 8, limits: VideoLimits = DEFAULT_LIMITS
-) -> Sample:
+def sample_frames(path: str | os.PathLike[str], num_frames: int = 8, limits: VideoLimits = DEFAULT_LIMITS) -> Sample:
     """Sample frames evenly, first and last included: numbers `linspace(0, N - 1, num_frames)`, rounded down.
 
     N is the number of frames that really decode; where the header counts many more, a note says so. A clip shorter than
@@ -181,9 +179,7 @@ def _timed(
         else:  # stamps of a broken file may stand still
             time_s += max(1 / fps, 2 * APART_S)
         pixels += frame.width * frame.height
-        limits.check(
-            path, width=frame.width, height=frame.height, frames=index + 1, seconds=time_s, decoded=pixels
-        )
+        limits.check(path, width=frame.width, height=frame.height, frames=index + 1, seconds=time_s, decoded=pixels)
         if size != (frame.width, frame.height):
             raise CrossdraftError(f"{path} changes size at frame {index}; re-encode it at one size.")
         yield time_s, frame
@@ -208,9 +204,7 @@ def _in_step(frames: Iterable["VideoFrame"], fps: float) -> Iterator[tuple[float
         yield heappop(stamps), held.popleft()
 
 
-def _decoded(
-    container: "InputContainer", stream: "VideoStream", limits: VideoLimits
-) -> Iterator["VideoFrame"]:
+def _decoded(container: "InputContainer", stream: "VideoStream", limits: VideoLimits) -> Iterator["VideoFrame"]:
     """Whatever decodes, past damaged packets, until the file cannot be read on."""
     # A frame is at most two packets (fields); a forged index may list endless ones that never decode.
     packets = islice(container.demux(stream), 2 * limits.frames + 2)

@@ -83,9 +83,7 @@ class FrameSpec:
             )
         except (KeyError, TypeError, ValueError, CrossdraftError) as error:
             reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-            raise CrossdraftError(
-                f"{where} cannot be used: {reason}; take it from the checkpoint again."
-            ) from None
+            raise CrossdraftError(f"{where} cannot be used: {reason}; take it from the checkpoint again.") from None
 
 
 def video_settings(folder: str | os.PathLike[str]) -> tuple[Path, Mapping[str, Any]]:
@@ -111,9 +109,7 @@ def video_settings(folder: str | os.PathLike[str]) -> tuple[Path, Mapping[str, A
             settings = settings.get(part)
         if isinstance(settings, dict):
             return where, settings
-    raise CrossdraftError(
-        f"{folder} has no video_preprocessor_config.json or preprocessor_config.json; add one."
-    )
+    raise CrossdraftError(f"{folder} has no video_preprocessor_config.json or preprocessor_config.json; add one.")
 
 
 def _size(settings: Mapping[str, Any]) -> int | tuple[int, int] | PixelBudget:

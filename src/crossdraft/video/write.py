@@ -18,9 +18,7 @@ MAX_SIDE = 16384  # the H.264 level limits end near here
 MIN_FPS, MAX_FPS = 0.001, 1000  # a frame in a quarter of an hour; one each tick of most players' clocks
 
 
-def write_mp4(
-    path: str | os.PathLike[str], frames: Iterable[ArrayLike], fps: float | Fraction, crf: int = 18
-) -> None:
+def write_mp4(path: str | os.PathLike[str], frames: Iterable[ArrayLike], fps: float | Fraction, crf: int = 18) -> None:
     """Write uint8 RGB frames [H, W, 3] as an H.264 yuv420p mp4; the file appears whole or not at all.
 
     The same frames give the same bytes, whatever the number of cores.
@@ -54,9 +52,7 @@ def write_mp4(
             raise CrossdraftError(f"Cannot write {path}: {reason}; is the disk full?") from error
 
 
-def _encode(
-    path: Path, frames: Iterable[ArrayLike], fps: float | Fraction, crf: int, shape: tuple[int, ...]
-) -> None:
+def _encode(path: Path, frames: Iterable[ArrayLike], fps: float | Fraction, crf: int, shape: tuple[int, ...]) -> None:
     rate = Fraction(fps).limit_denominator(100_000)
     # The same frames shall give the same bytes: what x264 writes depends on the number of its threads and, where
     # AVX-512 carries its macroblock tree (as at 224 pixels), on what the memory held before.
@@ -83,9 +79,7 @@ def _checked(frame: ArrayLike, index: int, shape: tuple[int, ...] | None) -> np.
     """The frame as a contiguous array, or one clear sentence."""
     array = np.ascontiguousarray(frame)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
-        raise CrossdraftError(
-            f"Frame {index} is {array.dtype} {list(array.shape)}; a frame is uint8 [H, W, 3] in RGB."
-        )
+        raise CrossdraftError(f"Frame {index} is {array.dtype} {list(array.shape)}; a frame is uint8 [H, W, 3] in RGB.")
     height, width = array.shape[:2]
     if height % 2 or width % 2 or not (2 <= height <= MAX_SIDE and 2 <= width <= MAX_SIDE):
         raise CrossdraftError(

@@ -13,11 +13,7 @@ def growing(*pieces: tuple[Origin, tuple[int, ...], str]) -> Growing:
     return shown
 
 
-DRAFT = [
-    (Origin.PROVISIONAL, (1,), " A"),
-    (Origin.PROVISIONAL, (2,), " red"),
-    (Origin.PROVISIONAL, (3,), " car"),
-]
+DRAFT = [(Origin.PROVISIONAL, (1,), " A"), (Origin.PROVISIONAL, (2,), " red"), (Origin.PROVISIONAL, (3,), " car")]
 
 
 def test_before_the_target_all_is_provisional():
@@ -47,9 +43,7 @@ def test_an_answer_longer_than_the_draft_has_nothing_provisional():
 
 
 def test_every_origin_has_its_own_style():
-    shown = growing(
-        (Origin.HIDDEN, (1,), "a"), (Origin.DRAFTED, (2,), "b"), (Origin.TARGET, (3,), "c")
-    ).text()
+    shown = growing((Origin.HIDDEN, (1,), "a"), (Origin.DRAFTED, (2,), "b"), (Origin.TARGET, (3,), "c")).text()
     assert [(shown.plain[span.start], span.style) for span in shown.spans] == [
         ("a", STYLES[Origin.HIDDEN]),
         ("b", STYLES[Origin.DRAFTED]),

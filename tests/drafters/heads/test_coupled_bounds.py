@@ -15,10 +15,7 @@ from crossdraft.errors import CrossdraftError
 from tests.drafters.heads.rehearsal import IDS, LONG, START, some_head, some_lesson, told_up_to
 
 BANNED = IDS[::2]
-GROW = {
-    **TREES,
-    "static": partial(fill, Shape.from_paths([[0], [1], [2], [0, 0], [1, 0], [0, 1], [0, 0, 0]])),
-}
+GROW = {**TREES, "static": partial(fill, Shape.from_paths([[0], [1], [2], [0, 0], [1, 0], [0, 1], [0, 0, 0]]))}
 SMALL = {"pool": 2, "prune": 2, "conv": 3, "width": 24, "token_size": 8}
 
 
@@ -32,9 +29,7 @@ def drafted(drafter, sampling=Sampling(), nodes=24):  # noqa: B008 - frozen
     return drafter.propose([state], [Budget(nodes)])[0]
 
 
-@pytest.mark.parametrize(
-    "sampling", [Sampling(), Sampling(repetition_penalty=1.2), Sampling(temperature=1.0, seed=3)]
-)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(repetition_penalty=1.2), Sampling(temperature=1.0, seed=3)])
 @pytest.mark.parametrize("tree", sorted(GROW))
 @pytest.mark.parametrize("method", ["eagle3", "dflash", "hydra"])
 def test_no_banned_word_is_drafted_and_what_is_drawn_from_stays_a_law(method, tree, sampling):
@@ -71,18 +66,7 @@ def test_a_head_that_may_say_nothing_is_refused():
         some("eagle3", banned=IDS)
 
 
-READING = (
-    "eagle1",
-    "eagle3",
-    "glide",
-    "hydra++",
-    "dflash",
-    "hivis",
-    "vispec",
-    "eaglevlm",
-    "specvlm",
-    "massv",
-)
+READING = ("eagle1", "eagle3", "glide", "hydra++", "dflash", "hivis", "vispec", "eaglevlm", "specvlm", "massv")
 
 
 @pytest.mark.parametrize("method", READING)

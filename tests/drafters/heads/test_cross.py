@@ -31,11 +31,7 @@ def event_model():
 
 def heads_on(model, steps=4, seed=0, **more) -> Cross:
     config = CrossConfig(
-        hidden_size=64,
-        vocab_size=VOCABULARY,
-        num_layers=more.pop("num_layers", 3),
-        draft_ids=IDS,
-        steps=steps,
+        hidden_size=64, vocab_size=VOCABULARY, num_layers=more.pop("num_layers", 3), draft_ids=IDS, steps=steps
     )
     torch.manual_seed(seed)
     head = Cross(config, tables_of(model)).double()

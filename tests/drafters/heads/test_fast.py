@@ -50,9 +50,7 @@ def test_the_marginals_by_hand(model):
     prompt = model.prepare(REQUEST)
     visual = model.encode(prompt)["video"].pooler_output
     question = model.model.get_input_embeddings().weight[prompt.input_ids[-3:]].mean(0)
-    visual, question = (
-        rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt() for rows in (visual, question)
-    )
+    visual, question = (rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt() for rows in (visual, question))
     seen = head.see_proj.weight @ visual[0, :5].reshape(-1)
     for place in range(6):
         inner = seen + head.ask_proj.weight @ question + head.places[place]
@@ -121,9 +119,7 @@ def test_drawn_tokens_come_from_the_told_laws(model):
     assert again.tree.tokens != draft.tree.tokens  # drawn anew
 
 
-@pytest.mark.parametrize(
-    "sampling", [Sampling(), Sampling(repetition_penalty=1.3), Sampling(temperature=1.0, top_k=1)]
-)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(repetition_penalty=1.3), Sampling(temperature=1.0, top_k=1)])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("hidden", ["before", "off"])
 def test_answers_are_the_targets_own(model, hidden, batch, sampling):
@@ -141,12 +137,7 @@ def test_what_a_head_knows_is_accepted(model):
     target = as_target(*ZOO["video_llava"]())
     (alone,) = Decoder(target).generate([REQUEST])
     config = FastConfig(
-        hidden_size=64,
-        vocab_size=VOCABULARY,
-        num_layers=3,
-        draft_ids=tuple(range(VOCABULARY)),
-        steps=6,
-        width=8,
+        hidden_size=64, vocab_size=VOCABULARY, num_layers=3, draft_ids=tuple(range(VOCABULARY)), steps=6, width=8
     )
     head = Fast(config, tables_of(model)).double()
     drafter = FastDrafter(model, head)

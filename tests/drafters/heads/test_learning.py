@@ -24,14 +24,7 @@ from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.files import config_of, load_head, make
 
 CHAIN = partial(fill, Shape.from_paths([[0] * depth for depth in range(1, 4)]))
-QUESTIONS = (
-    "What is ahead?",
-    "Is it raining?",
-    "How far is the car?",
-    "Who turns?",
-    "Where is the light?",
-    "And now?",
-)
+QUESTIONS = ("What is ahead?", "Is it raining?", "How far is the car?", "Who turns?", "Where is the light?", "And now?")
 
 
 @pytest.fixture(scope="module")
@@ -230,23 +223,17 @@ def test_a_fork_teaches_nothing(target):
     state = drafter.begin([Request("?")])[0]
     answered(drafter, state, (11, 12, 13, 14, 15))
     fork = drafter.fork([state])[0]
-    nothing = {
-        layer: torch.zeros(1, target.text_config.hidden_size).double()
-        for layer in drafter.needs.hidden_layers
-    }
+    nothing = {layer: torch.zeros(1, target.text_config.hidden_size).double() for layer in drafter.needs.hidden_layers}
     drafter.commit([fork], [VerifyOutput((), (20,), nothing)])
     drafter.propose([fork], [Budget(4)])
     drafter.end([fork])
     assert drafter.figures.answers == 0
     drafter.end([state])
-    assert [told.tokens for told in drafter.learner.ring.side(held_back=False)] == [
-        (7, 8, 9, 10, 11, 12, 13, 14, 15)
-    ]
+    assert [told.tokens for told in drafter.learner.ring.side(held_back=False)] == [(7, 8, 9, 10, 11, 12, 13, 14, 15)]
     told = drafter.learner.ring.side(held_back=False)[0]
     assert told.start == 4
     assert all(
-        rows.shape == (8, target.text_config.hidden_size) and not rows.is_inference()
-        for rows in told.hidden.values()
+        rows.shape == (8, target.text_config.hidden_size) and not rows.is_inference() for rows in told.hidden.values()
     )
 
 
@@ -276,8 +263,7 @@ def test_sampled_answers_are_served_too(target, requests):
 
 
 @pytest.mark.parametrize(
-    "sampling",
-    [Sampling(temperature=1.0), Sampling(repetition_penalty=1.3), Sampling(logit_bias=((5, 1.0),))],
+    "sampling", [Sampling(temperature=1.0), Sampling(repetition_penalty=1.3), Sampling(logit_bias=((5, 1.0),))]
 )
 def test_only_the_targets_likeliest_words_teach(target, sampling):
     drafter = learning(target)

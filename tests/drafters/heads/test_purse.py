@@ -39,20 +39,14 @@ def test_a_piece_is_paid_when_its_cost_is_saved_up():
     clock = Clock()
     purse = Purse(0.25, clock)  # powers of two, which add up exactly
     found = rounds(purse, clock, [1.0], SAVED + 12)
-    assert found[: SAVED - 1] == [0.0] * (
-        SAVED - 1
-    )  # nobody knows yet what a piece costs: as much as can be saved
+    assert found[: SAVED - 1] == [0.0] * (SAVED - 1)  # nobody knows yet what a piece costs: as much as can be saved
     assert found[SAVED - 1] == 1.0
     # 4.0 are left, and a round's time is used up by one piece: each round does one until the rest is spent.
     assert found[SAVED : SAVED + 5] == [1.0] * 5
     assert found[SAVED + 5 :] == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
 
 
-@given(
-    st.lists(st.floats(1e-4, 3.0), min_size=1, max_size=5),
-    st.floats(1e-3, 0.5),
-    st.integers(1, 200),
-)
+@given(st.lists(st.floats(1e-4, 3.0), min_size=1, max_size=5), st.floats(1e-3, 0.5), st.integers(1, 200))
 def test_what_is_spent_is_bounded_whatever_pieces_cost(costs, seconds, count):
     clock = Clock()
     spent = rounds(Purse(seconds, clock), clock, costs, count)

@@ -15,14 +15,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.files import config_of, make
-from tests.drafters.heads.rehearsal import (
-    START,
-    check_branches,
-    check_rehearsal,
-    some_head,
-    some_lesson,
-    told_up_to,
-)
+from tests.drafters.heads.rehearsal import START, check_branches, check_rehearsal, some_head, some_lesson, told_up_to
 from tests.engine.zoo import EOS, VOCABULARY, ZOO, as_target
 
 STEP_BY_STEP = ("glide", "chimera", "dream")

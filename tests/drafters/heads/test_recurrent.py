@@ -84,9 +84,7 @@ def test_a_draft_is_of_the_heads_words_and_within_the_budget(method, tree):
     assert drafter.propose([state], [Budget(20)])[0].tree == draft.tree  # a draft leaves nothing behind
 
 
-@pytest.mark.parametrize(
-    "sampling", [Sampling(), Sampling(repetition_penalty=1.3), Sampling(temperature=1.0, seed=1)]
-)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(repetition_penalty=1.3), Sampling(temperature=1.0, seed=1)])
 @pytest.mark.parametrize("method", ["medusa", "hydra", "hydra++"])
 def test_no_head_is_asked_for_more_tokens_than_there_are_heads(method, sampling):
     drafter = some(method, "chain")
@@ -119,9 +117,7 @@ def test_nothing_is_drafted_behind_the_end_of_an_answer(method):
     drafter = some(method, "dynamic", ends=range(3, 20))
     state = told_up_to(drafter, some_lesson(drafter.head), 6)
     tree = drafter.propose([state], [Budget(30)])[0].tree
-    assert all(
-        tree.parents[node] == ROOT or tree.tokens[tree.parents[node]] >= 20 for node in range(len(tree))
-    )
+    assert all(tree.parents[node] == ROOT or tree.tokens[tree.parents[node]] >= 20 for node in range(len(tree)))
 
 
 @pytest.mark.parametrize("method", ["medusa", "hydra++"])

@@ -43,9 +43,7 @@ def test_memory_stays_within_bounds(answers, room):
         ring.add(told(first, length))
         assert len(ring) <= FEWEST
         assert ring.bytes <= room
-        assert ring.bytes == sum(
-            8 * WIDTH * (len(t.tokens) - 1) for s in (0, 1) for t in ring.side(held_back=bool(s))
-        )
+        assert ring.bytes == sum(8 * WIDTH * (len(t.tokens) - 1) for s in (0, 1) for t in ring.side(held_back=bool(s)))
 
 
 def test_an_answer_larger_than_the_room_costs_no_other():

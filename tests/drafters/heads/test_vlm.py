@@ -161,11 +161,7 @@ def head_for(target, network):
     """A small random head for a target of the zoo."""
     config = target.text_config
     kind = NETWORKS[network].config
-    sizes = {
-        "hidden_size": config.hidden_size,
-        "vocab_size": target.vocab_size,
-        "num_layers": config.num_hidden_layers,
-    }
+    sizes = {"hidden_size": config.hidden_size, "vocab_size": target.vocab_size, "num_layers": config.num_hidden_layers}
     layer = {"heads": 4, "kv_heads": 2, "head_dim": 16, "intermediate_size": 48, "steps": 2}
     torch.manual_seed(0)
     head = make(network, kind(**sizes, **layer, draft_ids=tuple(range(2, 95))), TargetTables.of(target.model))

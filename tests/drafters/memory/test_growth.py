@@ -5,16 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.memory.growth import (
-    BRANCHES,
-    CONTRADICTED,
-    PRUNE,
-    UNHEARD,
-    Grown,
-    ballot,
-    grow,
-    persuaded,
-)
+from crossdraft.drafters.memory.growth import BRANCHES, CONTRADICTED, PRUNE, UNHEARD, Grown, ballot, grow, persuaded
 
 
 def test_a_tree_by_hand():
@@ -31,9 +22,7 @@ def test_a_contradicted_voter_keeps_its_place_among_lighter_ones():
     ahead = np.array([[5, 6], [7, 8]], np.int32)
     grown = grow(ahead, np.array([3.0, 1.0]), 9, 0.0)
     below = {
-        (grown.tokens[parent], token)
-        for token, parent in zip(grown.tokens, grown.parents, strict=True)
-        if parent >= 0
+        (grown.tokens[parent], token) for token, parent in zip(grown.tokens, grown.parents, strict=True) if parent >= 0
     }
     assert below == {(5, 6), (7, 8), (7, 6)}
 
@@ -41,10 +30,7 @@ def test_a_contradicted_voter_keeps_its_place_among_lighter_ones():
 def test_a_ballot_by_hand():
     crowd = [(4.0, 3), (3.0, 2), (2.0, 1), (1.0, 0)]
     total = 10 + UNHEARD
-    assert ballot(crowd, [5, 6, 5, -1]) == [
-        (5, 4 / total, [(3.0, 2), (1.0, 0)]),
-        (6, 2 / total, [(2.0, 1)]),
-    ]
+    assert ballot(crowd, [5, 6, 5, -1]) == [(5, 4 / total, [(3.0, 2), (1.0, 0)]), (6, 2 / total, [(2.0, 1)])]
     assert ballot([(4.0, 1)], [5, 6]) == [(6, 4 / (4 + UNHEARD), [(4.0, 1)])]
     assert ballot([(4.0, 1)], [5, -1]) == []
 
@@ -67,8 +53,7 @@ def plain(ahead, weights, nodes, faintest):
         heard = dict(enumerate(weights))
         for depth, token in enumerate(path):
             heard = {
-                row: weight * (1.0 if ahead[row][depth] == token else CONTRADICTED)
-                for row, weight in heard.items()
+                row: weight * (1.0 if ahead[row][depth] == token else CONTRADICTED) for row, weight in heard.items()
             }
             most = max(heard.values())
             heard = {row: weight for row, weight in heard.items() if weight > most * PRUNE}

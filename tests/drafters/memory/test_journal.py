@@ -51,9 +51,7 @@ def test_a_flipped_bit_ends_the_file_there(path):
     assert [tokens for _, tokens in Journal(path, 1000, "v").news()] == [[1, 2, 3]]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "said"), [("vocabulary", "w", "tokenizer"), ("version", 9, "version 9")]
-)
+@pytest.mark.parametrize(("key", "value", "said"), [("vocabulary", "w", "tokenizer"), ("version", 9, "version 9")])
 def test_of_another_tokenizer_or_version_it_is_put_aside(path, caplog, key, value, said):
     Journal(path, 1000, "v").append(HERE, [1])
     line, _, rest = path.read_bytes().partition(b"\n")
@@ -173,9 +171,7 @@ def test_damage_is_told_to_whoever_uses_the_command_line(path):
         "from crossdraft.drafters.memory.shelf import Shelf\n"
         "Shelf(Path(sys.argv[1]), 1000, 'w').store('')\n"
     )
-    told = subprocess.run(
-        [sys.executable, "-c", program, str(path.parent)], capture_output=True, text=True, check=True
-    )
+    told = subprocess.run([sys.executable, "-c", program, str(path.parent)], capture_output=True, text=True, check=True)
     assert told.stdout == ""
     assert told.stderr == (
         f"The memory {path} was written with another tokenizer; it was begun anew, the old one is default.old.\n"

@@ -32,10 +32,7 @@ def test_around_a_place_at_the_seam_of_the_ring():
     store = Store(256)
     store.add(HERE, range(200))
     store.add(HERE, range(200, 400))  # its START at 201: token t stands at t + 2
-    assert store.around(np.array([254, 257]), 2, 3).tolist() == [
-        [250, 251, 252, 253, 254],
-        [253, 254, 255, 256, 257],
-    ]
+    assert store.around(np.array([254, 257]), 2, 3).tolist() == [[250, 251, 252, 253, 254], [253, 254, 255, 256, 257]]
 
 
 @given(

@@ -99,9 +99,7 @@ def test_the_best_of_all_that_was_expanded(seed, beam, width, depth, total):
 # -- CaPE -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("confidence", "siblings"), [(0.05, 8), (0.29, 8), (0.3, 6), (0.65, 4), (0.95, 2), (1.0, 2)]
-)
+@pytest.mark.parametrize(("confidence", "siblings"), [(0.05, 8), (0.29, 8), (0.3, 6), (0.65, 4), (0.95, 2), (1.0, 2)])
 def test_fewer_siblings_the_surer_the_drafter(confidence, siblings):
     probs = torch.full((100,), (1 - confidence) / 99, dtype=torch.float64)
     probs[7] = confidence

@@ -38,9 +38,7 @@ BUILDERS = {
 
 def deviation(name: str, target: Language, drafter: Language, length: int) -> float:
     grow, budget = BUILDERS[name]
-    return error(
-        "speculative", target, lambda chance: grow(says(drafter), ByChance(chance), budget).tree, length
-    )
+    return error("speculative", target, lambda chance: grow(says(drafter), ByChance(chance), budget).tree, length)
 
 
 @pytest.mark.parametrize("name", BUILDERS)

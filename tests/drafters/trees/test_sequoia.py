@@ -94,12 +94,7 @@ def test_a_sure_drafter_gets_a_chain_and_a_useless_or_slow_one_nothing():
     def verify(new):
         return 1 + 0.1 * (new - 1)
 
-    assert cheapest_shape(ShapeTable((0.95, 0.02), 4, 4), 0.01, verify).paths == (
-        (0,),
-        (0,) * 2,
-        (0,) * 3,
-        (0,) * 4,
-    )
+    assert cheapest_shape(ShapeTable((0.95, 0.02), 4, 4), 0.01, verify).paths == ((0,), (0,) * 2, (0,) * 3, (0,) * 4)
     assert len(cheapest_shape(ShapeTable((0.0, 0.0), 4, 4), 0.01, verify)) == 0
     assert len(cheapest_shape(ShapeTable((0.95, 0.02), 4, 4), 9.0, verify)) == 0
     assert len(cheapest_shape(ShapeTable((), 4, 4), 0.01, verify)) == 0

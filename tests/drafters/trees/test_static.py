@@ -22,13 +22,7 @@ def paths(tree):
 def test_by_hand():
     found = grown(SHAPE, Budget(9))
     # best first: 1 (.5), 12 (.3) and 2 (.3; elder, hence before), 11 (.15), 110 (.15)
-    assert [tuple(found.tree.path_tokens(node)) for node in range(5)] == [
-        (1,),
-        (2,),
-        (1, 2),
-        (1, 1),
-        (1, 1, 0),
-    ]
+    assert [tuple(found.tree.path_tokens(node)) for node in range(5)] == [(1,), (2,), (1, 2), (1, 1), (1, 1, 0)]
     assert found.path_probs == pytest.approx((0.5, 0.3, 0.3, 0.15, 0.15))
     assert found.ranks == (0, 1, 0, 1, 0)
 

@@ -59,9 +59,7 @@ def error(rule: str, target: Language, grow: Grow, length: int) -> float:
 
 def emitted(rule: str, target: Language, grow: Grow) -> float:
     """Expected number of tokens of one round, the bonus included."""
-    found = distribution(
-        lambda chance: len(JUDGES[rule](tree := grow(chance), probs_of(target, tree), chance).path)
-    )
+    found = distribution(lambda chance: len(JUDGES[rule](tree := grow(chance), probs_of(target, tree), chance).path))
     return 1 + sum(length * share for length, share in found.items())
 
 
@@ -111,11 +109,7 @@ TREES: dict[str, Case] = {
     "with replacement, not marked": (WIDE_P, tree_of(independent(WIDE_Q, 3)), 1),
     "union of three drafters": (
         P,
-        union_of(
-            tree_of(sampled(Q, 1), sampled(Q, 1)),
-            tree_of(sampled(R, 2)),
-            tree_of(certain(P, 1), certain(P, 1)),
-        ),
+        union_of(tree_of(sampled(Q, 1), sampled(Q, 1)), tree_of(sampled(R, 2)), tree_of(certain(P, 1), certain(P, 1))),
         2,
     ),
     "union of two independent drafters": (

@@ -58,9 +58,7 @@ def test_an_answer_names_its_lossless_rule(target, stranger, rule, request_, spe
         ("ensemble:w=0.01", WARM, "ensemble:w=0.01"),
     ],
 )
-def test_an_answer_names_its_lossy_rule_which_keeps_what_an_exact_one_would_not(
-    target, stranger, rule, request_, spec
-):
+def test_an_answer_names_its_lossy_rule_which_keeps_what_an_exact_one_would_not(target, stranger, rule, request_, spec):
     lossy, exact = answer(target, stranger, rule, request_), answer(target, stranger, None, request_)
     assert (lossy.stats.rule, lossy.stats.lossless) == (spec, False)
     assert lossy.stats.accepted > exact.stats.accepted

@@ -40,10 +40,7 @@ def test_settings():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (
-            "typicl",
-            r"no acceptance rule 'typicl' \(did you mean 'typical'\?\); choose one of: greedy, specul",
-        ),
+        ("typicl", r"no acceptance rule 'typicl' \(did you mean 'typical'\?\); choose one of: greedy, specul"),
         ("zzz:eps=1", r"no acceptance rule 'zzz'; choose one of: greedy"),
         ("", r"no acceptance rule ''; choose one of"),
         ("speculative:k=2", "'speculative' has no settings; write just 'speculative'"),
@@ -69,8 +66,7 @@ def test_the_page_lists_every_rule_as_it_is():
     page = (Path(__file__).parents[3] / "docs" / "rules.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z]+)` \| (yes|\*\*no\*\*) \| (\d|above 0) \|.*$", page, re.MULTILINE)
     assert rows == [
-        (rule.name, "yes" if rule.lossless else "**no**", "0" if rule.greedy else "above 0")
-        for rule in RULES.values()
+        (rule.name, "yes" if rule.lossless else "**no**", "0" if rule.greedy else "above 0") for rule in RULES.values()
     ]
     settings = {spec for spec in re.findall(r"`([a-z]+:[a-z]+=[^`]+)`", page) if "=" in spec}
     assert {rule.spec for rule in RULES.values() if ":" in rule.spec} <= settings
@@ -82,7 +78,5 @@ def test_the_page_lists_every_rule_as_it_is():
 def test_a_rule_that_does_not_fit_the_temperature_is_refused(name):
     wrong = WARM if RULES[name].greedy else COLD
     judged = "greedy" if RULES[name].greedy else "sampled"
-    with pytest.raises(
-        CrossdraftError, match=f"'{name}' does not fit temperature .*: it judges {judged} answers"
-    ):
+    with pytest.raises(CrossdraftError, match=f"'{name}' does not fit temperature .*: it judges {judged} answers"):
         rule_for(name, wrong)

@@ -46,11 +46,7 @@ def happens(chance: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def multi_round(
-    p: Tensor,
-    siblings: list[tuple[Tensor | int, int]],
-    generator: torch.Generator,
-    *,
-    with_replacement: bool = False,
+    p: Tensor, siblings: list[tuple[Tensor | int, int]], generator: torch.Generator, *, with_replacement: bool = False
 ) -> Tensor:
     """[DRAWS] first tokens of one round each.
 
@@ -158,10 +154,7 @@ ROUNDS = {
     "chain": ("speculative", CHAIN),
     "certain siblings": ("speculative", tree_of(certain(WIDE_Q, 2), certain(WIDE_Q, 2))),
     "without replacement": ("speculative", tree_of(sampled(WIDE_Q, 2), sampled(WIDE_Q, 1))),
-    "two drafters": (
-        "speculative",
-        tree_of(mixed(certain(WIDE_R, 1), sampled(WIDE_Q, 2)), sampled(WIDE_Q, 1)),
-    ),
+    "two drafters": ("speculative", tree_of(mixed(certain(WIDE_R, 1), sampled(WIDE_Q, 2)), sampled(WIDE_Q, 1))),
     "independent": ("speculative", FREE),
     "specinfer": ("specinfer", FREE),
     "kseq": ("kseq", FREE),

@@ -70,8 +70,7 @@ def test_greedy_emits_what_the_target_alone_would_write():
 
 
 @pytest.mark.parametrize(
-    "bug",
-    [first_child, one_too_short, lambda tree, logits, chances: greedy(tree, logits.roll(1, 0), chances)],
+    "bug", [first_child, one_too_short, lambda tree, logits, chances: greedy(tree, logits.roll(1, 0), chances)]
 )
 def test_a_planted_bug_in_greedy_shows(bug):
     assert greedy_faults(bug) > 20

@@ -53,11 +53,7 @@ BUGS = {
         lambda p, q: (p - q).clamp_min(0),
         "two without replacement",
     ),
-    "residual the wrong way round": (
-        *("speculative", accept, "residual"),
-        the_wrong_way_round,
-        "sampled chain",
-    ),
+    "residual the wrong way round": (*("speculative", accept, "residual"), the_wrong_way_round, "sampled chain"),
     "bonus from q": ("speculative", accept, "residual", lambda p, q: q, "sampled chain"),
     "q not renormalised": ("speculative", accept, "without", not_renormalised, "two without replacement"),
     "q with its elder siblings": (
@@ -78,31 +74,19 @@ BUGS = {
         as_if_without_replacement,
         "two independent",
     ),
-    "kseq: no divisor": (
-        *("kseq", kseq, "divisor"),
-        lambda p, q, k: torch.ones_like(p[..., :1]),
-        "two independent",
-    ),
+    "kseq: no divisor": (*("kseq", kseq, "divisor"), lambda p, q, k: torch.ones_like(p[..., :1]), "two independent"),
     "kseq: the residual of one draw": (
         *("kseq", kseq, "remainder"),
         lambda p, q, k, rho: accept.residual(p, q),
         "two independent",
     ),
-    "kseq: p itself when all are refused": (
-        *("kseq", kseq, "remainder"),
-        lambda p, q, k, rho: p,
-        "two independent",
-    ),
+    "kseq: p itself when all are refused": (*("kseq", kseq, "remainder"), lambda p, q, k, rho: p, "two independent"),
     "kseq: the chance of any taken for k times that of one": (
         *("kseq", kseq, "chance_of_any"),
         lambda beta, k: (k * beta).clamp_max(1),
         "two independent",
     ),
-    "block: passes with the joint ratio alone": (
-        *("block", block, "passes"),
-        lambda rest, owed: owed,
-        "sampled chain",
-    ),
+    "block: passes with the joint ratio alone": (*("block", block, "passes"), lambda rest, owed: owed, "sampled chain"),
     "block: the residual of one token": (
         *("block", block, "beyond"),
         lambda p, q, owed: (p - q).clamp_min(0),
@@ -110,9 +94,7 @@ BUGS = {
     ),
     "block: the joint ratio not capped at every step": (
         *("block", block, "joint"),
-        lambda ratios: [
-            min(1.0, torch.tensor([1.0, *ratios[:n]]).prod().item()) for n in range(len(ratios) + 1)
-        ],
+        lambda ratios: [min(1.0, torch.tensor([1.0, *ratios[:n]]).prod().item()) for n in range(len(ratios) + 1)],
         "sampled chain",
     ),
 }
@@ -156,9 +138,7 @@ def test_block_accepts_more_by_hand():
 def test_independent_rules_agree_and_kseq_may_accept_more():
     target, grow, _ = INDEPENDENT["two independent"]
     unmarked = tree_of(independent(WIDE_Q, 2))
-    assert emitted("specinfer", target, grow) == pytest.approx(
-        emitted("speculative", target, grow), abs=1e-12
-    )
+    assert emitted("specinfer", target, grow) == pytest.approx(emitted("speculative", target, grow), abs=1e-12)
     # The mark is worth something: without it a token that repeats an elder sibling is skipped.
     assert emitted("speculative", target, grow) > emitted("speculative", WIDE_P, unmarked) + 1e-4
 

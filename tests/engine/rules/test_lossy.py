@@ -166,9 +166,7 @@ def test_relaxed_by_nothing_is_greedy():
 
 
 def test_lossy_rules_are_named_so_and_change_the_answer():
-    assert {name for name, rule in RULES.items() if not rule.lossless} == {
-        *("typical", "fuzzy", "ensemble", "relaxed")
-    }
+    assert {name for name, rule in RULES.items() if not rule.lossless} == {*("typical", "fuzzy", "ensemble", "relaxed")}
     # The target never writes 0 here; each rule lets the drafter's 0 pass, or forgets a chance that the target has.
     chain = DraftTree.chain([0], rows([1.0, 0.0]))
     kept = dict.fromkeys(("fuzzy", "ensemble", "relaxed"), 0)
@@ -178,6 +176,4 @@ def test_lossy_rules_are_named_so_and_change_the_answer():
             kept[name] += len(judge(chain, rows([0.01, 0.99], [0.5, 0.5]), generator(seed)).path)
     assert kept["fuzzy"] == kept["relaxed"] == 50
     assert 15 <= kept["ensemble"] <= 35
-    assert {Typical()(chain, rows([0.4, 0.6], [0.5, 0.5]), generator(seed)).path for seed in range(20)} == {
-        (0,)
-    }
+    assert {Typical()(chain, rows([0.4, 0.6], [0.5, 0.5]), generator(seed)).path for seed in range(20)} == {(0,)}

@@ -72,9 +72,7 @@ def test_a_resampler_by_hand():
 
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
 @pytest.mark.parametrize(
-    "compressor",
-    [Pool(3), Conv(4, 3), Prune(3), Prune(3, "random")],
-    ids=["pool", "conv", "uniform", "random"],
+    "compressor", [Pool(3), Conv(4, 3), Prune(3), Prune(3, "random")], ids=["pool", "conv", "uniform", "random"]
 )
 def test_one_of_three_is_kept(compressor, count):
     rows, places = compressor(torch.randn(2, count, 4))
@@ -83,9 +81,7 @@ def test_one_of_three_is_kept(compressor, count):
     assert 0 <= places[0] <= places[-1] < count
 
 
-@pytest.mark.parametrize(
-    "make", [Pool, Prune, lambda number: Conv(4, number), lambda number: Resampler(4, number, 2)]
-)
+@pytest.mark.parametrize("make", [Pool, Prune, lambda number: Conv(4, number), lambda number: Resampler(4, number, 2)])
 def test_a_compressor_to_nothing_is_refused(make):
     with pytest.raises(CrossdraftError, match="1 or more"):
         make(0)

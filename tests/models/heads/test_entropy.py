@@ -26,9 +26,7 @@ def read(kind):
     text = ids[:, front:]
     hidden = {layer: rows[:, front:] for layer, rows in enumerate(out.hidden_states)}
     visual = {layer: rows[:, :front] for layer, rows in enumerate(out.hidden_states)}
-    lesson = Lesson(
-        text, hidden, torch.tensor([START]), torch.tensor([text.shape[1]]), visual, ids[:, :front]
-    )
+    lesson = Lesson(text, hidden, torch.tensor([START]), torch.tensor([text.shape[1]]), visual, ids[:, :front])
     asked = slice(front + START - 1, ids.shape[1] - 1)
     rows = [torch.special.entr(law[0, :, asked]).sum(-1).mean() for law in out.attentions]
     return model, lesson, [float(row) for row in rows]
@@ -45,9 +43,7 @@ def test_entropies_are_those_of_the_targets_own_attention(kind):
 def test_only_layers_that_were_captured_are_chosen_from():
     model, lesson, _ = read("video_llava")
     for layer in (1, 2):
-        held = Lesson(
-            lesson.tokens, {layer: lesson.hidden[layer], 3: lesson.hidden[3]}, lesson.starts, lesson.lengths
-        )
+        held = Lesson(lesson.tokens, {layer: lesson.hidden[layer], 3: lesson.hidden[3]}, lesson.starts, lesson.lengths)
         assert choose_layer(model, [held]) == layer
     with pytest.raises(CrossdraftError, match="No layer between 1 and 2"):
         choose_layer(model, [Lesson(lesson.tokens, {3: lesson.hidden[3]}, lesson.starts, lesson.lengths)])

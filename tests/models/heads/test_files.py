@@ -62,9 +62,7 @@ def test_a_configuration_that_makes_no_sense_is_one_sentence(change, sentence, t
 
 
 def test_a_folder_without_a_head_says_where_there_is_one(tmp_path):
-    with pytest.raises(
-        CrossdraftError, match=r"There is no folder .*nowhere; `crossdraft train` writes heads\."
-    ):
+    with pytest.raises(CrossdraftError, match=r"There is no folder .*nowhere; `crossdraft train` writes heads\."):
         read_config(tmp_path / "nowhere")
     with pytest.raises(CrossdraftError, match="holds no head; `crossdraft train`"):
         read_config(tmp_path)

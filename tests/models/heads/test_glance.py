@@ -14,14 +14,7 @@ TABLES = TargetTables(torch.randn(V, H), torch.randn(V, H))
 
 
 def glance(**changes) -> Glance:
-    known = {
-        "hidden_size": H,
-        "vocab_size": V,
-        "num_layers": 2,
-        "draft_ids": IDS,
-        "visual_size": E,
-        "tower": "x",
-    }
+    known = {"hidden_size": H, "vocab_size": V, "num_layers": 2, "draft_ids": IDS, "visual_size": E, "tower": "x"}
     torch.manual_seed(0)
     return Glance(GlanceConfig(**known | {"patches": 4, "heads": 2, "frames": 2} | changes), TABLES)
 
@@ -64,11 +57,7 @@ def test_a_lesson_is_what_it_says_place_by_place(layers):
     made = wide_awake(layers=layers)
     hidden, visual = torch.randn(2, 7, H), torch.randn(2, 8, E)
     lesson = Lesson(
-        torch.zeros(2, 7, dtype=torch.long),
-        {2: hidden},
-        torch.tensor([3, 3]),
-        torch.tensor([7, 6]),
-        {0: visual},
+        torch.zeros(2, 7, dtype=torch.long), {2: hidden}, torch.tensor([3, 3]), torch.tensor([7, 6]), {0: visual}
     )
     (guess,) = made(lesson)
     assert guess.offset == 0
@@ -92,8 +81,7 @@ def test_another_number_of_features_is_refused(shape):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
-    [({"frames": 0}, "frames must be 1 or more"), ({"heads": 3}, "cannot be shared by 3 heads")],
+    ("changes", "said"), [({"frames": 0}, "frames must be 1 or more"), ({"heads": 3}, "cannot be shared by 3 heads")]
 )
 def test_impossible_settings_are_refused(changes, said):
     with pytest.raises(CrossdraftError, match=said):

@@ -82,9 +82,7 @@ def test_each_place_has_a_loss_of_its_own_and_a_right_slope(name):
         theirs = theirs.argmax(-1)
     values = loss(name, ours, theirs)
     assert values.shape == (4,)
-    assert torch.allclose(
-        values, torch.cat([loss(name, ours[i : i + 1], theirs[i : i + 1]) for i in range(4)])
-    )
+    assert torch.allclose(values, torch.cat([loss(name, ours[i : i + 1], theirs[i : i + 1]) for i in range(4)]))
     if name == "lk_lambda":  # whose λ is held constant: its slope is not that of its value
         return
     assert torch.autograd.gradcheck(lambda x: loss(name, x, theirs), (ours,))
@@ -166,6 +164,4 @@ def test_halves_are_measured_in_floats(name):
 
 
 def test_every_loss_says_whose_it_is():
-    assert all(
-        entry.source and entry.compares in {"labels", "logits", "features"} for entry in LOSSES.values()
-    )
+    assert all(entry.source and entry.compares in {"labels", "logits", "features"} for entry in LOSSES.values())

@@ -68,9 +68,7 @@ def test_the_blind_twin_differs_in_seeing_alone():
     seeing, blind = some_head("massv", **SMALL), some_head("massv", sees=False, **SMALL)
     assert blind.visual_reads == ()
     missing = seeing.stored().keys() - blind.stored().keys()
-    assert missing == {
-        f"projector.{name}" for name in ("0.weight", "1.weight", "1.bias", "3.weight", "3.bias")
-    }
+    assert missing == {f"projector.{name}" for name in ("0.weight", "1.weight", "1.bias", "3.weight", "3.bias")}
     lesson = some_lesson(blind)
     told = replace(lesson, hidden={layer: rows + 1 for layer, rows in lesson.hidden.items()})
     assert torch.equal(blind(lesson)[0].logits, blind(told)[0].logits)

@@ -50,20 +50,14 @@ def test_one_guess_by_hand():
     # labels at t + 1: 1, 2, (-1), 0 and 1, 2: four of ¼, one of ½, over six places
     expected = (4 * math.log(4) + math.log(2)) / 6
     assert loss.item() == pytest.approx(2 * expected)
-    assert figures == pytest.approx(
-        {"places": 6, "cross_entropy": expected, "right_1": 1 / 6, "tau": 1 + 1 / 6}
-    )
+    assert figures == pytest.approx({"places": 6, "cross_entropy": expected, "right_1": 1 / 6, "tau": 1 + 1 / 6})
 
 
 def test_guesses_add_up_each_lighter_than_the_one_before():
     parts = [
-        score(Objective({"cross_entropy": 1.0}), [guess(k)], LESSON, EVEN, LABELS)[1]["cross_entropy"]
-        for k in (1, 2)
+        score(Objective({"cross_entropy": 1.0}), [guess(k)], LESSON, EVEN, LABELS)[1]["cross_entropy"] for k in (1, 2)
     ]
-    places = [
-        6,
-        4,
-    ]  # offset 2: three of the first row, one of the second; the loss of both is over the first's six
+    places = [6, 4]  # offset 2: three of the first row, one of the second; the loss of both is over the first's six
     loss, figures = score(
         Objective({"cross_entropy": 1.0}, step_weight=0.8), [guess(2), guess(1)], LESSON, EVEN, LABELS
     )
@@ -97,9 +91,7 @@ def test_laws_and_features_are_compared_where_the_guess_points():
 
 def test_shares_weighted_by_their_places_make_up_the_batch():
     def of(rows: slice) -> tuple[Tensor, dict[str, float]]:
-        lesson = replace(
-            LESSON, tokens=TOKENS[rows], starts=LESSON.starts[rows], lengths=LESSON.lengths[rows]
-        )
+        lesson = replace(LESSON, tokens=TOKENS[rows], starts=LESSON.starts[rows], lengths=LESSON.lengths[rows])
         guesses = [Guess(g.offset, g.logits[rows]) for g in (guess(1), guess(2), guess(3))]
         return score(Objective({"lk": 1.0}, 0.8), guesses, lesson, EVEN[rows], LABELS[rows])
 

@@ -185,10 +185,7 @@ def lesson_of(rows, long, start):
     head = some_head("dflash", anchors=3)
     generator = torch.Generator().manual_seed(4)
     tokens = torch.randint(3, 40, (rows, long), generator=generator)
-    hidden = {
-        layer: torch.randn(rows, long, HIDDEN, generator=generator, dtype=torch.double)
-        for layer in head.reads
-    }
+    hidden = {layer: torch.randn(rows, long, HIDDEN, generator=generator, dtype=torch.double) for layer in head.reads}
     lengths = torch.tensor([long - row for row in range(rows)])
     return head, Lesson(tokens, hidden, torch.full((rows,), start), lengths)
 

@@ -72,9 +72,7 @@ def test_a_soft_choice_teaches_the_gate_and_every_compressor():
     head.gate.bias.data.zero_()
     head(some_lesson(head, 3))[-1].logits.square().sum().backward()
     learning = [name for name, weight in head.named_parameters() if weight.requires_grad]
-    silent = [
-        name for name, weight in head.named_parameters() if weight.requires_grad and not weight.grad.any()
-    ]
+    silent = [name for name, weight in head.named_parameters() if weight.requires_grad and not weight.grad.any()]
     assert {"gate.weight", "compressors.3.pointwise.weight", "compressors.4.queries"} <= set(learning)
     assert not silent
     assert all(weight.grad.isfinite().all() for weight in head.parameters() if weight.grad is not None)

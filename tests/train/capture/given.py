@@ -48,9 +48,7 @@ class Given:
 
 def some_clips(count: int, prompts: int = 3) -> tuple[Clip, ...]:
     """Clips with questions of different lengths, which is all that a zoo model's `prepare` reads of them."""
-    return tuple(
-        Clip(f"clip {c}", None, tuple("?" * (1 + 7 * c + p) for p in range(prompts))) for c in range(count)
-    )
+    return tuple(Clip(f"clip {c}", None, tuple("?" * (1 + 7 * c + p) for p in range(prompts))) for c in range(count))
 
 
 def zoo_target(name: str = "video_llava") -> Target:

@@ -12,9 +12,7 @@ def test_negative_indexes_count_from_the_end_and_each_is_taken_once() -> None:
 
 @pytest.mark.parametrize("layer", [8, -9])
 def test_a_layer_outside_the_model_is_refused(layer: int) -> None:
-    with pytest.raises(
-        CrossdraftError, match=rf"Layer {layer} is outside the target: its 7 layers .* 0 .* to 7 "
-    ):
+    with pytest.raises(CrossdraftError, match=rf"Layer {layer} is outside the target: its 7 layers .* 0 .* to 7 "):
         canonical([2, layer], 7)
 
 

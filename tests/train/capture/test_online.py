@@ -22,9 +22,7 @@ def online(keep: int = 8, *, single: bool = False) -> Online:
     target = zoo_target()
     if single:
         target.model.float()
-    return Online(
-        target, SOURCE, (1, -1), (0,), top_k=2, max_new_tokens=WANTED.max_new_tokens, batch=4, keep=keep
-    )
+    return Online(target, SOURCE, (1, -1), (0,), top_k=2, max_new_tokens=WANTED.max_new_tokens, batch=4, keep=keep)
 
 
 def same(a: Lesson, b: Lesson) -> bool:

@@ -123,9 +123,7 @@ def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
         (replace(plan, owner=replace(plan.owner, sha256="1" * 64)), "another target"),
     ]
     for one, difference in other:
-        with pytest.raises(
-            CrossdraftError, match=rf"with other settings \({difference}\); name another folder"
-        ):
+        with pytest.raises(CrossdraftError, match=rf"with other settings \({difference}\); name another folder"):
             begun(tmp_path, one)
     begun(tmp_path, replace(plan, batch=2, workers=1, shard_clips=7))  # how, not what
     assert (tmp_path / "index.json").read_bytes() == before
@@ -140,11 +138,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
-    [
-        ({"batch": 0}, "--batch is 0"),
-        ({"workers": -1}, "--workers is -1"),
-        ({"shard_clips": 0}, "--shard-clips is 0"),
-    ],
+    [({"batch": 0}, "--batch is 0"), ({"workers": -1}, "--workers is -1"), ({"shard_clips": 0}, "--shard-clips is 0")],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, int], sentence: str) -> None:
     with pytest.raises(CrossdraftError, match=sentence):

@@ -169,9 +169,7 @@ def test_a_prompt_beyond_the_context_is_one_sentence_and_leaves_the_scribe_whole
     target, clips = zoo_target(), some_clips(1)
     scribe = Scribe(target, ALL)
     target.context = 50
-    with pytest.raises(
-        CrossdraftError, match=r"A prompt about clip 0 has 46 tokens, .* room for 4, not for 14"
-    ):
+    with pytest.raises(CrossdraftError, match=r"A prompt about clip 0 has 46 tokens, .* room for 4, not for 14"):
         scribe.write(clips)
     target.context = 512
     assert len(answers_of(scribe.write(clips))) == 3

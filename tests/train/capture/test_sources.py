@@ -83,9 +83,7 @@ def test_a_list_is_read_line_by_line_relative_to_its_folder(beside: Path) -> Non
     source = ListSource(write_list(beside, one, "", two))
     assert len(source) == 2
     assert source.read(0) == Clip("line 1", str(beside / "a.mp4"), ("What is ahead?",))
-    assert source.read(1) == Clip(
-        "line 3", str(beside / "a.mp4"), ("Is it dark?", "Who walks?"), str(beside / "a.h5")
-    )
+    assert source.read(1) == Clip("line 3", str(beside / "a.mp4"), ("Is it dark?", "Who walks?"), str(beside / "a.h5"))
     assert [source.locate(i) for i in range(source.answers)] == [(0, 0), (1, 0), (1, 1)]
     assert len(ListSource(source.path, 1)) == 1
     assert source_of(source.asked, 2).read(1) == source.read(1)
@@ -103,14 +101,8 @@ def test_a_list_is_read_line_by_line_relative_to_its_folder(beside: Path) -> Non
         ({"video": "a.mp4", "prompt": "Who?", "sound": "a.wav"}, "Line 1 of .* must be an object"),
         ({"video": "a.mp4", "prompt": []}, 'Line 1 of .*: "prompt" must be a question'),
         ({"video": "a.mp4", "prompt": ["Who?", " "]}, 'Line 1 of .*: "prompt" must be a question'),
-        (
-            {"video": "b.mp4", "prompt": "Who?"},
-            "Line 1 of .*: the video 'b.mp4' is no file; paths are relative",
-        ),
-        (
-            {"video": "a.mp4", "prompt": "Who?", "events": "b.h5"},
-            "Line 1 of .*: the events 'b.h5' is no file",
-        ),
+        ({"video": "b.mp4", "prompt": "Who?"}, "Line 1 of .*: the video 'b.mp4' is no file; paths are relative"),
+        ({"video": "a.mp4", "prompt": "Who?", "events": "b.h5"}, "Line 1 of .*: the events 'b.h5' is no file"),
         ({"video": "a.h5", "prompt": "Who?"}, "Line 1 of .*a.h5"),
     ],
 )

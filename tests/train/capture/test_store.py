@@ -27,9 +27,7 @@ def write(folder: Path, *shards: list[ClipRecord]) -> Index:
         told = [one for r in records for one in r.told]
         tokens = sum(len(one.tokens) for one in told)
         said = sum(len(one.top_ids) for one in told)
-        entries.append(
-            Entry(path.name, len(records), len(told), tokens, said, path.stat().st_size, sha256(path))
-        )
+        entries.append(Entry(path.name, len(records), len(told), tokens, said, path.stat().st_size, sha256(path)))
     owner = Owner("here", SHA, 3, WIDTH, VOCABULARY, "float32")
     index = Index(owner, WANTED, {"kind": "given"}, "", 3, tuple(entries))
     index.write(folder)
@@ -114,9 +112,7 @@ def test_records_of_one_first_piece_are_merged_if_they_are_neighbours() -> None:
 
 def test_a_missing_shard(folder: Path) -> None:
     (folder / "shard-00001.safetensors").unlink()
-    with pytest.raises(
-        CrossdraftError, match=r"shard .*shard-00001.* is missing; run the same `crossdraft capture`"
-    ):
+    with pytest.raises(CrossdraftError, match=r"shard .*shard-00001.* is missing; run the same `crossdraft capture`"):
         Store.open(folder)
 
 
@@ -144,9 +140,7 @@ def test_a_damaged_shard(folder: Path) -> None:
 def test_another_target(folder: Path) -> None:
     store = Store.open(folder)
     store.require(SHA)
-    with pytest.raises(
-        CrossdraftError, match=r"belongs to another target: 'here' with weights abababababab…, not cd"
-    ):
+    with pytest.raises(CrossdraftError, match=r"belongs to another target: 'here' with weights abababababab…, not cd"):
         store.require("cd" * 32)
 
 

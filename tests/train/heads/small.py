@@ -39,10 +39,7 @@ def counting(rows: int, first: int = 0) -> Lesson:
     hidden = torch.zeros(rows, length, HIDDEN)
     hidden[:, :-1] = 3 * directions[tokens[:, 1:]] / directions[tokens[:, 1:]].norm(dim=-1, keepdim=True)
     return Lesson(
-        tokens,
-        dict.fromkeys(range(LAYERS + 1), hidden),
-        torch.full((rows,), start),
-        torch.full((rows,), length),
+        tokens, dict.fromkeys(range(LAYERS + 1), hidden), torch.full((rows,), start), torch.full((rows,), length)
     )
 
 

@@ -114,9 +114,7 @@ def test_a_lesson_holds_the_models_own_features(answers):
         assert lesson.tokens[row, : int(lesson.lengths[row])].tolist() == [*asked, *said]
         visual = [model.config.event_token_id] * model.config.event_seq_length
         ids = torch.tensor([[*codec.prefix_ids(), *visual, *asked, *said]])
-        out = model(
-            input_ids=ids, pixel_values_videos=pixels[row // QUESTIONS][None], output_hidden_states=True
-        )
+        out = model(input_ids=ids, pixel_values_videos=pixels[row // QUESTIONS][None], output_hidden_states=True)
         own = out.hidden_states[-1][0, -len(asked) - len(said) :]
         mine = lesson.hidden[2][row, : int(lesson.lengths[row])]
         assert torch.allclose(mine, own, atol=1e-5)
@@ -139,9 +137,7 @@ def test_cross_heads_learn_the_words_and_leave_the_event_model_alone(answers, na
     head = cross(answers)
     rows = head.lm_head.weight.detach().clone()
     before = {key: value.clone() for key, value in answers.seer.model.state_dict().items()}
-    losses, figures = learned(
-        head, cross_loss(head, answers.lesson, Objective({name: 1.0}, 0.8), rows), rate=1e-2
-    )
+    losses, figures = learned(head, cross_loss(head, answers.lesson, Objective({name: 1.0}, 0.8), rows), rate=1e-2)
     assert losses[-1] < 0.5 * losses[0]
     if name == "cross_entropy":
         assert figures["tau"] > 3.5

@@ -61,9 +61,7 @@ def test_nothing_is_added_at_first_and_only_additions_and_heads_learn(joint, ask
     assert {name for name in learning if name.startswith("model.")} == {
         name for name, _ in joint.named_parameters() if name.endswith((".up", ".down"))
     }
-    assert (
-        sum(name.endswith(".up") for name in learning) == 4 * 3
-    )  # q, k, v, o of three layers: not the tower's
+    assert sum(name.endswith(".up") for name in learning) == 4 * 3  # q, k, v, o of three layers: not the tower's
     assert any(name.startswith("head.") for name in learning)
 
 
@@ -135,13 +133,7 @@ def test_learning_moves_the_target_and_its_folder_is_another_targets(joint, aske
     source = tmp_path / "source"
     source.mkdir()
     (source / "words.json").write_text("{}")
-    old = (
-        "old.safetensors",
-        "pytorch_model.bin",
-        "model.safetensors.index.json",
-        "README.md",
-        "provenance.json",
-    )
+    old = ("old.safetensors", "pytorch_model.bin", "model.safetensors.index.json", "README.md", "provenance.json")
     for name in old:
         (source / name).write_text("of the old target")
     (tmp_path / "out").mkdir()
@@ -156,9 +148,7 @@ def test_learning_moves_the_target_and_its_folder_is_another_targets(joint, aske
     load_head(tmp_path / "out" / "head", TargetTables.of(found), named)
     untouched, _ = ZOO["video_llava"]()
     moved = {
-        name
-        for name, weight in found.state_dict().items()
-        if not torch.equal(weight, untouched.state_dict()[name])
+        name for name, weight in found.state_dict().items() if not torch.equal(weight, untouched.state_dict()[name])
     }
     assert len(moved) == 12
     assert all(name.rpartition(".")[0].endswith(("q_proj", "k_proj", "v_proj", "o_proj")) for name in moved)

@@ -24,10 +24,7 @@ def said(pair: PairPaths, source):
     target = load_target(str(pair.target), "cpu", packed=False)
     head = medusa_for(TargetTables.of(target.model))
     return Said(
-        target,
-        Joint(target.model, head, Objective({"cross_entropy": 1.0}), target.traits.visual_ids, 4),
-        source,
-        3,
+        target, Joint(target.model, head, Objective({"cross_entropy": 1.0}), target.traits.visual_ids, 4), source, 3
     )
 
 

@@ -108,9 +108,7 @@ def test_every_level_is_one_that_a_capture_keeps() -> None:
 
 
 def test_a_setting_of_the_callers_own_stands_before_the_references() -> None:
-    changed = load_head_recipe(
-        "eagle3", ["config.levels=1,2,3", "config.intermediate_size=null"], reference=True
-    )
+    changed = load_head_recipe("eagle3", ["config.levels=1,2,3", "config.intermediate_size=null"], reference=True)
     assert changed.config["levels"] == [1, 2, 3]
     assert changed.config["intermediate_size"] is None  # the target's own
     assert changed.config["level_scales"] == [0.06, 0.045, 0.038]

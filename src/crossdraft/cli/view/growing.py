@@ -8,12 +8,7 @@ from crossdraft.drawing.figures import origins
 from crossdraft.drawing.kinds import ORIGINS
 from crossdraft.engine.request import Answer, Origin, Piece
 
-STYLES = {
-    Origin.PROVISIONAL: "dim italic",
-    Origin.HIDDEN: "green",
-    Origin.DRAFTED: "cyan",
-    Origin.TARGET: "bold",
-}
+STYLES = {Origin.PROVISIONAL: "dim italic", Origin.HIDDEN: "green", Origin.DRAFTED: "cyan", Origin.TARGET: "bold"}
 
 
 @dataclass

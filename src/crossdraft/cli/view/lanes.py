@@ -83,9 +83,7 @@ def timeline_text(answer: Answer, width: int, baseline: Baseline | None = None) 
         line = Text(name.ljust(margin)) + draw(cells(own, timeline.start, seconds / room, room))
         line.rstrip()
         lines.append(line)
-    key = [
-        Text(f"{kind.glyph} {kind.meaning}", kind.colour) for kind in (*KINDS, DECODE, OTHER) if kind in used
-    ]
+    key = [Text(f"{kind.glyph} {kind.meaning}", kind.colour) for kind in (*KINDS, DECODE, OTHER) if kind in used]
     return Text("\n").join([*lines, *wrapped(key, margin, width)])
 
 

@@ -18,8 +18,7 @@ def record(answer: Answer, words: Sequence[str] | None = None) -> dict[str, obje
         "finish": answer.finish.value,
         "tokens": list(answer.tokens),
         "pieces": [
-            {"origin": piece.origin.value, "text": piece.text, "tokens": list(piece.tokens)}
-            for piece in answer.pieces
+            {"origin": piece.origin.value, "text": piece.text, "tokens": list(piece.tokens)} for piece in answer.pieces
         ],
         "notes": list(answer.notes),
         "stats": answer.stats.to_json(),

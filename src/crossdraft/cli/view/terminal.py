@@ -92,9 +92,7 @@ class SilentView:
 
 def coloured(*, wanted: bool) -> bool:
     """True if standard output is a terminal and nobody declined colour (https://no-color.org)."""
-    return (
-        wanted and sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
+    return wanted and sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def console_for(*, colour: bool) -> Console:

@@ -11,9 +11,7 @@ from crossdraft.models.heads.lesson import Guess, Lesson
 from crossdraft.models.heads.objective import Objective, accepted, score, teacher
 
 WIDE = (torch.float32, torch.float64)
-OBJECTIVE = Objective(
-    {"soft_cross_entropy": 1.0}, step_weight=0.8
-)  # EAGLE-3's: needs logits alone, of any head
+OBJECTIVE = Objective({"soft_cross_entropy": 1.0}, step_weight=0.8)  # EAGLE-3's: needs logits alone, of any head
 CLIP = 1.0  # norm of the gradients
 DECAY = 0.01  # AdamW's
 
@@ -35,8 +33,7 @@ class Apprentice:
         self.weights = trained(self.network)
         # A step is smaller than what bf16 can tell apart: the optimiser moves weights of full width.
         self.masters = [
-            weight if weight.dtype in WIDE else nn.Parameter(weight.detach().float())
-            for weight in self.weights
+            weight if weight.dtype in WIDE else nn.Parameter(weight.detach().float()) for weight in self.weights
         ]
         self.optimiser = torch.optim.AdamW(self.masters, lr=rate, weight_decay=DECAY)
 

@@ -38,9 +38,7 @@ class BlockDrafter(CoupledDrafter[Context]):
 
     head: DFlash
 
-    def __init__(
-        self, head: DFlash, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, head: DFlash, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()) -> None:
         super().__init__(head, within(grow, head.config.steps), ends, banned)
         self.ahead = 1 + head.config.steps  # the whole block is asked at once
 

@@ -152,17 +152,13 @@ class CoupledDrafter(Generic[Mind]):
         barred = self.barred
         if barred is None:
             return voice
-        return lambda nodes, tokens, parents: voice(nodes, tokens, parents).index_fill(
-            -1, barred, float("-inf")
-        )
+        return lambda nodes, tokens, parents: voice(nodes, tokens, parents).index_fill(-1, barred, float("-inf"))
 
     def _greedy(self, voice: Voice, budget: Budget) -> Draft:
         """A draft over the head's own vocabulary, translated when it is finished."""
 
         def expand(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
-            return _alive(
-                tree, nodes, self.end_places, lambda alive: self._ask(voice, tree, alive).softmax(-1)
-            )
+            return _alive(tree, nodes, self.end_places, lambda alive: self._ask(voice, tree, alive).softmax(-1))
 
         tell = budget.on_token
         if tell is not None:
@@ -180,9 +176,7 @@ class CoupledDrafter(Generic[Mind]):
 
         def ask(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
             tokens = [tree.tokens[node] for node in nodes if node != ROOT]
-            every = self.head.everywhere(
-                voice(nodes, tokens, [tree.parents[node] for node in nodes if node != ROOT])
-            )
+            every = self.head.everywhere(voice(nodes, tokens, [tree.parents[node] for node in nodes if node != ROOT]))
             beside, places = _families(tree, nodes)
             rows = every.new_zeros(1 + len(beside), every.shape[1])
             rows[places] = every

@@ -33,13 +33,7 @@ class CrossDrafter(IndependentDrafter):
     """
 
     def __init__(
-        self,
-        model: Target,
-        head: Cross,
-        banned: Sequence[int] = (),
-        *,
-        words: int = 1,
-        glance: Glancer | None = None,
+        self, model: Target, head: Cross, banned: Sequence[int] = (), *, words: int = 1, glance: Glancer | None = None
     ) -> None:
         super().__init__(model, banned, words=words, glance=glance)
         layers = model.text_config.num_hidden_layers

@@ -163,10 +163,7 @@ class LearningDrafter:
 
     def fork(self, states: Sequence[Attended]) -> list[Attended]:
         inner = self.drafter.fork([state.inner for state in states])
-        return [
-            replace(fork_of(state), inner=own, teaches=False)
-            for state, own in zip(states, inner, strict=True)
-        ]
+        return [replace(fork_of(state), inner=own, teaches=False) for state, own in zip(states, inner, strict=True)]
 
     def end(self, states: Sequence[Attended]) -> None:
         self.drafter.end([state.inner for state in states])
@@ -201,9 +198,7 @@ def check_folder(folder: Path) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     if not (folder / CONFIG).is_file():
-        raise CrossdraftError(
-            f"There is no head in {folder}, and it is not empty; name an empty or a new folder."
-        )
+        raise CrossdraftError(f"There is no head in {folder}, and it is not empty; name an empty or a new folder.")
     read_config(folder)
     return True
 
@@ -228,7 +223,6 @@ def _told(state: Attended) -> Told | None:
         return None
     with torch.inference_mode(mode=False):  # copies that gradients may flow through
         hidden = {
-            layer: torch.cat([piece[layer] for piece in state.hidden])[: len(tokens) - 1]
-            for layer in state.hidden[0]
+            layer: torch.cat([piece[layer] for piece in state.hidden])[: len(tokens) - 1] for layer in state.hidden[0]
         }
     return Told(tokens, state.start, hidden)

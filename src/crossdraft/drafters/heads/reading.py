@@ -33,9 +33,7 @@ class Cached:
     mask: Tensor | None
     text: int = 0
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: Rows | None = None
-    ) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: Rows | None = None) -> Tensor:
         keys, values = self._store(layer, key, value)
         if alone is None:
             return self._mix(query, keys, values, self.mask)
@@ -79,9 +77,7 @@ def wide(rows: Tensor) -> Tensor:
     return rows.float() if rows.dtype is torch.bfloat16 and rows.device.type == "cpu" else rows
 
 
-def read_on(
-    cache: KVCache, rotary: Rotary, count: int, layers: Callable[[Attend], Tensor], shift: int = 0
-) -> Tensor:
+def read_on(cache: KVCache, rotary: Rotary, count: int, layers: Callable[[Attend], Tensor], shift: int = 0) -> Tensor:
     """What `layers` make of the next `count` places of the text, [1, count, H]; the cache then holds these too.
 
     The row at place i of the cache has position `i + shift`.

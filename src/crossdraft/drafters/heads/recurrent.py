@@ -39,9 +39,7 @@ class RecurrentDrafter(CoupledDrafter[Heard]):
 
     head: Recurrent
 
-    def __init__(
-        self, head: Recurrent, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, head: Recurrent, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()) -> None:
         super().__init__(head, grow if head.levels is None else within(grow, head.levels), ends, banned)
 
     def listen(self, state: Listening[Heard], output: VerifyOutput) -> None:
@@ -75,9 +73,7 @@ class RecurrentDrafter(CoupledDrafter[Heard]):
         """Take in what verdicts brought; returns what drafts begin from."""
         rows, cache = torch.cat(mind.unread, 1), mind.cache
         if cache is not None:
-            rows = read_on(
-                cache, self.head.rotary, rows.shape[1], lambda attend: self.head.read(rows, attend)
-            )
+            rows = read_on(cache, self.head.rotary, rows.shape[1], lambda attend: self.head.read(rows, attend))
         mind.unread, mind.begin = [], rows[:, -1]
         return mind.begin
 

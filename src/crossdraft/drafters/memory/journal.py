@@ -68,9 +68,7 @@ class Journal:
             with self._locked():
                 self._open()
         except OSError as error:
-            raise CrossdraftError(
-                f"Cannot use the memory {path}: {error.strerror}; name another folder."
-            ) from error
+            raise CrossdraftError(f"Cannot use the memory {path}: {error.strerror}; name another folder.") from error
 
     def news(self) -> Iterator[Record]:
         """Answers that were added since the last call, by whomever; after the file was written anew, all of it."""
@@ -124,9 +122,7 @@ class Journal:
         if reason is not None:
             aside = self.path.with_suffix(".old")
             self.path.replace(aside)
-            log.warning(
-                "The memory %s %s; it was begun anew, the old one is %s.", self.path, reason, aside.name
-            )
+            log.warning("The memory %s %s; it was begun anew, the old one is %s.", self.path, reason, aside.name)
         if not self.path.exists():
             self._write([])
         else:
@@ -164,9 +160,7 @@ class Journal:
             if whole < len(content):
                 file.truncate(self._whole.at)
                 lost = len(content) - whole
-                log.warning(
-                    "The memory %s was cut off or damaged; its last %d bytes were dropped.", self.path, lost
-                )
+                log.warning("The memory %s was cut off or damaged; its last %d bytes were dropped.", self.path, lost)
         return True
 
     def _shrink(self) -> None:
@@ -221,8 +215,6 @@ def parse(content: bytes) -> tuple[int, list[Record]]:
             break
         if CRC.unpack_from(content, end)[0] != zlib.crc32(content[at:end]):
             break
-        records.append(
-            (Scope(clip, question), list(struct.unpack_from(f"<{count}I", content, at + HEAD.size)))
-        )
+        records.append((Scope(clip, question), list(struct.unpack_from(f"<{count}I", content, at + HEAD.size))))
         at = end + CRC.size
     return at, records

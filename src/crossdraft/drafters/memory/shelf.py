@@ -28,11 +28,7 @@ class Shelf:
     """
 
     def __init__(
-        self,
-        folder: Path | None = None,
-        capacity: int = CAPACITY,
-        vocabulary: str = "",
-        open_at_once: int = OPEN,
+        self, folder: Path | None = None, capacity: int = CAPACITY, vocabulary: str = "", open_at_once: int = OPEN
     ) -> None:
         self.folder = folder
         self.capacity = capacity
@@ -79,9 +75,7 @@ class Shelf:
             if self.folder is not None:
                 journal = Journal(self.folder / file_name(namespace), self.capacity, self.vocabulary)
             self._stores[namespace] = (Store(self.capacity), journal)
-            while (
-                len(self._stores) > self.open_at_once
-            ):  # the one not asked for longest; a file brings it back
+            while len(self._stores) > self.open_at_once:  # the one not asked for longest; a file brings it back
                 self._stores.popitem(last=False)
         self._stores.move_to_end(namespace)
         return self._stores[namespace]

@@ -87,10 +87,7 @@ class Store:
         Some may belong to another gram that shares the chain.
         """
         chains = range(GRAMS.index(len(gram)), len(self._heads), len(GRAMS))
-        return [
-            self._walk(chain, self._bucket(key, gram), most)
-            for chain, key in zip(chains, scope.keys, strict=True)
-        ]
+        return [self._walk(chain, self._bucket(key, gram), most) for chain, key in zip(chains, scope.keys, strict=True)]
 
     def around(self, positions: NDArray[np.int64], before: int, ahead: int) -> NDArray[np.int32]:
         """[N, before + ahead] tokens in front of each position, then those from it onwards."""

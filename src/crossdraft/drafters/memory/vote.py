@@ -15,9 +15,7 @@ from crossdraft.drafters.memory.growth import Grown, grow
 from crossdraft.drafters.memory.store import Scope, Store
 
 CONTEXT = 16  # tokens in front of a place that are compared
-MISMATCH = (
-    5.0 * 0.5 ** np.arange(CONTEXT)[::-1]
-)  # nats that a differing token costs; the last one is the nearest
+MISMATCH = 5.0 * 0.5 ** np.arange(CONTEXT)[::-1]  # nats that a differing token costs; the last one is the nearest
 OWN, TRUST = 1.0, (1.0, 1.0, 0.3)  # in this answer, of age 0; in the same clip, the same question, anywhere
 HALF_LIFE, OLD = 10, 0.1  # answers in which a voter loses half its weight; what it keeps for ever
 GAPS = 2  # as many of the last tokens may be another's in its place
@@ -58,9 +56,7 @@ def echoes(context: Sequence[int], depth: int) -> tuple[NDArray[np.int32], NDArr
     return recent[onwards], weights[places - 1] * OWN * (1 + OLD)
 
 
-def voters(
-    store: Store, scope: Scope, context: Sequence[int]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def voters(store: Store, scope: Scope, context: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """[N] places where the last tokens of `context` stood before, or those in front of the last few; their trust."""
     trust: dict[int, float] = {}
     for gap in range(GAPS + 1):

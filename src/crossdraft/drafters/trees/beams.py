@@ -12,9 +12,7 @@ from crossdraft.engine.tree import ROOT
 BEAMS, DEPTH = 10, 5  # the released code's default is 10 beams of 4; our heads rehearse 5 tokens
 
 
-def beam_search(
-    expand: Expand, choose: Choose, budget: Budget, beams: int = BEAMS, depth: int = DEPTH
-) -> Grown:
+def beam_search(expand: Expand, choose: Choose, budget: Budget, beams: int = BEAMS, depth: int = DEPTH) -> Grown:
     """The trie of the likeliest texts that a search over `beams` of them finds.
 
     Exact for greedy answers, as every tree is. For sampled ones the released code verifies its beams too, which are

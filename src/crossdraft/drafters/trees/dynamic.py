@@ -23,12 +23,7 @@ def beam_wide(probs: Tensor) -> int:
 
 
 def expand_and_rerank(
-    expand: Expand,
-    choose: Choose,
-    budget: Budget,
-    beam: int = BEAM,
-    width: Width = beam_wide,
-    depth: int | None = None,
+    expand: Expand, choose: Choose, budget: Budget, beam: int = BEAM, width: Width = beam_wide, depth: int | None = None
 ) -> Grown:
     """A tree of up to `budget.nodes` nodes.
 
@@ -64,9 +59,7 @@ def _likeliest(sapling: Sapling, front: Sequence[int], rows: Tensor, nodes: int,
     values, tokens = rows.topk(min(max(widths), rows.shape[-1]))
     least = _least(sapling, nodes)
     new: list[int] = []
-    for node, probs, count, chances, words in zip(
-        front, rows, widths, values.tolist(), tokens.tolist(), strict=True
-    ):
+    for node, probs, count, chances, words in zip(front, rows, widths, values.tolist(), tokens.tolist(), strict=True):
         reach = sapling.reach_of(node)
         kept = sum(reach * chance > least for chance in chances[:count])
         new += sapling.add(node, probs, words[:kept], drawn=False, shares=chances[:kept])
@@ -75,13 +68,7 @@ def _likeliest(sapling: Sapling, front: Sequence[int], rows: Tensor, nodes: int,
 
 
 def _drawn(
-    sapling: Sapling,
-    front: Sequence[int],
-    rows: Tensor,
-    choose: Choose,
-    nodes: int,
-    beam: int,
-    width: Width,
+    sapling: Sapling, front: Sequence[int], rows: Tensor, choose: Choose, nodes: int, beam: int, width: Width
 ) -> list[int]:
     """Children drawn for each node of a level, as many as its distribution promises."""
     reaches, laws = [sapling.reach_of(node) for node in front], list(rows)

@@ -32,9 +32,7 @@ class Shape:
                 f"parents {self.parents} and ranks {self.ranks}."
             )
         if len(places) != len(self.parents):
-            raise CrossdraftError(
-                f"Siblings of a draft tree share a rank: parents {self.parents}, ranks {self.ranks}."
-            )
+            raise CrossdraftError(f"Siblings of a draft tree share a rank: parents {self.parents}, ranks {self.ranks}.")
 
     def __len__(self) -> int:
         return len(self.parents)

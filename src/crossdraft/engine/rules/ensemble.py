@@ -39,9 +39,7 @@ class Ensemble:
         """Judge a tree against `probs` [1 + n, V]."""
         return walk(aligned(tree, probs), probs, Dice(generator), self.try_against_mixture)
 
-    def try_against_mixture(
-        self, tree: DraftTree, parent: int, p: Tensor, chance: Chance
-    ) -> tuple[int, Tensor]:
+    def try_against_mixture(self, tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
         """The first accepted child, and what the mixture has become."""
         return try_children(tree, parent, self.mixture(tree, parent, p), chance)
 

@@ -17,16 +17,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import (
-    Acceptance,
-    Chance,
-    Dice,
-    aligned,
-    law,
-    normalised,
-    refuse_dependent,
-    walk,
-)
+from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, law, normalised, refuse_dependent, walk
 from crossdraft.engine.devices import to_device
 from crossdraft.engine.tree import ROOT, DraftTree
 
@@ -50,9 +41,7 @@ def try_groups(tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple
         q = law(tree, group[0], (), p)
         rho = divisor(p, q, len(group))
         tokens = to_device(torch.tensor([tree.tokens[child] for child in group]), p.device)
-        odds = (
-            p[tokens] / (rho * q[tokens])
-        ).tolist()  # of all at once: each answer of the device is waited for
+        odds = (p[tokens] / (rho * q[tokens])).tolist()  # of all at once: each answer of the device is waited for
         for child, ratio in zip(group, odds, strict=True):
             if chance.happens(ratio):
                 return child, p

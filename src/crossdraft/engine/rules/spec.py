@@ -62,9 +62,7 @@ def _number(rule: str, name: str, text: str, default: float) -> float:
         return kind(text)
     except ValueError:
         wanted = "a whole number" if kind is int else "a number"
-        raise CrossdraftError(
-            f"The acceptance rule '{rule}' got {name}={text}; {name} must be {wanted}."
-        ) from None
+        raise CrossdraftError(f"The acceptance rule '{rule}' got {name}={text}; {name} must be {wanted}.") from None
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:

@@ -26,9 +26,7 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor], on_shard: OnShard
     on_shard("writing", len(shards), len(shards))
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        (folder / "model.safetensors.index.json").write_text(
-            json.dumps(index, indent=2) + "\n", encoding="utf-8"
-        )
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 @contextmanager

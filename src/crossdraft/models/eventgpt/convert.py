@@ -21,13 +21,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt.checkpoint import atomic_folder, write_weights
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.models.eventgpt.faults import told_as
-from crossdraft.models.eventgpt.layout import (
-    EMBEDDING,
-    check_strict,
-    refuse_qformer,
-    rename,
-    vision_config_of,
-)
+from crossdraft.models.eventgpt.layout import EMBEDDING, check_strict, refuse_qformer, rename, vision_config_of
 from crossdraft.models.eventgpt.processing import EventGPTProcessor
 from crossdraft.models.eventgpt.report import ConversionReport
 from crossdraft.models.eventgpt.vocabulary import EVENT, Vocabulary, extend_vocabulary
@@ -82,9 +76,7 @@ def convert_eventgpt(
     return _report(source, destination, config, vocabulary, weights, dropped, add_patch=add_patch)
 
 
-def _read_renamed(
-    source: Path, raw: Mapping[str, object], on_shard: OnShard
-) -> tuple[dict[str, Tensor], list[str]]:
+def _read_renamed(source: Path, raw: Mapping[str, object], on_shard: OnShard) -> tuple[dict[str, Tensor], list[str]]:
     """The weights under our names, and the stored constants that were left out."""
     official = read_weights(source, on_shard)
     refuse_qformer(raw, official)
@@ -129,9 +121,7 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             f"{folder} holds neither tokenizer.json nor tokenizer.model; add Vicuna's tokenizer to it."
         )
     if not fast.is_file() and importlib.util.find_spec("sentencepiece") is None:
-        raise CrossdraftError(
-            f"Reading {slow} needs the package sentencepiece; install it, or add a tokenizer.json."
-        )
+        raise CrossdraftError(f"Reading {slow} needs the package sentencepiece; install it, or add a tokenizer.json.")
     kind = PreTrainedTokenizerFast if fast.is_file() else LlamaTokenizer
     with told_as(f"The tokenizer in {folder} is damaged", "copy it from the checkpoint again"):
         return kind.from_pretrained(str(folder))
@@ -154,14 +144,10 @@ def _read_vision_config(path: Path) -> CLIPVisionConfig:
 
 def _text_config(raw: Mapping[str, object], rows: int) -> LlamaConfig:
     """The Llama part of the official configuration, which is flat and mixed with EventGPT's own keys."""
-    known = {*LlamaConfig.__dataclass_fields__, "rope_theta", "rope_scaling"} - {
-        *PreTrainedConfig.__dataclass_fields__
-    }
+    known = {*LlamaConfig.__dataclass_fields__, "rope_theta", "rope_scaling"} - {*PreTrainedConfig.__dataclass_fields__}
     fields = {key: value for key, value in raw.items() if key in known}
     try:
-        return LlamaConfig(
-            **cast("dict[str, Any]", fields | {"vocab_size": rows, "tie_word_embeddings": False})
-        )
+        return LlamaConfig(**cast("dict[str, Any]", fields | {"vocab_size": rows, "tie_word_embeddings": False}))
     except (TypeError, ValueError, StrictDataclassError) as error:
         raise CrossdraftError(f"config.json of the checkpoint is no Llama's ({_one_line(error)}).") from error
 

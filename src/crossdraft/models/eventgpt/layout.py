@@ -61,13 +61,9 @@ def rename(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]
     for name, tensor in weights.items():
         if name.endswith(_BUFFERS):
             continue
-        new = next(
-            (ours + name.removeprefix(theirs) for theirs, ours in _PREFIXES if name.startswith(theirs)), name
-        )
+        new = next((ours + name.removeprefix(theirs) for theirs, ours in _PREFIXES if name.startswith(theirs)), name)
         if new in renamed:
-            raise CrossdraftError(
-                f"The checkpoint holds {new} twice, with and without 'vision_model.'; mend it."
-            )
+            raise CrossdraftError(f"The checkpoint holds {new} twice, with and without 'vision_model.'; mend it.")
         renamed[new] = tensor
     return renamed, dropped
 
@@ -88,11 +84,7 @@ def vision_config_of(weights: Mapping[str, Tensor]) -> CLIPVisionConfig:
         raise CrossdraftError(
             "The checkpoint has no CLIP tower under model.visual_tower.visual_tower; give the merged EventGPT weights."
         )
-    layers = {
-        name.removeprefix(TOWER).split(".")[2]
-        for name in weights
-        if name.startswith(f"{TOWER}encoder.layers.")
-    }
+    layers = {name.removeprefix(TOWER).split(".")[2] for name in weights if name.startswith(f"{TOWER}encoder.layers.")}
     hidden, patch_size = patch.shape[0], patch.shape[-1]
     with told_as("The vision tower has another shape than OpenAI's", "give its own with --vision-config"):
         return CLIPVisionConfig(
@@ -114,9 +106,7 @@ def check_strict(config: EventGPTConfig, weights: Mapping[str, Tensor]) -> None:
     remedy = "check config.json, and give the tower's own with --vision-config"
     with told_as("No EventGPT can be built to the checkpoint's shapes", remedy), torch.device("meta"):
         expected = EventGPTForConditionalGeneration(config).state_dict()
-    quantised = [
-        f"{name} {tensor.dtype}" for name, tensor in weights.items() if not tensor.dtype.is_floating_point
-    ]
+    quantised = [f"{name} {tensor.dtype}" for name, tensor in weights.items() if not tensor.dtype.is_floating_point]
     shapes = [
         f"{name} {list(weights[name].shape)} instead of {list(tensor.shape)}"
         for name, tensor in expected.items()

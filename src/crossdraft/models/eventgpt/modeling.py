@@ -17,11 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, GenerationMixin, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
-from transformers.modeling_outputs import (
-    BaseModelOutputWithPast,
-    BaseModelOutputWithPooling,
-    CausalLMOutputWithPast,
-)
+from transformers.modeling_outputs import BaseModelOutputWithPast, BaseModelOutputWithPooling, CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from crossdraft.errors import CrossdraftError
@@ -83,9 +79,7 @@ class EventGPTModel(EventGPTPreTrainedModel):
             `pooler_output` [B, T+P+1, h], what replaces the placeholders; `last_hidden_state` [B·T, P+1, d].
         """
         frames = pixel_values_videos.shape[1]
-        hidden = self.vision_tower(
-            pixel_values_videos.flatten(0, 1), return_dict=True, **kwargs
-        ).last_hidden_state
+        hidden = self.vision_tower(pixel_values_videos.flatten(0, 1), return_dict=True, **kwargs).last_hidden_state
         projected = self.multi_modal_projector(hidden).unflatten(0, (-1, frames))
         pooled = torch.cat([projected.mean(dim=2), projected.mean(dim=1)], dim=1)
         return BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=self.event_adaptor(pooled))

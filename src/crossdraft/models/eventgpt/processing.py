@@ -72,9 +72,7 @@ class ProcessorOptions:
         for name, number in (("window_us", self.window_us), ("window_events", self.window_events)):
             if number is not None and (type(number) is not int or number < 1):
                 raise CrossdraftError(f"{name} must be a whole number above 0, or null, not {number!r}.")
-        size = (
-            isinstance(self.canvas, tuple) and len(self.canvas) == 2 and all(side > 0 for side in self.canvas)
-        )
+        size = isinstance(self.canvas, tuple) and len(self.canvas) == 2 and all(side > 0 for side in self.canvas)
         if not size and self.canvas not in ("sensor", "release", "train"):
             raise CrossdraftError(
                 f'The canvas must be "sensor", "release", "train" or (height, width), not {self.canvas!r}.'
@@ -84,9 +82,7 @@ class ProcessorOptions:
                 raise CrossdraftError(f"{name} must be three numbers, one a channel, not {values!r}.")
         for field in ("{event}", "{question}"):
             if self.template.count(field) != 1:
-                raise CrossdraftError(
-                    f"The prompt template {self.template!r} must hold {field} exactly once."
-                )
+                raise CrossdraftError(f"The prompt template {self.template!r} must hold {field} exactly once.")
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -98,9 +94,7 @@ class ProcessorOptions:
         try:
             raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             for name in {"canvas", "mean", "std"} & raw.keys():
-                raw[name] = (
-                    tuple(raw[name]) if isinstance(raw[name], list) else raw[name]
-                )  # JSON has no tuples
+                raw[name] = tuple(raw[name]) if isinstance(raw[name], list) else raw[name]  # JSON has no tuples
             return cls(**raw)
         except OSError as error:
             raise CrossdraftError(
@@ -123,18 +117,13 @@ class EventGPTProcessor:
     """
 
     def __init__(
-        self,
-        config: EventGPTConfig,
-        tokenizer: PreTrainedTokenizerBase,
-        options: ProcessorOptions | None = None,
+        self, config: EventGPTConfig, tokenizer: PreTrainedTokenizerBase, options: ProcessorOptions | None = None
     ) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.options = options or ProcessorOptions()
         size = config.vision_config.image_size
-        self.frame_spec = FrameSpec(
-            size=size, crop=(size, size), mean=self.options.mean, std=self.options.std
-        )
+        self.frame_spec = FrameSpec(size=size, crop=(size, size), mean=self.options.mean, std=self.options.std)
         self._around = (EV_START, EV_END) if config.add_start_end else ("", "")
         unknown = [token for token in self._around if token and token not in tokenizer.get_vocab()]
         if unknown:
@@ -143,9 +132,7 @@ class EventGPTProcessor:
                 "use the tokenizer that was saved with the model."
             )
 
-    def __call__(
-        self, questions: str | Sequence[str], windows: Window | Sequence[Window]
-    ) -> dict[str, Tensor]:
+    def __call__(self, questions: str | Sequence[str], windows: Window | Sequence[Window]) -> dict[str, Tensor]:
         """Inputs of the model for a batch, ready for `generate(**inputs)`.
 
         Args:
@@ -159,18 +146,14 @@ class EventGPTProcessor:
         if isinstance(windows, Events | tuple | np.ndarray | Tensor):
             windows = [cast("Window", windows)]
         if len(questions) != len(windows):
-            raise CrossdraftError(
-                f"{len(questions)} question(s) need as many event windows, not {len(windows)}."
-            )
+            raise CrossdraftError(f"{len(questions)} question(s) need as many event windows, not {len(windows)}.")
         rows = [self.prompt_ids(question) for question in questions]
         length = max(map(len, rows))
         padding = self.tokenizer.pad_token_id or 0  # masked, so any id will do
         return {
             "input_ids": torch.tensor([[padding] * (length - len(row)) + row for row in rows]),
             "attention_mask": torch.tensor([[0] * (length - len(row)) + [1] * len(row) for row in rows]),
-            "pixel_values_videos": torch.stack(
-                [self.pixels(window) for window in cast("Sequence[Window]", windows)]
-            ),
+            "pixel_values_videos": torch.stack([self.pixels(window) for window in cast("Sequence[Window]", windows)]),
         }
 
     def prompt_ids(self, question: str) -> list[int]:
@@ -185,9 +168,7 @@ class EventGPTProcessor:
         before, after = self.options.template.split("{event}")
         ids: Any = self.tokenizer  # whoever reads them checks the length, and says it better than a warning
         head = ids(before.replace("{question}", question) + start, verbose=False)["input_ids"]
-        tail = ids(end + after.replace("{question}", question), add_special_tokens=False, verbose=False)[
-            "input_ids"
-        ]
+        tail = ids(end + after.replace("{question}", question), add_special_tokens=False, verbose=False)["input_ids"]
         event = self.config.event_token_id
         if event in head or event in tail:
             raise CrossdraftError(
@@ -242,9 +223,7 @@ class EventGPTProcessor:
         """`count` frames of one stretch."""
         canvas = self.options.canvas
         if canvas == "release":
-            return [
-                torch.from_numpy(frame)[None] for frame in eventgpt_frames(events, count, "tight", "last")
-            ]
+            return [torch.from_numpy(frame)[None] for frame in eventgpt_frames(events, count, "tight", "last")]
         if canvas == "train":
             return [torch.from_numpy(eventgpt_frames(events, count, TRAIN_CANVAS, "red"))]
         return [torch.from_numpy(eventgpt_frames(events, count, canvas, "last"))]
@@ -267,9 +246,7 @@ class EventGPTProcessor:
         folder = Path(folder)
         for name in ("config.json", "tokenizer.json", PROCESSOR_FILE):
             if not (folder / name).is_file():
-                raise CrossdraftError(
-                    f"{folder} lacks {name}; give the folder of a converted or trained EventGPT."
-                )
+                raise CrossdraftError(f"{folder} lacks {name}; give the folder of a converted or trained EventGPT.")
         read_json(folder / "config.json")  # tells a file that is not even JSON better than transformers does
         with told_as(f"{folder / 'config.json'} is damaged", "copy it from the checkpoint again"):
             config = EventGPTConfig.from_pretrained(str(folder))

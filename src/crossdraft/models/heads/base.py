@@ -58,10 +58,7 @@ class TargetTables:
     @classmethod
     def of(cls, model: PreTrainedModel) -> "TargetTables":
         """Those of a `transformers` model; views, not copies where its layers are not packed."""
-        embeddings, head = (
-            cast("Any", model.get_input_embeddings()),
-            cast("Any", model.get_output_embeddings()),
-        )
+        embeddings, head = (cast("Any", model.get_input_embeddings()), cast("Any", model.get_output_embeddings()))
         return cls(embeddings.weight.detach(), head.weight.detach(), LastLayer.of(model))
 
 

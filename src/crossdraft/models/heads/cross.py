@@ -63,9 +63,7 @@ class Cross(Head):
         rows = [head(feature, since[:count]) for count, head in enumerate(self.heads, 1)]
         return [Guess(offset, self.lm_head(row)) for offset, row in enumerate(rows, 1)]
 
-    def foresee(
-        self, feature: Tensor, tokens: Sequence[int], most: int, ends: Collection[int] = ()
-    ) -> Iterator[int]:
+    def foresee(self, feature: Tensor, tokens: Sequence[int], most: int, ends: Collection[int] = ()) -> Iterator[int]:
         """The likeliest continuation, at most `most` tokens, each worked out when it is asked for.
 
         Args:

@@ -168,9 +168,7 @@ class Anchored:
         own = (block == block[:, None]).expand(len(anchors), -1, -1)
         self.mask = torch.cat((known, own), -1)[:, None]
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: Rows | None = None
-    ) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: Rows | None = None) -> Tensor:
         text_key, text_value = self.text[layer]
         keys = torch.cat((self.rotary(text_key, self.before), self.rotary(key, self.places)), 2)
         return F.scaled_dot_product_attention(
@@ -182,9 +180,7 @@ class Anchored:
         )
 
     def across(self, layer: int, query: Tensor, fresh: Rows | None) -> Tensor:
-        raise NotImplementedError(
-            "A block drafter's layers read the target as part of their own keys and values."
-        )
+        raise NotImplementedError("A block drafter's layers read the target as part of their own keys and values.")
 
 
 def spread(depth: int, count: int = SPREAD) -> tuple[int, ...]:

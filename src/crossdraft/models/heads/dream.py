@@ -18,15 +18,7 @@ from crossdraft.models.heads.autoregressive import Autoregressive
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.lesson import Guess, Lesson
 from crossdraft.models.heads.losses import smooth_l1
-from crossdraft.models.heads.parts import (
-    Attend,
-    Attention,
-    DecoderConfig,
-    DecoderLayer,
-    GatedMLP,
-    RMSNorm,
-    heads_of,
-)
+from crossdraft.models.heads.parts import Attend, Attention, DecoderConfig, DecoderLayer, GatedMLP, RMSNorm, heads_of
 
 OWN, TARGETS = 0, 1  # layers of the cache
 
@@ -130,8 +122,6 @@ class Dream(Autoregressive):
         for guess in guesses:
             if isinstance(guess, MiddleGuess) and guess.middle is not None:
                 places = lesson.judged(guess.offset)
-                told = target.roll(
-                    -guess.offset, 1
-                )  # `judged` leaves out what comes round from the row's front
+                told = target.roll(-guess.offset, 1)  # `judged` leaves out what comes round from the row's front
                 losses.append(smooth_l1(guess.middle[places], told[places]).sum() / count)
         return {"middle": torch.stack(losses).mean()}

@@ -42,11 +42,7 @@ def entropies(model: PreTrainedModel, lessons: Iterable[Lesson]) -> dict[int, fl
     """
     text: Any = getattr(model.base_model, "language_model", model.base_model)
     attention = getattr(text.layers[0], "self_attn", None)
-    if (
-        not hasattr(attention, "q_proj")
-        or hasattr(attention, "q_norm")
-        or hasattr(model.base_model, "get_rope_index")
-    ):
+    if not hasattr(attention, "q_proj") or hasattr(attention, "q_norm") or hasattr(model.base_model, "get_rope_index"):
         raise CrossdraftError(
             f"The attention of {type(model).__name__} is not built like Llama's, so its entropy cannot be recomputed; "
             "set middle_layer by hand."
@@ -83,9 +79,7 @@ def _entropy(text: Any, layer: int, rows: Tensor, last: int) -> Tensor:
     query, key = (_turned(heads_of(p(normed), size), cos, sin) for p in (attention.q_proj, attention.k_proj))
     key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     scores = (query[:, :, -last:] @ key.transpose(-1, -2)).float() * attention.scaling
-    ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=rows.device).triu_(
-        rows.shape[1] - last + 1
-    )
+    ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=rows.device).triu_(rows.shape[1] - last + 1)
     law = scores.masked_fill(ahead, float("-inf")).softmax(-1)
     return torch.special.entr(law).sum(-1).mean(1)
 

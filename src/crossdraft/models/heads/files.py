@@ -44,9 +44,7 @@ def make(network: str, config: HeadConfig, tables: TargetTables) -> Head:
     return NETWORKS[network].kind(config, tables)
 
 
-def save_head(
-    folder: Path, head: Head, network: str, target: str, dtype: torch.dtype = torch.bfloat16
-) -> None:
+def save_head(folder: Path, head: Head, network: str, target: str, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write a head into a folder that exists."""
     described = {"format": FORMAT, "network": network, "target": target, "config": asdict(head.config)}
     (folder / CONFIG).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
@@ -63,9 +61,7 @@ def read_config(folder: Path) -> HeadFile:
     path = folder / CONFIG
     if not path.is_file():
         inner = folder / "head"
-        hint = (
-            f"its head lies in {inner}" if (inner / CONFIG).is_file() else "`crossdraft train` writes heads"
-        )
+        hint = f"its head lies in {inner}" if (inner / CONFIG).is_file() else "`crossdraft train` writes heads"
         there = f"The folder {folder} holds no head" if folder.is_dir() else f"There is no folder {folder}"
         raise CrossdraftError(f"{there}; {hint}.")
     try:
@@ -78,9 +74,7 @@ def read_config(folder: Path) -> HeadFile:
             "projects are read by `crossdraft head import`."
         )
     network = found["network"]
-    return HeadFile(
-        network, str(found.get("target", "")), config_of(network, found.get("config", {}), str(path))
-    )
+    return HeadFile(network, str(found.get("target", "")), config_of(network, found.get("config", {}), str(path)))
 
 
 def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig:
@@ -101,9 +95,7 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
             near = get_close_matches(key, known, n=1, cutoff=0.4)
             hint = f"did you mean '{near[0]}'?" if near else f"it knows {', '.join(known)}."
             raise CrossdraftError(f"{where}: the network '{network}' has no setting '{key}'; {hint}")
-    plain: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
-    }
+    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     kinds = get_type_hints(kind)
     for key, value in plain.items():
         if not fits(value, kinds[key]):
@@ -116,9 +108,7 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
         raise CrossdraftError(f"{where}: the network '{network}' is not whole: {error}.") from error
 
 
-def load_head(
-    folder: Path, tables: TargetTables, target: str | None = None, network: str | None = None
-) -> Head:
+def load_head(folder: Path, tables: TargetTables, target: str | None = None, network: str | None = None) -> Head:
     """A head for the target whose tables these are, in float32.
 
     Args:
@@ -142,9 +132,7 @@ def load_head(
     return revived(described.network, described.config, tables, stored_weights(folder))
 
 
-def revived(
-    network: str, config: HeadConfig, tables: TargetTables, weights: Mapping[str, torch.Tensor]
-) -> Head:
+def revived(network: str, config: HeadConfig, tables: TargetTables, weights: Mapping[str, torch.Tensor]) -> Head:
     """A head with these weights, in float32, ready to draft.
 
     Raises:

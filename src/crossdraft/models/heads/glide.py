@@ -14,16 +14,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.autoregressive import Autoregressive
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.last_layer import LastLayer
-from crossdraft.models.heads.parts import (
-    Attend,
-    Attention,
-    DecoderConfig,
-    GatedMLP,
-    RMSNorm,
-    Rotary,
-    Rows,
-    heads_of,
-)
+from crossdraft.models.heads.parts import Attend, Attention, DecoderConfig, GatedMLP, RMSNorm, Rotary, Rows, heads_of
 
 OWN, TARGETS = 0, 1  # layers of the cache
 

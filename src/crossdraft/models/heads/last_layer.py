@@ -41,11 +41,7 @@ class LastLayer:
         layers = getattr(text, "layers", None)
         attention: Any = getattr(layers[-1], "self_attn", None) if layers else None
         norm: Any = getattr(layers[-1], "input_layernorm", None) if layers else None
-        if (
-            not hasattr(attention, "v_proj")
-            or not hasattr(norm, "variance_epsilon")
-            or hasattr(attention, "k_norm")
-        ):
+        if not hasattr(attention, "v_proj") or not hasattr(norm, "variance_epsilon") or hasattr(attention, "k_norm"):
             return None
         key, value = attention.k_proj, attention.v_proj
         return cls(

@@ -60,9 +60,7 @@ Rows = tuple[Tensor, Tensor]  # keys and values
 class Attend(Protocol):
     """Mixes values: see the module's text."""
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: Rows | None = None
-    ) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: Rows | None = None) -> Tensor:
         """[B, heads, n, d] queries and [B, kv_heads, n, d] keys and values, none rotated yet -> [B, heads, n, d].
 
         `alone` are further keys and values, which only the row that they come with sees, and nobody later.
@@ -242,9 +240,7 @@ class Unrolled:
         self.step = step
         return self
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: Rows | None = None
-    ) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: Rows | None = None) -> Tensor:
         seen = self._seen.setdefault(layer, [])
         width, front = query.shape[2], self.front
         start = self.step + (0 if front is None else front.start)

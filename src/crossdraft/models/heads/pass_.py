@@ -25,9 +25,7 @@ class PassConfig(HeadConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.steps < 1:
-            raise CrossdraftError(
-                f"PaSS needs one look-ahead embedding or more, not {self.steps}; raise steps."
-            )
+            raise CrossdraftError(f"PaSS needs one look-ahead embedding or more, not {self.steps}; raise steps.")
 
 
 class LookaheadRows(Head):

@@ -62,9 +62,7 @@ class SpecVLM(EagleVLM):
         every = [compress(rows) for compress in self.compressors]
         sizes = torch.tensor([len(places) for _, places in every], device=rows.device)
         weights = self._weights(scores).repeat_interleave(sizes, 1)
-        kept, places = (
-            torch.cat(parts, dim) for parts, dim in zip(zip(*every, strict=True), (1, 0), strict=True)
-        )
+        kept, places = (torch.cat(parts, dim) for parts, dim in zip(zip(*every, strict=True), (1, 0), strict=True))
         return Front(*self.layer.remember(kept), places, rows.shape[1], weights)
 
     def _weights(self, scores: Tensor) -> Tensor:

@@ -19,14 +19,8 @@ from crossdraft.train.capture.sources import Source
 from crossdraft.train.capture.store import Store
 
 SAMPLE = 8
-ROUNDED, COARSE = (
-    0.01,
-    0.06,
-)  # greatest relative error of a feature: rounded to bfloat16; computed in 16 bits, too
-NEAR_TIE, NEAR_TIE_COARSE = (
-    1e-3,
-    0.25,
-)  # logits that far apart may change places between passes of other shapes
+ROUNDED, COARSE = (0.01, 0.06)  # greatest relative error of a feature: rounded to bfloat16; computed in 16 bits, too
+NEAR_TIE, NEAR_TIE_COARSE = (1e-3, 0.25)  # logits that far apart may change places between passes of other shapes
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,7 @@ def read_index(folder: Path) -> Index:
     """
     path = folder / NAME
     if not path.is_file():
-        raise CrossdraftError(
-            f"{folder} holds no capture ({NAME} is missing); make one with `crossdraft capture`."
-        )
+        raise CrossdraftError(f"{folder} holds no capture ({NAME} is missing); make one with `crossdraft capture`.")
     try:
         record: Any = json.loads(path.read_text(encoding="utf-8"))
         kind, known = record.pop("format", None), record.pop("version", None)
@@ -117,6 +115,4 @@ def read_index(folder: Path) -> Index:
             **record,
         )
     except (KeyError, TypeError) as error:
-        raise CrossdraftError(
-            f"The index {path} is damaged ({error}); remove the folder and capture anew."
-        ) from error
+        raise CrossdraftError(f"The index {path} is damaged ({error}); remove the folder and capture anew.") from error

@@ -55,10 +55,7 @@ def lesson_of(answers: Sequence[Excerpt], layers: Sequence[int], visual_layers: 
         hidden={layer: _features([answer.hidden(layer) for answer in answers]) for layer in layers},
         starts=torch.tensor([answer.start for answer in answers]),
         lengths=torch.tensor([len(answer.tokens) for answer in answers]),
-        visual={
-            layer: torch.stack([answer.visual(layer) for answer in answers]).float()
-            for layer in visual_layers
-        },
+        visual={layer: torch.stack([answer.visual(layer) for answer in answers]).float() for layer in visual_layers},
         visual_ids=visual_ids,
     )
 
@@ -76,6 +73,4 @@ def top_of(answers: Sequence[tuple[int, Tensor, Tensor]]) -> Top:
 
 def _features(rows: Sequence[Tensor]) -> Tensor:
     """[B, T, H]: a zero at each row's last token, and behind."""
-    return pad_sequence(
-        [torch.cat([row, row.new_zeros(1, row.shape[1])]) for row in rows], batch_first=True
-    ).float()
+    return pad_sequence([torch.cat([row, row.new_zeros(1, row.shape[1])]) for row in rows], batch_first=True).float()

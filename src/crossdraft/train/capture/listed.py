@@ -34,19 +34,13 @@ class ListSource:
             lines = path.read_text(encoding="utf-8").splitlines()
             self._sha256 = sha256(path)
         except (OSError, UnicodeDecodeError) as error:
-            raise CrossdraftError(
-                f"The list {path} cannot be read: {error}; give a file of JSON lines."
-            ) from error
+            raise CrossdraftError(f"The list {path} cannot be read: {error}; give a file of JSON lines.") from error
         numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
         self._clips = [_clip(path, number, line) for number, line in numbered[:clips]]
         if not self._clips:
-            raise CrossdraftError(
-                f'The list {path} is empty; write a line such as {{"video": …, "prompt": …}}.'
-            )
+            raise CrossdraftError(f'The list {path} is empty; write a line such as {{"video": …, "prompt": …}}.')
         if clips is not None and clips > len(self._clips):
-            raise CrossdraftError(
-                f"The list {path} has {len(self._clips)} clips, not {clips}; ask for fewer."
-            )
+            raise CrossdraftError(f"The list {path} has {len(self._clips)} clips, not {clips}; ask for fewer.")
 
     @property
     def asked(self) -> dict[str, object]:
@@ -85,21 +79,11 @@ def _clip(path: Path, number: int, line: str) -> Clip:
     except ValueError as error:
         raise CrossdraftError(f"{where} is no JSON: {error}.") from error
     if not isinstance(entry, dict) or not {"video", "prompt"} <= entry.keys() or not entry.keys() <= KEYS:
-        raise CrossdraftError(
-            f'{where} must be an object with "video" and "prompt", and "events" where there are any.'
-        )
+        raise CrossdraftError(f'{where} must be an object with "video" and "prompt", and "events" where there are any.')
     prompts = [entry["prompt"]] if isinstance(entry["prompt"], str) else entry["prompt"]
-    if (
-        not isinstance(prompts, list)
-        or not prompts
-        or not all(isinstance(p, str) and p.strip() for p in prompts)
-    ):
-        raise CrossdraftError(
-            f'{where}: "prompt" must be a question, or a list of questions, none of them empty.'
-        )
-    files = {
-        name: _file(where, path.parent, name, entry[name]) for name in ("video", "events") if name in entry
-    }
+    if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) and p.strip() for p in prompts):
+        raise CrossdraftError(f'{where}: "prompt" must be a question, or a list of questions, none of them empty.')
+    files = {name: _file(where, path.parent, name, entry[name]) for name in ("video", "events") if name in entry}
     try:
         probe(files["video"])
     except CrossdraftError as error:
@@ -109,7 +93,5 @@ def _clip(path: Path, number: int, line: str) -> Clip:
 
 def _file(where: str, folder: Path, name: str, value: object) -> str:
     if not isinstance(value, str) or not (folder / value).is_file():
-        raise CrossdraftError(
-            f"{where}: the {name} {value!r} is no file; paths are relative to the list's folder."
-        )
+        raise CrossdraftError(f"{where}: the {name} {value!r} is no file; paths are relative to the list's folder.")
     return str((folder / value).resolve())

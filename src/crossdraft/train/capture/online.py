@@ -62,9 +62,7 @@ class Online:
         """The answers about a clip in the order of its prompts, each with what stands in front of it."""
         if index not in self._told:
             waved = waves([self.source.read(index)], self.batch)
-            records = merged(
-                [record for wave in waved for record in self._scribe.write([c for _, c in wave])[0]]
-            )
+            records = merged([record for wave in waved for record in self._scribe.write([c for _, c in wave])[0]])
             self._told[index] = [(record, told) for record in records for told in record.told]
             while len(self._told) > self.keep:
                 self._told.popitem(last=False)

@@ -66,9 +66,7 @@ def owner_of(source: str, target: Target) -> Owner:
     """What an index says of a loaded target."""
     text = target.text_config
     dtype = str(target.model.dtype).removeprefix("torch.")
-    return Owner(
-        source, target_fingerprint(source), text.num_hidden_layers, text.hidden_size, target.vocab_size, dtype
-    )
+    return Owner(source, target_fingerprint(source), text.num_hidden_layers, text.hidden_size, target.vocab_size, dtype)
 
 
 def wanted_of(

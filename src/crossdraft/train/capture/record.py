@@ -87,9 +87,7 @@ def answer_bytes(text: int, answer: int, hidden_size: int, wanted: Wanted) -> in
     """What an answer of `answer` tokens behind `text` tokens of the prompt takes on disk."""
     tokens = text + answer
     features = (tokens - 1) * FEATURE_BYTES * hidden_size * len(wanted.layers)
-    return (
-        2 * OFFSET_BYTES + 2 * ID_BYTES + tokens * ID_BYTES + features + answer * wanted.top_k * 2 * ID_BYTES
-    )
+    return 2 * OFFSET_BYTES + 2 * ID_BYTES + tokens * ID_BYTES + features + answer * wanted.top_k * 2 * ID_BYTES
 
 
 def merged(records: Iterable[ClipRecord]) -> list[ClipRecord]:

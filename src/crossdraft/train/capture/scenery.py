@@ -50,9 +50,7 @@ class SceneSource:
         if not 1 <= self.prompts <= MOST_PROMPTS:
             raise CrossdraftError(f"{self.prompts} prompts a clip are asked for; choose 1 to {MOST_PROMPTS}.")
         if not 0 <= self.wear < 1:
-            raise CrossdraftError(
-                f"The prompt noise (--wear) is {self.wear}; choose 0 (none) to less than 1."
-            )
+            raise CrossdraftError(f"The prompt noise (--wear) is {self.wear}; choose 0 (none) to less than 1.")
 
     @property
     def asked(self) -> dict[str, object]:

@@ -107,14 +107,10 @@ class Scribe:
         capacity = cache.capacity
         row = cache.add_row(capacity)
         layers = self.wanted.visual_layers
-        visual: dict[int, Tensor] = {
-            layer: torch.zeros(0, self.target.text_config.hidden_size) for layer in layers
-        }
+        visual: dict[int, Tensor] = {layer: torch.zeros(0, self.target.text_config.hidden_size) for layer in layers}
         if reading.first is not None:
             out = self.target.extend(cache, slice(row, row + 1), [reading.first], [NOTHING], layers)
-            visual = {
-                layer: states.bfloat16().cpu() for layer, states in zip(layers, out.hidden[0], strict=True)
-            }
+            visual = {layer: states.bfloat16().cpu() for layer, states in zip(layers, out.hidden[0], strict=True)}
         rows = [row, *(cache.fork(row, cache.lengths[row], capacity) for _ in reading.questions[1:])]
         for row, question in zip(rows, reading.questions, strict=True):
             cache.offsets[row] = question.offset
@@ -150,9 +146,7 @@ class Scribe:
     def _take(self, cache: KVCache, live: Sequence[_Row], trees: Sequence[DraftTree], out: TargetOut) -> None:
         """Judge each row's tree, commit its path, and keep the features of what was fed and stays."""
         chosen: list[Tensor] = []
-        for place, (row, tree, logits, layers) in enumerate(
-            zip(live, trees, out.logits, out.hidden, strict=True)
-        ):
+        for place, (row, tree, logits, layers) in enumerate(zip(live, trees, out.logits, out.hidden, strict=True)):
             fed = len(row.pending.tokens)
             output = judge(tree, logits, self._generator)
             cache.keep(place, output.path)

@@ -87,11 +87,7 @@ class Shard:
     def piece(self, answer: int, layer: int | None = None) -> Tensor:
         """What stands in front of an answer: ids [N], or features [N, H] of a layer."""
         first, last = self._piece_span(answer)
-        return (
-            self.rows("piece.ids", first, last).long()
-            if layer is None
-            else self.rows(f"piece.{layer}", first, last)
-        )
+        return self.rows("piece.ids", first, last).long() if layer is None else self.rows(f"piece.{layer}", first, last)
 
     def piece_length(self, answer: int) -> int:
         """N of `piece`."""

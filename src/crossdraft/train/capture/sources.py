@@ -25,9 +25,7 @@ class Clip:
 
     def requests(self, max_new_tokens: int) -> list[Request]:
         """What the target is asked."""
-        return [
-            Request(prompt, self.video, self.events, max_new_tokens=max_new_tokens) for prompt in self.prompts
-        ]
+        return [Request(prompt, self.video, self.events, max_new_tokens=max_new_tokens) for prompt in self.prompts]
 
 
 class Source(Protocol):
@@ -78,9 +76,7 @@ def source_of(asked: Mapping[str, object], clips: int) -> Source:
         if kind == "list":
             source = ListSource(Path(str(settings["path"])), clips)
             if source.asked["sha256"] != settings["sha256"]:
-                raise CrossdraftError(
-                    f"The list {source.path} has changed since it was captured; capture anew."
-                )
+                raise CrossdraftError(f"The list {source.path} has changed since it was captured; capture anew.")
             return source
     except (KeyError, TypeError) as error:
         raise CrossdraftError(f"The capture does not say what was asked ({error}); capture anew.") from error

@@ -79,9 +79,7 @@ class Store:
                     f"remove it, and {MEND}."
                 )
 
-    def lesson(
-        self, indices: Sequence[int], layers: Sequence[int], visual_layers: Sequence[int] = ()
-    ) -> Lesson:
+    def lesson(self, indices: Sequence[int], layers: Sequence[int], visual_layers: Sequence[int] = ()) -> Lesson:
         """Answers side by side, padded on the right, float32.
 
         Args:
@@ -114,9 +112,7 @@ class Store:
     def _at(self, index: int) -> tuple[Shard, int]:
         """The shard of an answer, and its number there."""
         if not 0 <= index < len(self):
-            raise CrossdraftError(
-                f"The capture {self.folder} has answers 0 to {len(self) - 1}; there is no {index}."
-            )
+            raise CrossdraftError(f"The capture {self.folder} has answers 0 to {len(self) - 1}; there is no {index}.")
         number = bisect_right(self._ends, index)
         return self._shard(number), index - self._ends[number] + self.index.shards[number].answers
 
@@ -128,9 +124,7 @@ class Store:
         self._opened.move_to_end(number)
         return self._opened[number]
 
-    def held(
-        self, layers: Sequence[int], visual_layers: Sequence[int]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def held(self, layers: Sequence[int], visual_layers: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """These layers, counted from the embeddings.
 
         Raises:

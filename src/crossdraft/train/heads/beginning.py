@@ -46,9 +46,7 @@ class Beginning:
                 "this one has learned with."
             )
         if not (folder / WEIGHTS).is_file():
-            raise CrossdraftError(
-                f"The head in {folder} lacks its weights, {WEIGHTS}; copy the whole folder."
-            )
+            raise CrossdraftError(f"The head in {folder} lacks its weights, {WEIGHTS}; copy the whole folder.")
         return cls(source, folder, own, sha256(folder / WEIGHTS), online)
 
     @property

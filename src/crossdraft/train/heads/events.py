@@ -92,9 +92,7 @@ class EventAnswers:
         return Lesson(heard.rows.tokens, {len(llama.layers): hidden}, heard.starts, heard.lengths)
 
 
-def spoken_of(
-    store: Store, codec: PromptCodec, locate: Callable[[int], tuple[int, int]]
-) -> dict[int, list[Spoken]]:
+def spoken_of(store: Store, codec: PromptCodec, locate: Callable[[int], tuple[int, int]]) -> dict[int, list[Spoken]]:
     """The captured answers by clip, for `fit.answered_texts`.
 
     Questions are read from the captured prompts, whose tokens both models share.

@@ -52,7 +52,4 @@ def accepted(logits: Tensor, known: Tensor, there: Tensor) -> dict[str, float]:
     """See `fast_loss`."""
     right = (logits.argmax(-1) == known) & there
     row = right.long().cumprod(1).sum(1)
-    return {
-        "right": float(right.sum() / there.sum().clamp(min=1)),
-        "tau": 1 + float(row.float().mean()),
-    }
+    return {"right": float(right.sum() / there.sum().clamp(min=1)), "tau": 1 + float(row.float().mean())}

@@ -72,9 +72,7 @@ class FeatureCourse:
         if self.given.questions:
             methods_of(recipe.network)  # what cannot be measured is missed now, and not when all is learned
         check = None if back is None else _check(teaching, self._stored(back, *_wanted(head)))
-        return Lectures(
-            teaching.loss_of(lessons), lambda step: lessons.describe(step, recipe.optim.clips), check
-        )
+        return Lectures(teaching.loss_of(lessons), lambda step: lessons.describe(step, recipe.optim.clips), check)
 
     def measured(self, head: Head, folder: Path) -> dict[str, object]:
         """τ of every way of drafting with this network; acceptance by rank is left beside the weights."""

@@ -48,9 +48,7 @@ class GlanceAnswers:
         """
         piece = self.store.lesson([self.firsts[clip]], (), (0,))
         ids = piece.visual_ids
-        places = (
-            [] if ids is None else [i for i, token in enumerate(ids[0].tolist()) if token in self.visual_ids]
-        )
+        places = [] if ids is None else [i for i, token in enumerate(ids[0].tolist()) if token in self.visual_ids]
         rows, patches = piece.visual[0][0][places], self.config.patches
         if len(rows) == 0:
             raise CrossdraftError(

@@ -29,7 +29,4 @@ def measure_hidden(
     rounds = sum(answer.stats.rounds - 1 for answer in answers)
     later = sum(answer.stats.accepted - answer.stats.hidden_accepted for answer in answers)
     held = tuple(sum(first > place for first in firsts) / len(firsts) for place in range(POSITIONS))
-    return {
-        "hidden": Accepted(1 + sum(firsts) / len(firsts), held),
-        "rounds": Accepted(1 + later / max(rounds, 1), ()),
-    }
+    return {"hidden": Accepted(1 + sum(firsts) / len(firsts), held), "rounds": Accepted(1 + later / max(rounds, 1), ())}

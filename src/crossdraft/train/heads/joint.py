@@ -129,10 +129,7 @@ class Joint(nn.Module):
         own = F.cross_entropy(out.logits[0, start - 1 : end - 1].float(), ids[start:])
         lesson = self._lesson(out.hidden_states[-1], ids, start)
         rows = cast("Any", self.model.get_output_embeddings()).weight.detach()[self.head.draft_ids]
-        last, lookup = (
-            self.head.config.num_layers,
-            positions_of(self.head.draft_ids, self.head.config.vocab_size),
-        )
+        last, lookup = (self.head.config.num_layers, positions_of(self.head.draft_ids, self.head.config.vocab_size))
         with torch.no_grad():
             said, labels = teacher(lesson, rows, last, lookup)
         guessed, figures = score(self.objective, self.head(lesson), lesson, said, labels)
@@ -160,9 +157,7 @@ class Joint(nn.Module):
         """The text behind the last visual token; gradients go through its features into the target."""
         visual = [place for place, token in enumerate(ids[:start].tolist()) if token in self.visual_ids]
         cut = min(visual[-1] + 1, start - 1) if visual else 0
-        starts, lengths = (
-            torch.tensor([count], device=ids.device) for count in (start - cut, len(ids) - cut)
-        )
+        starts, lengths = (torch.tensor([count], device=ids.device) for count in (start - cut, len(ids) - cut))
         features = features[:, cut:].to(next(self.head.parameters()).dtype)
         hidden: Mapping[int, Tensor] = {self.head.config.num_layers: features}
         return Lesson(ids[None, cut:], hidden, starts, lengths)

@@ -40,9 +40,7 @@ class Stored:
         seed: of the order.
     """
 
-    def __init__(
-        self, store: Store, layers: Sequence[int], visual_layers: Sequence[int] = (), seed: int = 0
-    ) -> None:
+    def __init__(self, store: Store, layers: Sequence[int], visual_layers: Sequence[int] = (), seed: int = 0) -> None:
         self.store, self.seed = store, seed
         self.layers, self.visual_layers = tuple(layers), tuple(visual_layers)
         self._lengths = tuple(len(tokens) for tokens in store.tokens())
@@ -80,9 +78,7 @@ class Asked:
 
 
 @lru_cache(maxsize=4)
-def _order(
-    seed: int, epoch: int, count: int, lengths: tuple[int, ...], sizes: tuple[int, ...]
-) -> list[list[int]]:
+def _order(seed: int, epoch: int, count: int, lengths: tuple[int, ...], sizes: tuple[int, ...]) -> list[list[int]]:
     """The batches of an epoch: answers of one size of clip, of like length side by side, otherwise drawn."""
     rng = np.random.default_rng([seed, epoch])
     drawn = rng.permutation(len(lengths)).tolist()

@@ -79,16 +79,11 @@ def count_ranks(
 
 
 def measure(
-    target: Target,
-    drafter: Drafter[Any],
-    requests: Sequence[Request],
-    nodes: int,
-    temperature: float = 0.0,
+    target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int, temperature: float = 0.0
 ) -> Accepted:
     """Answer the requests with that drafter, its tree of at most so many nodes offered in every round."""
     sampled = [
-        replace(request, sampling=Sampling(temperature=temperature, seed=seed))
-        for seed, request in enumerate(requests)
+        replace(request, sampling=Sampling(temperature=temperature, seed=seed)) for seed, request in enumerate(requests)
     ]
     whole = sum_up([Tally.of(answer.stats) for answer in answer_all(target, drafter, sampled, nodes)])
     shares = tuple(kept / offered for kept, offered in zip(whole.kept_at, whole.offered_at, strict=True))

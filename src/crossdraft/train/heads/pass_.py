@@ -58,12 +58,7 @@ PassagesOf = Callable[[int], Sequence[Passage]]
 
 
 def pass_loss(
-    target: Target,
-    head: LookaheadRows,
-    passages_of: PassagesOf,
-    objective: Objective,
-    places: int = 12,
-    seed: int = 0,
+    target: Target, head: LookaheadRows, passages_of: PassagesOf, objective: Objective, places: int = 12, seed: int = 0
 ) -> LossOf:
     """The loss of a step's share, for `loop.optimise`.
 
@@ -79,9 +74,7 @@ def pass_loss(
     """
     for name in objective.weights:
         if LOSSES[name].compares == "features":
-            raise CrossdraftError(
-                f"PaSS guesses no features, so '{name}' teaches it nothing; weigh a loss of words."
-            )
+            raise CrossdraftError(f"PaSS guesses no features, so '{name}' teaches it nothing; weigh a loss of words.")
     target.model.requires_grad_(False)
 
     def loss_of(step: int, share: Share) -> tuple[Tensor, dict[str, float]]:

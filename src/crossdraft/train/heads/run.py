@@ -64,12 +64,7 @@ def train_head(run: HeadRun, ranks: Ranks = ALONE) -> dict[str, Any]:
     stage = Stage(run.out, "train", recipe.optim, identity(run, config))
     head, lectures = _beginning(run, config)
     figures: dict[str, Any] = optimise(
-        stage,
-        head,
-        lectures.loss_of,
-        check=_in_earnest(head, lectures.check),
-        describe=lectures.describe,
-        ranks=ranks,
+        stage, head, lectures.loss_of, check=_in_earnest(head, lectures.check), describe=lectures.describe, ranks=ranks
     )
     if ranks.count > 1 and recipe.optim.parallel == "fsdp":
         head, lectures = _beginning(run, config)  # a whole one: each rank kept its part of that which learned

@@ -84,9 +84,7 @@ def scales_of(hidden: Mapping[int, Tensor], lengths: Sequence[int], levels: Sequ
     """
     scales = []
     for level in levels:
-        rows = [
-            features[: length - 1].float() for features, length in zip(hidden[level], lengths, strict=True)
-        ]
+        rows = [features[: length - 1].float() for features, length in zip(hidden[level], lengths, strict=True)]
         squares = sum(float(row.square().sum()) for row in rows)
         count = sum(row.numel() for row in rows)
         size = math.sqrt(squares / count) if count else 0.0

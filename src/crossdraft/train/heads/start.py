@@ -71,11 +71,7 @@ def _lessons(store: Store | None, online: int) -> dict[str, object]:
     if store is None:
         return {"online_scenes": online}
     index = store.index
-    return {
-        "capture": index.asked_sha256,
-        "answers": len(store),
-        "max_new_tokens": index.wanted.max_new_tokens,
-    }
+    return {"capture": index.asked_sha256, "answers": len(store), "max_new_tokens": index.wanted.max_new_tokens}
 
 
 def _opened(folder: Path | None, digest: str) -> Store | None:

@@ -43,13 +43,9 @@ class JointRecipe(Section):
     """Everything that `crossdraft train medusa2` does; the head's shape is its own."""
 
     loss: dict[str, float] = Field(min_length=1, description="losses of the head by name, and their weights")
-    step_weight: float = Field(
-        default=1.0, gt=0, le=1, description="weight of a guess, relative to the one before"
-    )
+    step_weight: float = Field(default=1.0, gt=0, le=1, description="weight of a guess, relative to the one before")
     rank: int = Field(default=RANK, gt=0, description="of the additions to the target's attention")
-    heads_weight: float = Field(
-        default=HEADS_WEIGHT, ge=0, description="of the head's loss beside the target's"
-    )
+    heads_weight: float = Field(default=HEADS_WEIGHT, ge=0, description="of the head's loss beside the target's")
     seed: int = 0
     threads: int = Field(default=2, gt=0)
     optim: Optim = Field(description="`clips` counts answers")
@@ -132,12 +128,7 @@ def _check(recipe: JointRecipe, target: Target, joint: Joint) -> Check | None:
 
 
 def _save(
-    recipe: JointRecipe,
-    beginning: Beginning,
-    joint: Joint,
-    network: str,
-    out: Path,
-    figures: dict[str, Any],
+    recipe: JointRecipe, beginning: Beginning, joint: Joint, network: str, out: Path, figures: dict[str, Any]
 ) -> None:
     """Measure both as they will be loaded, and put their folders in place; each is whole or absent."""
     device, settings = str(joint.model.device), recipe.measure

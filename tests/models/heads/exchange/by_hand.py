@@ -52,16 +52,11 @@ def eagle(embeds: Tensor, features: Tensor, t: dict[str, Tensor], config: dict) 
     return layered(x, x, t, "layers.0", config)
 
 
-def eagle3(
-    embeds: Tensor, features: Tensor, t: dict[str, Tensor], config: dict, layer: str = "midlayer"
-) -> Tensor:
+def eagle3(embeds: Tensor, features: Tensor, t: dict[str, Tensor], config: dict, layer: str = "midlayer") -> Tensor:
     """EAGLE-3: pairs of embeddings and g [n, H] -> a [n, H], which is the next g."""
     eps = config["rms_norm_eps"]
     into = torch.cat(
-        (
-            rms(embeds, t[f"{layer}.input_layernorm.weight"], eps),
-            rms(features, t[f"{layer}.hidden_norm.weight"], eps),
-        ),
+        (rms(embeds, t[f"{layer}.input_layernorm.weight"], eps), rms(features, t[f"{layer}.hidden_norm.weight"], eps)),
         -1,
     )
     return layered(features, into, t, layer, config)

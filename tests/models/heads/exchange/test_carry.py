@@ -120,18 +120,8 @@ def with_(name, value):
     ("network", "layout", "change", "sentence"),
     [
         ("eagle3", "eagle", without("fc.weight"), "lacks 'fc.weight'"),
-        (
-            "eagle3",
-            "eagle",
-            with_("fc_norm.0.weight", torch.ones(3)),
-            "has 'fc_norm.0.weight', which we do not know",
-        ),
-        (
-            "eagle3",
-            "eagle",
-            with_("layers.0.mlp.up_proj.weight", torch.ones(3)),
-            "both 'midlayer' and 'layers.0'",
-        ),
+        ("eagle3", "eagle", with_("fc_norm.0.weight", torch.ones(3)), "has 'fc_norm.0.weight', which we do not know"),
+        ("eagle3", "eagle", with_("layers.0.mlp.up_proj.weight", torch.ones(3)), "both 'midlayer' and 'layers.0'"),
         (
             "eagle3",
             "eagle",
@@ -143,12 +133,7 @@ def with_(name, value):
         ("eagle", "eagle", without("fc.bias"), "lacks 'fc.bias'"),
         ("medusa", "medusa", without("2.0.linear.bias"), "lacks '2.0.linear.bias'"),
         ("medusa", "medusa", with_("0.1.weight", torch.ones(50, 32)), r"head 0 has \(50, 32\) output rows"),
-        (
-            "dflash",
-            "dflash",
-            without("layers.1.self_attn.q_norm.weight"),
-            "lacks 'layers.1.self_attn.q_norm.weight'",
-        ),
+        ("dflash", "dflash", without("layers.1.self_attn.q_norm.weight"), "lacks 'layers.1.self_attn.q_norm.weight'"),
     ],
 )
 def test_tensors_that_are_missing_or_unknown_are_named(tmp_path, network, layout, change, sentence):
@@ -161,37 +146,17 @@ def test_tensors_that_are_missing_or_unknown_are_named(tmp_path, network, layout
 @pytest.mark.parametrize(
     ("network", "layout", "words", "sentence"),
     [
-        (
-            "eagle3",
-            "eagle",
-            {"architectures": ["Qwen3ForCausalLM"]},
-            "Qwen3ForCausalLM.*no head that we can read",
-        ),
-        (
-            "eagle3",
-            "eagle",
-            {"architectures": ["MistralForCausalLM"], "model_type": "mistral"},
-            "no head that we can",
-        ),
+        ("eagle3", "eagle", {"architectures": ["Qwen3ForCausalLM"]}, "Qwen3ForCausalLM.*no head that we can read"),
+        ("eagle3", "eagle", {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}, "no head that we can"),
         ("eagle3", "eagle", {"num_hidden_layers": 32}, "num_hidden_layers = 32"),
         ("eagle3", "eagle", {"hidden_size": 64}, "hidden_size is 64; this one's is 32"),
         ("eagle3", "eagle", {"vocab_size": 128}, "vocab_size is 128; this one's is 60"),
-        (
-            "eagle3",
-            "eagle",
-            {"draft_vocab_size": 40},
-            "'lm_head.weight' has 37 rows, its config.json says 40",
-        ),
+        ("eagle3", "eagle", {"draft_vocab_size": 40}, "'lm_head.weight' has 37 rows, its config.json says 40"),
         ("eagle3", "eagle", {"intermediate_size": None}, "lacks 'intermediate_size'"),
         ("eagle3", "eagle", {"rope_scaling": {"factor": 8}}, "rope_scaling"),
         ("eagle3", "eagle", {"fc_norm": True}, "fc_norm = True"),
         ("eagle3", "eagle", {"norm_before_residual": True}, "norm_before_residual = True"),
-        (
-            "eagle3",
-            "eagle",
-            {"eagle_aux_hidden_state_layer_ids": [1, 2, 33]},
-            r"not \(1, 2, 33\); set levels",
-        ),
+        ("eagle3", "eagle", {"eagle_aux_hidden_state_layer_ids": [1, 2, 33]}, r"not \(1, 2, 33\); set levels"),
         ("eagle3", "speculators", {"speculators_model_type": "peagle"}, "speculators_model_type = 'peagle'"),
         ("eagle3", "speculators", {"norm_output": True}, "norm_output = True"),
         ("eagle3", "speculators", {"transformer_layer_config": None}, "lacks 'transformer_layer_config'"),
@@ -200,12 +165,7 @@ def test_tensors_that_are_missing_or_unknown_are_named(tmp_path, network, layout
         ("dflash", "dflash", {"layer_types": ["sliding_attention"] * 2}, "sliding windows"),
         ("dflash", "dflash", {"architectures": ["DFlash2DraftModel"]}, "architectures"),
         ("dflash", "dflash", {"dflash_config": {"mask_token_id": 1}}, "lacks 'target_layer_ids'"),
-        (
-            "dflash",
-            "dflash",
-            {"dflash_config": {"mask_token_id": 1, "target_layer_ids": [9]}},
-            "cannot read layer 10",
-        ),
+        ("dflash", "dflash", {"dflash_config": {"mask_token_id": 1, "target_layer_ids": [9]}}, "cannot read layer 10"),
     ],
 )
 def test_a_config_of_another_network_or_target_is_refused(tmp_path, network, layout, words, sentence):
@@ -238,9 +198,7 @@ def test_an_export_whose_reload_differs_leaves_nothing(tmp_path, monkeypatch):
 
     object.__setattr__(eagle_layout.EAGLE, "write", swapped)
     try:
-        with pytest.raises(
-            CrossdraftError, match=r"says something else when it is read again .*so it was removed"
-        ):
+        with pytest.raises(CrossdraftError, match=r"says something else when it is read again .*so it was removed"):
             carried(tmp_path)
     finally:
         object.__setattr__(eagle_layout.EAGLE, "write", whole)

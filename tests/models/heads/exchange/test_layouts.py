@@ -47,9 +47,7 @@ KEY = "eagle_aux_hidden_state_layer_ids"
 READERS = [
     pytest.param("eagle", lambda words: [2, DEEP // 2, DEEP - 3], "midlayer", id="EAGLE: fixed levels"),
     pytest.param("eagle", lambda words: words[KEY], "midlayer", id="vLLM: what enters a layer"),
-    pytest.param(
-        "eagle", lambda words: [k + 1 for k in words["eagle_config"][KEY]], "midlayer", id="SGLang: outputs"
-    ),
+    pytest.param("eagle", lambda words: [k + 1 for k in words["eagle_config"][KEY]], "midlayer", id="SGLang: outputs"),
     pytest.param("speculators", lambda words: words[KEY], "layers.0", id="speculators"),
 ]
 
@@ -87,9 +85,7 @@ def test_eagle1_through_the_papers_formulas():
     lesson, t = seeded_lesson(head), dict(foreign.tensors)
     features, text = lesson.hidden[DEEP][0, : PLACE + 1], lesson.tokens[0]
     for guess in head(lesson)[:2]:
-        f = by_hand.eagle(
-            t["embed_tokens.weight"][text[1 : len(features) + 1]], features, t, dict(foreign.config)
-        )
+        f = by_hand.eagle(t["embed_tokens.weight"][text[1 : len(features) + 1]], features, t, dict(foreign.config))
         every = f[-1] @ host().tables.head.T
         apart = (guess.logits[0, PLACE] - every[head.draft_ids]).abs().max()
         assert apart <= 1e-5 * guess.logits[0, PLACE].abs().max()  # logits of this random head reach 70
@@ -117,9 +113,7 @@ def test_dflash_through_the_papers_formulas():
     head, foreign = exported("dflash", "dflash")
     words, lesson, rows = dict(foreign.config), seeded_lesson(head), host().tables.embeddings
     block = words["dflash_config"]
-    states = torch.cat(
-        [lesson.hidden[k + 1][0] for k in block["target_layer_ids"]], -1
-    )  # `hidden_states[id + 1]`
+    states = torch.cat([lesson.hidden[k + 1][0] for k in block["target_layer_ids"]], -1)  # `hidden_states[id + 1]`
     compared = 0
     for guess in head(lesson):
         for place in guess.valid[0].nonzero().flatten().tolist():

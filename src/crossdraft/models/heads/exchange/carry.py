@@ -15,14 +15,7 @@ from crossdraft.models.heads.base import Head
 from crossdraft.models.heads.exchange.check import TOLERANCE, as_long, difference
 from crossdraft.models.heads.exchange.layout import Foreign, Host, Layout, Ours
 from crossdraft.models.heads.exchange.registry import LAYOUTS, layout_for, recognised
-from crossdraft.models.heads.files import (
-    CONFIG,
-    load_head,
-    read_config,
-    revived,
-    save_head,
-    stored_weights,
-)
+from crossdraft.models.heads.files import CONFIG, load_head, read_config, revived, save_head, stored_weights
 from crossdraft.models.shards import SINGLE, read_json, read_weights
 
 FILES = (SINGLE[0], "medusa_lm_head.safetensors", SINGLE[1], "medusa_lm_head.pt")

@@ -38,17 +38,13 @@ def difference(head: Head, other: Head) -> float:
     Infinite where the other drafts fewer tokens in a row or fewer ids, or says no number.
     """
     lesson = seeded_lesson(head)
-    places = positions_of(other.config.draft_ids, other.config.vocab_size)[
-        torch.tensor(head.config.draft_ids)
-    ]
+    places = positions_of(other.config.draft_ids, other.config.vocab_size)[torch.tensor(head.config.draft_ids)]
     said, again = head(lesson), {guess.offset: guess.logits for guess in other(lesson)}
     if bool((places < 0).any()) or any(guess.offset not in again for guess in said):
         return float("inf")
     worst = 0.0
     for guess in said:
-        found = (
-            again[guess.offset][..., places] - guess.logits
-        ).abs().max() / guess.logits.abs().max().clamp(min=1)
+        found = (again[guess.offset][..., places] - guess.logits).abs().max() / guess.logits.abs().max().clamp(min=1)
         worst = max(worst, float(found.nan_to_num(nan=float("inf"))))
     return worst
 

@@ -81,9 +81,7 @@ def number(config: Mapping[str, Any], key: str, default: int | None = None) -> i
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         fault = "lacks" if value is None else f"has {value!r} as"
-        raise CrossdraftError(
-            f"The checkpoint's config.json {fault} '{key}', which must be a positive whole number."
-        )
+        raise CrossdraftError(f"The checkpoint's config.json {fault} '{key}', which must be a positive whole number.")
     return value
 
 

@@ -10,15 +10,7 @@ from typing import Any, cast
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.dflash import DFlashConfig, spread
 from crossdraft.models.heads.exchange.decoder import llama_words, number, our_words, word_of
-from crossdraft.models.heads.exchange.layout import (
-    Foreign,
-    Host,
-    Layout,
-    Ours,
-    demand,
-    renamed,
-    without_embeddings,
-)
+from crossdraft.models.heads.exchange.layout import Foreign, Host, Layout, Ours, demand, renamed, without_embeddings
 from crossdraft.models.heads.exchange.numbering import layer_numbers
 
 SHARED = ("fc.weight", "hidden_norm.weight", "norm.weight")
@@ -42,9 +34,7 @@ def write(ours: Ours, host: Host) -> Foreign:
         )
     block = {
         "mask_token_id": config.mask_token,
-        "target_layer_ids": layer_numbers(
-            config.read_layers or spread(config.num_layers), "entering", "output"
-        ),
+        "target_layer_ids": layer_numbers(config.read_layers or spread(config.num_layers), "entering", "output"),
     }
     words = {
         "architectures": ["DFlashDraftModel"],
@@ -59,11 +49,7 @@ def write(ours: Ours, host: Host) -> Foreign:
         "torch_dtype": word_of(ours.dtype),
     }
     absent = config.vocab_size - len(config.draft_ids)
-    notes = (
-        (f"DFlash has no draft vocabulary: elsewhere all {config.vocab_size} ids are drafted.",)
-        if absent
-        else ()
-    )
+    notes = (f"DFlash has no draft vocabulary: elsewhere all {config.vocab_size} ids are drafted.",) if absent else ()
     return Foreign(words, ours.weights, notes)
 
 
@@ -74,30 +60,19 @@ def read(foreign: Foreign, host: Host) -> Ours:
         CrossdraftError: it is of another architecture (DFlash-2, sliding windows), not whole, or another target's.
     """
     words = foreign.config
-    demand(
-        words,
-        {"architectures": (["DFlashDraftModel"],), "model_type": ("qwen3",), "is_causal": (False, None)},
-    )
+    demand(words, {"architectures": (["DFlashDraftModel"],), "model_type": ("qwen3",), "is_causal": (False, None)})
     demand(words, {"num_target_layers": (host.num_layers,)})
     if any(kind != "full_attention" for kind in words.get("layer_types") or ()):
-        raise CrossdraftError(
-            "The checkpoint's layers have sliding windows ('layer_types'), which ours do not."
-        )
+        raise CrossdraftError("The checkpoint's layers have sliding windows ('layer_types'), which ours do not.")
     block: Mapping[str, Any] = {**words, **(words.get("dflash_config") or {})}
     demand(
         block,
-        {
-            "output_multiplier": (1, None),
-            "final_logit_softcapping": (None, 0),
-            "input_embedding_scale": (1, None),
-        },
+        {"output_multiplier": (1, None), "final_logit_softcapping": (None, 0), "input_embedding_scale": (1, None)},
     )
     outputs, mask = block.get("target_layer_ids"), block.get("mask_token_id")
     if not outputs or mask is None:
         missing = "mask_token_id" if outputs else "target_layer_ids"
-        raise CrossdraftError(
-            f"The checkpoint's config.json lacks '{missing}' in 'dflash_config'; is it whole?"
-        )
+        raise CrossdraftError(f"The checkpoint's config.json lacks '{missing}' in 'dflash_config'; is it whole?")
     layers = number(words, "num_hidden_layers")
     names = (*SHARED, *(f"layers.{layer}.{part}.weight" for layer in range(layers) for part in LAYER))
     weights = renamed(without_embeddings(foreign.tensors, host), {name: name for name in names})

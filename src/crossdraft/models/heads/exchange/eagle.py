@@ -14,15 +14,7 @@ from torch import Tensor
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.eagle3 import Eagle3Config, levels_of
 from crossdraft.models.heads.exchange.decoder import llama_words, number, our_words, word_of
-from crossdraft.models.heads.exchange.layout import (
-    Foreign,
-    Host,
-    Layout,
-    Ours,
-    demand,
-    renamed,
-    without_embeddings,
-)
+from crossdraft.models.heads.exchange.layout import Foreign, Host, Layout, Ours, demand, renamed, without_embeddings
 from crossdraft.models.heads.exchange.numbering import draft_ids_of, draft_maps, layer_numbers
 from crossdraft.models.heads.parts import DecoderConfig
 
@@ -35,12 +27,7 @@ LAYER = (
 )  # fmt: skip
 EAGLE_NAMES = ("fc.weight", "fc.bias", *(f"layers.0.{part}.weight" for part in LAYER))
 LAYER_3 = (*LAYER, "input_layernorm", "hidden_norm")
-EAGLE3_NAMES = (
-    "fc.weight",
-    "norm.weight",
-    "lm_head.weight",
-    *(f"midlayer.{part}.weight" for part in LAYER_3),
-)
+EAGLE3_NAMES = ("fc.weight", "norm.weight", "lm_head.weight", *(f"midlayer.{part}.weight" for part in LAYER_3))
 MAPS = ("d2t", "t2d")
 
 
@@ -126,21 +113,15 @@ def read_eagle3(
     levels = _levels(words, host)
     spelled = {name.replace("layers.0.", "midlayer.", 1): value for name, value in tensors.items()}
     if len(spelled) != len(tensors):
-        raise CrossdraftError(
-            "The checkpoint spells its layer both 'midlayer' and 'layers.0'; export it anew."
-        )
+        raise CrossdraftError("The checkpoint spells its layer both 'midlayer' and 'layers.0'; export it anew.")
     rest = without_embeddings(spelled, host)
     maps = {name: rest.pop(name) for name in MAPS if name in rest}
     weights = renamed(rest, {name: name for name in EAGLE3_NAMES})
     rows = len(weights["lm_head.weight"])
     if rows != drafted:
-        raise CrossdraftError(
-            f"The checkpoint's 'lm_head.weight' has {rows} rows, its config.json says {drafted}."
-        )
+        raise CrossdraftError(f"The checkpoint's 'lm_head.weight' has {rows} rows, its config.json says {drafted}.")
     ids = draft_ids_of(maps, rows, host.vocab_size)
-    return Ours(
-        "eagle3", Eagle3Config(**our_words(words, host), draft_ids=ids, steps=steps, levels=levels), weights
-    )
+    return Ours("eagle3", Eagle3Config(**our_words(words, host), draft_ids=ids, steps=steps, levels=levels), weights)
 
 
 def _levels(words: Mapping[str, Any], host: Host) -> tuple[int, ...] | None:

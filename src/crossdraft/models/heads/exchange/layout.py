@@ -96,9 +96,7 @@ def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str
     unknown = [name for name in tensors if name not in names]
     if missing or unknown:
         fault = f"lacks '{missing[0]}'" if missing else f"has '{unknown[0]}', which we do not know"
-        raise CrossdraftError(
-            f"The checkpoint {fault} ({len(missing)} missing, {len(unknown)} unknown); is it whole?"
-        )
+        raise CrossdraftError(f"The checkpoint {fault} ({len(missing)} missing, {len(unknown)} unknown); is it whole?")
     return {ours: tensors[theirs] for theirs, ours in names.items()}
 
 

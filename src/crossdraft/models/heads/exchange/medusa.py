@@ -32,9 +32,7 @@ def write(ours: Ours, host: Host) -> Foreign:
     }
     tensors = {theirs: ours.weights[name] for theirs, name in _names(config.steps, config.layers).items()}
     for head in range(config.steps):
-        tensors[f"{head}.{config.layers}.weight"] = _whole(
-            tensors[f"{head}.{config.layers}.weight"], config, host
-        )
+        tensors[f"{head}.{config.layers}.weight"] = _whole(tensors[f"{head}.{config.layers}.weight"], config, host)
     return Foreign(words, tensors, tuple(_notes(config)))
 
 

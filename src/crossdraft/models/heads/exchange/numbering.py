@@ -69,9 +69,7 @@ def draft_ids_of(tensors: Mapping[str, Tensor], count: int, vocab_size: int) -> 
     by_offset = None if offsets is None else offsets.long() + torch.arange(len(offsets))
     ids = by_mask if by_offset is None else by_offset
     if ids is None or len(ids) != count:
-        raise CrossdraftError(
-            f"The vocabulary's map tells of {0 if ids is None else len(ids)} ids, not of {count}."
-        )
+        raise CrossdraftError(f"The vocabulary's map tells of {0 if ids is None else len(ids)} ids, not of {count}.")
     if by_mask is not None and by_offset is not None and not torch.equal(by_mask, by_offset):
         raise CrossdraftError(
             "'d2t' and 't2d' do not agree on the draft vocabulary; 'd2t' must hold offsets: target id = i + d2t[i]."

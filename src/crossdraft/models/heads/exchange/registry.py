@@ -10,12 +10,7 @@ from crossdraft.models.heads.exchange.layout import Layout
 from crossdraft.models.heads.exchange.medusa import MEDUSA
 from crossdraft.models.heads.exchange.speculators import SPECULATORS
 
-LAYOUTS: Mapping[str, Layout] = {
-    "eagle": EAGLE,
-    "speculators": SPECULATORS,
-    "medusa": MEDUSA,
-    "dflash": DFLASH,
-}
+LAYOUTS: Mapping[str, Layout] = {"eagle": EAGLE, "speculators": SPECULATORS, "medusa": MEDUSA, "dflash": DFLASH}
 
 
 def layout_for(name: str, network: str) -> Layout:
