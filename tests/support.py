@@ -29,7 +29,7 @@ from crossdraft.models.eventgpt import (
     EventGPTProcessor,
     ProcessorOptions,
 )
-from crossdraft.train.tokenizer import BOS, EOS, EVENT, IMAGE, PAD, SPECIALS, VIDEO, train_tokenizer
+from crossdraft.train.reference.tokenizer import BOS, EOS, EVENT, IMAGE, PAD, SPECIALS, VIDEO, train_tokenizer
 from crossdraft.video import write_mp4
 
 VOCABULARY = 320

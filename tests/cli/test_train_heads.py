@@ -12,7 +12,7 @@ from crossdraft.cli.main import main
 from crossdraft.cli.train import _taken
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture.store import Store
-from crossdraft.train.sitting import Sitting
+from crossdraft.train.core.trainer import Sitting
 from tests.support import ClipPaths, PairPaths
 
 SMALL = (

@@ -12,7 +12,7 @@ from crossdraft.fingerprint import fingerprint
 from crossdraft.load import load_target
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.files import save_head
-from crossdraft.train.sitting import Sitting
+from crossdraft.train.core.trainer import Sitting
 from tests.support import ClipPaths, PairPaths
 from tests.train.heads.together import medusa_for
 

@@ -33,8 +33,8 @@ def reference(
     ] = None,
 ) -> None:
     """Train the target, its event drafter and the ablation without events; every stage resumes where it stopped."""
-    from crossdraft.train.recipe import REFERENCE_RECIPE, load_recipe
-    from crossdraft.train.reference import STAGES, Reference, run_stages
+    from crossdraft.train.core.recipe import REFERENCE_RECIPE, load_recipe
+    from crossdraft.train.reference.stages import STAGES, Reference, run_stages
 
     settings = load_recipe(recipe or REFERENCE_RECIPE, overrides or ())
     run_stages(Reference(settings, out), stage or STAGES[:-1])
@@ -59,8 +59,8 @@ def medusa2(
     import json
 
     from crossdraft.cli.reporting import hush
+    from crossdraft.train.core.recipe import read_section
     from crossdraft.train.heads.together import JOINT_RECIPE, JointRecipe, train_together
-    from crossdraft.train.recipe import read_section
 
     hush()
     recipe = read_section(JointRecipe, config or JOINT_RECIPE, overrides or ())

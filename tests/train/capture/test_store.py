@@ -12,7 +12,7 @@ from crossdraft.train.capture.index import Entry, Index, Owner
 from crossdraft.train.capture.record import ClipRecord, answer_bytes, merged, piece_bytes
 from crossdraft.train.capture.shard import write_shard
 from crossdraft.train.capture.store import Store
-from crossdraft.train.provenance import sha256
+from crossdraft.train.core.provenance import sha256
 from tests.train.capture.given import VOCABULARY, WANTED, WIDTH, record
 
 SHA = "ab" * 32

@@ -8,8 +8,8 @@ from crossdraft.models.heads.base import Head, TargetTables
 from crossdraft.models.heads.files import make
 from crossdraft.models.heads.lesson import Lesson
 from crossdraft.models.heads.registry import NETWORKS
+from crossdraft.train.core.share import Share
 from crossdraft.train.heads.recipe import HeadRecipe
-from crossdraft.train.share import Share
 
 HIDDEN, VOCABULARY, LAYERS = 16, 30, 4
 IDS = tuple(range(2, 22))

@@ -1,6 +1,6 @@
 """A whole training of a small head, from recipe to folder; run as a script, in one rank of several.
 
-FOLDER NAME:SETTINGS…, as `tests.train.two` has it; settings are the recipe's.
+FOLDER NAME:SETTINGS…, as `tests.train.core.two` has it; settings are the recipe's.
 """
 
 import json
@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
+from crossdraft.train.core.dist import ALONE, Ranks, joined
 from crossdraft.train.heads.course import Lectures
 from crossdraft.train.heads.learn import Teaching
 from crossdraft.train.heads.recipe import HeadRecipe
 from crossdraft.train.heads.run import HeadRun, train_head
-from crossdraft.train.ranks import ALONE, Ranks, joined
 from tests.train.heads.small import HIDDEN, IDS, LAYERS, VOCABULARY, Counting, recipe, tables
 
 SCALED = {

@@ -11,16 +11,16 @@ from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft.models.heads.cross import Cross, CrossConfig
 from crossdraft.models.heads.fast import Fast, FastConfig
 from crossdraft.models.heads.objective import Objective
-from crossdraft.train.batches import Look, Spoken
-from crossdraft.train.clips import ClipCache
+from crossdraft.train.core.recipe import Jitter
+from crossdraft.train.core.share import Share
 from crossdraft.train.heads.cross import cross_loss
 from crossdraft.train.heads.events import EventAnswers, spoken_of
 from crossdraft.train.heads.fast import accepted, fast_loss, first_words
-from crossdraft.train.prompt import PromptCodec
-from crossdraft.train.recipe import Jitter
-from crossdraft.train.seers import EventSeer
-from crossdraft.train.share import Share
-from crossdraft.train.tokenizer import EVENT, load_tokenizer
+from crossdraft.train.reference.batches import Look, Spoken
+from crossdraft.train.reference.clips import ClipCache
+from crossdraft.train.reference.models import EventSeer
+from crossdraft.train.reference.prompt import PromptCodec
+from crossdraft.train.reference.tokenizer import EVENT, load_tokenizer
 from tests.support import EVENT_FRAMES, SIDE, tiny_pair
 
 CLIPS, QUESTIONS = 2, 2

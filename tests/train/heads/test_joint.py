@@ -12,8 +12,8 @@ from crossdraft.fingerprint import fingerprint
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.files import config_of, load_head, make
 from crossdraft.models.heads.objective import Objective
+from crossdraft.train.core.share import Share
 from crossdraft.train.heads.joint import Joint, adapt, addition, save_joint
-from crossdraft.train.share import Share
 from tests.engine.zoo import VIDEO, VOCABULARY, ZOO, as_target
 
 OBJECTIVE = Objective({"cross_entropy": 1.0}, 0.8)

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.train.core.loop import optimise
+from crossdraft.train.core.share import Share
+from crossdraft.train.core.stage import Stage
 from crossdraft.train.heads.learn import Teaching
 from crossdraft.train.heads.lessons import noisy
-from crossdraft.train.loop import optimise
-from crossdraft.train.share import Share
-from crossdraft.train.stage import Stage
 from tests.train.heads.small import IDS, Counting, counting, recipe, small_head, tables
 
 

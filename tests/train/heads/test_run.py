@@ -9,9 +9,9 @@ import torch
 
 from crossdraft.models.heads.files import load_head, stored_weights
 from crossdraft.train.heads.run import head_config, identity
+from tests.train.core.two import run_two
 from tests.train.heads.small import tables
 from tests.train.heads.taught import CountingCourse, run_of, train
-from tests.train.two import run_two
 
 TAUGHT = Path(__file__).with_name("taught.py")
 HOW = {

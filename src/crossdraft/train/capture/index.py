@@ -8,7 +8,7 @@ from typing import Any
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture.record import Wanted
-from crossdraft.train.provenance import write_json
+from crossdraft.train.core.provenance import write_json
 
 FORMAT, VERSION = "crossdraft capture", 1
 NAME = "index.json"

@@ -15,7 +15,7 @@ from typing import Any
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture.sources import Clip
-from crossdraft.train.provenance import sha256
+from crossdraft.train.core.provenance import sha256
 
 KEYS = {"video", "prompt", "events"}
 

@@ -13,7 +13,7 @@ from crossdraft.train.capture.index import NAME, Entry, Index, Owner, read_index
 from crossdraft.train.capture.layers import canonical, default_layers, default_visual_layers
 from crossdraft.train.capture.record import Wanted
 from crossdraft.train.capture.sources import Source
-from crossdraft.train.provenance import origin
+from crossdraft.train.core.provenance import origin
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from crossdraft.train.capture.plan import Plan
 from crossdraft.train.capture.record import ClipRecord, merged
 from crossdraft.train.capture.shard import write_shard
 from crossdraft.train.capture.sources import Clip, waves
-from crossdraft.train.provenance import sha256
+from crossdraft.train.core.provenance import sha256
 
 Tick = Callable[[int], None]
 """Told how many clips have been captured since the last call."""

@@ -6,9 +6,9 @@ import numpy as np
 
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.batches import draw_questions, question_words, wear
 from crossdraft.train.capture.sources import Clip
-from crossdraft.train.clips import clip_seed, sample_times
+from crossdraft.train.reference.batches import draw_questions, question_words, wear
+from crossdraft.train.reference.clips import clip_seed, sample_times
 from crossdraft.video.clip import DEFAULT_FRAMES
 
 SPLITS = ("train", "validation")

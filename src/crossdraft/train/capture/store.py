@@ -15,7 +15,7 @@ from crossdraft.train.capture.index import Index, read_index
 from crossdraft.train.capture.layers import canonical
 from crossdraft.train.capture.lessons import Excerpt, Top, lesson_of, top_of
 from crossdraft.train.capture.shard import MEND, Shard
-from crossdraft.train.provenance import sha256
+from crossdraft.train.core.provenance import sha256
 
 OPEN = 16  # shards held open at a time
 

@@ -7,7 +7,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.load import REFERENCE, target_fingerprint
 from crossdraft.load_heads import HEAD_WEIGHTS
 from crossdraft.models.heads.files import WEIGHTS, read_config
-from crossdraft.train.provenance import sha256
+from crossdraft.train.core.provenance import sha256
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from crossdraft.engine.target import Target
 from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
 from crossdraft.models.heads.objective import PLACES
 from crossdraft.train.capture.store import Store
+from crossdraft.train.core.share import WHOLE, LossOf, Part, merged
 from crossdraft.train.heads.recipe import HeadRecipe
-from crossdraft.train.share import WHOLE, LossOf, Part, merged
 
 CHECKED = 8  # batches of a validation check
 Check = Callable[[int], Mapping[str, float]]

@@ -12,7 +12,7 @@ from torch import Tensor
 from crossdraft.models.heads.base import Head, positions_of
 from crossdraft.models.heads.lesson import Lesson
 from crossdraft.models.heads.objective import Objective, score, teacher
-from crossdraft.train.share import LossOf, whole
+from crossdraft.train.core.share import LossOf, whole
 
 
 def cross_loss(head: Head, lesson_of: Callable[[int], Lesson], objective: Objective, rows: Tensor) -> LossOf:

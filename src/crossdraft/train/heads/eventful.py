@@ -24,7 +24,7 @@ from crossdraft.models.heads.glance import Glance, GlanceConfig
 from crossdraft.models.heads.lesson import Lesson
 from crossdraft.models.heads.objective import Objective
 from crossdraft.train.capture.store import Store
-from crossdraft.train.fit import answered_texts
+from crossdraft.train.core.share import LossOf
 from crossdraft.train.heads.asked import draft_ids_of, kept_back_questions, source_behind
 from crossdraft.train.heads.course import Given, Lectures, check_of
 from crossdraft.train.heads.cross import cross_loss
@@ -34,10 +34,10 @@ from crossdraft.train.heads.glance import GlanceAnswers, firsts_of, patches_of
 from crossdraft.train.heads.hidden import measure_hidden
 from crossdraft.train.heads.measure import figures_of
 from crossdraft.train.heads.seen import Seen, Unseen, events_of
-from crossdraft.train.prompt import PromptCodec
-from crossdraft.train.seers import EventSeer
-from crossdraft.train.share import LossOf
-from crossdraft.train.tokenizer import EVENT
+from crossdraft.train.reference.losses import answered_texts
+from crossdraft.train.reference.models import EventSeer
+from crossdraft.train.reference.prompt import PromptCodec
+from crossdraft.train.reference.tokenizer import EVENT
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from crossdraft.models.heads.lesson import Lesson
-from crossdraft.train.batches import Spoken, question_rows
 from crossdraft.train.capture.store import Store
-from crossdraft.train.fit import TextsOf
-from crossdraft.train.packed import read_prefix, run_branches
-from crossdraft.train.packing import IGNORE, Branches
-from crossdraft.train.prompt import PromptCodec
-from crossdraft.train.seers import EventSeer, prefix_embeds
+from crossdraft.train.reference.batches import Spoken, question_rows
+from crossdraft.train.reference.losses import TextsOf
+from crossdraft.train.reference.models import EventSeer, prefix_embeds
+from crossdraft.train.reference.packed import read_prefix, run_branches
+from crossdraft.train.reference.packing import IGNORE, Branches
+from crossdraft.train.reference.prompt import PromptCodec
 
 BEFORE, AFTER = "\n", " ASSISTANT:"  # what stands round a question; see `prompt.PromptCodec`
 

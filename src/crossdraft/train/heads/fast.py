@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from crossdraft.models.heads.base import positions_of
 from crossdraft.models.heads.fast import Fast
 from crossdraft.models.heads.objective import OUTSIDE
+from crossdraft.train.core.share import LossOf, whole
 from crossdraft.train.heads.events import EventAnswers, Heard
-from crossdraft.train.share import LossOf, whole
 
 
 def fast_loss(head: Fast, answers: EventAnswers) -> LossOf:

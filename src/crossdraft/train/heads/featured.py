@@ -12,6 +12,7 @@ from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
 from crossdraft.train.capture.online import Online
 from crossdraft.train.capture.scenery import SceneSource
 from crossdraft.train.capture.store import Store
+from crossdraft.train.core.share import WHOLE
 from crossdraft.train.heads.asked import draft_ids_of, kept_back_requests
 from crossdraft.train.heads.course import CHECKED, Check, Given, Lectures
 from crossdraft.train.heads.learn import Teaching
@@ -19,7 +20,6 @@ from crossdraft.train.heads.lessons import Asked, Lessons, Stored
 from crossdraft.train.heads.measure import figures_of
 from crossdraft.train.heads.sizes import levels_read, scales_of
 from crossdraft.train.heads.worth import methods_of, worth
-from crossdraft.train.share import WHOLE
 
 SIZED = 16  # answers on which scales are measured
 

@@ -32,7 +32,7 @@ from crossdraft.models.heads.base import Head, positions_of
 from crossdraft.models.heads.files import save_head
 from crossdraft.models.heads.lesson import Lesson
 from crossdraft.models.heads.objective import PLACES, Objective, score, teacher
-from crossdraft.train.share import LossOf, Part, Share, merged
+from crossdraft.train.core.share import LossOf, Part, Share, merged
 
 RANK, HEADS_WEIGHT, SLOW = 32, 0.2, 0.25
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj")

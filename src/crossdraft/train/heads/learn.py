@@ -8,9 +8,9 @@ from torch import Tensor
 from crossdraft.models.heads.base import Head, positions_of
 from crossdraft.models.heads.lesson import Lesson
 from crossdraft.models.heads.objective import Objective, counted, score, teacher
+from crossdraft.train.core.share import WHOLE, LossOf, Share
 from crossdraft.train.heads.lessons import Lessons, noisy
 from crossdraft.train.heads.recipe import HeadRecipe
-from crossdraft.train.share import WHOLE, LossOf, Share
 
 
 @dataclass(frozen=True)

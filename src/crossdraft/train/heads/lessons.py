@@ -12,7 +12,7 @@ from crossdraft.models.heads.lesson import Lesson
 from crossdraft.train.capture.online import Online
 from crossdraft.train.capture.sources import walked
 from crossdraft.train.capture.store import Store
-from crossdraft.train.share import Share
+from crossdraft.train.core.share import Share
 
 POOL = 16  # batches whose answers are sorted by length together, so that little is padding
 

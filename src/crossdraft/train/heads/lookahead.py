@@ -12,12 +12,12 @@ from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
 from crossdraft.models.heads.objective import Objective
 from crossdraft.models.heads.pass_ import LookaheadRows
 from crossdraft.train.capture.store import Store
+from crossdraft.train.core.share import LossOf
 from crossdraft.train.heads.asked import draft_ids_of, kept_back_requests, source_behind
 from crossdraft.train.heads.course import Given, Lectures, check_of
 from crossdraft.train.heads.measure import figures_of, measure
 from crossdraft.train.heads.pass_ import Passage, PassagesOf, pass_loss
 from crossdraft.train.heads.seen import Walk
-from crossdraft.train.share import LossOf
 
 
 @dataclass(frozen=True)

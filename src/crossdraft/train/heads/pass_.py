@@ -24,7 +24,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.losses import LOSSES
 from crossdraft.models.heads.objective import PLACES, Objective
 from crossdraft.models.heads.pass_ import LookaheadRows
-from crossdraft.train.share import LossOf, Share
+from crossdraft.train.core.share import LossOf, Share
 
 
 @dataclass(frozen=True)

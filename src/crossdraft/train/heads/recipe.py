@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.recipe import Optim, Section, read_section
+from crossdraft.train.core.recipe import Optim, Section, read_section
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "heads"
 

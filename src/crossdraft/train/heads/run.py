@@ -16,15 +16,15 @@ from crossdraft.models.heads.base import Head, HeadConfig
 from crossdraft.models.heads.files import config_of, make, save_head
 from crossdraft.models.heads.glance import GlanceConfig
 from crossdraft.models.heads.registry import NETWORKS
-from crossdraft.train.console import say
+from crossdraft.train.core.console import say
+from crossdraft.train.core.dist import ALONE, Ranks
+from crossdraft.train.core.loop import load_weights, optimise
+from crossdraft.train.core.provenance import sha256, write_provenance
+from crossdraft.train.core.stage import Stage
 from crossdraft.train.heads.card import card
 from crossdraft.train.heads.course import Check, Course, Lectures
 from crossdraft.train.heads.recipe import HeadRecipe
 from crossdraft.train.heads.sizes import sizes_of
-from crossdraft.train.loop import load_weights, optimise
-from crossdraft.train.provenance import sha256, write_provenance
-from crossdraft.train.ranks import ALONE, Ranks
-from crossdraft.train.stage import Stage
 
 HOW_NOT_WHAT = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`
 

@@ -17,7 +17,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 from crossdraft.train.capture.scenery import SceneSource
 from crossdraft.train.capture.sources import Source
-from crossdraft.train.clips import clip_seed
+from crossdraft.train.reference.clips import clip_seed
 
 KEPT_EVERY = 100  # clips between two writings of the file
 

@@ -9,13 +9,13 @@ import torch
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target, target_fingerprint
 from crossdraft.train.capture.store import Store
+from crossdraft.train.core.dist import joined
 from crossdraft.train.heads.course import Course, Given
 from crossdraft.train.heads.eventful import EventCourse
 from crossdraft.train.heads.featured import FeatureCourse
 from crossdraft.train.heads.lookahead import PassCourse
 from crossdraft.train.heads.recipe import HeadRecipe
 from crossdraft.train.heads.run import HeadRun, train_head
-from crossdraft.train.ranks import joined
 
 # Networks that learn from something else than the target's features.
 COURSES: Mapping[str, Callable[[Given], Course]] = {

@@ -20,7 +20,12 @@ from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.files import load_head, read_config
 from crossdraft.models.heads.objective import Objective
 from crossdraft.train.capture.scenery import SceneSource
-from crossdraft.train.console import say
+from crossdraft.train.core.console import say
+from crossdraft.train.core.dist import Ranks, joined
+from crossdraft.train.core.loop import optimise
+from crossdraft.train.core.provenance import write_provenance
+from crossdraft.train.core.recipe import RECIPES, Optim, Section
+from crossdraft.train.core.stage import Stage
 from crossdraft.train.heads.asked import LONGEST
 from crossdraft.train.heads.beginning import Beginning
 from crossdraft.train.heads.change import card, change, look_at
@@ -30,11 +35,6 @@ from crossdraft.train.heads.recipe import Measure
 from crossdraft.train.heads.run import HOW_NOT_WHAT
 from crossdraft.train.heads.said import Said
 from crossdraft.train.heads.worth import methods_of
-from crossdraft.train.loop import optimise
-from crossdraft.train.provenance import write_provenance
-from crossdraft.train.ranks import Ranks, joined
-from crossdraft.train.recipe import RECIPES, Optim, Section
-from crossdraft.train.stage import Stage
 
 JOINT_RECIPE = RECIPES / "medusa2.yaml"
 

@@ -11,7 +11,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.base import Head
-from crossdraft.train.console import progress_bar, say
+from crossdraft.train.core.console import progress_bar, say
 from crossdraft.train.heads.measure import Accepted, count_ranks, measure, with_grow
 from crossdraft.train.heads.recipe import Measure
 

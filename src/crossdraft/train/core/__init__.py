@@ -1,0 +1,1 @@
+"""What every training shares: the trainer, its log, checkpoints, several processes, recipes, provenance."""

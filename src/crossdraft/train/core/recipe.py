@@ -1,0 +1,314 @@
+"""The recipe: one typed schema is the single source of every training option.
+
+A recipe is a YAML file with one section a stage. Unknown keys are refused with the nearest known one, so a
+typing error never trains the wrong thing for an hour. `key=value` overrides use dotted paths
+(`target.train.0.optim.steps=100`; phases count from 0) and their values are parsed as YAML.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from crossdraft.errors import CrossdraftError
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+REFERENCE_RECIPE = RECIPES / "reference.yaml"
+NUMBERS = re.compile(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*(,\s*[-+]?[\d.]+(e[-+]?\d+)?\s*)+", re.IGNORECASE)
+Read = TypeVar("Read", bound="Section")
+
+
+class Section(BaseModel):
+    """A frozen recipe section that knows every key it may hold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Optim(Section):
+    """AdamW under a schedule; by default warm-up / stable / decay (constant, then linear to zero)."""
+
+    steps: int = Field(gt=0)
+    schedule: Literal["wsd", "cosine", "linear", "constant"] = "wsd"
+    decay_steps: int = Field(default=0, ge=0, description="last steps of 'wsd', in which the rate falls")
+    warmup_steps: int = Field(default=50, ge=0)
+    learning_rate: float = Field(gt=0)
+    final: float = Field(default=0.0, ge=0, le=1, description="share of the rate that a decay ends at")
+    weight_decay: float = Field(default=0.01, ge=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.98, gt=0, lt=1)
+    clip_norm: float = Field(default=1.0, gt=0)
+    clips: int = Field(gt=0, description="clips a step; for heads, answers")
+    accumulate: int = Field(default=1, gt=0, description="passes that a step's clips are cut into")
+    bf16: bool = Field(default=False, description="products in bf16 over float32 weights, on processors that have them")
+    ema: float = Field(
+        default=0.0, ge=0, lt=1, description="decay of the averaged weights, which are kept; 0: no average"
+    )
+    checkpoint_every: int = Field(default=200, gt=0, description="steps between checkpoints and checks")
+    watch: str | None = Field(
+        default=None, description="figure of the checks whose best weights are kept: 'tau'; '-loss' where less is more"
+    )
+    patience: int = Field(default=0, ge=0, description="checks without a better figure that end it; 0: none do")
+    parallel: Literal["ddp", "fsdp"] = Field(default="ddp", description="what ranks share: steps, or weights too")
+
+    @model_validator(mode="after")
+    def _patience_watches(self) -> "Optim":
+        if self.patience and self.watch is None:
+            raise ValueError("patience needs a figure to watch; set watch, for example to 'tau'")
+        return self
+
+
+class Tokenizer(Section):
+    """One byte-level BPE for both models."""
+
+    vocab_size: int = Field(default=4096, gt=300)
+    scenes: int = Field(default=2000, gt=0, description="training scenes whose questions and answers are read")
+
+
+class Cache(Section):
+    """Clips rendered once: RGB for the target, event frames for the drafter (its first `event_clips`)."""
+
+    train_clips: int = Field(gt=0)
+    event_clips: int = Field(gt=0)
+    validation_clips: int = Field(gt=0)
+    workers: int = Field(default=2, gt=0)
+
+
+class Vision(Section):
+    """A CLIP vision tower; features come from the layer before the last, which therefore has no say."""
+
+    image_size: int = 112
+    patch_size: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    layers: int = Field(gt=1)
+    heads: int = Field(gt=0)
+    intermediate_size: int = Field(gt=0)
+
+
+class Text(Section):
+    """A Llama decoder."""
+
+    hidden_size: int = Field(gt=0)
+    layers: int = Field(gt=1)
+    heads: int = Field(gt=0)
+    head_dim: int = 64
+    intermediate_size: int = Field(gt=0)
+    max_positions: int = 1024
+    tie_embeddings: bool = Field(default=False, description="one table for tokens in and out")
+
+
+class Jitter(Section):
+    """What pictures undergo in training; event frames know only `drop` and `shift`."""
+
+    noise: float = Field(default=0.0, ge=0, description="largest std of the pixel noise, 8-bit steps")
+    brightness: float = Field(default=0.0, ge=0, description="largest relative change of brightness")
+    drop: float = Field(default=0.0, ge=0, lt=1, description="largest share of pixels turned white")
+    shift: int = Field(default=0, ge=0, description="largest translation, pixels")
+
+
+class Sight(Section):
+    """Pre-training of a tower on the scene's attributes."""
+
+    optim: Optim
+    jitter: Jitter = Jitter()
+
+
+class Train(Section):
+    """Next-token training on answers, `questions` of them a clip in one pass."""
+
+    optim: Optim
+    questions: int = Field(gt=0)
+    attribute_weight: float = Field(default=0.3, ge=0)
+    question_wear: float = Field(
+        default=0.0, ge=0, lt=1, description="largest share of a question's words dropped or replaced (prompt noise)"
+    )
+    freeze_tower: bool = Field(default=False, description="keep the tower as its sight stage left it")
+    jitter: Jitter = Jitter()
+
+
+class Target(Section):
+    """The video VLM: shapes, sight, training."""
+
+    frames: int = 8
+    vision: Vision
+    text: Text
+    sight: Sight
+    train: tuple[Train, ...] = Field(min_length=1, description="phases; each starts from the weights of the last")
+
+
+class Answers(Section):
+    """The target's own greedy answers, which the drafters learn."""
+
+    questions: int = Field(gt=0, description="answers a clip")
+    clips: int = Field(gt=0, description="clips decoded together")
+    max_new_tokens: int = Field(default=112, gt=0)
+
+
+class Drafter(Section):
+    """The event VLM and its blind twin: shapes, sight, training."""
+
+    frames: int = 5
+    vision: Vision
+    text: Text
+    sight: Sight
+    train: tuple[Train, ...] = Field(min_length=1)
+
+
+class TextDrafter(Section):
+    """A blind text model with a vocabulary of its own, which learns from ground truth: no pictures, no target."""
+
+    vocab_size: int = Field(gt=128)
+    scenes: int = Field(gt=0, description="training scenes whose texts the vocabulary is learned from")
+    text: Text
+    questions: int = Field(gt=0, description="questions a scene and step")
+    question_wear: float = Field(default=0.0, ge=0, lt=1)
+    optim: Optim = Field(description="`clips` counts scenes")
+
+
+class Evaluate(Section):
+    """Held-out figures: scenes of the test split."""
+
+    scenes: int = Field(gt=0)
+    questions: int = Field(gt=0, description="questions a scene")
+    clips: int = Field(default=8, gt=0, description="clips decoded together")
+
+
+class Recipe(Section):
+    """Everything that `crossdraft train reference` does."""
+
+    seed: int = 0
+    threads: int = Field(default=2, gt=0)
+    tokenizer: Tokenizer
+    cache: Cache
+    target: Target
+    answers: Answers
+    drafter: Drafter
+    text_drafter: TextDrafter
+    evaluate: Evaluate
+
+
+def load_recipe(path: str | Path = REFERENCE_RECIPE, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of the reference pair; see `read_section`."""
+    return read_section(Recipe, path, overrides)
+
+
+def read_section(
+    kind: type[Read], path: str | Path, overrides: Sequence[str] = (), layer: tuple[str, bool] | None = None
+) -> Read:
+    """Read a YAML recipe and apply `dotted.key=value` overrides.
+
+    Args:
+        layer: name of a section whose settings replace those beside it, and whether they do; it is removed either way.
+
+    Raises:
+        CrossdraftError: the file is missing or not YAML, or a key or value is wrong (nearest key suggested).
+    """
+    path = Path(path)
+    shown = path.relative_to(RECIPES) if path.is_relative_to(RECIPES) else path
+    tree = _parse(_read(path), f"The recipe {shown}")
+    if not isinstance(tree, dict):
+        raise CrossdraftError(f"The recipe {shown} must be a mapping of sections, as the shipped ones are.")
+    if layer is not None:
+        name, wanted = layer
+        replaced = tree.pop(name, None)
+        tree = _layered(tree, replaced) if wanted and isinstance(replaced, dict) else tree
+    for override in overrides:
+        _override(tree, override)
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        raise CrossdraftError(f"The recipe {shown}: {_explain(kind, error)}") from error
+
+
+def _layered(tree: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a tree with those of another in their place, section by section."""
+    both = dict(tree)
+    for name, value in over.items():
+        below = both.get(name)
+        both[name] = _layered(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return both
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CrossdraftError(
+            f"Cannot read the recipe {path}: {error.strerror}; give an existing YAML file."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise CrossdraftError(
+            f"The recipe {path} is not UTF-8 (byte {error.start}); give a YAML text file saved as UTF-8."
+        ) from error
+
+
+def _parse(text: str, what: str) -> Any:
+    """YAML as plain values; `what` begins the complaint."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that no calendar has
+        raise CrossdraftError(f"{what} is not YAML: {' '.join(str(error).split())}.") from error
+
+
+def _override(tree: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise CrossdraftError(f"The override '{override}' must read key=value, for example target.train.0.questions=8.")
+    *parents, last = key.split(".")
+    node: Any = tree
+    for name in parents:
+        if isinstance(node, list):  # phases, numbered from 0
+            if not name.isdecimal() or int(name) >= len(node):
+                raise CrossdraftError(
+                    f"The override '{override}' must name a phase by its number, 0 to {len(node) - 1}, not '{name}'."
+                )
+            node = node[int(name)]
+        else:
+            node = node.setdefault(name, {})
+        if not isinstance(node, dict | list):
+            raise CrossdraftError(f"The override '{override}' goes through '{name}', which is no section.")
+    if isinstance(node, list):
+        example = ".".join((*parents, "0", "questions" if last.isdecimal() else last))
+        raise CrossdraftError(
+            f"The override '{override}' must name a phase and one of its settings, for example {example}=…."
+        )
+    node[last] = _listed(_parse(text, f"The value of the override '{override}'"))
+
+
+def _listed(value: Any) -> Any:
+    """A value of an override; numbers with commas between them are a list, as on the command line everywhere.
+
+    >>> _listed("2,6,9"), _listed("0.5, 1e-3"), _listed("a,b")
+    ([2, 6, 9], [0.5, 0.001], 'a,b')
+    """
+    if not isinstance(value, str) or NUMBERS.fullmatch(value) is None:
+        return value
+    return [float(one) if "." in one or "e" in one.lower() else int(one) for one in value.split(",")]
+
+
+def _explain(kind: type[Section], error: ValidationError) -> str:
+    """The first complaint as one sentence; for an unknown key, with the nearest known one."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] != "extra_forbidden":
+        what = first["msg"].partition(", unable to parse")[0]
+        if what.startswith("Input should"):
+            return f"'{where}' is {first['input']!r}; it{what.removeprefix('Input')}."
+        return f"'{where}': {what[:1].lower()}{what[1:]}."
+    known = _section_at(kind, first["loc"][:-1]).model_fields
+    near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1, cutoff=0.4)
+    around = "".join(f"{part}." for part in first["loc"][:-1])
+    hint = f"did you mean '{around}{near[0]}'?" if near else f"known keys are {', '.join(known)}."
+    return f"unknown key '{where}'; {hint}"
+
+
+def _section_at(section: type[Section], loc: Sequence[int | str]) -> type[Section]:
+    for name in loc:
+        if isinstance(name, int):  # a phase: its section was reached through the list's element type
+            continue
+        kind = section.model_fields[name].annotation
+        section = cast("type[Section]", next(iter(get_args(kind)), kind))
+    return section

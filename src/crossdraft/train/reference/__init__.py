@@ -1,0 +1,1 @@
+"""Training of the shipped reference pair, stage by stage: `crossdraft train reference`."""

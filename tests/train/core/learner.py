@@ -1,0 +1,113 @@
+"""A head and lessons small enough to train in a blink; run as a script, one rank of several that train it.
+
+torchrun --nproc-per-node 2 tests/train/core/learner.py FOLDER KEY=VALUE…
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from crossdraft.models.heads.base import positions_of
+from crossdraft.models.heads.lesson import Guess, Lesson
+from crossdraft.models.heads.objective import Objective, score, teacher
+from crossdraft.train.core.dist import ALONE, Ranks, joined
+from crossdraft.train.core.loop import Stage, optimise
+from crossdraft.train.core.recipe import Optim
+from crossdraft.train.core.share import Share
+
+WORDS, WIDTH, ANSWERS, LONGEST = 11, 6, 4, 9
+DRAFTED = torch.tensor([10, 8, 7, 5, 3, 2, 1, 0])
+OUT = torch.randn(len(DRAFTED), WIDTH, generator=torch.Generator().manual_seed(0))
+OBJECTIVE = Objective({"soft_cross_entropy": 1.0, "smooth_l1": 0.5}, step_weight=0.8)
+
+
+class TinyHead(nn.Module):
+    """Two guesses: one from feature and token, the other from the first's own feature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.mix = nn.Linear(2 * WIDTH, WIDTH)
+        self.on = nn.Linear(WIDTH, WIDTH)
+        self.idle = nn.Linear(WIDTH, 2)  # no guess goes through it
+        self.register_buffer("out", OUT, persistent=False)
+
+    def forward(self, lesson: Lesson) -> list[Guess]:
+        root = lesson.tokens.roll(-1, 1)
+        first = self.mix(torch.cat([lesson.hidden[0], self.words(root)], -1)).tanh()
+        second = first + self.on(first)
+        return [Guess(1, first @ self.out.T, first), Guess(2, second @ self.out.T, second)]
+
+
+def fresh() -> TinyHead:
+    torch.manual_seed(0)
+    return TinyHead()
+
+
+def lesson_of(step: int, share: Share) -> Lesson:
+    """A share of a step's four answers, each of its own length: shares differ in how much they judge."""
+    generator = torch.Generator().manual_seed(step)
+    tokens = torch.randint(0, WORDS, (ANSWERS, LONGEST), generator=generator)
+    hidden = torch.randn(ANSWERS, LONGEST, WIDTH, generator=generator)
+    lengths = torch.randint(4, LONGEST + 1, (ANSWERS,), generator=generator)
+    rows = share.take(range(ANSWERS))
+    taken = slice(rows[0], rows[-1] + 1)
+    return Lesson(tokens[taken], {0: hidden[taken]}, torch.full((len(rows),), 2), lengths[taken])
+
+
+def loss_for(head: nn.Module) -> Callable[[int, Share], tuple[Tensor, dict[str, float]]]:
+    def loss_of(step: int, share: Share) -> tuple[Tensor, dict[str, float]]:
+        lesson = lesson_of(step, share)
+        logits, labels = teacher(lesson, OUT, 0, positions_of(DRAFTED, WORDS))
+        return score(OBJECTIVE, head(lesson), lesson, logits, labels, lesson.hidden[0].roll(-1, 1))
+
+    return loss_of
+
+
+def settings(**changes: object) -> Optim:
+    given = {"steps": 6, "warmup_steps": 2, "learning_rate": 0.05, "clips": ANSWERS, "checkpoint_every": 2}
+    return Optim.model_validate(given | changes)
+
+
+def learn(folder: Path, optim: Optim, ranks: Ranks = ALONE) -> TinyHead:
+    """Train a fresh head; a step later than the last is what it is checked on."""
+    head = fresh()
+    loss_of = loss_for(head)
+
+    def check(step: int) -> dict[str, float]:
+        with torch.no_grad():
+            loss, figures = loss_of(1000, Share())
+        return {"loss": float(loss), "tau": figures["tau"]}
+
+    optimise(Stage(folder, "head", optim), head, loss_of, check=check, ranks=ranks)
+    return head
+
+
+def logged(folder: Path) -> list[dict[str, float]]:
+    """The steps that a run took."""
+    return [entry for entry in entries(folder) if "check" not in entry]
+
+
+def entries(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "head.log.jsonl").read_text().splitlines()]
+
+
+def held(weight: Tensor) -> int:
+    """Numbers of a weight that this rank keeps."""
+    return (weight.to_local() if isinstance(weight, DTensor) else weight).numel()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with joined() as (mine, _):
+        for argument in sys.argv[2:]:  # one training each, one after the other
+            name, _, changes = argument.partition(":")
+            head = learn(Path(sys.argv[1]) / name, settings(**json.loads(changes or "{}")), mine)
+            sizes = mine.gathered(held(head.mix.weight))
+            if mine.first:
+                (Path(sys.argv[1]) / name / "held.json").write_text(json.dumps(sizes))

@@ -1,0 +1,108 @@
+"""Two ranks learn what one process learns, and take up each other's checkpoints. The ranks are real ones."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.train.core.checkpoint import read_checkpoint
+from crossdraft.train.core.dist import ALONE, Ranks
+from crossdraft.train.core.loop import Stage, load_weights
+from tests.train.core.learner import fresh, learn, logged, settings
+from tests.train.core.two import run_two
+
+LEARNER = Path(__file__).with_name("learner.py")
+CHANGES = {"ema": 0.9, "watch": "-loss", "clip_norm": 0.3}
+HOW = {"ddp": {}, "fsdp": {"parallel": "fsdp"}}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two ranks left: `ddp` and `fsdp` whole, `*-half` not to the end, `*-taken` begun by one process."""
+    folder = tmp_path_factory.mktemp("two")
+    trainings = []
+    for how, parallel in HOW.items():
+        learn(folder / f"{how}-taken", settings(**CHANGES, steps=3, schedule="constant"))
+        trainings += [
+            (how, CHANGES | parallel | {"schedule": "constant", "accumulate": 2}),
+            (f"{how}-half", CHANGES | parallel | {"schedule": "constant", "steps": 3}),
+            (f"{how}-taken", CHANGES | parallel | {"schedule": "constant"}),
+        ]
+    run_two(LEARNER, folder, *trainings)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("one")
+    learn(folder, settings(**CHANGES, schedule="constant"))
+    return folder
+
+
+def assert_same(first: Path, second: Path) -> None:
+    ours, theirs = logged(first), logged(second)
+    assert len(ours) == len(theirs) == 6
+    for a, b in zip(ours, theirs, strict=True):
+        for name in ("loss", "norm", "places", "smooth_l1", "soft_cross_entropy", "tau"):
+            assert a[name] == pytest.approx(b[name], abs=2e-5), name  # logged with five digits
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_two_ranks_have_the_losses_of_one_process(how, one, two):
+    """Answers of different lengths, two passes a step, and a gradient that is clipped: means of means would show."""
+    assert_same(one, two / how)
+    ours, theirs = (read_checkpoint(folder / "head.ckpt") for folder in (one, two / how))
+    for part in ("modules", "average"):
+        assert set(ours[part]) == set(theirs[part])
+        for name, value in ours[part].items():
+            assert (value - theirs[part][name]).abs().max() < 1e-5, name
+    assert ours["standing"]["best_step"] == theirs["standing"]["best_step"]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_one_process_goes_on_where_two_ranks_stopped(how, one, two):
+    learn(two / f"{how}-half", settings(**CHANGES, schedule="constant"))
+    assert_same(one, two / f"{how}-half")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_two_ranks_go_on_where_one_process_stopped(how, one, two):
+    assert_same(one, two / f"{how}-taken")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_what_ranks_learned_loads_into_a_whole_head(how, one, two):
+    heads = []
+    for folder in (one, two / how):
+        heads.append(fresh())
+        load_weights(Stage(folder, "head", settings(**CHANGES)), heads[-1])
+    for a, b in zip(*(head.parameters() for head in heads), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    assert not torch.allclose(heads[0].mix.weight, fresh().mix.weight)
+
+
+def test_what_no_pass_touches_stays_as_it_was(two):
+    for how in HOW:
+        assert torch.equal(read_checkpoint(two / how / "head.ckpt")["modules"]["idle.weight"], fresh().idle.weight)
+
+
+def test_the_second_rank_holds_all_weights_or_its_part_of_them_and_writes_nothing(two):
+    whole = fresh().mix.weight.numel()
+    assert json.loads((two / "ddp" / "held.json").read_text()) == [whole, whole]
+    assert json.loads((two / "fsdp" / "held.json").read_text()) == [whole / 2, whole / 2]
+    assert {path.name for path in (two / "ddp").iterdir()} == {
+        "head.ckpt", "head.best.ckpt", "head.log.jsonl", "held.json"
+    }  # fmt: skip
+    assert len(logged(two / "ddp")) == 6
+
+
+def test_clips_that_cannot_be_shared_are_told(tmp_path):
+    with pytest.raises(CrossdraftError, match=r"clips=4 .* among 2 passes of 3 ranks; make it a multiple of 6"):
+        learn(tmp_path, settings(accumulate=2), Ranks(0, 3))
+
+
+def test_alone_there_is_nobody_to_wait_for():
+    ALONE.wait()
+    assert (ALONE.first, ALONE.gathered(3), ALONE.agreed("so")) == (True, [3], "so")

@@ -1,0 +1,83 @@
+"""The recipe refuses what it does not know, and says what was probably meant."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.train.core import recipe as recipe_module
+from crossdraft.train.core.recipe import REFERENCE_RECIPE, load_recipe
+
+
+def test_the_shipped_recipe_is_valid_and_overrides_reach_it() -> None:
+    assert load_recipe().target.train[0].questions > 0
+    changed = load_recipe(overrides=["target.train.0.questions=3", "drafter.train.0.optim.learning_rate=1.0e-4"])
+    assert (changed.target.train[0].questions, changed.drafter.train[0].optim.learning_rate) == (3, 1.0e-4)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "target.train.0.question=3",
+            "unknown key 'target.train.0.question'; did you mean 'target.train.0.questions'?",
+        ),
+        ("tresads=1", "unknown key 'tresads'; did you mean 'threads'?"),
+        ("target.train.0.optim.steps=many", "'target.train.0.optim.steps'"),
+        ("target.train.0.optim.steps=0", "greater than 0"),
+        ("target.sight.optim.schedule=cosin", "'wsd', 'cosine', 'linear' or 'constant'"),
+        ("target.sight.optim.patience=2", "patience needs a figure to watch; set watch"),
+        ("target.train.9.questions=1", "by its number, 0 to"),
+        ("target.train.questions=1", "for example target.train.0.questions=…"),
+        ("target.train.0=1", "for example target.train.0.questions=…"),
+        ("seed=[", "The value of the override 'seed=[' is not YAML"),
+        ("seed=2020-13-45", "is not YAML: month must be in 1..12"),
+        ("seed.value=1", "which is no section"),
+        ("seed", "must read key=value"),
+    ],
+)
+def test_a_wrong_override_is_one_sentence(override: str, said: str) -> None:
+    with pytest.raises(CrossdraftError, match=r"\S") as caught:
+        load_recipe(overrides=[override])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_override_that_the_schema_shows_is_accepted() -> None:
+    shown = re.findall(r"`([\w.]+=\d+)`", recipe_module.__doc__ or "")
+    assert len(shown) == 1
+    assert load_recipe(overrides=shown).target.train[0].optim.steps == 100
+
+
+def test_what_the_reference_pair_does_not_ask_for_is_off() -> None:
+    """Its losses are those of a plain loop."""
+    optim = load_recipe().target.sight.optim
+    off = (optim.accumulate, optim.bf16, optim.ema, optim.watch, optim.patience, optim.final, optim.beta1)
+    assert (optim.schedule, *off) == ("wsd", 1, False, 0.0, None, 0, 0.0, 0.9)
+
+
+def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(REFERENCE_RECIPE.read_text() + "\nevaluat: {scenes: 1, questions: 1}\n")
+    with pytest.raises(CrossdraftError, match="did you mean 'evaluate'"):
+        load_recipe(path)
+
+
+def test_a_missing_or_broken_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CrossdraftError, match="Cannot read the recipe"):
+        load_recipe(tmp_path / "none.yaml")
+    (tmp_path / "broken.yaml").write_text("a: [")
+    with pytest.raises(CrossdraftError, match="is not YAML"):
+        load_recipe(tmp_path / "broken.yaml")
+    (tmp_path / "latin.yaml").write_bytes("seed: 0 # für alle".encode("latin-1"))
+    with pytest.raises(CrossdraftError, match=r"is not UTF-8 \(byte 11\)"):
+        load_recipe(tmp_path / "latin.yaml")
+    (tmp_path / "list.yaml").write_text("- 1")
+    with pytest.raises(CrossdraftError, match="mapping of sections"):
+        load_recipe(tmp_path / "list.yaml")
+
+
+def test_a_shipped_recipe_is_named_without_the_folders_of_one_machine():
+    with pytest.raises(CrossdraftError, match=r"^The recipe reference\.yaml: unknown key 'target\.foo'"):
+        load_recipe(REFERENCE_RECIPE, ["target.foo=3"])

@@ -1,0 +1,295 @@
+"""The training loop: stopping changes nothing, nor does cutting a step into passes."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.models.heads.lesson import Guess, Lesson
+from crossdraft.train.core.checkpoint import read_checkpoint
+from crossdraft.train.core.loop import Stage, load_weights, optimise
+from crossdraft.train.core.recipe import Optim
+from crossdraft.train.core.share import Share, whole
+from tests.train.core.learner import TinyHead, entries, learn, logged, loss_for, settings
+
+
+def optim(steps: int) -> Optim:
+    return Optim(steps=steps, decay_steps=0, warmup_steps=2, learning_rate=0.05, clips=3, checkpoint_every=2)
+
+
+def fresh() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(4, 1)
+
+
+def train(folder: Path, steps: int, spoil: Callable[[int], float] = lambda step: 1.0) -> list[float]:
+    """Logged losses of a run; `spoil` multiplies the loss of a step."""
+    model = fresh()
+
+    def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(step))
+        return (model(x) - x.sum(1, keepdim=True)).square().mean() * spoil(step), {"seen": 3.0}
+
+    optimise(Stage(folder, "fit", optim(steps)), model, whole(loss_of))
+    return [json.loads(line)["loss"] for line in (folder / "fit.log.jsonl").read_text().splitlines()]
+
+
+def test_a_resumed_run_repeats_the_losses_of_an_unbroken_one(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", 8)
+    train(tmp_path / "broken", 4)
+    assert train(tmp_path / "broken", 8) == whole
+
+
+def test_a_log_line_that_was_cut_off_is_taken_again(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", 8)
+    train(tmp_path / "broken", 4)
+    with (tmp_path / "broken" / "fit.log.jsonl").open("a") as log:
+        log.write('{"step": 5, "sec')
+    assert train(tmp_path / "broken", 8) == whole
+
+
+def test_without_its_log_a_run_goes_on(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", 8)
+    train(tmp_path / "broken", 4)
+    (tmp_path / "broken" / "fit.log.jsonl").unlink()
+    assert train(tmp_path / "broken", 8) == whole[4:]
+
+
+def test_what_was_logged_before_the_first_checkpoint_is_forgotten_with_it(tmp_path: Path) -> None:
+    whole = train(tmp_path, 4)
+    (tmp_path / "fit.ckpt").unlink()
+    assert train(tmp_path, 4) == whole
+
+
+def test_a_log_damaged_within_is_told(tmp_path: Path) -> None:
+    train(tmp_path, 4)
+    with (tmp_path / "fit.log.jsonl").open("a") as log:
+        log.write('{"step": 5, "sec{"step": 5}\n')
+    with pytest.raises(CrossdraftError, match=r"fit\.log\.jsonl is damaged; remove it"):
+        train(tmp_path, 8)
+
+
+@pytest.mark.parametrize("spoilt", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path: Path, spoilt: float) -> None:
+    """Checkpoints come every two steps: step 6 (index 5) must not overwrite that of step 4."""
+    whole = train(tmp_path / "whole", 8)
+    with pytest.raises(CrossdraftError, match=r"^Step 6 of broken/fit diverged: loss (nan|inf), .*learning_rate"):
+        train(tmp_path / "broken", 8, lambda step: spoilt if step == 5 else 1.0)
+    assert train(tmp_path / "broken", 8) == whole
+
+
+def test_a_gradient_that_is_no_number_stops_too(tmp_path: Path) -> None:
+    """The root of nothing is a number, its slope is none."""
+    model = fresh()
+
+    def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
+        return (model(torch.ones(1, 4)) * 0).sqrt().sum(), {}
+
+    with pytest.raises(CrossdraftError, match=r"Step 1 .* diverged: loss 0.0, gradient norm nan; there is no"):
+        optimise(Stage(tmp_path, "fit", optim(4)), model, whole(loss_of))
+    assert torch.equal(model.weight, fresh().weight)
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    losses = train(tmp_path, 60)
+    assert sum(losses[-10:]) < 0.1 * sum(losses[:10])
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    assert train(tmp_path, 4) == train(tmp_path, 4)
+
+
+def test_a_later_phase_can_take_the_weights_alone(tmp_path: Path) -> None:
+    train(tmp_path, 4)
+    other = fresh()
+    load_weights(Stage(tmp_path, "fit", optim(4)), other)
+    assert not torch.equal(other.weight, fresh().weight)
+
+
+EVERYTHING = {"ema": 0.9, "watch": "-loss", "patience": 3, "accumulate": 2, "schedule": "constant"}
+
+
+def same(first: nn.Module, second: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("passes", [2, 4])
+def test_passes_have_the_losses_of_one_large_batch(tmp_path: Path, passes: int) -> None:
+    """The answers differ in length and the gradient is clipped: a mean of means would show."""
+    once, cut = learn(tmp_path / "once", settings()), learn(tmp_path / "cut", settings(accumulate=passes))
+    for a, b in zip(logged(tmp_path / "once"), logged(tmp_path / "cut"), strict=True):
+        assert a.keys() == b.keys()
+        for name in ("loss", "norm", "places", "tau"):
+            assert a[name] == pytest.approx(b[name], abs=2e-5), name
+    for a, b in zip(once.parameters(), cut.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+class Interrupted(Exception):
+    pass
+
+
+class DroppingHead(TinyHead):
+    def forward(self, lesson: Lesson) -> list[Guess]:
+        return [replace(g, logits=nn.functional.dropout(g.logits, 0.2, self.training)) for g in super().forward(lesson)]
+
+
+@pytest.mark.parametrize("at", ["step 2", "step 5", "check 2", "check 4"])
+def test_wherever_it_is_interrupted_everything_goes_on_as_if_it_had_not_been(tmp_path: Path, at: str) -> None:
+    """Averaged weights, passes, counters and the dropout's chance; a checkpoint every two steps, each with a check."""
+
+    def run(folder: Path, stop: str = "") -> nn.Module:
+        torch.manual_seed(0)
+        head = DroppingHead()
+        lessons = loss_for(head)
+
+        def loss_of(step: int, share: Share) -> tuple[torch.Tensor, dict[str, float]]:
+            if stop == f"step {step}" and share.index == 1:
+                raise Interrupted
+            return lessons(step, share)
+
+        def check(step: int) -> dict[str, float]:
+            if stop == f"check {step}":
+                raise Interrupted
+            with torch.no_grad():
+                return {"loss": float(lessons(1000, Share())[0])}
+
+        torch.rand(hash(folder) % 7)  # what else draws chance must not matter
+        optimise(Stage(folder, "head", settings(**EVERYTHING)), head, loss_of, check=check)
+        return head
+
+    ends = run(tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        run(tmp_path / "broken", at)
+    assert same(run(tmp_path / "broken"), ends)
+    whole, broken = (
+        [{k: v for k, v in entry.items() if k != "seconds"} for entry in entries(tmp_path / name)]
+        for name in ("whole", "broken")
+    )
+    assert whole == broken
+    states = [read_checkpoint(tmp_path / name / "head.ckpt") for name in ("whole", "broken")]
+    assert states[0]["standing"] == states[1]["standing"]
+    for name, value in states[0]["average"].items():
+        assert torch.equal(value, states[1]["average"][name])
+
+
+def test_averaged_weights_are_checked_given_and_loaded(tmp_path: Path) -> None:
+    stage, model = Stage(tmp_path, "fit", optim(4).model_copy(update={"ema": 0.9})), fresh()
+    checked = []
+
+    def check(step: int) -> None:
+        assert not model.training
+        checked.append(model.weight.clone())
+
+    optimise(stage, model, whole(lambda step: (model(torch.ones(1, 4)).square().sum(), {})), check=check)
+    state = read_checkpoint(stage.checkpoint)
+    assert torch.equal(checked[-1], state["average"]["weight"])
+    assert torch.equal(model.weight, state["average"]["weight"])
+    assert not torch.equal(model.weight, state["modules"]["weight"])
+    other = fresh()
+    load_weights(stage, other)
+    assert same(other, model)
+
+
+def stopped(folder: Path, figures: list[float], **changes: object) -> tuple[nn.Module, list[int], dict[str, float]]:
+    """A run whose checks find the given figures, one after the other; what it gives, and the steps it took."""
+    model, steps = fresh(), []
+    given = {"steps": 20, "clips": 1, "warmup_steps": 0, "learning_rate": 0.05, "checkpoint_every": 2, "watch": "tau"}
+
+    def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
+        steps.append(step)
+        return model(torch.ones(1, 4)).square().sum(), {}
+
+    def check(step: int) -> dict[str, float]:
+        return {"tau": figures[step // 2 - 1]}
+
+    stage = Stage(folder, "fit", Optim.model_validate(given | changes))
+    return model, steps, optimise(stage, model, whole(loss_of), check=check)
+
+
+def test_it_stops_early_and_gives_the_best(tmp_path: Path) -> None:
+    model, steps, closing = stopped(tmp_path, [1.0, 3.0, 2.0, 3.0, 9.0], patience=2)
+    assert steps == list(range(8))
+    assert (closing["steps"], closing["best_step"], closing["best"]) == (8, 4, 3.0)
+    at_four = stopped(tmp_path / "short", [1.0, 3.0], steps=4)[0]
+    assert same(model, at_four)
+    again, taken, _ = stopped(tmp_path, [], patience=2)
+    assert taken == []
+    assert same(again, model)
+    loaded = fresh()
+    load_weights(Stage(tmp_path, "fit", optim(20).model_copy(update={"watch": "tau"})), loaded)
+    assert same(loaded, model)
+
+
+def test_the_best_of_a_run_that_ends_by_itself_is_given_too(tmp_path: Path) -> None:
+    model, _, closing = stopped(tmp_path, [1.0, 3.0, 2.0], steps=6)
+    assert closing["best_step"] == 4
+    assert same(model, stopped(tmp_path / "short", [1.0, 3.0], steps=4)[0])
+    assert not same(model, stopped(tmp_path / "last", [1.0, 3.0, 4.0], steps=6)[0])
+
+
+def test_a_figure_that_cannot_be_watched_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CrossdraftError, match=r"no figure 'tua', .* did you mean 'tau'"):
+        stopped(tmp_path, [1.0], watch="tua")
+    with pytest.raises(CrossdraftError, match=r"optim\.watch names 'tau', but this training has no checks"):
+        optimise(Stage(tmp_path, "fit", settings(watch="tau")), fresh(), whole(lambda step: (torch.zeros(1), {})))
+
+
+def test_a_batch_that_ruins_the_loss_is_named(tmp_path: Path) -> None:
+    model = fresh()
+
+    def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
+        return model(torch.ones(1, 4)).sum() * (float("nan") if step == 2 else 1.0), {}
+
+    with pytest.raises(CrossdraftError, match=r"^Step 3 of .*/fit, on answers 2, 12, diverged: loss nan"):
+        optimise(
+            Stage(tmp_path, "fit", optim(4)), model, whole(loss_of), describe=lambda step: f"answers {step}, 1{step}"
+        )
+    assert read_checkpoint(tmp_path / "fit.ckpt")["step"] == 2
+
+
+@pytest.mark.parametrize("able", [True, False], ids=["a processor that has it", "one that has not"])
+def test_bf16_is_for_products_and_weights_stay_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool
+) -> None:
+    monkeypatch.setattr("crossdraft.train.core.trainer.has_bf16", lambda: able)
+    model, seen = fresh(), []
+
+    def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
+        out = model(torch.ones(1, 4))
+        seen.append(out.dtype)
+        return out.float().square().sum(), {}
+
+    optimise(Stage(tmp_path, "fit", settings(steps=1, bf16=True)), model, whole(loss_of))
+    optimise(Stage(tmp_path, "fit", settings(steps=2)), model, whole(loss_of))
+    assert seen == [torch.bfloat16 if able else torch.float32, torch.float32]
+    assert model.weight.dtype == torch.float32
+    assert not torch.equal(model.weight, fresh().weight)
+
+
+def test_checks_are_logged_beside_the_steps(tmp_path: Path) -> None:
+    learn(tmp_path, settings())
+    assert [entry["step"] for entry in entries(tmp_path) if "check" in entry] == [2, 4, 6]
+    assert len(logged(tmp_path)) == 6
+
+
+def test_every_pass_has_a_chance_of_its_own_and_the_same_one_again(tmp_path: Path) -> None:
+    def drawn(folder: Path) -> list[float]:
+        model, seen = fresh(), []
+
+        def loss_of(step: int, share: Share) -> tuple[torch.Tensor, dict[str, float]]:
+            seen.append(float(torch.rand(())))
+            return model(torch.ones(1, 4)).sum(), {}
+
+        optimise(Stage(folder, "fit", settings(steps=3, accumulate=2)), model, loss_of)
+        return seen
+
+    first = drawn(tmp_path / "first")
+    torch.rand(3)
+    assert drawn(tmp_path / "second") == first
+    assert len(set(first)) == 6

@@ -1,0 +1,48 @@
+"""Figures worked by hand."""
+
+import pytest
+
+from crossdraft import scenes
+from crossdraft.train.reference.answers import Answered
+from crossdraft.train.reference.evaluate import drawn_questions, facts_right, fed_rows, mean_accepted
+from crossdraft.train.reference.prompt import PromptCodec
+from crossdraft.train.reference.ship import spoken_ids
+from crossdraft.train.reference.tokenizer import EVENT, train_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("row", "chain", "tau"),
+    [
+        ([True, True, False, True], 8, 2.0),  # 2 + bonus; 1
+        ([False, False, False], 8, 1.0),
+        ([True] * 9, 8, 9.0),  # eight accepted and a bonus
+        ([True] * 9, 2, 3.0),
+        ([], 8, 0.0),
+    ],
+)
+def test_tau_of_rows_worked_by_hand(row: list[bool], chain: int, tau: float) -> None:
+    assert mean_accepted([row], chain) == tau
+
+
+def test_the_ground_truth_scores_full_marks_and_another_scenes_answers_do_not() -> None:
+    asked = drawn_questions("test", range(12), 4, 0, held_out=True)
+    flat = [question for questions in asked for question in questions]
+    held = {wording for kind in scenes.KINDS for wording in scenes.wordings(kind, held_out=True)}
+    assert {question.question for question in flat} <= held
+
+    def said(answers: list[str]) -> list[Answered]:
+        return [Answered(q.clip, q.kind, q.question, text, whole=True) for q, text in zip(flat, answers, strict=True)]
+
+    assert facts_right(asked, said([q.guess for q in flat]))["all"] == 1.0
+    assert facts_right(asked, said([q.guess for q in reversed(flat)]))["all"] < 0.8
+
+
+def test_an_answer_that_was_cut_short_is_not_given_an_end() -> None:
+    codec = PromptCodec(train_tokenizer(["A red car."] * 9, 400), EVENT)
+    end = codec.tokenizer.eos_token_id
+    said = [Answered(0, "colour", "What?", "A red car.", whole=whole) for whole in (True, False)]
+    (_, whole), (_, cut) = fed_rows(codec, said)
+    assert whole == [*cut, end]
+    assert end not in cut
+    assert spoken_ids(codec, said) == sorted({*whole})
+    assert spoken_ids(codec, said[1:]) == sorted({*cut})

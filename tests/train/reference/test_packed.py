@@ -1,0 +1,117 @@
+"""The packed forward equals the model's own on every unpacked row."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from crossdraft.train.reference.packed import BranchCache, read_prefix, run_branches, step_branches
+from crossdraft.train.reference.packing import IGNORE, pack
+
+CLIPS, QUESTIONS, PREFIX = 2, 3, 7
+
+
+@pytest.fixture(scope="module")
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=64, pad_token_id=0,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).double().eval()
+
+
+@pytest.fixture(scope="module")
+def prefix_embeds() -> torch.Tensor:
+    return torch.randn(CLIPS, PREFIX, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[tuple[list[int], list[int]]]:
+    generator = torch.Generator().manual_seed(2)
+
+    def ids(count: int) -> list[int]:
+        return torch.randint(1, 40, (count,), generator=generator).tolist()
+
+    return [(ids(2 + row % 3), ids(1 + row)) for row in range(CLIPS * QUESTIONS)]
+
+
+def own_forward(model, prefix_embeds, pairs, row: int) -> torch.Tensor:
+    """Logits of one unpacked row behind its clip's prefix."""
+    question, answer = pairs[row]
+    text = model.model.embed_tokens(torch.tensor([[*question, *answer]]))
+    embeds = torch.cat((prefix_embeds[row // QUESTIONS][None], text), 1)
+    with torch.no_grad():
+        return model(inputs_embeds=embeds).logits[0, PREFIX:]
+
+
+def test_packed_logits_equal_unpacked_ones(model, prefix_embeds, pairs) -> None:
+    rows = pack(pairs, pad_id=0)
+    with torch.no_grad():
+        prefix = read_prefix(model.model, prefix_embeds)
+        packed = model.lm_head(run_branches(model.model, prefix, model.model.embed_tokens(rows.tokens)))
+    for row, (question, answer) in enumerate(pairs):
+        expected = own_forward(model, prefix_embeds, pairs, row)
+        torch.testing.assert_close(packed[row, : len(question) + len(answer)], expected, atol=1e-6, rtol=0)
+
+
+def test_a_prefix_shared_by_all_rows_needs_to_be_read_once(model, prefix_embeds, pairs) -> None:
+    rows = pack(pairs, pad_id=0)
+    embeds = model.model.embed_tokens(rows.tokens)
+    with torch.no_grad():
+        one = run_branches(model.model, read_prefix(model.model, prefix_embeds[:1]), embeds)
+        many = run_branches(model.model, read_prefix(model.model, prefix_embeds[:1].expand(CLIPS, -1, -1)), embeds)
+    torch.testing.assert_close(one, many)
+
+
+def test_branches_of_another_clip_differ(model, prefix_embeds, pairs) -> None:
+    """The comparison above can fail: with the clips swapped the logits are far away."""
+    rows = pack(pairs, pad_id=0)
+    with torch.no_grad():
+        prefix = read_prefix(model.model, prefix_embeds.flip(0))
+        packed = model.lm_head(run_branches(model.model, prefix, model.model.embed_tokens(rows.tokens)))
+    assert (packed[0, :3] - own_forward(model, prefix_embeds, pairs, 0)).abs().max() > 1e-2
+
+
+def test_gradients_equal_unpacked_ones(model, prefix_embeds, pairs) -> None:
+    rows = pack(pairs, pad_id=0)
+    weight = model.model.layers[0].self_attn.k_proj.weight
+
+    def gradient(loss: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(loss, weight)[0]
+
+    prefix = read_prefix(model.model, prefix_embeds)
+    packed = model.lm_head(run_branches(model.model, prefix, model.model.embed_tokens(rows.tokens)))
+    wanted = rows.targets != IGNORE
+    together = gradient(torch.nn.functional.cross_entropy(packed[wanted], rows.targets[wanted], reduction="sum"))
+    apart = torch.zeros_like(together)
+    for row, (question, answer) in enumerate(pairs):
+        text = model.model.embed_tokens(torch.tensor([[*question, *answer]]))
+        embeds = torch.cat((prefix_embeds[row // QUESTIONS][None], text), 1)
+        logits = model(inputs_embeds=embeds).logits[0, PREFIX + len(question) - 1 : -1]
+        apart += gradient(torch.nn.functional.cross_entropy(logits, torch.tensor(answer), reduction="sum"))
+    torch.testing.assert_close(together, apart, atol=1e-6, rtol=1e-5)
+
+
+def test_steps_equal_one_pass_and_a_rejected_token_leaves_no_trace(model, prefix_embeds, pairs) -> None:
+    rows = pack(pairs, pad_id=0)
+    embed = model.model.embed_tokens
+    with torch.no_grad():
+        prefix = read_prefix(model.model, prefix_embeds)
+        whole = run_branches(model.model, prefix, embed(rows.tokens))
+        cache = BranchCache(prefix, len(pairs), capacity=rows.tokens.shape[1] + 2)
+        start = torch.tensor([0, 1, 2, 0, 1, 2])
+        length = 3
+        step_branches(model.model, cache, embed(rows.tokens[:, :3]), torch.zeros(6, dtype=torch.long))
+        wrong = (rows.tokens[:, 3:5] + 7) % 40
+        step_branches(model.model, cache, embed(wrong), start + 1)
+        again = torch.stack([rows.tokens[row, begin : begin + length] for row, begin in enumerate(start.tolist())])
+        stepped = step_branches(model.model, cache, embed(again), start)
+    for row, begin in enumerate(start.tolist()):
+        torch.testing.assert_close(stepped[row], whole[row, begin : begin + length], atol=1e-6, rtol=0)
+
+
+def test_pack_lays_out_a_case_worked_by_hand() -> None:
+    rows = pack([([5, 6], [7, 8]), ([5], [9])], pad_id=0, multiple=1)
+    assert rows.tokens.tolist() == [[5, 6, 7, 8], [5, 9, 0, 0]]
+    assert rows.targets.tolist() == [[IGNORE, 7, 8, IGNORE], [9, IGNORE, IGNORE, IGNORE]]
+    assert rows.answer_start.tolist() == [1, 0]

@@ -1,0 +1,112 @@
+"""What lies in the package: models that load, fit the limit, share a vocabulary, and say where they are from."""
+
+import json
+
+import pytest
+from transformers import AutoConfig, AutoTokenizer
+
+import crossdraft.models.eventgpt  # noqa: F401 - registers EventGPT with the auto classes
+from crossdraft.drafters.heads.registry import HEADS as HEADS_BY_NAME
+from crossdraft.engine.target import Target
+from crossdraft.load import event_fingerprint, load_target, target_fingerprint
+from crossdraft.load_heads import HEAD_WEIGHTS, load_head_drafter
+from crossdraft.models.heads.files import read_config
+from crossdraft.train.core.provenance import origin, sha256
+from crossdraft.train.core.recipe import load_recipe
+from crossdraft.train.heads.card import card as head_card
+from crossdraft.train.heads.recipe import load_head_recipe
+from crossdraft.train.reference.cards import card
+from crossdraft.train.reference.clips import clip_seed
+from crossdraft.train.reference.ship import LIMIT_MB, SHIPPED
+from crossdraft.train.reference.stages import MODELS
+from crossdraft.train.reference.tokenizer import SPECIALS
+
+
+def test_all_fit_the_limit() -> None:
+    files = [path for name in (*MODELS, "text") for path in (SHIPPED / name).rglob("*")]
+    assert 0 < sum(path.stat().st_size for path in files) / 1e6 <= LIMIT_MB
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_shipped_model_is_whole(name: str) -> None:
+    folder = SHIPPED / name
+    config = AutoConfig.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert config.text_config.vocab_size == len(tokenizer) == 4096
+    assert tokenizer.convert_tokens_to_ids(list(SPECIALS)) == list(range(4090, 4096))
+    provenance = json.loads((folder / "provenance.json").read_text())
+    assert provenance["data"]["weights_sha256"] == sha256(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_card_is_what_the_recipe_and_the_measured_figures_make_it(name: str) -> None:
+    recipe = load_recipe()
+    measured = json.loads((SHIPPED / name / "provenance.json").read_text())["figures"]
+    figures = {
+        "scenes": recipe.evaluate.scenes,
+        "questions": recipe.evaluate.questions,
+        "first_seed": clip_seed("test", 0),
+        name: measured["evaluation"],
+    }
+    text = (SHIPPED / name / "README.md").read_text()
+    assert text == card(name, recipe, figures, measured["parameters"])
+    for wordings in ("train_wordings", "held_out_wordings"):
+        assert f"{measured['evaluation'][wordings]['facts_right']['all']:.1%}" in text
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_provenance_counts_the_clips_that_the_model_learned_from(name: str) -> None:
+    provenance = json.loads((SHIPPED / name / "provenance.json").read_text())
+    pool = "train_clips" if name == "target" else "event_clips"
+    assert provenance["data"]["clips"] == provenance["recipe"]["cache"][pool]
+
+
+def test_the_vocabulary_is_shared() -> None:
+    vocabularies = [(SHIPPED / name / "tokenizer.json").read_bytes() for name in MODELS]
+    assert vocabularies[0] == vocabularies[1] == vocabularies[2]
+
+
+HEADS = sorted(path.name for path in HEAD_WEIGHTS.iterdir())
+EVENTS = ("event_medusa", "fast", "glance")  # heads on the event model
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_shipped_head_is_whole_small_and_of_its_model(name: str) -> None:
+    folder = HEAD_WEIGHTS / name
+    assert (folder / "model.safetensors").stat().st_size <= 3e6
+    owner = event_fingerprint("event") if name in EVENTS else target_fingerprint("reference")
+    described = read_config(folder)
+    assert described.target == owner
+    provenance = json.loads((folder / "provenance.json").read_text())
+    assert provenance["data"]["weights_sha256"] == sha256(folder / "model.safetensors")
+    assert provenance["recipe"]["network"] == described.network
+
+
+@pytest.mark.parametrize(
+    "method", sorted(name for name, head in HEADS_BY_NAME.items() if (head.weights or name) in HEADS)
+)
+def test_every_way_of_drafting_with_a_shipped_head_loads(method: str, reference: Target) -> None:
+    drafter = load_head_drafter(method, reference, banned=tuple(reference.reserved))
+    assert drafter.needs.hidden_layers or drafter.needs.visual_layers
+
+
+@pytest.fixture(scope="module")
+def reference() -> Target:
+    return load_target("reference", "cpu", "float32")
+
+
+@pytest.mark.parametrize("folder", sorted(HEAD_WEIGHTS.iterdir()), ids=lambda folder: folder.name)
+def test_a_head_s_card_is_worded_as_a_new_one_is(folder) -> None:
+    recipe = load_head_recipe(folder.name, reference=True)
+    figures = json.loads((folder / "provenance.json").read_text())["figures"]
+    made, shipped = (
+        " ".join(text.split()) for text in (head_card(recipe, figures, ""), (folder / "README.md").read_text())
+    )
+    opening, _, rest = made.partition(" Trained by ")  # some say more between the two
+    assert shipped.startswith(opening)
+    assert f" Trained by {rest[: rest.index(' in ')]}" in shipped
+
+
+def test_a_provenance_names_no_folders_of_one_machine(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr("sys.argv", ["/opt/bin/crossdraft", "train", f"--out={tmp_path / 'a'}", str(tmp_path / "b")])
+    assert origin()["argv"] == ["crossdraft", "train", "--out=a", "b"]

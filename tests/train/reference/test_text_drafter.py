@@ -1,0 +1,86 @@
+"""The stage `text` at micro size, and the vocabulary it learns."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.train.core.provenance import sha256
+from crossdraft.train.core.recipe import load_recipe
+from crossdraft.train.reference.stages import Reference, run_stages
+from crossdraft.train.reference.text_drafter import PROMPT, squeeze
+from crossdraft.train.reference.text_tokenizer import ALPHABET, SPECIALS, train_text_tokenizer
+
+MICRO = Path(__file__).parent / "micro.yaml"
+TEXTS = ["the car in front is turning left near the red light"] * 4
+
+
+def run_to(folder: Path, steps: int, *overrides: str) -> Reference:
+    changed = [f"text_drafter.optim.steps={steps}", "text_drafter.optim.decay_steps=0", *overrides]
+    run = Reference(load_recipe(MICRO, changed), folder)
+    run_stages(run, ["text"])
+    return run
+
+
+def losses(run: Reference) -> list[float]:
+    lines = (run.out / "text" / "train.log.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def test_the_stage_leaves_a_folder_that_can_ship(tmp_path):
+    run = run_to(tmp_path, 2)
+    folder = run.out / "text" / "model"
+    model, tokenizer = LlamaForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert model.dtype == torch.bfloat16
+    assert len(tokenizer) == model.config.vocab_size == 160
+    record = json.loads((folder / "provenance.json").read_text())
+    assert record["data"]["weights_sha256"] == sha256(folder / "model.safetensors")
+    assert record["figures"]["parameters"] == sum(p.numel() for p in model.parameters())
+    shares = record["figures"]["evaluation"]
+    card = (folder / "README.md").read_text()
+    for wordings in ("train_wordings", "held_out_wordings"):
+        assert f"{shares[wordings]['top1']:.1%}" in card
+        assert shares[wordings]["tau_8"] >= 1
+
+
+def test_a_resumed_run_repeats_the_losses(tmp_path):
+    run_to(tmp_path / "broken", 2)
+    broken, whole = run_to(tmp_path / "broken", 4), run_to(tmp_path / "whole", 4)
+    assert losses(broken) == losses(whole)
+    assert len(losses(whole)) == 4
+
+
+def test_a_vocabulary_of_another_size_is_refused(tmp_path):
+    run_to(tmp_path, 1)
+    with pytest.raises(CrossdraftError, match="has 160 ids where the recipe asks for 150"):
+        run_to(tmp_path, 1, "text_drafter.vocab_size=150")
+
+
+def test_the_vocabulary_spells_ascii_and_nothing_else():
+    tokenizer = train_text_tokenizer(TEXTS, 120)
+    assert len(tokenizer) == 120
+    assert tokenizer.convert_tokens_to_ids(list(SPECIALS)) == list(range(len(SPECIALS)))
+    ids = tokenizer(ALPHABET)["input_ids"]
+    assert ids[0] == tokenizer.bos_token_id
+    assert tokenizer.unk_token_id not in ids
+    assert tokenizer.decode(ids[1:]) == ALPHABET
+    assert tokenizer.unk_token_id in tokenizer("né")["input_ids"]
+
+
+def test_texts_that_hold_too_little_are_told():
+    with pytest.raises(CrossdraftError, match=r"not 400; raise text_drafter\.scenes"):
+        train_text_tokenizer(TEXTS, 400)
+
+
+def test_a_squeezed_tokenizer_is_the_same(tmp_path):
+    tokenizer = train_text_tokenizer(TEXTS, 120)
+    tokenizer.save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    before = path.stat().st_size
+    squeeze(path)
+    assert path.stat().st_size < before / 2
+    text = PROMPT.format(question="Is the car turning?")
+    assert AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"] == tokenizer(text)["input_ids"]
