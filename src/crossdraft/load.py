@@ -16,11 +16,11 @@ from crossdraft.checkpoints.files import check_files, read_config
 from crossdraft.checkpoints.locate import find_checkpoint, mend
 from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, load_weights
-from crossdraft.drafters.foreign import ForeignDrafter
+from crossdraft.drafters.cross_vocab.drafter import ForeignDrafter
+from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, map_vocabularies, read_lexicon
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead, read_ids
-from crossdraft.drafters.vocabulary import Lexicon, map_vocabularies, read_lexicon
 from crossdraft.dtypes import DTYPES, dtype_name
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.generation import read_defaults, read_file

@@ -189,7 +189,7 @@ def _any_model(spec: Spec, place: Place) -> "Drafter[Any]":
 
 
 def _language_model(source: str, how: str | None, place: Place) -> "Drafter[Any]":
-    from crossdraft.drafters.vocabulary import read_lexicon
+    from crossdraft.drafters.cross_vocab.vocabulary import read_lexicon
     from crossdraft.load import load_model_drafter
 
     target = read_lexicon(_tokenizer(place), place.vocab_size, place.eos, place.banned)
@@ -408,8 +408,8 @@ def _source(place: Place) -> str:
 
 
 def _cascade(spec: Spec, place: Place) -> "Drafter[Any]":
-    from crossdraft.drafters.cascade import CascadeDrafter
-    from crossdraft.drafters.overseen import AHEAD
+    from crossdraft.drafters.combine.cascade import CascadeDrafter
+    from crossdraft.drafters.combine.two_level import AHEAD
 
     given = _settings(spec, {"ahead": _count, "early": _count, "leniency": float})
     *readers, drafter = [build_spec(part, place) for part in spec.parts]
@@ -421,8 +421,8 @@ def _cascade(spec: Spec, place: Place) -> "Drafter[Any]":
 
 
 def _pyramid(spec: Spec, place: Place) -> "Drafter[Any]":
-    from crossdraft.drafters.overseen import AHEAD
-    from crossdraft.drafters.pyramid import THRESHOLD, PyramidDrafter
+    from crossdraft.drafters.combine.pyramid import THRESHOLD, PyramidDrafter
+    from crossdraft.drafters.combine.two_level import AHEAD
 
     given = _settings(spec, {"ahead": _count, "threshold": float})
     if len(spec.parts) != 2:
@@ -478,7 +478,7 @@ def _count(text: str) -> int:
 
 def _words(text: str) -> int:
     """As many words as a place of a draft holds, or fewer."""
-    from crossdraft.drafters.second import WORDS
+    from crossdraft.drafters.alternatives import WORDS
 
     if (value := _count(text)) > WORDS:
         raise ValueError(text)

@@ -13,7 +13,7 @@ from crossdraft.bench.heads_report import lines, tables, to_json
 from crossdraft.bench.heads_roster import choose
 from crossdraft.bench.heads_tau import Part
 from crossdraft.bench.workload import Workload
-from crossdraft.drafters.trial import TAU
+from crossdraft.drafters.evaluate import TAU
 from crossdraft.errors import CrossdraftError
 from tests.bench.some_heads import random_head
 

@@ -3,8 +3,8 @@
 import pytest
 
 from crossdraft.bench.heads_tau import CLAIMS, Accepted, Part, accepted, check_claims
+from crossdraft.drafters.evaluate import Tally
 from crossdraft.drafters.heads.registry import HEADS
-from crossdraft.drafters.trial import Tally
 
 
 def test_figures_by_hand():

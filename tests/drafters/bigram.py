@@ -7,8 +7,8 @@ from itertools import pairwise
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, read_lexicon
 from crossdraft.drafters.hf_text import TextPrompt, text_model
-from crossdraft.drafters.vocabulary import Lexicon, read_lexicon
 from crossdraft.engine.target import Target
 
 

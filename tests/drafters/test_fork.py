@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from crossdraft.drafters.ahead import AheadDrafter
-from crossdraft.drafters.cascade import CascadeDrafter
 from crossdraft.drafters.choose import ChooseDrafter
-from crossdraft.drafters.foreign import WAYS
+from crossdraft.drafters.combine.cascade import CascadeDrafter
+from crossdraft.drafters.combine.pyramid import PyramidDrafter
+from crossdraft.drafters.cross_vocab.drafter import WAYS
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.lookahead import LookaheadDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.memory.shelf import Shelf
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.drafters.phased import PhasedDrafter
-from crossdraft.drafters.pyramid import PyramidDrafter
 from crossdraft.drafters.tree_model import TreeDrafter
 from crossdraft.drafters.trees import expand_and_rerank
 from crossdraft.drafters.union import UnionDrafter
@@ -23,7 +23,7 @@ from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
-from tests.drafters.test_foreign import drafter as foreign
+from tests.drafters.cross_vocab.test_drafter import drafter as foreign
 from tests.engine.zoo import ZOO, as_target, noisy
 
 QUESTION, RING = "kkk", (30, 31, 32, 33)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.drafters.cascade import CascadeDrafter
+from crossdraft.drafters.combine.cascade import CascadeDrafter
 from crossdraft.drafters.frames import fewer_frames
 from crossdraft.drafters.glancer import Glancer
 from crossdraft.drafters.heads.cross import CrossDrafter, tables_of

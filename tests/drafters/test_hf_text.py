@@ -18,7 +18,7 @@ from crossdraft.engine.conformance import PARENTS, check_conformance
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt
 from crossdraft.errors import CrossdraftError
-from tests.drafters.tongues import byte_level
+from tests.drafters.cross_vocab.tokenizers import byte_level
 
 SHAPE = {
     "vocab_size": 99,

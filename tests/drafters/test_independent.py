@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from crossdraft.drafters.alternatives import WORDS
 from crossdraft.drafters.independent import IndependentDrafter, Writing, likely_words
-from crossdraft.drafters.rereading import OldText
-from crossdraft.drafters.second import WORDS
+from crossdraft.drafters.reuse import OldText
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget, VerifyOutput

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from crossdraft.drafters.fork import fork_of
+from crossdraft.drafters.base import fork_of
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.union import UnionDrafter
 from crossdraft.engine.ahead import ANY, FAINT, POLICIES, STEP, Ahead

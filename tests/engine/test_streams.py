@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from crossdraft.drafters.combine.pyramid import PyramidDrafter
 from crossdraft.drafters.phased import PhasedDrafter
-from crossdraft.drafters.pyramid import PyramidDrafter
 from crossdraft.drafters.union import UnionDrafter
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request

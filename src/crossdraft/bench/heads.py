@@ -18,8 +18,8 @@ from crossdraft.bench.specs import is_blind
 from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.words import describe
 from crossdraft.bench.workload import Workload, items
+from crossdraft.drafters.evaluate import Tally, answer_all
 from crossdraft.drafters.spec import Spec
-from crossdraft.drafters.trial import Tally, answer_all
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.pinning import pinned
 from crossdraft.engine.sampling import Sampling

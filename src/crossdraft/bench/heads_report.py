@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from crossdraft.bench.heads import HeadsReport, Row
 from crossdraft.bench.heads_tau import Part
 from crossdraft.bench.report import FEW_PAIRS, INTERVALS
-from crossdraft.drafters.trial import TAU
+from crossdraft.drafters.evaluate import TAU
 
 if TYPE_CHECKING:
     from rich.table import Table

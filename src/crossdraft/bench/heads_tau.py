@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.bench.statistics import Indices, Interval, bootstrap, per_position
-from crossdraft.drafters.trial import Tally
+from crossdraft.drafters.evaluate import Tally
 
 
 @dataclass(frozen=True, slots=True)

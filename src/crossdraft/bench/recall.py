@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossdraft.bench.statistics import Quartiles, quartiles
-from crossdraft.drafters.memory.store import START, Scope, Store
-from crossdraft.drafters.memory.vote import foresee
+from crossdraft.drafters.memory.datastore import START, Scope, Store
+from crossdraft.drafters.memory.retrieval import foresee
 from crossdraft.errors import CrossdraftError
 
 VOCABULARY, LENGTH, QUESTIONS = 32_000, 50, 40

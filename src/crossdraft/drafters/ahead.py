@@ -13,7 +13,7 @@ are ids, hence rows of the target's embedding table; `pass_` has embeddings of i
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crossdraft.drafters.fork import fork_of
+from crossdraft.drafters.base import fork_of
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from crossdraft.drafters.fork import fork_of
+from crossdraft.drafters.base import fork_of
 from crossdraft.drafters.independent import IndependentDrafter, Writing, own_chances, own_prompt, read_encoded
 from crossdraft.drafters.pruning import KEEP, MASS, attention_scores, decoder_of, kept_places, pruned
 from crossdraft.engine.drafter import Budget, Draft, Needs, PromptFeatures, VerifyOutput

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.fork import fork_of
+from crossdraft.drafters.alternatives import WORDS, Slot, spread
+from crossdraft.drafters.base import fork_of
 from crossdraft.drafters.glancer import Glancer
-from crossdraft.drafters.rereading import OldText
-from crossdraft.drafters.second import WORDS, Slot, spread
+from crossdraft.drafters.reuse import OldText
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request

@@ -18,7 +18,7 @@ place on: b1 b2 are the next level 0. The newest n-grams known behind the last t
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from crossdraft.drafters.fork import fork_of
+from crossdraft.drafters.base import fork_of
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request

@@ -12,9 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.fork import fork_of
+from crossdraft.drafters.base import fork_of
 from crossdraft.drafters.independent import common_prefix, mute, own_chances, read_prompt
-from crossdraft.drafters.trees.sapling import Choose, Drawn, Expand, Grown, Likeliest
+from crossdraft.drafters.trees.builder import Choose, Drawn, Expand, Grown, Likeliest
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request

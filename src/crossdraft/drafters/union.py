@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from crossdraft.drafters.alternatives import slots_of, spread
 from crossdraft.drafters.mixture import Blend
-from crossdraft.drafters.second import slots_of, spread
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.streams import apart

@@ -14,8 +14,8 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.fork import fork_of
-from crossdraft.drafters.trees.sapling import Choose, Drawn, Expand, Grown, Likeliest
+from crossdraft.drafters.base import fork_of
+from crossdraft.drafters.trees.builder import Choose, Drawn, Expand, Grown, Likeliest
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree

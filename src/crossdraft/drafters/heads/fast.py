@@ -12,9 +12,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.fork import fork_of
+from crossdraft.drafters.alternatives import WORDS, Slot, spread
+from crossdraft.drafters.base import fork_of
 from crossdraft.drafters.independent import likely_words, mute, own_chances
-from crossdraft.drafters.second import WORDS, Slot, spread
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp

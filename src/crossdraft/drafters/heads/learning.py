@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.fork import fork_of
+from crossdraft.drafters.base import fork_of
 from crossdraft.drafters.heads.coupled import CoupledDrafter, Listening
 from crossdraft.drafters.heads.learner import Figures, Learner
 from crossdraft.drafters.heads.purse import Purse

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow, Listening, Voice
 from crossdraft.drafters.heads.reading import read_on
-from crossdraft.drafters.trees.sapling import Choose, Expand, Grown
+from crossdraft.drafters.trees.builder import Choose, Expand, Grown
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.tree import ROOT, DraftTree

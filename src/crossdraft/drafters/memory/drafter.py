@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossdraft.drafters.fork import fork_of
+from crossdraft.drafters.base import fork_of
+from crossdraft.drafters.memory.datastore import START, Scope
+from crossdraft.drafters.memory.retrieval import foresee
 from crossdraft.drafters.memory.shelf import Shelf
-from crossdraft.drafters.memory.store import START, Scope
-from crossdraft.drafters.memory.vote import foresee
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree

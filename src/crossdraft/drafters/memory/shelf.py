@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
-from crossdraft.drafters.memory.journal import Journal
-from crossdraft.drafters.memory.store import Scope, Store
+from crossdraft.drafters.memory.append_log import Journal
+from crossdraft.drafters.memory.datastore import Scope, Store
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)

@@ -5,9 +5,9 @@ nodes of the tree so far, `Choose` takes children from one of them.
 """
 
 from crossdraft.drafters.trees.acceptance import RankCounts
+from crossdraft.drafters.trees.builder import Choose, Drawn, Expand, Grown, Likeliest, Sapling
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.drafters.trees.medusa import greedy_shape
-from crossdraft.drafters.trees.sapling import Choose, Drawn, Expand, Grown, Likeliest, Sapling
 from crossdraft.drafters.trees.sequoia import ShapeTable, cheapest_shape
 from crossdraft.drafters.trees.shape import Shape
 from crossdraft.drafters.trees.static import fill

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
+from crossdraft.drafters.trees.builder import Choose, Expand, Grown, Sapling
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
-from crossdraft.drafters.trees.sapling import Choose, Expand, Grown, Sapling
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.tree import ROOT
 

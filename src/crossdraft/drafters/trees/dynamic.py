@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from crossdraft.drafters.trees.sapling import Choose, Expand, Grown, Sapling, shares
+from crossdraft.drafters.trees.builder import Choose, Expand, Grown, Sapling, shares
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.tree import ROOT
 

@@ -1,6 +1,6 @@
 """Fill a shape that was fixed beforehand with a drafter's tokens."""
 
-from crossdraft.drafters.trees.sapling import Choose, Expand, Grown, Sapling
+from crossdraft.drafters.trees.builder import Choose, Expand, Grown, Sapling
 from crossdraft.drafters.trees.shape import Shape
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.tree import ROOT

@@ -5,8 +5,8 @@ from functools import partial
 
 from torch import Tensor
 
+from crossdraft.drafters.trees.builder import Choose, Expand, Grown
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
-from crossdraft.drafters.trees.sapling import Choose, Expand, Grown
 from crossdraft.engine.drafter import Budget
 
 BINS = (8, 8, 8, 6, 6, 6, 4, 4, 2, 2)  # the authors' own, for confidences below 0.1, 0.2, …

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from crossdraft.drafters.evaluate import Tally, answer_all, sum_up
 from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow
 from crossdraft.drafters.trees import RankCounts, Shape, fill
-from crossdraft.drafters.trial import Tally, answer_all, sum_up
 from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling

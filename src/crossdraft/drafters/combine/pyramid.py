@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from crossdraft.drafters.overseen import AHEAD, Keeps, OverseenDrafter
+from crossdraft.drafters.combine.two_level import AHEAD, Keeps, OverseenDrafter
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.rules.fuzzy import Fuzzy
 from crossdraft.errors import CrossdraftError

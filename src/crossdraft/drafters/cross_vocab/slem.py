@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from crossdraft.drafters.pen import Page, Pen, Step, whole
-from crossdraft.drafters.vocabulary import Lexicon
+from crossdraft.drafters.cross_vocab.assistant import Page, Pen, Step, whole
+from crossdraft.drafters.cross_vocab.vocabulary import Lexicon
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree

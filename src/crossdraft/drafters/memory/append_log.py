@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossdraft.drafters.memory.store import Scope
+from crossdraft.drafters.memory.datastore import Scope
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)

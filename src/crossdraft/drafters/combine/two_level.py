@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from crossdraft.drafters.alternatives import Slot
 from crossdraft.drafters.independent import IndependentDrafter, Writing
-from crossdraft.drafters.second import Slot
 from crossdraft.engine.accept import as_wide
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from crossdraft.drafters.cascade import CascadeDrafter
+from crossdraft.drafters.combine.cascade import CascadeDrafter
+from crossdraft.drafters.combine.two_level import main_path, readable
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.drafters.overseen import main_path, readable
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.cost import CostModel

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossdraft.drafters.alternatives import HOLDS, Slot, slots_of, spread
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.second import HOLDS, Slot, slots_of, spread
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Outcome

@@ -6,9 +6,9 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import crossdraft
-from crossdraft.drafters.vocabulary import Lexicon, map_vocabularies, read_lexicon
+from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, map_vocabularies, read_lexicon
 from crossdraft.errors import CrossdraftError
-from tests.drafters.tongues import EOS, byte_level, byte_level_from, marks, sentencepiece
+from tests.drafters.cross_vocab.tokenizers import EOS, byte_level, byte_level_from, marks, sentencepiece
 
 SHIPPED = Path(crossdraft.__file__).parent / "reference" / "target"
 

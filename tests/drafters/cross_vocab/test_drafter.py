@@ -5,8 +5,8 @@ import functools
 import pytest
 import torch
 
-from crossdraft.drafters.foreign import WAYS, ForeignDrafter
-from crossdraft.drafters.vocabulary import Lexicon
+from crossdraft.drafters.cross_vocab.drafter import WAYS, ForeignDrafter
+from crossdraft.drafters.cross_vocab.vocabulary import Lexicon
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -16,7 +16,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from tests.drafters.bigram import as_drafter, bigram_model
-from tests.drafters.tongues import byte_level_from
+from tests.drafters.cross_vocab.tokenizers import byte_level_from
 from tests.engine.zoo import EOS, ZOO, as_target
 
 QUESTIONS = ("What is that?", "Who goes there, and why?", "Is it?")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossdraft.drafters.trial import Tally, answer_all, sum_up
+from crossdraft.drafters.evaluate import Tally, answer_all, sum_up
 from crossdraft.engine.request import Request
 from crossdraft.engine.stats import Stats
 from crossdraft.load import load_drafter, load_target

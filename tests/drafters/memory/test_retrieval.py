@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.memory.store import START, Scope, Store
-from crossdraft.drafters.memory.vote import ECHOES, OLD, RECENT, echoes, foresee, weigh
+from crossdraft.drafters.memory.datastore import START, Scope, Store
+from crossdraft.drafters.memory.retrieval import ECHOES, OLD, RECENT, echoes, foresee, weigh
 
 HERE, THERE, ELSEWHERE = Scope(1, 10), Scope(2, 10), Scope(3, 30)
 

@@ -6,10 +6,10 @@ from functools import cache
 import pytest
 import torch
 
+from crossdraft.drafters.combine.pyramid import PyramidDrafter, close
+from crossdraft.drafters.combine.two_level import OverseenDrafter, point_mass
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.drafters.overseen import OverseenDrafter, point_mass
-from crossdraft.drafters.pyramid import PyramidDrafter, close
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from crossdraft.drafters.overseen import AHEAD, Keeps, Overseen, OverseenDrafter, show
+from crossdraft.drafters.combine.two_level import AHEAD, Keeps, Overseen, OverseenDrafter, show
 from crossdraft.engine.drafter import Budget, Draft, Drafter
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.memory.store import START, Scope, Store
+from crossdraft.drafters.memory.datastore import START, Scope, Store
 from crossdraft.errors import CrossdraftError
 
 HERE, THERE = Scope(clip=1, question=10), Scope(clip=2, question=10)

@@ -20,8 +20,8 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.pen import Page, Pen, Step, common_prefix
-from crossdraft.drafters.vocabulary import Lexicon, VocabularyMap
+from crossdraft.drafters.cross_vocab.assistant import Page, Pen, Step, common_prefix
+from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, VocabularyMap
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp

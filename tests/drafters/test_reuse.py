@@ -1,6 +1,6 @@
 """Where old text is taken to go on."""
 
-from crossdraft.drafters.rereading import LONGEST, MOST, SHORTEST, OldText
+from crossdraft.drafters.reuse import LONGEST, MOST, SHORTEST, OldText
 
 OLD = OldText().overruled([1, 2, 3, 4, 5, 3, 9])
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from crossdraft.drafters.memory.datastore import Scope, Store
 from crossdraft.drafters.memory.growth import Grown, grow
-from crossdraft.drafters.memory.store import Scope, Store
 
 CONTEXT = 16  # tokens in front of a place that are compared
 MISMATCH = 5.0 * 0.5 ** np.arange(CONTEXT)[::-1]  # nats that a differing token costs; the last one is the nearest

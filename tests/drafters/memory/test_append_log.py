@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from crossdraft.drafters.memory.journal import Journal, pack
-from crossdraft.drafters.memory.store import Scope
+from crossdraft.drafters.memory.append_log import Journal, pack
+from crossdraft.drafters.memory.datastore import Scope
 from crossdraft.errors import CrossdraftError
 
 HERE = Scope(1, 10)
@@ -116,8 +116,8 @@ def test_processes_append_side_by_side(path, caplog):
     """Three of them, forty answers each: none is lost, none is torn."""
     program = (
         "import sys; from pathlib import Path\n"
-        "from crossdraft.drafters.memory.journal import Journal\n"
-        "from crossdraft.drafters.memory.store import Scope\n"
+        "from crossdraft.drafters.memory.append_log import Journal\n"
+        "from crossdraft.drafters.memory.datastore import Scope\n"
         "journal = Journal(Path(sys.argv[1]), 10**6, 'v')\n"
         "for n in range(40): journal.append(Scope(int(sys.argv[2]), n + 1), [n] * (1 + n))\n"
     )
@@ -182,8 +182,8 @@ def test_one_reads_while_others_add_and_evict(path):
     """Every answer that is read is whole, and after each writer's first one none is missing or out of order."""
     program = (
         "import sys; from pathlib import Path\n"
-        "from crossdraft.drafters.memory.journal import Journal\n"
-        "from crossdraft.drafters.memory.store import Scope\n"
+        "from crossdraft.drafters.memory.append_log import Journal\n"
+        "from crossdraft.drafters.memory.datastore import Scope\n"
         "journal = Journal(Path(sys.argv[1]), 1000, 'v')\n"
         "for n in range(300): journal.append(Scope(int(sys.argv[2]), n), [n] * (n % 30 + 1))\n"
     )

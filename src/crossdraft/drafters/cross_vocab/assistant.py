@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from crossdraft.drafters.cross_vocab.vocabulary import Lexicon
 from crossdraft.drafters.independent import own_prompt
-from crossdraft.drafters.vocabulary import Lexicon
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling

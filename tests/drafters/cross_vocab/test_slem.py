@@ -2,14 +2,14 @@
 
 import pytest
 
-from crossdraft.drafters.foreign import ForeignDrafter
-from crossdraft.drafters.pen import whole
-from crossdraft.drafters.retokenise import Offered, Retelling, continuation
-from crossdraft.drafters.vocabulary import Lexicon, read_lexicon
+from crossdraft.drafters.cross_vocab.assistant import whole
+from crossdraft.drafters.cross_vocab.drafter import ForeignDrafter
+from crossdraft.drafters.cross_vocab.slem import Offered, Retelling, continuation
+from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, read_lexicon
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from tests.drafters.bigram import as_drafter, bigram_model
-from tests.drafters.tongues import byte_level
+from tests.drafters.cross_vocab.tokenizers import byte_level
 
 TARGET = byte_level(" turning", " left", " is", "ing", "é")
 END = TARGET.eos_token_id

@@ -18,11 +18,11 @@ from typing import Protocol
 
 import torch
 
-from crossdraft.drafters.fork import fork_of
-from crossdraft.drafters.pen import Page, Pen
-from crossdraft.drafters.retokenise import Retelling
-from crossdraft.drafters.translation import NgramCache, Translating
-from crossdraft.drafters.vocabulary import Lexicon, map_vocabularies
+from crossdraft.drafters.base import fork_of
+from crossdraft.drafters.cross_vocab.assistant import Page, Pen
+from crossdraft.drafters.cross_vocab.slem import Retelling
+from crossdraft.drafters.cross_vocab.tli import NgramCache, Translating
+from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, map_vocabularies
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossdraft.drafters import translation
-from crossdraft.drafters.pen import Page, Pen, Step
-from crossdraft.drafters.translation import Gram, NgramCache, Translating, aligned, token_law
-from crossdraft.drafters.vocabulary import Lexicon, map_vocabularies
+from crossdraft.drafters.cross_vocab import tli as translation
+from crossdraft.drafters.cross_vocab.assistant import Page, Pen, Step
+from crossdraft.drafters.cross_vocab.tli import Gram, NgramCache, Translating, aligned, token_law
+from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, map_vocabularies
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.sampling import Sampling, warp

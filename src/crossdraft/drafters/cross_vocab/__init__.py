@@ -1,0 +1,1 @@
+"""Drafting with a model of another vocabulary (heterogeneous vocabularies; "universal assisted generation" in HF)."""
