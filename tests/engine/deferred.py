@@ -53,16 +53,16 @@ class DeferredTarget(Target):
         self.queue.launch(lambda: encoded.update(self.inner.encode(prompt)))
         return encoded
 
-    def extend(self, cache, rows, chunks, trees, capture=(), tails=()):
+    def extend(self, cache, rows, chunks, trees, capture=(), probe_embeds=()):
         def work():
-            if chunks[0].silent:
+            if chunks[0].skip_logits:
                 self.queue.work()
-            return self.inner.extend(cache, rows, chunks, trees, capture, tails)
+            return self.inner.extend(cache, rows, chunks, trees, capture, probe_embeds)
 
         began = self.clock.mark()
         out = self.queue.launch(work)
         done = self.clock.mark()
-        if chunks[0].silent:
+        if chunks[0].skip_logits:
             return TargetOut([torch.empty(0, self.vocab_size)], [()], began, done)
         found = out.result()
         return TargetOut(found.logits, found.hidden, began, done)

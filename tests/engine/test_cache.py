@@ -59,10 +59,10 @@ def test_the_last_row_moves_into_the_place_of_one_that_leaves():
         cache.add_row(32)
         write(cache, slice(row, row + 1), *range(row, 2 * row + 1))
         cache.advance(row, row + 1)
-        cache.offsets[row] = -row
+        cache.rope_deltas[row] = -row
     assert cache.drop_row(0) == 2
     assert content(cache, 0) == [2, 3, 4]
-    assert (cache.lengths, cache.offsets) == ([3, 2], [-2, -1])
+    assert (cache.lengths, cache.rope_deltas) == ([3, 2], [-2, -1])
 
 
 def test_a_fork_shares_the_prompt_and_nothing_later():
@@ -81,7 +81,7 @@ def test_a_copy_holds_the_same_and_goes_its_own_way():
     cache = KVCache(1, max_rows=2)
     for row, marks in ((0, (1, 2, 3)), (1, (4,))):
         cache.add_row(32)
-        cache.offsets[row] = row + 5
+        cache.rope_deltas[row] = row + 5
         write(cache, slice(row, row + 1), *marks)
         cache.advance(row, len(marks))
     write(cache, slice(0, 2), 7, 8)  # not committed yet
@@ -93,7 +93,7 @@ def test_a_copy_holds_the_same_and_goes_its_own_way():
     assert content(copy, 0) == [1, 2, 3, 8, 9]
     assert content(cache, 0) == [1, 2, 3, 7, 8]
     assert content(copy, 1) == content(cache, 1) == [4]
-    assert (copy.lengths, copy.offsets, copy.capacity) == ([5, 1], [5, 6], cache.capacity)
+    assert (copy.lengths, copy.rope_deltas, copy.capacity) == ([5, 1], [5, 6], cache.capacity)
     assert copy.layers[0].keys[0, 0, 5:].count_nonzero() == 0
     assert KVCache(2).copy().rows == 0
 

@@ -33,14 +33,14 @@ def test_other_anatomies_keep_their_own_forward(name):
     assert find_lean(ZOO[name]()[0]) is None
 
 
-def first_piece(name, dtype, *, silent):
+def first_piece(name, dtype, *, skip):
     """Keys and values of a prompt's first piece, read with or without anybody asking for its logits."""
     model, prompt = ZOO[name]()
     target = as_target(model.to(dtype), prompt)
     piece = target.chunks(prompt, target.encode(prompt))[0][0]
     cache = target.new_cache()
     cache.add_row(128)
-    out = target.extend(cache, slice(0, 1), [replace(piece, silent=silent)], [DraftTree.empty()])
+    out = target.extend(cache, slice(0, 1), [replace(piece, skip_logits=skip)], [DraftTree.empty()])
     length = cache.lengths[0]
     return out.logits[0], [
         part[:, :, :length].clone() for layer in cache._stores for part in (layer.keys, layer.values)
@@ -50,8 +50,8 @@ def first_piece(name, dtype, *, silent):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", LEAN)
 def test_a_piece_that_nobody_asks_about_leaves_the_same_keys_and_values(name, dtype):
-    answer, asked = first_piece(name, dtype, silent=False)
-    nothing, unasked = first_piece(name, dtype, silent=True)
+    answer, asked = first_piece(name, dtype, skip=False)
+    nothing, unasked = first_piece(name, dtype, skip=True)
     assert len(answer) == 1
     assert len(nothing) == 0  # so it was read the short way
     assert all(torch.equal(mine, its) for mine, its in zip(unasked, asked, strict=True))

@@ -42,7 +42,7 @@ def test_a_prompt_that_ends_with_a_visual_token_keeps_its_feature(name):
     target = as_target(model, prompt)
     (piece,), offset = target.chunks(ended, target.encode(ended))
     cache = target.new_cache()
-    cache.offsets[cache.add_row(256)] = offset
+    cache.rope_deltas[cache.add_row(256)] = offset
     found = target.extend(cache, slice(0, 1), [piece], [DraftTree.chain([20, 21])]).logits[0]
 
     out = model(input_ids=ended.input_ids[None], **features, use_cache=True)
@@ -144,7 +144,7 @@ def test_ragged_rows_equal_rows_alone():
         cache = target.new_cache(max_rows=rows)
         for row in range(rows):
             cache.add_row(128)
-            pieces, cache.offsets[row] = target.chunks(prompt, target.encode(prompt))
+            pieces, cache.rope_deltas[row] = target.chunks(prompt, target.encode(prompt))
             for piece in pieces:
                 target.extend(cache, slice(row, row + 1), [piece], [DraftTree.empty()])
         return cache

@@ -199,7 +199,7 @@ class _Said:
 
     def _read(self) -> _Told:
         pieces, offset = self.target.chunks(self.prompt, self.target.encode(self.prompt))
-        self.cache.offsets[self.row] = offset
+        self.cache.rope_deltas[self.row] = offset
         *front, last = pieces
         nothing, layers = DraftTree.empty(), self.needs.visual_layers
         outs = [self._extend(piece, nothing, layers) for piece in front]

@@ -107,11 +107,9 @@ def measure_reading(target: Target, budget_s: float) -> Reading:
 def measure_passes(target: Target, budget_s: float) -> list[Pass]:
     """V(n) behind the whole prompt, chains of n - 1 nodes."""
     prompt = target.prepare(Request("scale"))
-    cache = target.new_cache(capacity=len(prompt) + max(WIDTHS) + 1)
-    row = slice(cache.add_row(cache.capacity), 1)
-    pieces, _ = target.chunks(prompt, target.encode(prompt))
-    for piece in pieces:
-        target.extend(cache, row, [piece], [DraftTree.empty()])
+    capacity = len(prompt) + max(WIDTHS) + 1
+    cache = target.new_cache(capacity=capacity)
+    row = slice(target.prefill(cache, prompt, target.encode(prompt), capacity).row, 1)
     root = Chunk(prompt.input_ids[-1:].to(target.device))
     passes = []
     for n in WIDTHS:

@@ -283,14 +283,9 @@ def read_encoded(
     model: Target, prompt: Prompt, encoded: Encoded, spare: int, capture: Sequence[int] = ()
 ) -> tuple[KVCache, TargetOut]:
     """As `read_whole`, of a prompt whose features are here already."""
-    pieces, offset = model.chunks(prompt, encoded)
-    cache = model.new_cache(capacity=len(prompt) + spare)
-    row = cache.add_row(cache.capacity)
-    cache.offsets[row] = offset
-    for piece in pieces[:-1]:
-        model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()])
-    out = model.extend(cache, slice(0, 1), pieces[-1:], [DraftTree.empty()], capture)
-    out.done.wait()  # whoever times the reading must not count it as drafting
+    capacity = len(prompt) + spare
+    cache = model.new_cache(capacity=capacity)
+    out = model.prefill(cache, prompt, encoded, capacity, capture=capture).out
     return cache, out
 
 

@@ -88,7 +88,7 @@ class KVCache(Cache):
 
     `lengths[r]` counts the committed tokens of row r. A pass over n new tokens writes positions
     `lengths[r] … lengths[r]+n-1` and commits none of them: `advance` (a prefill) or `keep` (a tree) does.
-    `offsets[r]` is added to positions: M-RoPE models number text after a video from another start than its index.
+    `rope_deltas[r]` is added to positions: M-RoPE models number text after a video from another start than its index.
     """
 
     def __init__(self, num_layers: int, max_rows: int = 1, capacity: int = 512) -> None:
@@ -97,7 +97,7 @@ class KVCache(Cache):
         self.allocated = self.capacity  # of these so many have memory: in a copy only those that are used
         self._least = self.capacity
         self.lengths: list[int] = []
-        self.offsets: list[int] = []
+        self.rope_deltas: list[int] = []
         self.window: tuple[slice, slice | Tensor, int] = (slice(0, 0), slice(0, 0), 0)
         self._stores = [_Layer(self) for _ in range(num_layers)]
         super().__init__(layers=list(self._stores))
@@ -118,7 +118,7 @@ class KVCache(Cache):
             self.capacity = self.allocated = self._least
         self.reserve(capacity)
         self.lengths.append(0)
-        self.offsets.append(0)
+        self.rope_deltas.append(0)
         return self.rows - 1
 
     def reserve(self, capacity: int) -> None:
@@ -145,7 +145,7 @@ class KVCache(Cache):
         It may grow as far as this one, and takes memory as it does.
         """
         copy = KVCache(len(self._stores), self.max_rows, self.capacity)
-        copy.lengths, copy.offsets, copy.window = [*self.lengths], [*self.offsets], self.window
+        copy.lengths, copy.rope_deltas, copy.window = [*self.lengths], [*self.rope_deltas], self.window
         copy.allocated = self._copied
         for own, new in zip(self._stores, copy._stores, strict=True):
             if own.is_initialized:
@@ -176,8 +176,8 @@ class KVCache(Cache):
         last = self.rows - 1
         if row != last:
             self._copy_row(last, row, self.lengths[last])
-            self.lengths[row], self.offsets[row] = self.lengths[last], self.offsets[last]
-        del self.lengths[last], self.offsets[last]
+            self.lengths[row], self.rope_deltas[row] = self.lengths[last], self.rope_deltas[last]
+        del self.lengths[last], self.rope_deltas[last]
         return last
 
     def fork(self, row: int, length: int, capacity: int) -> int:

@@ -106,11 +106,8 @@ def full_forward(target: Target, prompt: Prompt, continuation: Sequence[int]) ->
 
 def _prefill(target: Target, cache: KVCache, prompt: Prompt, tree: DraftTree) -> Tensor:
     """Prefill a new row with `tree` riding along; returns [1 + n, V]."""
-    row = cache.add_row(len(prompt) + 4 * len(PARENTS))
-    pieces, cache.offsets[row] = target.chunks(prompt, target.encode(prompt))
-    for piece in pieces[:-1]:
-        target.extend(cache, slice(row, row + 1), [piece], [DraftTree.empty()])
-    return target.extend(cache, slice(row, row + 1), pieces[-1:], [tree]).logits[0]
+    capacity = len(prompt) + 4 * len(PARENTS)
+    return target.prefill(cache, prompt, target.encode(prompt), capacity, lambda: (tree, None)).out.logits[0]
 
 
 def _planted(fault: type[Target], target: Target, prompt: Prompt, tree: DraftTree) -> Tensor:

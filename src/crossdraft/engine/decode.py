@@ -239,7 +239,7 @@ class Decoder:
             largest = max(self.budgets.nodes, self.budgets.hidden_nodes) + self.probes
             row = self.cache.add_row(len(prompt) + live.request.token_limit + largest + 1)
             self._live.append(live)
-            self.cache.offsets[row] = offset
+            self.cache.rope_deltas[row] = offset
             own = slice(row, row + 1)
             with live.timeline.span("target", "prefill", len(prompt)):
                 outs = [

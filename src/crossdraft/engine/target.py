@@ -24,8 +24,8 @@ from crossdraft.engine.elastic import poll_between
 from crossdraft.engine.generation import GenerationDefaults
 from crossdraft.engine.lean import find_lean
 from crossdraft.engine.request import Request
+from crossdraft.engine.traits import detect_traits
 from crossdraft.engine.tree import DraftTree
-from crossdraft.errors import CrossdraftError
 
 # Modality -> what the model's own feature function returned; from a model that cannot take these, its raw inputs.
 Encoded = Mapping[str, object]
@@ -57,13 +57,17 @@ class Chunk:
         tokens: [m] ids, m ≥ 1.
         positions: [m] or [3, m] positions; `None` = count on from the row's length.
         encoded: visual features whose placeholders stand in `tokens`.
-        silent: nobody will ask for logits behind it: another chunk follows.
+        skip_logits: nobody will ask for logits behind it: another chunk follows.
     """
 
     tokens: Tensor
     positions: Tensor | None = None
     encoded: Encoded | None = None
-    silent: bool = False
+    skip_logits: bool = False
+
+
+RideAlong = tuple[DraftTree, Tensor | None]
+NO_TREE: RideAlong = (DraftTree.empty(), None)
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class TargetOut:
     """What one pass returns, row by row.
 
     Args:
-        logits: [1 + n, V] at the root and at every node; [0, V] behind a silent chunk.
+        logits: [1 + n, V] at the root and at every node; [0, V] behind a chunk that skips them.
         hidden: for each captured layer [m + n, h], at the chunk's tokens and at every node.
         began, done: where the model's own forward begins and ends in the device's work.
 
@@ -89,29 +93,26 @@ class TargetOut:
         return self.done.wait() - self.began.wait()
 
 
-# Where configurations name the ids that visual features replace; EventGPT's frames are a video to its adapter.
-PLACEHOLDERS = {
-    "image_token_index": "image",
-    "image_token_id": "image",
-    "event_token_id": "video",
-    "video_token_index": "video",
-    "video_token_id": "video",
-}
-
-
 @dataclass(frozen=True)
-class Traits:
-    """What was found out about a model: see `detect_traits`."""
+class Prefill:
+    """A prompt that was read.
 
-    placeholders: Mapping[str, int]  # kind of feature -> the id whose places it takes
-    mrope: bool
-    additive_mask: bool
-    takes_encoded: bool  # `mm_encoder_outputs`, since transformers 5.18; before, the first piece encodes for itself
+    Args:
+        row: of the cache, where its keys and values are.
+        pieces: as `Target.chunks` split it; the last one carried the tree.
+        front: what the passes over the pieces before it returned, one row each.
+        out: what the last pass returned.
+    """
+
+    row: int
+    pieces: tuple[Chunk, ...]
+    front: list[TargetOut]
+    out: TargetOut
 
     @property
-    def visual_ids(self) -> frozenset[int]:
-        """Every id that stands for something visual."""
-        return frozenset(self.placeholders.values())
+    def last(self) -> int:
+        """Tokens of the last piece."""
+        return len(self.pieces[-1].tokens)
 
 
 def visual_rows(features: Any) -> Tensor:
@@ -119,32 +120,6 @@ def visual_rows(features: Any) -> Tensor:
     pooled = features.pooler_output
     parts = [pooled] if isinstance(pooled, Tensor) else list(pooled)
     return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
-
-
-def detect_traits(model: PreTrainedModel) -> Traits:
-    """Look at the configuration and the methods of a model, never at its class name.
-
-    Raises:
-        CrossdraftError: a kind of attention that trees are not built for yet (sliding layers, flash-attention 2).
-    """
-    config, text = model.config, model.config.get_text_config()
-    if "sliding_attention" in (getattr(text, "layer_types", None) or ()):
-        raise CrossdraftError(f"{type(model).__name__} has sliding-window layers, which tree verification does not do.")
-    kind = text._attn_implementation
-    if kind not in ("sdpa", "eager"):
-        raise CrossdraftError(
-            f"Attention '{kind}' cannot express a tree; load {type(model).__name__} with attn_implementation='sdpa'."
-        )
-    placeholders = {
-        kind: token for name, kind in PLACEHOLDERS.items() if isinstance(token := getattr(config, name, None), int)
-    }
-    parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
-    return Traits(
-        placeholders,
-        mrope=hasattr(model.base_model, "get_rope_index"),
-        additive_mask=kind == "eager",
-        takes_encoded="mm_encoder_outputs" in parameters,
-    )
 
 
 class Target:
@@ -229,10 +204,10 @@ class Target:
         """Split a prompt after its last visual token, so that a tree can ride with the second piece.
 
         The first piece goes on the plain causal fast path; the last is text, which works for M-RoPE models too.
-        Returns the pieces (one if nothing is visual, or the last token is) and the row's position offset.
+        Returns the pieces (one if nothing is visual, or the last token is) and the row's rope delta.
         """
         ids = prompt.input_ids.cpu()
-        positions, offset = self._positions(prompt)
+        positions, delta = self._positions(prompt)
         visual = [i for i, token in enumerate(ids.tolist()) if token in self.traits.visual_ids]
         # The last token is the root of the tree that rides along. If it is itself visual, its feature belongs to the
         # same piece as the others, and there is one piece only.
@@ -243,11 +218,49 @@ class Target:
                 ids[a:b],
                 None if positions is None else positions[..., a:b],
                 encoded if a == 0 else None,
-                silent=b < len(prompt),
+                skip_logits=b < len(prompt),
             )
             for a, b in spans
         ]
-        return pieces, offset
+        return pieces, delta
+
+    @torch.inference_mode()
+    def prefill(
+        self,
+        cache: KVCache,
+        prompt: Prompt,
+        encoded: Encoded | None,
+        capacity: int,
+        ride_along: Callable[[], RideAlong] = lambda: NO_TREE,
+        capture: Sequence[int] = (),
+        visual_capture: Sequence[int] = (),
+    ) -> Prefill:
+        """Read a prompt into a new row; a draft tree rides along with its last piece.
+
+        Args:
+            cache: gets the row; loses it again if anything fails.
+            prompt, encoded: what is read; features as `encode` returns them.
+            capacity: tokens that the row must be able to hold.
+            ride_along: called when the target is at the last piece: the tree, and embeddings of its last nodes.
+            capture: hidden layers wanted of the last piece and the tree.
+            visual_capture: those wanted of the pieces in front.
+        """
+        pieces, delta = self.chunks(prompt, encoded)
+        row = cache.add_row(capacity)
+        own = slice(row, row + 1)
+        cache.rope_deltas[row] = delta
+        try:
+            empty = [DraftTree.empty()]
+            front = [self.extend(cache, own, [piece], empty, visual_capture) for piece in pieces[:-1]]
+            for out in front:  # launched is not done: until then the drafter goes on
+                out.done.wait()
+            tree, embeds = ride_along()
+            out = self.extend(cache, own, pieces[-1:], [tree], capture, [embeds])
+            out.done.wait()
+        except BaseException:
+            cache.drop_row(row)
+            raise
+        return Prefill(row, tuple(pieces), front, out)
 
     @torch.inference_mode()
     def extend(
@@ -257,24 +270,24 @@ class Target:
         chunks: Sequence[Chunk],
         trees: Sequence[DraftTree],
         capture: Sequence[int] = (),
-        tails: Sequence[Tensor | None] = (),
+        probe_embeds: Sequence[Tensor | None] = (),
     ) -> TargetOut:
         """One pass over each row's chunk and, behind it, its draft tree.
 
         The chunks are committed; of the trees nothing is, until `cache.keep` says which path. Rows may differ in
-        every length. Feature `capture` indexes `hidden_states` (0 = embeddings, last = after the final norm). `tails`
-        are, row by row, [k, h] embeddings that a tree's last k nodes are read as, whatever their ids say.
+        every length. Feature `capture` indexes `hidden_states` (0 = embeddings, last = after the final norm).
+        `probe_embeds` are, row by row, [k, h] embeddings that a tree's last k nodes are read as, whatever their ids say.
         """
         pending = [len(chunk.tokens) for chunk in chunks]
         sizes = [m + len(tree) for m, tree in zip(pending, trees, strict=True)]
         width = max(sizes)
         keys = cache.open_window(rows, width)
         ids, positions = self._inputs(cache, rows, chunks, trees, width)
-        embeds = self._embeds(ids, sizes, tails) if any(tail is not None for tail in tails) else None
+        embeds = self._embeds(ids, sizes, probe_embeds) if any(one is not None for one in probe_embeds) else None
         mask = self._mask(cache, rows, chunks, trees, width, keys)
         kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 else width
         began = self.clock.mark()
-        if chunks[0].silent and (filled := self._fill(cache, chunks[0], ids, positions, capture)) is not None:
+        if chunks[0].skip_logits and (filled := self._fill(cache, chunks[0], ids, positions, capture)) is not None:
             cache.advance(rows.start, pending[0])
             nothing = torch.empty(0, self.vocab_size, device=self.device)
             return TargetOut([nothing], [filled], began, self.clock.mark())
@@ -319,7 +332,7 @@ class Target:
         """Ids [B, width] and positions [(3,) B, width] of one pass; rows are padded behind their tree."""
         ids, positions = [], []
         for row, (chunk, tree) in enumerate(zip(chunks, trees, strict=True), rows.start):
-            m, start = len(chunk.tokens), cache.lengths[row] + cache.offsets[row]
+            m, start = len(chunk.tokens), cache.lengths[row] + cache.rope_deltas[row]
             padding = [0] * (width - m - len(tree))
             ids.append([*chunk.tokens.tolist(), *tree.tokens, *padding])
             nodes = [start + m - 1 + depth for depth in self._depths(tree)]
@@ -328,12 +341,12 @@ class Target:
         sent = to_device(torch.cat([torch.tensor(ids)[None], placed.view(-1, *placed.shape[-2:])]), self.device)
         return sent[0], sent[1:] if self.traits.mrope else sent[1]
 
-    def _embeds(self, ids: Tensor, sizes: Sequence[int], tails: Sequence[Tensor | None]) -> Tensor:
+    def _embeds(self, ids: Tensor, sizes: Sequence[int], given: Sequence[Tensor | None]) -> Tensor:
         """[B, width, h] what ids [B, width] are read as; those that end each row's `sizes` may be given."""
         embeds = self.model.get_input_embeddings()(ids).clone()
-        for row, (size, tail) in enumerate(zip(sizes, tails, strict=True)):
-            if tail is not None:
-                embeds[row, size - len(tail) : size] = tail.to(embeds)
+        for row, (size, last) in enumerate(zip(sizes, given, strict=True)):
+            if last is not None:
+                embeds[row, size - len(last) : size] = last.to(embeds)
         return embeds
 
     def _arguments(

@@ -30,7 +30,7 @@ def probed(target, head, passage: Passage) -> torch.Tensor:
     probes = PassDrafter(head).probes(len(tree))
     cache = target.new_cache(capacity=256)
     cache.add_row(256)
-    pieces, cache.offsets[0] = target.chunks(passage.prompt, target.encode(passage.prompt))
+    pieces, cache.rope_deltas[0] = target.chunks(passage.prompt, target.encode(passage.prompt))
     for piece in pieces[:-1]:
         target.extend(cache, slice(0, 1), [piece], [DraftTree.empty()])
     fed = probes.behind(tree)

@@ -94,13 +94,9 @@ class Pen:
         """
         model = self.model
         prompt = own_prompt(model, request)
-        pieces, offset = model.chunks(prompt, model.encode(prompt))
-        cache = model.new_cache(capacity=min(model.context, len(prompt) + SPLIT * (request.token_limit + 1)))
-        row = cache.add_row(cache.capacity)
-        cache.offsets[row] = offset
-        outs = [model.extend(cache, slice(0, 1), [piece], [DraftTree.empty()]) for piece in pieces]
-        outs[-1].done.wait()  # whoever times the reading must not count it as drafting
-        logits = outs[-1].logits[0][-1]
+        capacity = min(model.context, len(prompt) + SPLIT * (request.token_limit + 1))
+        cache = model.new_cache(capacity=capacity)
+        logits = model.prefill(cache, prompt, model.encode(prompt), capacity).out.logits[0][-1]
         # A stream of its own: the target's draws must not depend on it.
         generator = request.sampling.generator(model.device, offset=1)
         ids = prompt.input_ids.tolist()

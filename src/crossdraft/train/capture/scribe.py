@@ -113,7 +113,7 @@ class Scribe:
             visual = {layer: states.bfloat16().cpu() for layer, states in zip(layers, out.hidden[0], strict=True)}
         rows = [row, *(cache.fork(row, cache.lengths[row], capacity) for _ in reading.questions[1:])]
         for row, question in zip(rows, reading.questions, strict=True):
-            cache.offsets[row] = question.offset
+            cache.rope_deltas[row] = question.offset
         return visual
 
     def _begin(self, reading: Reading, question: Question) -> _Row:

@@ -100,18 +100,15 @@ def pass_loss(
 def read_passage(target: Target, passage: Passage) -> ReadPassage:
     """Read prompt and answer in the engine's own passes."""
     told = DraftTree.chain(passage.answer[:-1])
-    cache = target.new_cache(capacity=len(passage.prompt) + len(told))
-    row = cache.add_row(cache.capacity)
-    pieces, offset = target.chunks(passage.prompt, target.encode(passage.prompt))
-    cache.offsets[row] = offset
-    for piece in pieces[:-1]:
-        target.extend(cache, slice(0, 1), [piece], [DraftTree.empty()])
-    logits = target.extend(cache, slice(0, 1), pieces[-1:], [told]).logits[0]
+    capacity = len(passage.prompt) + len(told)
+    cache = target.new_cache(capacity=capacity)
+    encoded = target.encode(passage.prompt)
+    logits = target.prefill(cache, passage.prompt, encoded, capacity, lambda: (told, None)).out.logits[0]
     cache.keep(0, range(len(told)))
     end = cache.lengths[0]
     stores = [(layer.keys, layer.values) for layer in cache.layers]
     keys, values = (tuple(store[i][:, :, :end] for store in stores) for i in (0, 1))  # pyright: ignore[reportOptionalSubscript]
-    return ReadPassage(keys, values, logits, len(passage.prompt), offset)
+    return ReadPassage(keys, values, logits, len(passage.prompt), cache.rope_deltas[0])
 
 
 def look_ahead(target: Target, head: LookaheadRows, read: ReadPassage, places: Sequence[int]) -> Tensor:

@@ -1,0 +1,59 @@
+"""What differs between `transformers` models, and is detected, not subclassed: placeholders, positions, masks."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel
+
+from crossdraft.errors import CrossdraftError
+
+# Where configurations name the ids that visual features replace; EventGPT's frames are a video to its adapter.
+PLACEHOLDERS = {
+    "image_token_index": "image",
+    "image_token_id": "image",
+    "event_token_id": "video",
+    "video_token_index": "video",
+    "video_token_id": "video",
+}
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What was found out about a model: see `detect_traits`."""
+
+    placeholders: Mapping[str, int]  # kind of feature -> the id whose places it takes
+    mrope: bool
+    additive_mask: bool
+    takes_encoded: bool  # `mm_encoder_outputs`, since transformers 5.18; before, the first piece encodes for itself
+
+    @property
+    def visual_ids(self) -> frozenset[int]:
+        """Every id that stands for something visual."""
+        return frozenset(self.placeholders.values())
+
+
+def detect_traits(model: PreTrainedModel) -> Traits:
+    """Look at the configuration and the methods of a model, never at its class name.
+
+    Raises:
+        CrossdraftError: a kind of attention that trees are not built for yet (sliding layers, flash-attention 2).
+    """
+    config, text = model.config, model.config.get_text_config()
+    if "sliding_attention" in (getattr(text, "layer_types", None) or ()):
+        raise CrossdraftError(f"{type(model).__name__} has sliding-window layers, which tree verification does not do.")
+    kind = text._attn_implementation
+    if kind not in ("sdpa", "eager"):
+        raise CrossdraftError(
+            f"Attention '{kind}' cannot express a tree; load {type(model).__name__} with attn_implementation='sdpa'."
+        )
+    placeholders = {
+        kind: token for name, kind in PLACEHOLDERS.items() if isinstance(token := getattr(config, name, None), int)
+    }
+    parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
+    return Traits(
+        placeholders,
+        mrope=hasattr(model.base_model, "get_rope_index"),
+        additive_mask=kind == "eager",
+        takes_encoded="mm_encoder_outputs" in parameters,
+    )
