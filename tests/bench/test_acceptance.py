@@ -3,7 +3,7 @@
 import pytest
 
 from crossdraft.bench.acceptance import check_drafters, compare, compare_acceptance
-from crossdraft.bench.contestants import Models
+from crossdraft.bench.assembly import Models
 from crossdraft.bench.measure import Run
 from crossdraft.bench.workload import Workload, items
 from crossdraft.errors import CrossdraftError

@@ -6,11 +6,11 @@ import pytest
 from rich.console import Console
 
 from crossdraft.bench import heads
-from crossdraft.bench.contestants import Models
+from crossdraft.bench.assembly import Models
 from crossdraft.bench.heads import Heads, Trials, run_heads
 from crossdraft.bench.heads_plot import draw, plot
 from crossdraft.bench.heads_report import lines, tables, to_json
-from crossdraft.bench.heads_roster import choose
+from crossdraft.bench.heads_select import choose
 from crossdraft.bench.heads_tau import Part
 from crossdraft.bench.workload import Workload
 from crossdraft.drafters.evaluate import TAU

@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 import torch
 
-from crossdraft.bench.contestants import Models
+from crossdraft.bench.assembly import Models
 from crossdraft.bench.identity import Check, answer_alone, check_identity, run_identity
+from crossdraft.bench.run_configs import EVENT_WAYS, EVERY, PROCESS, Way, choose_ways, ways_of
 from crossdraft.bench.specs import POLICIES, spec_of
-from crossdraft.bench.ways import EVENT_WAYS, EVERY, PROCESS, Way, choose_ways, ways_of
 from crossdraft.bench.workload import Workload, items
 from crossdraft.drafters.heads.registry import HEADS
 from crossdraft.engine.cost import CostModel

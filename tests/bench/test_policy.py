@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from crossdraft.bench.contestants import Models
+from crossdraft.bench.assembly import Models
 from crossdraft.bench.measure import Results, Run
 from crossdraft.bench.policy import LOADS, Sweep, outcome, outputs, requests, workload
 from crossdraft.cli.main import main

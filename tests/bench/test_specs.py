@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.bench.contestants import EngineContestant, Models, ahead_of, close_all, cores_of, line_up
+from crossdraft.bench.assembly import EngineContestant, Models, ahead_of, close_all, cores_of, line_up
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import measure
 from crossdraft.bench.specs import (

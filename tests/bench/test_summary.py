@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from crossdraft.api import Engine, Options
-from crossdraft.bench.contestants import EngineContestant, Models
+from crossdraft.bench.assembly import EngineContestant, Models
 from crossdraft.bench.divergence import first_difference
 from crossdraft.bench.measure import Results, Run, measure
 from crossdraft.bench.report import method_json, tables

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.api import Engine, Options
+from crossdraft.bench.assembly import EngineContestant, Models, close_all
 from crossdraft.bench.blank import blank_window
-from crossdraft.bench.contestants import EngineContestant, Models, close_all
 from crossdraft.bench.measure import Run, measure
 from crossdraft.bench.specs import is_blind, spec_of
 from crossdraft.bench.statistics import Interval, bootstrap, per_position

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from crossdraft.bench.contestants import Models, make_contestant
+from crossdraft.bench.assembly import Models, make_contestant
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import peak_cuda_mib, peak_rss_of
 from crossdraft.bench.measure import answer_once

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from crossdraft.bench.assembly import Models, close_all, line_up
 from crossdraft.bench.blank import blank_window
-from crossdraft.bench.contestants import Models, close_all, line_up
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.divergence import Divergence, find_divergence
 from crossdraft.bench.environment import environment
-from crossdraft.bench.heads_clock import DraftTime, Times, time_drafts
-from crossdraft.bench.heads_roster import Facts, Roster, as_chain, facts_of, labels_of
+from crossdraft.bench.heads_select import Facts, Roster, as_chain, facts_of, labels_of
 from crossdraft.bench.heads_tau import Accepted, Finding, Part, accepted, check_claims
+from crossdraft.bench.heads_timing import DraftTime, Times, time_drafts
 from crossdraft.bench.identity import Known, answer_alone, shown
 from crossdraft.bench.measure import measure
 from crossdraft.bench.specs import is_blind

@@ -6,12 +6,12 @@ from math import ceil
 
 import numpy as np
 
+from crossdraft.bench.assembly import Models
 from crossdraft.bench.blank import blank_window
-from crossdraft.bench.contestants import Models
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.divergence import Divergence, find_divergence
+from crossdraft.bench.run_configs import Way, open_ways
 from crossdraft.bench.specs import is_blind, spec_of
-from crossdraft.bench.ways import Way, open_ways
 from crossdraft.bench.workload import Item
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.target import Target

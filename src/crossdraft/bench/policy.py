@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from crossdraft.api import Engine, Options
+from crossdraft.bench.assembly import EngineContestant, Models, ahead_of
 from crossdraft.bench.blank import white_frames
-from crossdraft.bench.contestants import EngineContestant, Models, ahead_of
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Results, measure
 from crossdraft.bench.names import check_names

@@ -17,8 +17,8 @@ from crossdraft.bench.cores import choose_cores
 from crossdraft.bench.environment import environment
 from crossdraft.bench.outputs import check_outputs, write_json
 from crossdraft.bench.scale_beside import Beside, DraftCost, Say, Where, measure_drafter
+from crossdraft.bench.scale_measure import bandwidth, bound_of, measure_passes, measure_reading
 from crossdraft.bench.scale_models import DRAFTERS, TARGETS, parameters, random_target, shape_of
-from crossdraft.bench.scale_passes import bandwidth, bound_of, measure_passes, measure_reading
 from crossdraft.bench.scale_report import Measured, Scale, lines, to_json
 from crossdraft.engine.pinning import pinned
 from crossdraft.errors import CrossdraftError

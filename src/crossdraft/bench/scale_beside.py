@@ -9,8 +9,8 @@ from itertools import islice
 import torch
 
 from crossdraft.bench.order import orders
+from crossdraft.bench.scale_measure import clocked, sample
 from crossdraft.bench.scale_models import parameters, random_drafter
-from crossdraft.bench.scale_passes import clocked, sample
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cost import CostModel

@@ -8,7 +8,7 @@ import torch
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import memory
 from crossdraft.bench.scale_beside import Beside, DraftCost
-from crossdraft.bench.scale_passes import Bound, Pass, Reading
+from crossdraft.bench.scale_measure import Bound, Pass, Reading
 from crossdraft.bench.statistics import Quartiles
 
 PIECES = ("encode", "clip", "text")

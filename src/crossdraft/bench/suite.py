@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from crossdraft.bench.contestants import Models, ahead_of, close_all, cores_of, line_up
+from crossdraft.bench.assembly import Models, ahead_of, close_all, cores_of, line_up
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment
 from crossdraft.bench.footprint import Footprint, measure_footprints

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from crossdraft import scenes
-from crossdraft.bench.contestants import cores_of
+from crossdraft.bench.assembly import cores_of
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.workload import Item, Workload
 

@@ -130,7 +130,7 @@ def bench(
     sampled = DEFAULT_FRAMES if frames is None else frames
     work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, frames=sampled)
     # Behind what can be refused without them: these take seconds.
-    from crossdraft.bench.contestants import Models
+    from crossdraft.bench.assembly import Models
     from crossdraft.bench.report import tables, to_json
     from crossdraft.bench.suite import Suite, run_suite, runs_of
     from crossdraft.bench.traces import write_recorded
@@ -194,11 +194,11 @@ def identity(
     from rich.table import Table
 
     check_outputs(json_out, force=force)
-    from crossdraft.bench.contestants import Models
+    from crossdraft.bench.assembly import Models
     from crossdraft.bench.environment import environment
     from crossdraft.bench.identity import run_identity
     from crossdraft.bench.names import listed
-    from crossdraft.bench.ways import choose_ways
+    from crossdraft.bench.run_configs import choose_ways
     from crossdraft.bench.words import describe
     from crossdraft.bench.workload import Workload, items
     from crossdraft.engine.pinning import pinned
@@ -240,7 +240,7 @@ def policy(
 ) -> None:
     """Race the policy that budgets each round against fixed budgets and the target alone, under four loads."""
     check_outputs(json_out, force=force)
-    from crossdraft.bench.contestants import Models
+    from crossdraft.bench.assembly import Models
     from crossdraft.bench.environment import environment
     from crossdraft.bench.names import listed
     from crossdraft.bench.policy import LOADS, Sweep, outputs, run_sweep, table
@@ -290,7 +290,7 @@ def acceptance(
 
     check_outputs(json_out, force=force)
     from crossdraft.bench.acceptance import DRAFTERS, check_drafters, compare_acceptance
-    from crossdraft.bench.contestants import Models
+    from crossdraft.bench.assembly import Models
     from crossdraft.bench.environment import environment
     from crossdraft.bench.names import listed
     from crossdraft.bench.words import describe
@@ -351,11 +351,11 @@ def heads(
 ) -> None:
     """Measure every trained drafter: τ of trees and chains, time a draft, size, training, and is it the same text?"""
     check_outputs(json_out, plot_file, force=force)
-    from crossdraft.bench.contestants import Models
+    from crossdraft.bench.assembly import Models
     from crossdraft.bench.heads import Heads, Trials, run_heads
     from crossdraft.bench.heads_plot import plot
     from crossdraft.bench.heads_report import lines, tables, to_json
-    from crossdraft.bench.heads_roster import choose
+    from crossdraft.bench.heads_select import choose
     from crossdraft.bench.names import listed, numbers
     from crossdraft.bench.plot import check_plot
     from crossdraft.bench.workload import Workload
@@ -424,7 +424,7 @@ def memory(
     """Time how the drafter 'memory' drafts and learns when it is full."""
     check_outputs(json_out, force=force)
     from crossdraft.bench.environment import environment
-    from crossdraft.bench.recall import answers_in, measure_recall
+    from crossdraft.bench.memory import answers_in, measure_recall
 
     found = environment()
     with progress("filling the memory", answers_in(tokens)) as tick:

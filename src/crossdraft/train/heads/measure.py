@@ -20,7 +20,7 @@ class Accepted:
     """What the target took of one kind of draft.
 
     Args:
-        tau: see `drafters.trial.TAU`.
+        tau: see `drafters.evaluate.TAU`.
         per_position: share of drafts at least so deep whose path was kept to that depth.
     """
 

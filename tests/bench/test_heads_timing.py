@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.bench.contestants import Models
-from crossdraft.bench.heads_clock import STEP, time_drafts
+from crossdraft.bench.assembly import Models
+from crossdraft.bench.heads_timing import STEP, time_drafts
 from crossdraft.bench.identity import answer_alone
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost import CostModel

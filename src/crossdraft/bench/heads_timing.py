@@ -14,7 +14,7 @@ from torch import Tensor
 
 from crossdraft.bench.identity import Known
 from crossdraft.bench.order import orders
-from crossdraft.bench.scale_passes import clocked
+from crossdraft.bench.scale_measure import clocked
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.drafters.union import all_needs
 from crossdraft.engine.decode import answered

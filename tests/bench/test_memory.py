@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from crossdraft.bench.recall import LENGTH, made_answers, measure_recall
+from crossdraft.bench.memory import LENGTH, made_answers, measure_recall
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from crossdraft.bench.contestants import Models
+from crossdraft.bench.assembly import Models
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.specs import POLICIES, spec_of
 from crossdraft.engine.ahead import BEST

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from crossdraft.api import Engine, Options
+from crossdraft.bench.assembly import EngineContestant, Models
+from crossdraft.bench.baselines import Assistant, HFContestant
 from crossdraft.bench.blank import blank_window
-from crossdraft.bench.contestants import EngineContestant, Models
-from crossdraft.bench.peers import Assistant, HFContestant
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.request import Request

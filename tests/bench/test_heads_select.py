@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from crossdraft.bench import heads_roster
-from crossdraft.bench.heads_roster import WEIGHTS, Facts, as_chain, choose, facts_of, is_here, labels_of
+from crossdraft.bench import heads_select
+from crossdraft.bench.heads_select import WEIGHTS, Facts, as_chain, choose, facts_of, is_here, labels_of
 from crossdraft.drafters.spec import Spec, parse
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import REFERENCE
@@ -21,7 +21,7 @@ def shipped(tmp_path, monkeypatch):
     for name in ("eagle", "hydra"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
-    monkeypatch.setattr(heads_roster, "HEAD_WEIGHTS", tmp_path)
+    monkeypatch.setattr(heads_select, "HEAD_WEIGHTS", tmp_path)
     return tmp_path
 
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_measured(shipped, methods, specs, part):
 
 
 def test_no_head_at_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(heads_roster, "HEAD_WEIGHTS", tmp_path)
+    monkeypatch.setattr(heads_select, "HEAD_WEIGHTS", tmp_path)
     with pytest.raises(CrossdraftError, match="No trained head ships"):
         choose(None)
     assert not is_here(Spec("eagle3"))

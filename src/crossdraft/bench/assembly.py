@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from crossdraft.api import Engine, Options, new_decoder
+from crossdraft.bench.baselines import Assistant, HFContestant
 from crossdraft.bench.blank import blank_window
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Contestant, Run
-from crossdraft.bench.peers import Assistant, HFContestant
 from crossdraft.bench.specs import (
     ALONE,
     HUGGING_FACE,
