@@ -10,9 +10,8 @@ from crossdraft.cli.inputs import check_values
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from crossdraft.train.capture.index import Index
-    from crossdraft.train.capture.plan import Plan
-    from crossdraft.train.capture.sources import Source
+    from crossdraft.train.capture.clip import Source
+    from crossdraft.train.capture.plan import Index, Plan
 
 app = typer.Typer(help="Capture a target's answers, for heads to learn from.", add_completion=False)
 
@@ -92,10 +91,9 @@ def _run(out: Path, plan: "Plan", index: "Index", *, compare: bool, dry_run: boo
     from dataclasses import asdict, replace
 
     from crossdraft.cli.reporting import progress
-    from crossdraft.train.capture.compare import Alone, Comparison, Interleaved
-    from crossdraft.train.capture.estimate import estimate, size
+    from crossdraft.train.capture.plan import estimate, size
+    from crossdraft.train.capture.recorder import Alone, Comparison, Interleaved, Scribe
     from crossdraft.train.capture.run import capture as run
-    from crossdraft.train.capture.scribe import Scribe
 
     expected = estimate(out, plan, index)
     if dry_run:
@@ -148,8 +146,7 @@ def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:
 
 def _source(listed: Path | None, clips: int | None, scenes: dict[str, object], seed: int) -> "Source":
     """A list, or scenes with the settings that were given."""
-    from crossdraft.train.capture.listed import ListSource
-    from crossdraft.train.capture.scenery import SceneSource
+    from crossdraft.train.capture.sources import ListSource, SceneSource
 
     given = {name: value for name, value in scenes.items() if value is not None}
     if listed is None:

@@ -60,7 +60,7 @@ def medusa2(
 
     from crossdraft.cli.reporting import hush
     from crossdraft.train.core.recipe import read_section
-    from crossdraft.train.heads.together import JOINT_RECIPE, JointRecipe, train_together
+    from crossdraft.train.heads.medusa2 import JOINT_RECIPE, JointRecipe, train_together
 
     hush()
     recipe = read_section(JointRecipe, config or JOINT_RECIPE, overrides or ())
@@ -103,7 +103,7 @@ def head(
 
     from crossdraft.cli.reporting import hush
     from crossdraft.train.heads.recipe import load_head_recipe
-    from crossdraft.train.heads.start import start
+    from crossdraft.train.heads.run import start
 
     hush()
     name = str(context.info_name)
@@ -121,7 +121,7 @@ def _taken(network: str, folder: Path, event: str) -> str:
     """How a drafter takes the head in that folder, for people."""
     from crossdraft.drafters.heads.registry import serving
     from crossdraft.methods import METHODS
-    from crossdraft.train.heads.start import on_events
+    from crossdraft.train.heads.run import on_events
 
     model = f",model={event}" if event != "event" and on_events(network) else ""
     methods = serving(network) or METHODS.keys() & {network}

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from crossdraft.engine.target import Target
-from crossdraft.train.capture.index import Owner
-from crossdraft.train.capture.plan import Plan
-from crossdraft.train.capture.record import ClipRecord, Told, Wanted
-from crossdraft.train.capture.sources import Clip
+from crossdraft.train.capture.clip import Clip
+from crossdraft.train.capture.plan import Owner, Plan
+from crossdraft.train.capture.shard import ClipRecord, Told, Wanted
 from tests.engine.zoo import ZOO, as_target
 
 WIDTH, VOCABULARY = 4, 99

@@ -7,10 +7,9 @@ from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture.check import check_sample
-from crossdraft.train.capture.compare import Alone
 from crossdraft.train.capture.plan import begun
+from crossdraft.train.capture.recorder import Alone, Scribe
 from crossdraft.train.capture.run import capture
-from crossdraft.train.capture.scribe import Scribe
 from crossdraft.train.capture.store import Store
 from tests.train.capture.given import Given, some_clips, zoo_plan, zoo_target
 

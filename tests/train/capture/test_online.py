@@ -7,11 +7,10 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.lesson import Lesson
-from crossdraft.train.capture.compare import Alone
 from crossdraft.train.capture.online import Online
 from crossdraft.train.capture.plan import begun
+from crossdraft.train.capture.recorder import Alone, Scribe
 from crossdraft.train.capture.run import capture
-from crossdraft.train.capture.scribe import Scribe
 from crossdraft.train.capture.store import Store
 from tests.train.capture.given import WANTED, Given, some_clips, zoo_plan, zoo_target
 

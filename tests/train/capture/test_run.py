@@ -8,14 +8,11 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.compare import Alone, Comparison, Interleaved
-from crossdraft.train.capture.estimate import estimate, size
-from crossdraft.train.capture.index import Index
-from crossdraft.train.capture.plan import Plan, begun
-from crossdraft.train.capture.record import ClipRecord
+from crossdraft.train.capture.clip import Clip
+from crossdraft.train.capture.plan import Index, Plan, begun, estimate, size
+from crossdraft.train.capture.recorder import Alone, Comparison, Interleaved, Scribe
 from crossdraft.train.capture.run import Report, capture
-from crossdraft.train.capture.scribe import Scribe
-from crossdraft.train.capture.sources import Clip
+from crossdraft.train.capture.shard import ClipRecord
 from crossdraft.train.capture.store import Store
 from tests.train.capture.given import WANTED, Given, some_clips, zoo_plan, zoo_target
 

@@ -7,11 +7,11 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture import scribe as module
+from crossdraft.train.capture import recorder as module
 from crossdraft.train.capture.check import plain_pass
-from crossdraft.train.capture.record import ClipRecord, Told, Wanted
-from crossdraft.train.capture.scribe import Scribe
-from crossdraft.train.capture.sources import Clip
+from crossdraft.train.capture.clip import Clip
+from crossdraft.train.capture.recorder import Scribe
+from crossdraft.train.capture.shard import ClipRecord, Told, Wanted
 from tests.engine.zoo import VIDEO, ZOO
 from tests.train.capture.given import some_clips, zoo_target
 

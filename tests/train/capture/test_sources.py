@@ -8,10 +8,9 @@ import pytest
 
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.ahead import read_ahead
-from crossdraft.train.capture.listed import ListSource
-from crossdraft.train.capture.scenery import SceneSource
-from crossdraft.train.capture.sources import Clip, source_of, waves
+from crossdraft.train.capture.clip import Clip, waves
+from crossdraft.train.capture.run import read_ahead
+from crossdraft.train.capture.sources import ListSource, SceneSource, source_of
 from tests.support import ClipPaths
 
 # -- scenes ------------------------------------------------------------------------------------------------------------

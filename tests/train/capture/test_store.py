@@ -8,9 +8,8 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture import store as module
-from crossdraft.train.capture.index import Entry, Index, Owner
-from crossdraft.train.capture.record import ClipRecord, answer_bytes, merged, piece_bytes
-from crossdraft.train.capture.shard import write_shard
+from crossdraft.train.capture.plan import Entry, Index, Owner
+from crossdraft.train.capture.shard import ClipRecord, answer_bytes, merged, piece_bytes, write_shard
 from crossdraft.train.capture.store import Store
 from crossdraft.train.core.provenance import sha256
 from tests.train.capture.given import VOCABULARY, WANTED, WIDTH, record

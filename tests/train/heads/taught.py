@@ -15,10 +15,10 @@ import torch
 
 from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
 from crossdraft.train.core.dist import ALONE, Ranks, joined
-from crossdraft.train.heads.course import Lectures
-from crossdraft.train.heads.learn import Teaching
+from crossdraft.train.heads.feature_task import Teaching
 from crossdraft.train.heads.recipe import HeadRecipe
 from crossdraft.train.heads.run import HeadRun, train_head
+from crossdraft.train.heads.task import Lectures
 from tests.train.heads.small import HIDDEN, IDS, LAYERS, VOCABULARY, Counting, recipe, tables
 
 SCALED = {

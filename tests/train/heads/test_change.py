@@ -3,8 +3,8 @@
 import pytest
 
 from crossdraft.drafters.trees import RankCounts
-from crossdraft.train.heads.change import Side, card, change
 from crossdraft.train.heads.measure import Accepted
+from crossdraft.train.heads.medusa2 import Side, card, change
 from crossdraft.train.heads.recipe import Measure
 
 

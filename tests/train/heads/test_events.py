@@ -13,9 +13,8 @@ from crossdraft.models.heads.fast import Fast, FastConfig
 from crossdraft.models.heads.objective import Objective
 from crossdraft.train.core.recipe import Jitter
 from crossdraft.train.core.share import Share
-from crossdraft.train.heads.cross import cross_loss
-from crossdraft.train.heads.events import EventAnswers, spoken_of
-from crossdraft.train.heads.fast import accepted, fast_loss, first_words
+from crossdraft.train.heads.event_data import EventAnswers, spoken_of
+from crossdraft.train.heads.event_task import accepted, cross_loss, fast_loss, first_words
 from crossdraft.train.reference.batches import Look, Spoken
 from crossdraft.train.reference.clips import ClipCache
 from crossdraft.train.reference.models import EventSeer

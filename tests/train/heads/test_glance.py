@@ -8,7 +8,7 @@ import torch
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.glance import GlanceConfig
 from crossdraft.models.heads.lesson import Lesson
-from crossdraft.train.heads.glance import GlanceAnswers, firsts_of
+from crossdraft.train.heads.event_data import GlanceAnswers, firsts_of
 
 FRAME, TEXT = 9, 1  # ids: of a visual feature, of a word in front of them
 EACH = 2  # questions about a clip

@@ -5,7 +5,7 @@ import pytest
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
-from crossdraft.train.heads.hidden import measure_hidden
+from crossdraft.train.heads.measure import measure_hidden
 from tests.engine.zoo import ZOO, as_target, noisy
 
 REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 4)]

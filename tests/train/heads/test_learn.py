@@ -9,8 +9,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.train.core.loop import optimise
 from crossdraft.train.core.share import Share
 from crossdraft.train.core.stage import Stage
-from crossdraft.train.heads.learn import Teaching
-from crossdraft.train.heads.lessons import noisy
+from crossdraft.train.heads.batches import noisy
+from crossdraft.train.heads.feature_task import Teaching
 from tests.train.heads.small import IDS, Counting, counting, recipe, small_head, tables
 
 

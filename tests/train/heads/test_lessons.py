@@ -4,7 +4,7 @@ from pathlib import Path
 
 from crossdraft.train.capture.store import Store
 from crossdraft.train.core.share import Share
-from crossdraft.train.heads.lessons import Stored, _order
+from crossdraft.train.heads.batches import Stored, _order
 from tests.train.capture.test_store import record, write
 
 ALIKE = (0,) * 64  # clips of one size

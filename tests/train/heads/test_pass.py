@@ -10,8 +10,8 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.objective import Objective
 from crossdraft.train.core.share import Share
-from crossdraft.train.heads import pass_
-from crossdraft.train.heads.pass_ import Passage, look_ahead, pass_loss, read_passage
+from crossdraft.train.heads import pass_task as pass_
+from crossdraft.train.heads.pass_task import Passage, look_ahead, pass_loss, read_passage
 from tests.drafters.test_pass import rows_for
 from tests.engine.zoo import ZOO, as_target
 

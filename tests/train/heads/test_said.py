@@ -7,9 +7,9 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.load import load_target
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.objective import Objective
-from crossdraft.train.capture.scenery import SceneSource
+from crossdraft.train.capture.sources import SceneSource
 from crossdraft.train.heads.joint import Joint, addition
-from crossdraft.train.heads.said import Said
+from crossdraft.train.heads.medusa2 import Said
 from tests.support import PairPaths
 from tests.train.heads.together import medusa_for
 

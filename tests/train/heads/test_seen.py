@@ -8,9 +8,9 @@ import torch
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter
-from crossdraft.train.capture.scenery import SceneSource
-from crossdraft.train.capture.sources import Clip
-from crossdraft.train.heads.seen import Seen, Unseen, Walk, events_of
+from crossdraft.train.capture.clip import Clip
+from crossdraft.train.capture.sources import SceneSource
+from crossdraft.train.heads.event_data import Seen, Unseen, Walk, events_of
 from tests.support import tiny_clip, tiny_pair
 
 
@@ -63,7 +63,7 @@ def test_a_clip_is_looked_at_once_and_not_again_after_an_interruption(model, cli
     file, source, looks = tmp_path / "seen.safetensors", Listed(clip.events, clip.events), []
     look = Seen._look
     monkeypatch.setattr(Seen, "_look", lambda sight, clip: looks.append(clip) or look(sight, clip))
-    monkeypatch.setattr("crossdraft.train.heads.seen.KEPT_EVERY", 2)
+    monkeypatch.setattr("crossdraft.train.heads.event_data.KEPT_EVERY", 2)
     sight = Seen(model, source, 0, file, "me")
     first = sight.visual(0, [0])
     assert not file.exists()

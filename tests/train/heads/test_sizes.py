@@ -17,11 +17,9 @@ from crossdraft.models.heads.base import HeadConfig, TargetTables
 from crossdraft.models.heads.files import make, read_config
 from crossdraft.models.heads.glance import GlanceConfig
 from crossdraft.models.heads.registry import NETWORKS
-from crossdraft.train.heads.glance import patches_of
-from crossdraft.train.heads.recipe import load_head_recipe, recipe_names
-from crossdraft.train.heads.run import head_config
-from crossdraft.train.heads.sizes import default_levels, scales_of, sizes_of
-from crossdraft.train.heads.start import on_events
+from crossdraft.train.heads.event_data import patches_of
+from crossdraft.train.heads.recipe import default_levels, load_head_recipe, recipe_names, scales_of, sizes_of
+from crossdraft.train.heads.run import head_config, on_events
 from tests.support import ClipPaths
 
 HEADS = REFERENCE / "heads"
@@ -101,7 +99,7 @@ def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
 
 
 def test_every_level_is_one_that_a_capture_keeps() -> None:
-    from crossdraft.train.capture.layers import default_layers
+    from crossdraft.train.capture.plan import default_layers
 
     for depth in range(2, 80):
         assert set(default_levels(depth)) <= set(default_layers(depth))

@@ -13,8 +13,8 @@ from crossdraft.load_heads import HEAD_WEIGHTS, load_head_drafter
 from crossdraft.models.heads.files import read_config
 from crossdraft.train.core.provenance import origin, sha256
 from crossdraft.train.core.recipe import load_recipe
-from crossdraft.train.heads.card import card as head_card
 from crossdraft.train.heads.recipe import load_head_recipe
+from crossdraft.train.heads.run import card as head_card
 from crossdraft.train.reference.cards import card
 from crossdraft.train.reference.clips import clip_seed
 from crossdraft.train.reference.ship import LIMIT_MB, SHIPPED

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from crossdraft.engine.target import Target
 from crossdraft.models.heads.lesson import Lesson
-from crossdraft.train.capture.layers import canonical
-from crossdraft.train.capture.lessons import Excerpt, Top, lesson_of, top_of
-from crossdraft.train.capture.record import ClipRecord, Told, Wanted, merged
-from crossdraft.train.capture.scribe import Scribe
-from crossdraft.train.capture.sources import Source, walk, waves
+from crossdraft.train.capture.clip import Source, walk, waves
+from crossdraft.train.capture.plan import canonical
+from crossdraft.train.capture.recorder import Scribe
+from crossdraft.train.capture.shard import ClipRecord, Told, Wanted, merged
+from crossdraft.train.capture.store import Excerpt, Top, lesson_of, top_of
 
 CLIPS, BATCH = 8, 8  # clips kept in memory; answers written side by side
 

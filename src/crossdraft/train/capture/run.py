@@ -1,21 +1,50 @@
 """The capture: clips in, shards out, resumable behind every one of them."""
 
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 
+import torch
+
 from crossdraft.files import atomic_path
-from crossdraft.train.capture.ahead import read_ahead
-from crossdraft.train.capture.compare import Alone
-from crossdraft.train.capture.index import Entry, Index
-from crossdraft.train.capture.plan import Plan
-from crossdraft.train.capture.record import ClipRecord, merged
-from crossdraft.train.capture.shard import write_shard
-from crossdraft.train.capture.sources import Clip, waves
+from crossdraft.train.capture.clip import Clip, Source, waves
+from crossdraft.train.capture.plan import Entry, Index, Plan
+from crossdraft.train.capture.recorder import Alone
+from crossdraft.train.capture.shard import ClipRecord, merged, write_shard
 from crossdraft.train.core.provenance import sha256
+
+AHEAD = 8  # clips read ahead by each process
+
+
+def read_ahead(source: Source, indices: Iterable[int], workers: int) -> Iterator[Clip]:
+    """The clips of these numbers, in order; `workers` = 0 reads each when it is wanted."""
+    if not workers or not source.heavy:
+        yield from map(source.read, indices)
+        return
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread)
+    try:
+        waiting: deque[Future[Clip]] = deque()
+        for index in indices:
+            waiting.append(pool.submit(source.read, index))
+            if len(waiting) > AHEAD * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
 
 Tick = Callable[[int], None]
 """Told how many clips have been captured since the last call."""

@@ -1,62 +1,181 @@
-"""Where clips and prompts come from: something that knows how many there are, and gives each by its number."""
+"""The two sources of clips: scenes of the road world, rendered as they are wanted, and a list of the user's own clips.
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+A list is a file with one JSON object a line, its paths relative to the list's folder:
+
+    {"video": "clips/a.mp4", "prompt": "What is ahead?"}
+    {"video": "clips/b.mp4", "prompt": ["What is ahead?", "Is it dark?"], "events": "clips/b.h5"}
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-from crossdraft.engine.request import Request
+import numpy as np
+
+from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
+from crossdraft.train.capture.clip import Clip, Source
+from crossdraft.train.core.provenance import sha256
+from crossdraft.train.reference.batches import draw_questions, question_words, wear
+from crossdraft.train.reference.clips import clip_seed, sample_times
+from crossdraft.video.clip import DEFAULT_FRAMES
+
+SPLITS = ("train", "validation")
+MOST_PROMPTS = 512  # of one scene
 
 
 @dataclass(frozen=True)
-class Clip:
-    """A clip, and what is asked about it.
+class SceneSource:
+    """`clips` scenes of a split, from its `first` on, each with prompts of all kinds.
 
     Args:
-        name: for people, and for drafters that keep clips apart.
-        video: a path, or frames uint8 [F, h, w, 3]; as `Request.video`.
+        split: train or validation; the test split is held out.
+        clips, first: which scenes.
+        prompts: questions about each: kinds without repetition while there are enough, any wording of the training.
+        seed: of the questions; those about a scene depend on it and on the scene alone.
+        wear: drop or replace up to this share of a question's words, so that wordings nobody has heard are met; see
+            `train.batches.wear`.
     """
 
-    name: str
-    video: object
-    prompts: tuple[str, ...]
-    events: str | None = None
+    split: str = "train"
+    clips: int = 1
+    first: int = 0
+    prompts: int = 8
+    seed: int = 0
+    wear: float = 0.0
 
-    def requests(self, max_new_tokens: int) -> list[Request]:
-        """What the target is asked."""
-        return [Request(prompt, self.video, self.events, max_new_tokens=max_new_tokens) for prompt in self.prompts]
-
-
-class Source(Protocol):
-    """Clips with their prompts; the same for the same arguments, on every machine."""
+    def __post_init__(self) -> None:
+        if self.split not in SPLITS:
+            raise CrossdraftError(
+                f"There is no learning from the split '{self.split}'; capture {' or '.join(SPLITS)}, the test split is "
+                "held out."
+            )
+        held = len(scenes.split_seeds(self.split))
+        if self.clips < 1 or not 0 <= self.first <= held - self.clips:
+            raise CrossdraftError(
+                f"The {self.split} split has scenes 0 to {held - 1}, and {self.clips} from {self.first} on are not "
+                "some of them; choose others."
+            )
+        if not 1 <= self.prompts <= MOST_PROMPTS:
+            raise CrossdraftError(f"{self.prompts} prompts a clip are asked for; choose 1 to {MOST_PROMPTS}.")
+        if not 0 <= self.wear < 1:
+            raise CrossdraftError(f"The prompt noise (--wear) is {self.wear}; choose 0 (none) to less than 1.")
 
     @property
-    def asked(self) -> Mapping[str, object]:
-        """Plain values that tell one source from another; how many clips are taken of it is none of them."""
-        ...
+    def asked(self) -> dict[str, object]:
+        settings = asdict(self)
+        del settings["clips"]
+        return {"kind": "scenes", **settings}
 
     @property
     def heavy(self) -> bool:
-        """True if `read` takes so long that it is worth a process of its own."""
-        ...
+        return True
 
     def __len__(self) -> int:
-        """Clips."""
-        ...
+        return self.clips
 
     @property
     def answers(self) -> int:
-        """Prompts about all clips."""
-        ...
+        return self.clips * self.prompts
 
     def locate(self, answer: int) -> tuple[int, int]:
-        """(clip, prompt) of the answer of that number."""
-        ...
+        return divmod(answer, self.prompts)
 
     def read(self, index: int) -> Clip:
-        """A clip by its number."""
-        ...
+        clip = self.first + index
+        rng = np.random.default_rng([self.seed, clip])
+        questions = [qa.question for qa in draw_questions(self.split, clip, self.prompts, rng)]
+        if self.wear:
+            words = question_words()
+            questions = [wear(question, self.wear, words, rng) for question in questions]
+        scene = scenes.make_scene(clip_seed(self.split, clip))
+        frames = scenes.render(scene, sample_times(DEFAULT_FRAMES), scenes.VIDEO_SIZE)
+        return Clip(f"{self.split}-{clip:07d}", frames, tuple(questions))
+
+
+KEYS = {"video", "prompt", "events"}
+
+
+class ListSource:
+    """The first `clips` lines of a list; all by default.
+
+    Raises:
+        CrossdraftError: the list is missing or empty, or a line is wrong or names a file that cannot be read.
+    """
+
+    def __init__(self, path: Path, clips: int | None = None) -> None:
+        self.path = path.resolve()
+        self._sha256 = ""
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            self._sha256 = sha256(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise CrossdraftError(f"The list {path} cannot be read: {error}; give a file of JSON lines.") from error
+        numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        self._clips = [_clip(path, number, line) for number, line in numbered[:clips]]
+        if not self._clips:
+            raise CrossdraftError(f'The list {path} is empty; write a line such as {{"video": …, "prompt": …}}.')
+        if clips is not None and clips > len(self._clips):
+            raise CrossdraftError(f"The list {path} has {len(self._clips)} clips, not {clips}; ask for fewer.")
+
+    @property
+    def asked(self) -> dict[str, object]:
+        return {"kind": "list", "path": str(self.path), "sha256": self._sha256}
+
+    @property
+    def heavy(self) -> bool:
+        return False  # the target's own `prepare` reads the files
+
+    def __len__(self) -> int:
+        return len(self._clips)
+
+    @property
+    def answers(self) -> int:
+        return self._ends[-1]
+
+    def locate(self, answer: int) -> tuple[int, int]:
+        clip = bisect_right(self._ends, answer)
+        return clip, answer - self._ends[clip] + len(self._clips[clip].prompts)
+
+    def read(self, index: int) -> Clip:
+        return self._clips[index]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(len(clip.prompts) for clip in self._clips))
+
+
+def _clip(path: Path, number: int, line: str) -> Clip:
+    """One line, its video looked at."""
+    from crossdraft.video import probe
+
+    where = f"Line {number} of {path}"
+    try:
+        entry: Any = json.loads(line)
+    except ValueError as error:
+        raise CrossdraftError(f"{where} is no JSON: {error}.") from error
+    if not isinstance(entry, dict) or not {"video", "prompt"} <= entry.keys() or not entry.keys() <= KEYS:
+        raise CrossdraftError(f'{where} must be an object with "video" and "prompt", and "events" where there are any.')
+    prompts = [entry["prompt"]] if isinstance(entry["prompt"], str) else entry["prompt"]
+    if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) and p.strip() for p in prompts):
+        raise CrossdraftError(f'{where}: "prompt" must be a question, or a list of questions, none of them empty.')
+    files = {name: _file(where, path.parent, name, entry[name]) for name in ("video", "events") if name in entry}
+    try:
+        probe(files["video"])
+    except CrossdraftError as error:
+        raise CrossdraftError(f"{where}: {error}") from error
+    return Clip(f"line {number}", files["video"], tuple(prompts), files.get("events"))
+
+
+def _file(where: str, folder: Path, name: str, value: object) -> str:
+    if not isinstance(value, str) or not (folder / value).is_file():
+        raise CrossdraftError(f"{where}: the {name} {value!r} is no file; paths are relative to the list's folder.")
+    return str((folder / value).resolve())
 
 
 def source_of(asked: Mapping[str, object], clips: int) -> Source:
@@ -65,9 +184,6 @@ def source_of(asked: Mapping[str, object], clips: int) -> Source:
     Raises:
         CrossdraftError: the description is none of ours, or the list has changed since.
     """
-    from crossdraft.train.capture.listed import ListSource
-    from crossdraft.train.capture.scenery import SceneSource
-
     settings = dict(asked)
     kind = settings.pop("kind", None)
     try:
@@ -81,33 +197,3 @@ def source_of(asked: Mapping[str, object], clips: int) -> Source:
     except (KeyError, TypeError) as error:
         raise CrossdraftError(f"The capture does not say what was asked ({error}); capture anew.") from error
     raise CrossdraftError(f"The capture asks of '{kind}', which is neither scenes nor a list; capture anew.")
-
-
-def walk(source: Source, step: int, count: int) -> list[tuple[int, int]]:
-    """(clip, prompt) of a step's `count` answers on an endless walk round a source, which step 0 begins."""
-    numbers = range(step * count, (step + 1) * count)
-    return [source.locate(number % source.answers) for number in numbers]
-
-
-def walked(step: int, count: int) -> str:
-    """Where a step is on such a walk, for people."""
-    return f"answers {step * count} to {step * count + count - 1} of the walk round its clips"
-
-
-def waves(clips: Iterable[Clip], batch: int) -> Iterator[list[tuple[int, Clip]]]:
-    """Clips that are asked about together, at most `batch` prompts at a time, each with its number among them.
-
-    A clip with more prompts than that is asked about several times.
-    """
-    wave: list[tuple[int, Clip]] = []
-    room = batch
-    for number, clip in enumerate(clips):
-        for first in range(0, len(clip.prompts), batch):
-            part = replace(clip, prompts=clip.prompts[first : first + batch])
-            if len(part.prompts) > room:
-                yield wave
-                wave, room = [], batch
-            wave.append((number, part))
-            room -= len(part.prompts)
-    if wave:
-        yield wave

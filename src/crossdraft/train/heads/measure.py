@@ -7,11 +7,20 @@ from typing import Any
 
 from crossdraft.drafters.evaluate import Tally, answer_all, sum_up
 from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow
-from crossdraft.drafters.trees import RankCounts, Shape, fill
+from crossdraft.drafters.heads.growth import TREES
+from crossdraft.drafters.heads.registry import HeadMethod, serving
+from crossdraft.drafters.heads.static import LARGEST
+from crossdraft.drafters.trees import RankCounts, Shape, fill, greedy_shape
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
+from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.models.heads.base import Head
+from crossdraft.train.core.console import progress_bar, say
 from crossdraft.train.heads.recipe import Measure
 
 
@@ -98,3 +107,64 @@ def with_grow(drafter: CoupledDrafter[Any], grow: Grow) -> CoupledDrafter[Any]:
 def figures_of(found: dict[str, Accepted]) -> dict[str, object]:
     """Plain values of several measurements."""
     return {name: accepted.to_json() for name, accepted in found.items()}
+
+
+def methods_of(network: str) -> dict[str, HeadMethod]:
+    """Ways of drafting with a network, by name.
+
+    Raises:
+        CrossdraftError: no drafter is registered for it.
+    """
+    methods = serving(network)
+    if not methods:
+        raise CrossdraftError(f"No drafter serves the network '{network}'; register one.")
+    return methods
+
+
+def worth(
+    target: Target, head: Head, network: str, requests: Sequence[Request], settings: Measure
+) -> tuple[dict[str, Accepted], RankCounts]:
+    """What the target takes of each way of drafting, and of guesses by their rank: static trees come of the latter.
+
+    Raises:
+        CrossdraftError: as `methods_of`.
+    """
+    methods = methods_of(network)
+    first = next(iter(methods.values()))
+    drafter = first.drafter(head, TREES["chain"], sorted(target.eos))
+    say(f"{network}: drafting for questions: {len(requests)} (measure.pairs=0 leaves that out)")
+    with progress_bar() as bar:
+        task = bar.add_task("measuring", total=2 * (1 + len(methods)))
+        counts = count_ranks(target, drafter, requests, settings)
+        bar.advance(task)
+        static = partial(fill, greedy_shape(counts.by_depth(), LARGEST))
+        found = {"chain": measure(target, with_grow(drafter, TREES["chain"]), requests, settings.chain)}
+        bar.advance(task)
+        for name, method in methods.items():
+            growing = with_grow(drafter, TREES.get(method.tree, static))
+            for temperature in (0.0, 1.0):
+                tau = measure(target, growing, requests, settings.nodes, temperature)
+                found[f"{name}, T={temperature:g}"] = tau
+                bar.advance(task)
+    return found, counts
+
+
+POSITIONS = 8  # of the first draft that are told apart
+
+
+def measure_hidden(
+    target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int
+) -> dict[str, Accepted]:
+    """Answer the requests greedily, the drafter writing first to its heart's content, then `nodes` a round.
+
+    Returns:
+        `hidden`: tokens of the pass that the first draft rides along with, bonus included, and how many of those drafts
+        held that far. `rounds`: tokens of every pass behind it.
+    """
+    placed = Inline(drafter, CostModel(), "before")
+    answers = Decoder(target, placed, adaptive=False, nodes=nodes).generate(requests)
+    firsts = [answer.stats.hidden_accepted for answer in answers]
+    rounds = sum(answer.stats.rounds - 1 for answer in answers)
+    later = sum(answer.stats.accepted - answer.stats.hidden_accepted for answer in answers)
+    held = tuple(sum(first > place for first in firsts) / len(firsts) for place in range(POSITIONS))
+    return {"hidden": Accepted(1 + sum(firsts) / len(firsts), held), "rounds": Accepted(1 + later / max(rounds, 1), ())}

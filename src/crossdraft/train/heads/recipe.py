@@ -1,12 +1,29 @@
-"""The recipe of a head: which network, of which shape, what it is trained for, and how."""
+"""The recipe of a head: which network, of which shape, what it is trained for, and how.
 
-from collections.abc import Sequence
+A recipe states a method (how many steps are unrolled, which losses). Widths, attention heads and the layers that are
+read depend on the target, so a recipe leaves them out, or sets them to `null`, and `sizes_of` fills them in.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
+from torch import Tensor
 
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.models.heads.base import HeadConfig
+from crossdraft.models.heads.cross import CrossConfig
+from crossdraft.models.heads.dflash import DFlashConfig
+from crossdraft.models.heads.dream import DreamConfig
+from crossdraft.models.heads.eagle3 import Eagle3Config, levels_of
+from crossdraft.models.heads.glance import GlanceConfig
+from crossdraft.models.heads.hydra import HydraConfig
+from crossdraft.models.heads.massv import MASSVConfig
+from crossdraft.models.heads.parts import DecoderConfig
+from crossdraft.train.capture.plan import default_layers
 from crossdraft.train.core.recipe import Optim, Section, read_section
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "heads"
@@ -66,3 +83,98 @@ def load_head_recipe(source: str | Path, overrides: Sequence[str] = (), *, refer
     if not Path(source).suffix and not path.is_file():
         raise CrossdraftError(f"There is no recipe '{source}'; choose among {', '.join(recipe_names())}.")
     return read_section(HeadRecipe, path, overrides, ("reference", reference))
+
+
+SHALLOW = 8  # layers below which L - 3 is no high level
+MASSV_SHARE = 2  # MASSV's own language model is this many times narrower than its target
+
+
+def sizes_of(kind: type[HeadConfig], host: Target) -> dict[str, Any]:
+    """Settings of a network that follow from the model it belongs to, by name.
+
+    Args:
+        kind: the network's configuration class.
+        host: the model whose features the head reads: the target, or an event model.
+    """
+    text = host.text_config
+    sizes: dict[str, Any] = {}
+    if issubclass(kind, DecoderConfig):
+        sizes |= _decoder_sizes(text)
+        # A draft may reach beyond the end of a short context; what it has too many of are rows of a table.
+        sizes["max_positions"] = max(host.context, kind.max_positions)
+    if issubclass(kind, MASSVConfig):
+        sizes |= _own_model_sizes(text, sizes["head_dim"])
+    if issubclass(kind, HydraConfig):  # both H in the paper
+        sizes |= {"token_size": text.hidden_size, "width": text.hidden_size}
+    if issubclass(kind, CrossConfig):
+        sizes["width"] = text.hidden_size
+    if issubclass(kind, DreamConfig):
+        sizes["middle_layer"] = max(1, text.num_hidden_layers // 2)
+    if issubclass(kind, DFlashConfig):
+        sizes["read_layers"] = default_layers(text.num_hidden_layers)
+    if issubclass(kind, Eagle3Config):
+        sizes["levels"] = default_levels(text.num_hidden_layers)
+    if issubclass(kind, GlanceConfig):
+        sizes |= {"heads": text.num_attention_heads, "intermediate_size": text.intermediate_size}
+    return sizes
+
+
+def levels_read(kind: type[HeadConfig], settings: Mapping[str, Any]) -> tuple[int, ...]:
+    """The target's hidden states that a network fuses and scales; empty where it has no scales."""
+    name = "levels" if issubclass(kind, Eagle3Config) else "read_layers"
+    fuses = issubclass(kind, Eagle3Config | DFlashConfig)
+    return tuple(settings[name]) if fuses else ()
+
+
+def default_levels(depth: int) -> tuple[int, int, int]:
+    """EAGLE-3's low, middle and high hidden states: 2, L/2 and L - 3, all of which `crossdraft capture` keeps.
+
+    In a target of fewer than 8 layers L - 3 would be the middle; there the high level is what enters the last layer.
+
+    >>> default_levels(28), default_levels(12), default_levels(7)
+    ((2, 14, 25), (2, 6, 9), (2, 3, 6))
+    """
+    return levels_of(depth) if depth >= SHALLOW else (min(2, depth), depth // 2, max(depth - 1, 0))
+
+
+def scales_of(hidden: Mapping[int, Tensor], lengths: Sequence[int], levels: Sequence[int]) -> list[float]:
+    """One over the root mean square of each level, to two digits; see `models.heads.levels`.
+
+    Args:
+        hidden: features [B, T, H] by layer.
+        lengths: tokens of each answer, B of them; features behind an answer's end do not count.
+        levels: which of them.
+    """
+    scales = []
+    for level in levels:
+        rows = [features[: length - 1].float() for features, length in zip(hidden[level], lengths, strict=True)]
+        squares = sum(float(row.square().sum()) for row in rows)
+        count = sum(row.numel() for row in rows)
+        size = math.sqrt(squares / count) if count else 0.0
+        scales.append(float(f"{1 / size:.2g}") if size > 0 else 1.0)
+    return scales
+
+
+def _decoder_sizes(text: Any) -> dict[str, Any]:
+    """Attention and MLP as in one of the target's own layers."""
+    heads = text.num_attention_heads
+    rope = getattr(text, "rope_parameters", None) or {}
+    return {
+        "heads": heads,
+        "kv_heads": getattr(text, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(text, "head_dim", None) or text.hidden_size // heads,
+        "intermediate_size": text.intermediate_size,
+        "rope_theta": float(rope.get("rope_theta", DecoderConfig.rope_theta)),
+        "eps": float(getattr(text, "rms_norm_eps", DecoderConfig.eps)),
+    }
+
+
+def _own_model_sizes(text: Any, head_dim: int) -> dict[str, Any]:
+    """A language model of half the target's width, with heads as wide as the target's."""
+    heads = max(1, text.hidden_size // MASSV_SHARE // head_dim)
+    return {
+        "width": heads * head_dim,
+        "heads": heads,
+        "kv_heads": heads,
+        "intermediate_size": max(1, text.intermediate_size // MASSV_SHARE),
+    }

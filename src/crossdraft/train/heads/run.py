@@ -4,27 +4,65 @@ OUT/train.ckpt, train.log.jsonl    while it learns; an interrupted run is resume
 OUT/head/                          config.json, model.safetensors, provenance.json, README.md, and what drafting needs
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.folders import atomic_folder
+from crossdraft.load import load_target, target_fingerprint
 from crossdraft.models.heads.base import Head, HeadConfig
 from crossdraft.models.heads.files import config_of, make, save_head
 from crossdraft.models.heads.glance import GlanceConfig
 from crossdraft.models.heads.registry import NETWORKS
+from crossdraft.train.capture.store import Store
 from crossdraft.train.core.console import say
-from crossdraft.train.core.dist import ALONE, Ranks
+from crossdraft.train.core.dist import ALONE, Ranks, joined
 from crossdraft.train.core.loop import load_weights, optimise
 from crossdraft.train.core.provenance import sha256, write_provenance
 from crossdraft.train.core.stage import Stage
-from crossdraft.train.heads.card import card
-from crossdraft.train.heads.course import Check, Course, Lectures
-from crossdraft.train.heads.recipe import HeadRecipe
-from crossdraft.train.heads.sizes import sizes_of
+from crossdraft.train.heads.event_task import EventCourse
+from crossdraft.train.heads.feature_task import FeatureCourse
+from crossdraft.train.heads.pass_task import PassCourse
+from crossdraft.train.heads.recipe import HeadRecipe, sizes_of
+from crossdraft.train.heads.task import Check, Course, Given, Lectures
+
+CARD = """\
+---
+license: apache-2.0
+---
+# {network}: a head for crossdraft
+
+{parameters} parameters of its own, bf16. Trained by `crossdraft train {network}` on its target's answers
+(target: `config.json`; recipe, versions, data: `provenance.json`) in {minutes:.0f} minutes.
+
+{table}
+"""
+
+
+def card(recipe: HeadRecipe, figures: Mapping[str, Any], about: str) -> str:
+    """The card's text; `about` says how it was measured."""
+    return CARD.format(
+        network=recipe.network,
+        parameters=f"{figures['parameters']:,}",
+        minutes=figures["wall_s"] / 60,
+        table=_table(figures.get("engine", {}), about),
+    )
+
+
+def _table(engine: Mapping[str, Any], about: str) -> str:
+    if not engine:
+        return "Its drafts were not measured."
+    lines = [about, "", "| drafts | τ | accepted up to each position |", "|---|---|---|"]
+    lines += [
+        f"| {name} | {found['tau']:.2f} | {' '.join(f'{share:.2f}' for share in found['per_position'])} |"
+        for name, found in engine.items()
+    ]
+    return "\n".join(lines)
+
 
 HOW_NOT_WHAT = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`
 
@@ -153,3 +191,68 @@ def _in_earnest(head: Head, check: Check | None) -> Check | None:
         return figures
 
     return checked
+
+
+# Networks that learn from something else than the target's features.
+COURSES: Mapping[str, Callable[[Given], Course]] = {
+    "event_medusa": EventCourse.of,
+    "fast": EventCourse.of,
+    "glance": EventCourse.of,
+    "pass": PassCourse.of,
+}
+
+
+def on_events(network: str) -> bool:
+    """Whether heads of this network stand on an event model."""
+    return COURSES.get(network) == EventCourse.of
+
+
+def start(
+    recipe: HeadRecipe,
+    out: Path,
+    target: str = "reference",
+    device: str | None = None,
+    capture: Path | None = None,
+    kept_back: Path | None = None,
+    online: int = 0,
+    event: str = "event",
+) -> dict[str, Any]:
+    """Train a head; see `run.train_head`.
+
+    Args:
+        event: the event model of heads on one, `event` or a folder; they are trained on the CPU.
+
+    Raises:
+        CrossdraftError: neither capture nor scenes to ask about, a capture of another target, `out` is another
+            training's, and as `train_head`.
+    """
+    if (capture is None) == (online == 0):
+        raise CrossdraftError(
+            "A head learns from a capture or from a target that is asked as it learns; give one of --capture FOLDER "
+            "and --online SCENES."
+        )
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    with joined(place) as (ranks, own):
+        loaded = load_target(target, str(own), None if own.type == "cuda" else "float32", packed=False)
+        digest = target_fingerprint(target)
+        store, back = (_opened(folder, digest) for folder in (capture, kept_back))
+        source = {"target": digest, **_lessons(store, online)}
+        given = Given(recipe, loaded, target, digest, event, store, back, online, out)
+        course = COURSES.get(recipe.network, FeatureCourse)(given)
+        return train_head(HeadRun(recipe, course, source, out), ranks)
+
+
+def _lessons(store: Store | None, online: int) -> dict[str, object]:
+    """What is learned from, as far as it tells one training from another."""
+    if store is None:
+        return {"online_scenes": online}
+    index = store.index
+    return {"capture": index.asked_sha256, "answers": len(store), "max_new_tokens": index.wanted.max_new_tokens}
+
+
+def _opened(folder: Path | None, digest: str) -> Store | None:
+    if folder is None:
+        return None
+    store = Store.open(folder)
+    store.require(digest)
+    return store

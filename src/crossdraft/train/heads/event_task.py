@@ -8,6 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
 from crossdraft.drafters.glancer import Glancer
 from crossdraft.drafters.heads.cross import CrossDrafter, tables_of
 from crossdraft.drafters.heads.fast import FastDrafter
@@ -17,27 +21,95 @@ from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
-from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
+from crossdraft.models.heads.base import Head, HeadConfig, TargetTables, positions_of
 from crossdraft.models.heads.cross import Cross
 from crossdraft.models.heads.fast import Fast
 from crossdraft.models.heads.glance import Glance, GlanceConfig
 from crossdraft.models.heads.lesson import Lesson
-from crossdraft.models.heads.objective import Objective
+from crossdraft.models.heads.objective import OUTSIDE, Objective, score, teacher
 from crossdraft.train.capture.store import Store
-from crossdraft.train.core.share import LossOf
-from crossdraft.train.heads.asked import draft_ids_of, kept_back_questions, source_behind
-from crossdraft.train.heads.course import Given, Lectures, check_of
-from crossdraft.train.heads.cross import cross_loss
-from crossdraft.train.heads.events import EventAnswers, spoken_of
-from crossdraft.train.heads.fast import fast_loss
-from crossdraft.train.heads.glance import GlanceAnswers, firsts_of, patches_of
-from crossdraft.train.heads.hidden import measure_hidden
-from crossdraft.train.heads.measure import figures_of
-from crossdraft.train.heads.seen import Seen, Unseen, events_of
+from crossdraft.train.core.share import LossOf, whole
+from crossdraft.train.heads.event_data import (
+    EventAnswers,
+    GlanceAnswers,
+    Heard,
+    Seen,
+    Unseen,
+    events_of,
+    firsts_of,
+    patches_of,
+    spoken_of,
+)
+from crossdraft.train.heads.measure import figures_of, measure_hidden
+from crossdraft.train.heads.task import Given, Lectures, check_of, draft_ids_of, kept_back_questions, source_behind
 from crossdraft.train.reference.losses import answered_texts
 from crossdraft.train.reference.models import EventSeer
 from crossdraft.train.reference.prompt import PromptCodec
 from crossdraft.train.reference.tokenizer import EVENT
+
+
+def cross_loss(head: Head, lesson_of: Callable[[int], Lesson], objective: Objective, rows: Tensor) -> LossOf:
+    """The loss of a step, for `loop.optimise`; its figure `tau` counts the target's words, as everywhere.
+
+    Args:
+        head: what is trained.
+        lesson_of: a step's features and words.
+        objective: which losses, and how they weigh.
+        rows: [D, H] the event model's own output rows of the draft vocabulary.
+    """
+    layer = head.config.num_layers
+    lookup = positions_of(head.draft_ids, head.config.vocab_size)
+
+    def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
+        lesson = lesson_of(step)
+        logits, labels = teacher(lesson, rows, layer, lookup)
+        return score(objective, head(lesson), lesson, logits, labels)
+
+    return whole(loss_of)
+
+
+def fast_loss(head: Fast, answers: EventAnswers) -> LossOf:
+    """The loss of a step, for `loop.optimise`.
+
+    Figures: `right`, the share of the places whose likeliest word is the target's; `tau`, tokens of a first pass with
+    the chain of these: 1 + those right in a row from the answer's beginning.
+    """
+    lookup = positions_of(head.draft_ids, head.config.vocab_size)
+
+    def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
+        heard = answers.heard(step)
+        logits = said(head, heard)
+        labels, there = first_words(heard, head.config.steps)
+        known = torch.where(there, lookup[labels], OUTSIDE)
+        loss = F.cross_entropy(logits.flatten(0, 1), known.flatten(), ignore_index=OUTSIDE)
+        return loss, accepted(logits, known, there)
+
+    return whole(loss_of)
+
+
+def said(head: Fast, heard: Heard) -> Tensor:
+    """[rows, N, D] what the head says of each answer."""
+    pairs = zip(heard.rows.tokens, heard.starts.tolist(), strict=True)
+    questions = torch.stack([head.asked(tokens[:start]) for tokens, start in pairs])
+    if not head.config.sees:
+        return head.marginals(None, questions)
+    each = len(questions) // len(heard.visual)
+    return head.marginals(heard.visual.repeat_interleave(each, 0), questions)
+
+
+def first_words(heard: Heard, count: int) -> tuple[Tensor, Tensor]:
+    """[rows, count] ids that each answer begins with, and where there are any."""
+    places = heard.starts[:, None] + torch.arange(count)
+    there = places < heard.lengths[:, None]
+    return heard.rows.tokens.gather(1, places.clamp(max=heard.rows.tokens.shape[1] - 1)), there
+
+
+@torch.no_grad()
+def accepted(logits: Tensor, known: Tensor, there: Tensor) -> dict[str, float]:
+    """See `fast_loss`."""
+    right = (logits.argmax(-1) == known) & there
+    row = right.long().cumprod(1).sum(1)
+    return {"right": float(right.sum() / there.sum().clamp(min=1)), "tau": 1 + float(row.float().mean())}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What differs between trainings of heads: who is read, what is learned from it, and how the result is measured."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +8,13 @@ from typing import Any, Protocol
 
 import torch
 
+from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
 from crossdraft.models.heads.objective import PLACES
+from crossdraft.train.capture.clip import Source
+from crossdraft.train.capture.sources import source_of
 from crossdraft.train.capture.store import Store
 from crossdraft.train.core.share import WHOLE, LossOf, Part, merged
 from crossdraft.train.heads.recipe import HeadRecipe
@@ -126,3 +131,45 @@ def check_of(loss_of: LossOf) -> Check:
         return {"loss": loss} | {key: value for key, value in figures.items() if key != PLACES}
 
     return check
+
+
+LONGEST = 96  # tokens of an answer that is measured
+
+
+def draft_ids_of(store: Store, most: int, banned: Sequence[int]) -> list[int]:
+    """The ids that the captured answers are made of, the most frequent first if there are to be fewer.
+
+    Raises:
+        CrossdraftError: there are none.
+    """
+    counts = Counter(token for tokens in store.tokens() for token in tokens.tolist())
+    barred = set(banned)
+    ids = [token for token, _ in counts.most_common() if token not in barred]
+    if not ids:
+        raise CrossdraftError(f"The capture {store.folder} holds no answers to learn from.")
+    return ids[:most] if most else ids
+
+
+def source_behind(store: Store) -> Source:
+    """The clips that a capture is about."""
+    return source_of(store.index.asked, store.index.done)
+
+
+def kept_back_requests(store: Store | None, pairs: int) -> list[Request]:
+    """Questions about validation clips, as few of each clip as will do."""
+    return [request for _, request in kept_back_questions(store, pairs)]
+
+
+def kept_back_questions(store: Store | None, pairs: int) -> list[tuple[int, Request]]:
+    """As `kept_back_requests`, each with the number of its clip."""
+    if store is None or not pairs:
+        return []
+    source = source_behind(store)
+    asked = [source.read(clip).requests(LONGEST) for clip in range(min(len(source), pairs))]
+    turns = [
+        (clip, questions[turn])
+        for turn in range(max(map(len, asked)))
+        for clip, questions in enumerate(asked)
+        if turn < len(questions)
+    ]
+    return turns[:pairs]

@@ -6,22 +6,100 @@ Drafts from a memory of the answers before make a round worth several tokens. Th
 answers are those of the target alone, whatever is drafted.
 """
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from crossdraft.drafters.memory.drafter import MemoryDrafter, Recollection
 from crossdraft.engine.cache import KVCache
+from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules.greedy import judge
-from crossdraft.engine.target import Chunk, Target, TargetOut
+from crossdraft.engine.target import Chunk, Prompt, Target, TargetOut
 from crossdraft.engine.tree import DraftTree
-from crossdraft.train.capture.reading import Question, Reading, read_prompts
-from crossdraft.train.capture.record import ClipRecord, Told, Wanted
-from crossdraft.train.capture.sources import Clip
+from crossdraft.errors import CrossdraftError
+from crossdraft.train.capture.clip import Clip
+from crossdraft.train.capture.shard import ClipRecord, Told, Wanted
+
+SPANNING = "mm_token_type_ids"  # as long as the whole prompt, and only serves positions, which are compared themselves
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt: its last piece, behind the shared one, and the offset of later positions."""
+
+    text: str
+    last: Chunk
+    offset: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Prompts with the same first piece; `first` is None where nothing is visual, and then each stands alone."""
+
+    clip: Clip
+    first: Chunk | None
+    prompt: Prompt
+    questions: tuple[Question, ...]
+
+    @property
+    def shared(self) -> int:
+        """Tokens of the first piece."""
+        return 0 if self.first is None else len(self.first.tokens)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest last piece."""
+        return max(len(question.last.tokens) for question in self.questions)
+
+
+def read_prompts(target: Target, clip: Clip, max_new_tokens: int) -> list[Reading]:
+    """A clip's prompts in order, neighbours with the same first piece together: as a rule all, which is encoded once.
+
+    Raises:
+        CrossdraftError: the clip cannot be read, or a prompt and its answer exceed the model's context.
+    """
+    readings: list[Reading] = []
+    for request in clip.requests(max_new_tokens):
+        prompt = target.prepare(request)
+        if len(prompt) + max_new_tokens > target.context:
+            raise CrossdraftError(
+                f"A prompt about {clip.name} has {len(prompt)} tokens, and behind it the model's context has room for "
+                f"{max(0, target.context - len(prompt))}, not for {max_new_tokens}; lower --max-new-tokens."
+            )
+        pieces, offset = target.chunks(prompt, None)
+        question = Question(request.prompt, pieces[-1], offset)
+        first = pieces[0] if len(pieces) > 1 else None
+        if readings and first is not None and _same(readings[-1], first, prompt):
+            readings[-1] = replace(readings[-1], questions=(*readings[-1].questions, question))
+        else:
+            whole = None if first is None else replace(first, encoded=target.encode(prompt))
+            readings.append(Reading(clip, whole, prompt, (question,)))
+    return readings
+
+
+def _same(reading: Reading, first: Chunk, prompt: Prompt) -> bool:
+    """True if a prompt begins as the reading does, to the last pixel."""
+    known = reading.first
+    if known is None or not torch.equal(first.tokens, known.tokens):
+        return False
+    if first.positions is not None and not (
+        known.positions is not None and torch.equal(first.positions, known.positions)
+    ):
+        return False
+    names = (prompt.features.keys() | reading.prompt.features.keys()) - {SPANNING}
+    return all(_equal(prompt, reading.prompt, name) for name in sorted(names))
+
+
+def _equal(one: Prompt, other: Prompt, name: str) -> bool:
+    if name not in one.features or name not in other.features:
+        return False
+    return torch.equal(one.features[name], other.features[name])
+
 
 NODES, CONFIDENCE = 6, 0.25  # most nodes a row and round, and the least chance of one
 NOTHING = DraftTree.empty()
@@ -180,3 +258,95 @@ def _picked(layers: Sequence[Tensor], fed: int, path: Sequence[int]) -> Tensor:
 
 def _ids(reading: Reading) -> Tensor:
     return torch.empty(0, dtype=torch.int64) if reading.first is None else reading.first.tokens
+
+
+class Alone:
+    """A scribe with a watch; `seconds` it has written for."""
+
+    def __init__(self, scribe: Scribe) -> None:
+        self.scribe = scribe
+        self.seconds = 0.0
+
+    def write(self, clips: Sequence[Clip]) -> list[list[ClipRecord]]:
+        """The records of a wave."""
+        start = time.perf_counter()
+        records = self.scribe.write(clips)
+        self.seconds += time.perf_counter() - start
+        return records
+
+
+class Interleaved(Alone):
+    """A scribe, and the target alone with as many rows at a time, who has the first turn in every other wave.
+
+    Both get the same requests, and prepare them themselves.
+    """
+
+    def __init__(self, scribe: Scribe, batch: int) -> None:
+        super().__init__(scribe)
+        self.decoder = Decoder(scribe.target, max_batch=batch)
+        self.generated_s = 0.0
+        self.answers = 0
+        self.identical = 0
+        self._waves = 0
+
+    def warm_up(self, clip: Clip) -> None:
+        """Both once, before anything counts, with a scribe that remembers nothing of it."""
+        Scribe(self.scribe.target, self.scribe.wanted).write([clip])
+        self.decoder.generate(clip.requests(self.scribe.wanted.max_new_tokens))
+
+    def write(self, clips: Sequence[Clip]) -> list[list[ClipRecord]]:
+        self._waves += 1
+        if self._waves % 2:
+            records = super().write(clips)
+            answers = self._generate(clips)
+        else:
+            answers = self._generate(clips)
+            records = super().write(clips)
+        told = [told for some in records for record in some for told in record.told]
+        captured = [tuple(one.tokens[one.start :].tolist()) for one in told]
+        self.answers += len(answers)
+        self.identical += sum(mine == own for mine, own in zip(captured, answers, strict=True))
+        return records
+
+    def _generate(self, clips: Sequence[Clip]) -> list[tuple[int, ...]]:
+        longest = self.scribe.wanted.max_new_tokens
+        start = time.perf_counter()
+        answers = self.decoder.generate([request for clip in clips for request in clip.requests(longest)])
+        self.generated_s += time.perf_counter() - start
+        return [answer.tokens for answer in answers]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of it.
+
+    Args:
+        captured_s, generated_s: seconds for all answers; those of the capture include writing its files.
+        ratio: captured answers a second over generated ones.
+        identical, answers: how many have the same tokens, of how many. In float32 a near-tie may flip between passes of
+            different shapes.
+    """
+
+    captured_s: float
+    generated_s: float
+    ratio: float
+    identical: int
+    answers: int
+
+    @classmethod
+    def of(cls, turns: Interleaved, filing_s: float) -> "Comparison":
+        captured = turns.seconds + filing_s
+        return cls(
+            round(captured, 3),
+            round(turns.generated_s, 3),
+            round(turns.generated_s / captured, 3) if captured else 0.0,
+            turns.identical,
+            turns.answers,
+        )
+
+    def sentence(self) -> str:
+        """For people."""
+        return (
+            f"Captured {self.ratio:.2f}x as fast as the target alone generates ({self.captured_s:.1f} s for "
+            f"{self.answers} answers, {self.generated_s:.1f} s alone); {self.identical} of them are identical."
+        )

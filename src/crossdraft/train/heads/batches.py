@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from crossdraft.models.heads.lesson import Lesson
+from crossdraft.train.capture.clip import walked
 from crossdraft.train.capture.online import Online
-from crossdraft.train.capture.sources import walked
 from crossdraft.train.capture.store import Store
 from crossdraft.train.core.share import Share
 

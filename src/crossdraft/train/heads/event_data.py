@@ -1,0 +1,298 @@
+"""What heads on an event model learn from: clips as it sees them, questions, and what the video model answered.
+
+The answers are the target's; the features are the event model's, read behind its own view of the same scene. So a
+lesson is as in `models.heads.lesson`, with the event model in the target's place and the target's words as the text.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from crossdraft import scenes
+from crossdraft.drafters.frames import PIXELS, evenly
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Prompt, Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.files import atomic_path
+from crossdraft.models.heads.glance import GlanceConfig
+from crossdraft.models.heads.lesson import Lesson
+from crossdraft.train.capture.clip import Source
+from crossdraft.train.capture.sources import SceneSource
+from crossdraft.train.capture.store import Store
+from crossdraft.train.reference.batches import Spoken, question_rows
+from crossdraft.train.reference.clips import clip_seed
+from crossdraft.train.reference.losses import TextsOf
+from crossdraft.train.reference.models import EventSeer, prefix_embeds
+from crossdraft.train.reference.packed import read_prefix, run_branches
+from crossdraft.train.reference.packing import IGNORE, Branches
+from crossdraft.train.reference.prompt import PromptCodec
+
+BEFORE, AFTER = "\n", " ASSISTANT:"  # what stands round a question; see `prompt.PromptCodec`
+
+
+class Sight(Protocol):
+    """Clips, step by step, as the event model sees them."""
+
+    def clips(self, step: int, count: int) -> list[int]:
+        """Numbers of a step's clips, at most `count`; a pure function of the step."""
+        ...
+
+    def visual(self, step: int, clips: Sequence[int]) -> Tensor:
+        """[clips, n, H] event features that replace the placeholders; of one clip if nothing is seen."""
+        ...
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A step's answers.
+
+    Args:
+        visual: of `Sight.visual`.
+        rows: questions and answers, clip-major.
+    """
+
+    visual: Tensor
+    rows: Branches
+
+    @property
+    def starts(self) -> Tensor:
+        """[rows] place of each answer's first token."""
+        return self.rows.answer_start + 1
+
+    @property
+    def lengths(self) -> Tensor:
+        """[rows] tokens of each row."""
+        return self.starts + (self.rows.targets != IGNORE).sum(1)
+
+
+@dataclass(frozen=True)
+class EventAnswers:
+    """Answers step by step; a pure function of the step.
+
+    Args:
+        seer: the event model; it is not trained.
+        look: clips in their order, and what is seen of them.
+        codec: prompts with the event model's placeholder.
+        texts_of: what was asked about a step's clips, and what the target said; see `fit.answered_texts`.
+        clips: how many a step.
+    """
+
+    seer: EventSeer
+    look: Sight
+    codec: PromptCodec
+    texts_of: TextsOf
+    clips: int
+
+    @torch.no_grad()
+    def heard(self, step: int) -> Heard:
+        """What the step learns from."""
+        clips = self.look.clips(step, self.clips)
+        return Heard(self.look.visual(step, clips), question_rows(self.codec, self.texts_of(step, clips)))
+
+    @torch.no_grad()
+    def lesson(self, step: int) -> Lesson:
+        """The event model's last features all along the step's answers."""
+        heard, llama = self.heard(step), self.seer.llama
+        prefix_ids = torch.tensor([self.codec.prefix_ids()])
+        prefix = read_prefix(llama, prefix_embeds(self.seer, prefix_ids, heard.visual))
+        hidden = run_branches(llama, prefix, llama.embed_tokens(heard.rows.tokens))
+        return Lesson(heard.rows.tokens, {len(llama.layers): hidden}, heard.starts, heard.lengths)
+
+
+def spoken_of(store: Store, codec: PromptCodec, locate: Callable[[int], tuple[int, int]]) -> dict[int, list[Spoken]]:
+    """The captured answers by clip, for `fit.answered_texts`.
+
+    Questions are read from the captured prompts, whose tokens both models share.
+
+    Args:
+        store: a capture.
+        codec: either model's.
+        locate: (clip, prompt) of an answer; see `Source`.
+    """
+    end = int(codec.tokenizer.eos_token_id)
+    known: dict[int, list[Spoken]] = {}
+    for number in range(len(store)):
+        lesson = store.lesson([number], ())
+        ids, start = lesson.tokens[0].tolist(), int(lesson.starts[0])
+        question = codec.tokenizer.decode(ids[:start]).removeprefix(BEFORE).removesuffix(AFTER)
+        spoken = Spoken(question, codec.text(ids[start:]), whole=ids[-1] == end)
+        known.setdefault(locate(number)[0], []).append(spoken)
+    return known
+
+
+KEPT_EVERY = 100  # clips between two writings of the file
+
+
+class Walk:
+    """Clips in an order that each epoch draws anew from the seed."""
+
+    def __init__(self, pool: int, seed: int) -> None:
+        self.pool, self.seed = pool, seed
+
+    def clips(self, step: int, count: int) -> list[int]:
+        """Numbers of a step's clips: `count` of them, or all where there are fewer."""
+        count = min(count, self.pool)
+        epoch, place = divmod(step, self.pool // count)
+        drawn = np.random.default_rng([self.seed, epoch]).permutation(self.pool)
+        return drawn[place * count : (place + 1) * count].tolist()
+
+
+class Seen(Walk):
+    """A sight (`events.Sight`) of the clips of a capture.
+
+    Args:
+        model: the event model behind its adapter.
+        source: the clips.
+        seed: of their order.
+        file: where features are kept from one sitting to the next.
+        owner: what tells these features from others: model and clips.
+
+    Raises:
+        CrossdraftError: a list names a clip without events.
+    """
+
+    def __init__(self, model: Target, source: Source, seed: int, file: Path, owner: str) -> None:
+        super().__init__(len(source), seed)
+        if not isinstance(source, SceneSource):
+            for clip in range(len(source)):
+                events_of(source, clip)  # what is not there is missed now, and not when a step comes to it
+        self.model, self.source, self.file, self.owner = model, source, file, owner
+        self.known = self._read()
+        self._kept = len(self.known)
+
+    @torch.inference_mode()
+    def visual(self, step: int, clips: Sequence[int]) -> Tensor:
+        for clip in clips:
+            if clip not in self.known:
+                self.known[clip] = self._look(clip)
+        if len(self.known) >= min(self._kept + KEPT_EVERY, self.pool) and len(self.known) > self._kept:
+            self._write()
+        return torch.stack([self.known[clip] for clip in clips])
+
+    def _look(self, clip: int) -> Tensor:
+        """[n, H], in the model's own precision, whatever that of the training is."""
+        prompt = self.model.prepare(Request("?", events=events_of(self.source, clip)))
+        with torch.autocast(self.model.device.type, enabled=False):
+            encoded = cast("Any", self.model.encode(prompt))
+        return encoded["video"].pooler_output[0].clone()
+
+    def _read(self) -> dict[int, Tensor]:
+        """What an earlier sitting kept; what cannot be read is looked at again."""
+        try:
+            with safe_open(self.file, "pt") as kept:
+                if (kept.metadata() or {}).get("owner") == self.owner:
+                    return {int(name): kept.get_tensor(name) for name in kept.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError):
+            pass
+        return {}
+
+    def _write(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(self.file) as path:
+            save_file({str(clip): seen for clip, seen in self.known.items()}, path, {"owner": self.owner})
+        self._kept = len(self.known)
+
+
+class Unseen(Walk):
+    """A sight of nothing: what a blind control is shown."""
+
+    def visual(self, step: int, clips: Sequence[int]) -> Tensor:
+        return torch.zeros(1, 0, 0)
+
+
+def events_of(source: Source, clip: int) -> object:
+    """The events of a captured clip, as `Request.events`: simulated for a scene, recorded for a clip of a list.
+
+    Raises:
+        CrossdraftError: the list names none.
+    """
+    if isinstance(source, SceneSource):
+        seed = clip_seed(source.split, source.first + clip)
+        return scenes.simulate_events(scenes.make_scene(seed))
+    found = source.read(clip)
+    if found.events is None:
+        raise CrossdraftError(
+            f"The clip {found.name} of the capture has no events, which heads on an event model look at; capture a "
+            "list that names an event recording for every clip, or scenes."
+        )
+    return found.events
+
+
+@dataclass(frozen=True)
+class GlanceAnswers:
+    """Answers step by step; a pure function of the step.
+
+    Args:
+        answers: behind events.
+        store: the capture, with layer 0 of the visual part: what the target's tower made of the frames.
+        firsts: by clip, the number of one of its answers.
+        visual_ids: ids that stand for something visual in the target's prompts.
+        config: which frames are looked at.
+    """
+
+    answers: EventAnswers
+    store: Store
+    firsts: Mapping[int, int]
+    visual_ids: Collection[int]
+    config: GlanceConfig
+
+    def lesson(self, step: int) -> Lesson:
+        """As `EventAnswers.lesson`, with what there is to see in front of each answer."""
+        lesson = self.answers.lesson(step)
+        clips = self.answers.look.clips(step, self.answers.clips)
+        seen = torch.stack([self.seen(clip) for clip in clips])
+        return replace(lesson, visual={0: seen.repeat_interleave(len(lesson) // len(clips), 0)})
+
+    def seen(self, clip: int) -> Tensor:
+        """[frames · n, E] of the frames that the glance falls on.
+
+        Raises:
+            CrossdraftError: the capture lacks layer 0 of the visual part, or a frame has another number of features.
+        """
+        piece = self.store.lesson([self.firsts[clip]], (), (0,))
+        ids = piece.visual_ids
+        places = [] if ids is None else [i for i, token in enumerate(ids[0].tolist()) if token in self.visual_ids]
+        rows, patches = piece.visual[0][0][places], self.config.patches
+        if len(rows) == 0:
+            raise CrossdraftError(
+                f"The capture {self.store.folder} has no visual features; a glance learns from clips that are seen."
+            )
+        if len(rows) % patches:
+            raise CrossdraftError(
+                f"A clip of the capture has {len(rows)} visual features, not a multiple of the glance's "
+                f"patches={patches}; give the recipe as many as the target has for a frame."
+            )
+        frames = rows.view(-1, patches, rows.shape[-1])
+        return frames[evenly(len(frames), self.config.frames)].flatten(0, 1)
+
+
+def firsts_of(store: Store, locate: Callable[[int], tuple[int, int]]) -> dict[int, int]:
+    """By clip, the number of its first answer; `locate` gives an answer's (clip, prompt)."""
+    firsts: dict[int, int] = {}
+    for number in range(len(store)):
+        firsts.setdefault(locate(number)[0], number)
+    return firsts
+
+
+def patches_of(prompt: Prompt, visual_ids: Collection[int]) -> int:
+    """How many visual features the target has for a frame, by a prompt with a clip in it.
+
+    Raises:
+        CrossdraftError: the target does not see a clip frame by frame.
+    """
+    pixels = prompt.features.get(PIXELS)
+    count = sum(token in visual_ids for token in prompt.input_ids.tolist())
+    frames = pixels.shape[1] if isinstance(pixels, Tensor) and pixels.ndim == 5 else 0
+    if not frames or not count or count % frames:
+        raise CrossdraftError(
+            "A glance needs a target that encodes a clip frame by frame, as Video-LLaVA and LLaVA-NeXT-Video do; "
+            f"this one has {count} visual features for a clip. Train another head, for example event_medusa."
+        )
+    return count // frames

@@ -1,0 +1,348 @@
+"""`crossdraft train medusa2`: a target and its head together, in two folders at the end.
+
+OUT/train.ckpt, train.log.jsonl    while they learn; an interrupted run is resumed from there
+OUT/target/                        the new target, an ordinary checkpoint
+OUT/head/                          its head; provenance.json and README.md say what has changed
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from crossdraft.drafters.heads.static import ACCEPTANCE
+from crossdraft.drafters.trees import RankCounts
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.folders import put_in_place, temporary_folder
+from crossdraft.load import REFERENCE, load_target, target_fingerprint
+from crossdraft.load_heads import HEAD_WEIGHTS
+from crossdraft.models.heads.base import TargetTables
+from crossdraft.models.heads.files import WEIGHTS, load_head, read_config
+from crossdraft.models.heads.objective import Objective
+from crossdraft.train.capture.clip import Clip, Source, walk, walked
+from crossdraft.train.capture.online import CLIPS
+from crossdraft.train.capture.recorder import Scribe
+from crossdraft.train.capture.shard import Wanted
+from crossdraft.train.capture.sources import SceneSource
+from crossdraft.train.core.console import say
+from crossdraft.train.core.dist import Ranks, joined
+from crossdraft.train.core.loop import optimise
+from crossdraft.train.core.provenance import sha256, write_provenance
+from crossdraft.train.core.recipe import RECIPES, Optim, Section
+from crossdraft.train.core.stage import Stage
+from crossdraft.train.heads.joint import HEADS_WEIGHT, RANK, Asked, Joint, save_joint
+from crossdraft.train.heads.measure import Accepted, figures_of, methods_of, worth
+from crossdraft.train.heads.recipe import Measure
+from crossdraft.train.heads.run import HOW_NOT_WHAT
+from crossdraft.train.heads.task import CHECKED, LONGEST, Check, check_of
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a training of both begins with.
+
+    Args:
+        source: the target, `reference` or a folder.
+        head: the folder of its head.
+        target, weights: the target's fingerprint, and the hash of the head's weights.
+        online: training scenes that it is asked about.
+    """
+
+    source: str
+    head: Path
+    target: str
+    weights: str
+    online: int
+
+    @classmethod
+    def of(cls, source: str, head: Path | None, online: int) -> "Beginning":
+        """Found and checked.
+
+        Raises:
+            CrossdraftError: there are no scenes, no such target or head, or that of another target.
+        """
+        if online < 1:
+            raise CrossdraftError(
+                f"Target and head learn from what the target says, and --online asks it about {online} scenes; give 1 "
+                "or more."
+            )
+        folder, own = head or HEAD_WEIGHTS / "medusa", target_fingerprint(source)
+        if read_config(folder).target != own:
+            raise CrossdraftError(
+                f"The head in {folder} was trained for another target than '{source}'; give --head FOLDER, a head that "
+                "this one has learned with."
+            )
+        if not (folder / WEIGHTS).is_file():
+            raise CrossdraftError(f"The head in {folder} lacks its weights, {WEIGHTS}; copy the whole folder.")
+        return cls(source, folder, own, sha256(folder / WEIGHTS), online)
+
+    @property
+    def folder(self) -> Path:
+        """Of the target."""
+        return REFERENCE / "target" if self.source == "reference" else Path(self.source)
+
+    @property
+    def known(self) -> dict[str, object]:
+        """What tells one beginning from another."""
+        return {"target": self.target, "head_sha256": self.weights, "online_scenes": self.online}
+
+
+BATCH = 4  # answers written side by side
+CARD = """\
+# {network}: a head, and the target that learned with it
+
+**The target's words have changed.** Target and head were trained together (Medusa-2: Cai et al. 2024, §2.2.2) by
+`crossdraft train medusa2` on what the target said before (recipe, versions, data: `provenance.json`), in {minutes:.0f}
+minutes. This head belongs to the target that came of it, fingerprint {new}…, which lies beside it in `target`; drafting
+with it is lossless with respect to that one, and says nothing of the target it began from, {old}….
+
+{measured}
+"""
+MEASURED = """\
+Of {answers} answers to questions about validation scenes, **{kept} are still the old target's word for word** (greedy,
+each target alone).
+
+Tokens a verify pass under the engine, bonus included, on the same questions; trees of {nodes} nodes, chains of {chain}.
+Before: the old target and its head. After: the new target and its own.
+
+| drafts | τ before | τ after |
+|---|---|---|
+{rows}"""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A target and its head, before or after.
+
+    Args:
+        answers: the target's own, greedy.
+        found, counts: what its head is worth to it; see `worth.worth`.
+    """
+
+    answers: list[tuple[int, ...]]
+    found: dict[str, Accepted]
+    counts: RankCounts
+
+
+def look_at(source: str, folder: Path, requests: Sequence[Request], settings: Measure, device: str) -> Side:
+    """Load a target and its head as who drafts with them would, and ask them."""
+    target = load_target(source, device)
+    network = read_config(folder).network
+    head = load_head(folder, TargetTables.of(target.model), target_fingerprint(source), network)
+    answers = Decoder(target, max_batch=BATCH).generate(requests)
+    found, counts = worth(target, head.to(target.device, target.model.dtype), network, requests, settings)
+    return Side([tuple(answer.tokens) for answer in answers], found, counts)
+
+
+def change(before: Side, after: Side) -> dict[str, object]:
+    """Figures of both sides, and how many answers are the same word for word."""
+    kept = sum(old == new for old, new in zip(before.answers, after.answers, strict=True))
+    return {
+        "kept": kept,
+        "answers": len(before.answers),
+        "before": figures_of(before.found),
+        "engine": figures_of(after.found),
+    }
+
+
+def card(network: str, old: str, new: str, figures: Mapping[str, Any], settings: Measure) -> str:
+    """The card's text; `old` and `new` are the targets' fingerprints."""
+    return CARD.format(
+        network=network,
+        minutes=figures["wall_s"] / 60,
+        new=new[:12],
+        old=old[:12],
+        measured=_measured(figures, settings),
+    )
+
+
+def _measured(figures: Mapping[str, Any], settings: Measure) -> str:
+    if "engine" not in figures:
+        return "How far its words have changed was not measured: do so before it takes the other's place."
+    rows = [
+        f"| {name} | {figures['before'][name]['tau']:.2f} | {found['tau']:.2f} |"
+        for name, found in figures["engine"].items()
+    ]
+    return MEASURED.format(
+        answers=figures["answers"],
+        kept=figures["kept"],
+        nodes=settings.nodes,
+        chain=settings.chain,
+        rows="\n".join(rows),
+    )
+
+
+class Said:
+    """Prompts and answers of an endless walk round a source; those of a step are a function of the step alone.
+
+    The target that is asked is the one that learns, with its additions off: so it need not be held twice.
+
+    Args:
+        target: an adapter over the model of `joint`.
+        joint: what learns.
+        source: what is asked; its answers are kept, and the prompts of the last `CLIPS` clips.
+        count: answers of a step.
+    """
+
+    def __init__(self, target: Target, joint: Joint, source: Source, count: int) -> None:
+        self.target, self.joint, self.source, self.count = target, joint, source, count
+        wanted = Wanted((joint.head.config.num_layers,), top_k=1, max_new_tokens=LONGEST)
+        self._scribe = Scribe(target, wanted, learns=False)
+        self._answers: dict[int, list[list[int]]] = {}
+        self._recent: OrderedDict[int, list[Asked]] = OrderedDict()
+
+    def __call__(self, step: int) -> list[Asked]:
+        """What a step learns from: step 0 from the source's first answers, and so on, round and round."""
+        return [self._clip(clip)[prompt] for clip, prompt in walk(self.source, step, self.count)]
+
+    def describe(self, step: int) -> str:
+        """The same, for people."""
+        return walked(step, self.count)
+
+    def _clip(self, index: int) -> list[Asked]:
+        if index not in self._recent:
+            clip = self.source.read(index)
+            if index not in self._answers:
+                self._answers[index] = self._ask(clip)
+            prompts = [self.target.prepare(request) for request in clip.requests(LONGEST)]
+            self._recent[index] = list(zip(prompts, self._answers[index], strict=True))
+            while len(self._recent) > CLIPS:
+                self._recent.popitem(last=False)
+        self._recent.move_to_end(index)
+        return self._recent[index]
+
+    def _ask(self, clip: Clip) -> list[list[int]]:
+        with self.joint.before():
+            records = self._scribe.write([clip])[0]
+        return [told.tokens[told.start :].tolist() for record in records for told in record.told]
+
+
+JOINT_RECIPE = RECIPES / "medusa2.yaml"
+
+
+class JointRecipe(Section):
+    """Everything that `crossdraft train medusa2` does; the head's shape is its own."""
+
+    loss: dict[str, float] = Field(min_length=1, description="losses of the head by name, and their weights")
+    step_weight: float = Field(default=1.0, gt=0, le=1, description="weight of a guess, relative to the one before")
+    rank: int = Field(default=RANK, gt=0, description="of the additions to the target's attention")
+    heads_weight: float = Field(default=HEADS_WEIGHT, ge=0, description="of the head's loss beside the target's")
+    seed: int = 0
+    threads: int = Field(default=2, gt=0)
+    optim: Optim = Field(description="`clips` counts answers")
+    measure: Measure = Measure()
+
+
+def train_together(
+    recipe: JointRecipe,
+    out: Path,
+    online: int,
+    source: str = "reference",
+    head: Path | None = None,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Train a target and a head of it that has learned already; returns their figures.
+
+    Args:
+        out: where everything is written.
+        online: training scenes that the target is asked about.
+        source: the target, `reference` or a folder; it is not touched.
+        head: the folder of the head; default the shipped `medusa`.
+
+    Raises:
+        CrossdraftError: as `Beginning`, `Joint` and `optimise`.
+    """
+    beginning = Beginning.of(source, head, online)
+    network = read_config(beginning.head).network
+    methods_of(network)
+    torch.set_num_threads(recipe.threads)
+    with joined(device or ("cuda" if torch.cuda.is_available() else "cpu")) as (ranks, own):
+        torch.manual_seed(recipe.seed)
+        joint, figures = _learn(recipe, beginning, out, own, ranks)
+        if ranks.first:
+            _save(recipe, beginning, joint, network, out, figures)
+        ranks.wait()
+    return figures
+
+
+def _learn(
+    recipe: JointRecipe, beginning: Beginning, out: Path, device: torch.device, ranks: Ranks
+) -> tuple[Joint, dict[str, Any]]:
+    dtype = None if device.type == "cuda" else "float32"
+    target = load_target(beginning.source, str(device), dtype, packed=False)
+    head = load_head(beginning.head, TargetTables.of(target.model), beginning.target).to(device)
+    objective = Objective(recipe.loss, recipe.step_weight)
+    visual = target.traits.visual_ids
+    joint = Joint(target.model, head, objective, visual, recipe.rank, recipe.heads_weight)
+    stage = Stage(out, "train", recipe.optim, identity(recipe, beginning))
+    said = Said(target, joint, SceneSource(clips=beginning.online, seed=recipe.seed), recipe.optim.clips)
+    return joint, dict(
+        optimise(
+            stage,
+            joint.learning,
+            joint.loss_of(said),
+            check=_check(recipe, target, joint),
+            describe=said.describe,
+            ranks=ranks,
+        )
+    )
+
+
+def identity(recipe: JointRecipe, beginning: Beginning) -> dict[str, Any]:
+    """What decides the weights; a checkpoint of anything else is another training's. See `run.identity`."""
+    return {
+        **beginning.known,
+        **recipe.model_dump(include={"loss", "step_weight", "rank", "heads_weight", "seed"}),
+        "optim": recipe.optim.model_dump(exclude=HOW_NOT_WHAT),
+    }
+
+
+def _check(recipe: JointRecipe, target: Target, joint: Joint) -> Check | None:
+    """A look at validation scenes, for recipes that watch a figure; it costs more than the steps between two of them.
+
+    They lie behind those that both are measured on in the end: what chooses weights does not judge them.
+    """
+    if recipe.optim.watch is None:
+        return None
+    kept_back = SceneSource("validation", CHECKED, recipe.measure.pairs, seed=recipe.seed)
+    return check_of(joint.loss_of(Said(target, joint, kept_back, recipe.optim.clips)))
+
+
+def _save(
+    recipe: JointRecipe, beginning: Beginning, joint: Joint, network: str, out: Path, figures: dict[str, Any]
+) -> None:
+    """Measure both as they will be loaded, and put their folders in place; each is whole or absent."""
+    device, settings = str(joint.model.device), recipe.measure
+    with temporary_folder(out / "target") as folder:
+        save_joint(folder, joint, network, beginning.folder)
+        target, head = folder / "target", folder / "head"
+        requests = held_out(settings.pairs, recipe.seed)
+        if requests:
+            before = look_at(beginning.source, beginning.head, requests, settings, device)
+            after = look_at(str(target), head, requests, settings, device)
+            after.counts.save(head / ACCEPTANCE)
+            figures |= change(before, after)
+        new = target_fingerprint(str(target))
+        data = beginning.known | {"new_target": new}
+        text = card(network, beginning.target, new, figures, settings)
+        for place in (target, head):
+            write_provenance(place / "provenance.json", recipe, figures, data)
+            (place / "README.md").write_text(text, encoding="utf-8")
+        for place in (target, head):  # a head without its target is refused by the other one
+            put_in_place(place, out / place.name)
+    say(f"{network}: saved {out / 'target'} and {out / 'head'}")
+
+
+def held_out(pairs: int, seed: int) -> list[Request]:
+    """As many questions about validation scenes, one about each."""
+    if not pairs:
+        return []
+    source = SceneSource("validation", pairs, prompts=1, seed=seed)
+    return [request for clip in range(pairs) for request in source.read(clip).requests(LONGEST)]
