@@ -4,7 +4,8 @@ from crossdraft.events.excerpt import Excerpt
 from crossdraft.events.frames import eventgpt_frames
 from crossdraft.events.limits import EventLimits
 from crossdraft.events.read import iter_events, read_events
-from crossdraft.events.simulate import Simulator, SimulatorConfig, simulate
+from crossdraft.events.sensor import SimulatorConfig
+from crossdraft.events.simulate import Simulator, simulate
 from crossdraft.events.stream import Events, Newest, check_overlap, concatenate
 from crossdraft.events.write import write_dsec_h5, write_eventgpt_npy, write_events
 

@@ -27,7 +27,7 @@ def read_aedat2(
 ) -> Iterator[Events]:
     """The events of an `.aedat` of version 2 from a DAVIS346, or a DAVIS240 if its header or `sensor` says so."""
     with path.open("rb") as file:
-        start, header = _header(file.read(_HEADER_BYTES))
+        start, header = _aedat_header(file.read(_HEADER_BYTES))
         if not header.startswith("#!AER-DAT2"):
             raise CrossdraftError(f"{path} is not AEDAT 2; convert it to AEDAT 4 with iniVation's DV software.")
         file.seek(start)
@@ -43,7 +43,7 @@ def read_aedat2(
                 return
 
 
-def _header(content: bytes) -> tuple[int, str]:
+def _aedat_header(content: bytes) -> tuple[int, str]:
     """Where the events begin, and the text before: the leading lines of text that begin with #.
 
     An event's first byte may be a # as well, so a line that says where the header ends is believed, and a line without

@@ -2,22 +2,18 @@
 
 import logging
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crossdraft.events.sensor import SimulatorConfig
 from crossdraft.events.stream import Events
-
-if TYPE_CHECKING:
-    from crossdraft.events.simulate import SimulatorConfig
 
 log = logging.getLogger(__name__)
 
 Luma = NDArray[np.uint8] | NDArray[np.float32] | NDArray[np.float64]
 Found = tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.bool_]]  # pixel, time in µs, ON?
 
-MIN_THRESHOLD = 0.01
 LINEAR_BELOW = 20  # grey levels up to here are mapped linearly: the log of a dark 8-bit pixel is mostly noise
 LEAK_SPREAD_DECADES = 0.1
 SHOT_NOISE_AT_WHITE = 0.25
@@ -38,7 +34,7 @@ class PixelArray:
         rng: source of everything random, now and later.
     """
 
-    def __init__(self, config: "SimulatorConfig", luma: Luma, t_us: int, rng: np.random.Generator) -> None:
+    def __init__(self, config: SimulatorConfig, luma: Luma, t_us: int, rng: np.random.Generator) -> None:
         size = luma.size
         self.config = config
         self.shape = (luma.shape[0], luma.shape[1])

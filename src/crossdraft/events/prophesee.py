@@ -22,7 +22,7 @@ def read_dat(
 ) -> Iterator[Events]:
     """The events of a `.dat`; the 71.6 min wrap of its clock is undone, a `T0` header line is added."""
     with path.open("rb") as file:
-        header = _header(file, path)
+        header = _dat_header(file, path)
         _check_kind(file.read(2), path)
         if sensor is None:
             sensor = _sensor(header, file, path, limits)
@@ -35,7 +35,7 @@ def read_dat(
                 return
 
 
-def _header(file: BinaryIO, path: Path) -> dict[str, int]:
+def _dat_header(file: BinaryIO, path: Path) -> dict[str, int]:
     """Reads the lines that begin with %; the numbers that we need by name."""
     numbers: dict[str, int] = {}
     while file.peek(1)[:1] == b"%":  # type: ignore[attr-defined]

@@ -1,26 +1,25 @@
 """A scene's ground truth as flat categories, and as facts that a sentence can state."""
 
-from crossdraft.scenes import scene as values
 from crossdraft.scenes.scene import Scene
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "layout": values.LAYOUTS,
-    "ego": values.EGO,
-    "lead.type": ("none", *values.VEHICLES),
-    "lead.colour": ("none", *values.COLOURS),
-    "lead.motion": ("none", *values.LEAD_MOTIONS),
-    "left": values.STATIONS,
-    "right": values.STATIONS,
+    "layout": LAYOUTS,
+    "ego": EGO,
+    "lead.type": ("none", *VEHICLES),
+    "lead.colour": ("none", *COLOURS),
+    "lead.motion": ("none", *LEAD_MOTIONS),
+    "left": STATIONS,
+    "right": STATIONS,
     "people.count": ("0", "1", "2", "3"),
-    "people.action": ("none", *values.PEOPLE_ACTIONS),
-    "people.colour": ("none", *values.COLOURS),
-    "cyclist": ("none", *values.CYCLIST),
-    "light": values.LIGHTS,
+    "people.action": ("none", *PEOPLE_ACTIONS),
+    "people.colour": ("none", *COLOURS),
+    "cyclist": ("none", *CYCLIST),
+    "light": LIGHTS,
     "light.side": ("none", "left", "right"),
-    "sign": values.SIGNS,
-    "weather": values.WEATHERS,
-    "time": values.TIMES,
-    "side": values.SIDES,
+    "sign": SIGNS,
+    "weather": WEATHERS,
+    "time": TIMES,
+    "side": SIDES,
     "driver": ("stop", "brake", "give way", "slow down", "keep going"),
 }
 
