@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from crossdraft.events import simulate, write_dsec_h5
-from crossdraft.events.simulate import CLEAN
+from crossdraft.events.sensor import CLEAN
 from crossdraft.models.eventgpt import (
     EventGPTConfig,
     EventGPTForConditionalGeneration,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.folders import atomic_folder, put_in_place, temporary_folder
+from crossdraft.files import atomic_folder, put_in_place, temporary_folder
 
 
 def names(folder: Path) -> set[str]:

@@ -10,7 +10,7 @@ from crossdraft.api import Engine, Options
 from crossdraft.drafters.heads.cross import tables_of
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
-from crossdraft.fingerprint import fingerprint
+from crossdraft.files import fingerprint
 from crossdraft.load import load_drafter, load_target
 from crossdraft.methods import METHODS, Place, build
 from crossdraft.models.heads.base import TargetTables

@@ -1,6 +1,8 @@
-"""Files that are either whole or absent."""
+"""Files and folders that are either whole or absent, and the fingerprint of a folder's weights."""
 
+import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,3 +41,77 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def temporary_folder(beside: Path) -> Iterator[Path]:
+    """Yield a new folder next to `beside`, from where a rename puts its contents in place; remove what is left of it.
+
+    Raises:
+        CrossdraftError: a folder or file cannot be written (an OSError, here or in the body).
+    """
+    folder: Path | None = None
+    try:
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{beside.name}-", dir=beside.parent))
+        yield folder
+    except OSError as error:
+        raise CrossdraftError(
+            f"Cannot write {beside}: {error.strerror or error}; choose a place that has room and that you may write to."
+        ) from error
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def atomic_folder(final: Path) -> Iterator[Path]:
+    """Yield a folder to fill; on success it becomes `final`, whose former contents go.
+
+    Raises:
+        CrossdraftError: as `temporary_folder`.
+    """
+    with temporary_folder(final) as temporary:
+        new = temporary / "new"
+        new.mkdir()  # of the ordinary mode; the temporary folder itself is private
+        yield new
+        put_in_place(new, final)
+
+
+def put_in_place(new: Path, final: Path) -> None:
+    """Rename `new` to `final` in its stead; of what was there, nothing stays. Both lie on one disk."""
+    with tempfile.TemporaryDirectory(prefix=f".{final.name}-", dir=final.parent) as room:
+        if final.exists() or final.is_symlink():
+            final.replace(Path(room) / "old")
+        new.replace(final)
+
+
+SAMPLES, BLOCK = 64, 4096  # evenly spaced blocks of each file, and their bytes
+
+
+def fingerprint(folder: Path) -> str:
+    """Hex digest over the names, sizes, headers and samples of a folder's safetensors.
+
+    Training touches every weight, so other weights have other samples; a checkpoint of many gigabytes is told from
+    another in milliseconds.
+
+    Raises:
+        CrossdraftError: there are none, or they cannot be read.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise CrossdraftError(f"{folder} holds no weights (*.safetensors).")
+    digest = hashlib.sha256()
+    try:
+        for path in files:
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}\n".encode())
+            with path.open("rb") as file:
+                header = min(int.from_bytes(file.read(8), "little"), size)
+                digest.update(file.read(header))
+                for sample in range(SAMPLES):
+                    file.seek(size * sample // SAMPLES)
+                    digest.update(file.read(BLOCK))
+    except OSError as error:
+        raise CrossdraftError(f"The weights in {folder} cannot be read: {error.strerror}.") from error
+    return digest.hexdigest()

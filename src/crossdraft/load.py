@@ -29,7 +29,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.engine.unread import pass_unread
 from crossdraft.errors import CrossdraftError
-from crossdraft.fingerprint import fingerprint
+from crossdraft.files import fingerprint
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.inputs import model_class
 from crossdraft.video.spec import FrameSpec, video_settings

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
-from crossdraft.fingerprint import fingerprint
+from crossdraft.files import fingerprint
 from crossdraft.load import load_target
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.files import save_head

@@ -3,7 +3,7 @@ import struct
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import iter_events, read_events, words
+from crossdraft.events import binary, iter_events, read_events
 
 HEADER = b"#!AER-DAT2.0\r\n# This is a raw AE data file\r\n# Creation time: 11:07AM\r\n"
 
@@ -83,7 +83,7 @@ def test_an_event_that_begins_with_the_byte_of_a_comment_is_an_event(tmp_path, e
 
 
 def test_chunks_are_read_as_far_as_the_window(tmp_path, monkeypatch):
-    monkeypatch.setattr(words, "CHUNK_EVENTS", 2)
+    monkeypatch.setattr(binary, "CHUNK_EVENTS", 2)
     top = (1 << 32) - 2
     rows = [(top - 4, 1, 1, 0), (top, 2, 2, 1), (3, 3, 3, 0), (4, 4, 4, 1), (9, 5, 5, 0)]
     (tmp_path / "a.aedat").write_bytes(pack(rows))

@@ -4,7 +4,7 @@ import pytest
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import simulate
 from crossdraft.events.from_video import between, fit, simulator_frames
-from crossdraft.events.simulate import CLEAN
+from crossdraft.events.sensor import CLEAN
 
 
 def texture(shift: float, size: int = 96) -> np.ndarray:

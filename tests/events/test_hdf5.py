@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import Events, concatenate, iter_events, read_events, rows, write_dsec_h5
-from crossdraft.events.hdf5_open import dataset
+from crossdraft.events import Events, concatenate, iter_events, random_access, read_events, write_dsec_h5
+from crossdraft.events.hdf5 import dataset
 from crossdraft.events.limits import DEFAULT_LIMITS
 from crossdraft.events.stream import Window
 from tests.events.helpers import made_up, same
@@ -113,8 +113,8 @@ def test_a_slice_reads_little_more_than_itself():
 
     for ms_to_idx in (index, None):
         asked.clear()
-        recording = rows.Recording(count, (1, 1), times, columns, ms_to_idx)
-        chunks = list(rows.chunks_of(recording, Window(5_000_500, 5_001_500), Path("x"), DEFAULT_LIMITS))
+        recording = random_access.Recording(count, (1, 1), times, columns, ms_to_idx)
+        chunks = list(random_access.chunks_of(recording, Window(5_000_500, 5_001_500), Path("x"), DEFAULT_LIMITS))
         assert concatenate(chunks).t.tolist() == list(range(5_000_500, 5_001_500))
         assert sum(asked) < 2 * (1 << 16) + 100
 
@@ -122,8 +122,8 @@ def test_a_slice_reads_little_more_than_itself():
 def test_long_recordings_come_in_chunks(tmp_path, monkeypatch):
     events = made_up(1000)
     write_dsec_h5(tmp_path / "a.h5", events)
-    monkeypatch.setattr(rows, "FIRST_EVENTS", 300)
-    monkeypatch.setattr(rows, "CHUNK_EVENTS", 300)
+    monkeypatch.setattr(random_access, "FIRST_EVENTS", 300)
+    monkeypatch.setattr(random_access, "CHUNK_EVENTS", 300)
     chunks = list(iter_events(tmp_path / "a.h5"))
     assert [len(chunk) for chunk in chunks] == [300, 300, 300, 100]
     assert same(concatenate(chunks), events)

@@ -69,7 +69,7 @@ def test_a_16_bit_clock_that_wrapped_is_put_right(tmp_path):
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
 @pytest.mark.parametrize("bits", [16, 32])
 def test_any_span_of_a_wrapping_clock_is_as_if_it_were_read_whole(tmp_path, monkeypatch, bits, step):
-    monkeypatch.setattr("crossdraft.events.wraps.SCANNED_EVENTS", step)
+    monkeypatch.setattr("crossdraft.events.npy.SCANNED_EVENTS", step)
     events = made_up(300, width=640, height=480, span_us=5 << bits, start_us=3)
     table = np.zeros(300, [("x", "<u2"), ("y", "<u2"), ("t", f"<u{bits // 8}"), ("p", "u1")])
     for name in "xyp":
@@ -87,7 +87,7 @@ def test_any_span_of_a_wrapping_clock_is_as_if_it_were_read_whole(tmp_path, monk
 
 
 def test_disorder_and_endless_overflows_of_a_clock_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("crossdraft.events.wraps.SCANNED_EVENTS", 4)
+    monkeypatch.setattr("crossdraft.events.npy.SCANNED_EVENTS", 4)
     table = np.zeros(12, [("x", "<u2"), ("y", "<u2"), ("t", "<u2"), ("p", "u1")])
     table["t"] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 10, 11]
     np.save(tmp_path / "a.npy", table)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import iter_events, read_events, words, write_events
+from crossdraft.events import binary, iter_events, read_events, write_events
 from tests.events.helpers import made_up, same
 
 
@@ -87,7 +87,7 @@ def test_a_number_that_nobody_asks_for_may_be_long(tmp_path):
 
 @pytest.mark.parametrize("header", [b"% Width 640\n% Height 480\n", b""])
 def test_chunks_are_read_as_far_as_the_window(tmp_path, monkeypatch, header):
-    monkeypatch.setattr(words, "CHUNK_EVENTS", 2)
+    monkeypatch.setattr(binary, "CHUNK_EVENTS", 2)
     top = (1 << 32) - 2
     rows = [(top - 4, 1, 1, 0), (top, 639, 2, 1), (3, 3, 3, 0), (4, 4, 4, 1), (9, 5, 5, 0)]
     (tmp_path / "a.dat").write_bytes(pack(rows, header=header))

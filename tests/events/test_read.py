@@ -82,7 +82,7 @@ def test_every_reader_refuses_bytes_that_mean_nothing(tmp_path, kind):
 
 
 def test_disorder_between_chunks_is_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr("crossdraft.events.rows.FIRST_EVENTS", 2)
+    monkeypatch.setattr("crossdraft.events.random_access.FIRST_EVENTS", 2)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for name, values in (("x", [0] * 4), ("y", [0] * 4), ("t", [5, 6, 3, 4]), ("p", [0] * 4)):
             file[f"events/{name}"] = np.array(values)

@@ -7,8 +7,8 @@ import pytest
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Simulator, SimulatorConfig, concatenate, simulate
-from crossdraft.events.pixels import PixelArray, lin_log, log_brightness, relative_light
-from crossdraft.events.simulate import CLEAN, DEFAULT, IDEAL, NOISY, PRESETS
+from crossdraft.events.sensor import CLEAN, DEFAULT, IDEAL, NOISY, PRESETS
+from crossdraft.events.simulate import PixelArray, lin_log, log_brightness, relative_light
 
 FPS, HEIGHT, WIDTH = 100, 96, 128
 

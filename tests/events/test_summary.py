@@ -2,8 +2,8 @@ import pytest
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, write_events
+from crossdraft.events.excerpt import Summary, summarise, window_in_seconds
 from crossdraft.events.stream import Window
-from crossdraft.events.summary import Summary, summarise, window_in_seconds
 
 
 def test_a_case_worked_by_hand():

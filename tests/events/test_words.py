@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import words
+from crossdraft.events import binary
+from crossdraft.events.binary import WrappingClock, word_pairs
 from crossdraft.events.limits import DEFAULT_LIMITS
-from crossdraft.events.words import WrappingClock, word_pairs
 
 
 def test_words_of_either_order_come_in_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(words, "CHUNK_EVENTS", 2)
+    monkeypatch.setattr(binary, "CHUNK_EVENTS", 2)
     (tmp_path / "a").write_bytes(b"head" + bytes(range(40)))
     with (tmp_path / "a").open("rb") as file:
         file.seek(4)

@@ -14,7 +14,7 @@ from crossdraft.events import Events, Newest, eventgpt_frames, read_events
 from crossdraft.load import REFERENCE
 from crossdraft.models import EventGPTConfig, EventGPTForConditionalGeneration
 from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
-from crossdraft.models.eventgpt.faults import told_as
+from crossdraft.models.eventgpt.checkpoint import told_as
 from crossdraft.models.eventgpt.processing import Canvas
 from crossdraft.scenes import DURATION_S
 from tests.events.helpers import made_up

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.scenes import ATTRIBUTES, attributes, make_scene
-from crossdraft.scenes.attributes import driver_action
+from crossdraft.scenes.scene import driver_action
 
 
 @given(st.integers(0, 3_000_000))

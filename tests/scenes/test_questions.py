@@ -8,7 +8,7 @@ import pytest
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.scenes import KINDS, ask, attributes, make_scene, score, wordings
-from crossdraft.scenes.wordings import HELD_OUT, TRAIN
+from crossdraft.scenes.questions import HELD_OUT, TRAIN
 
 SCENES = [make_scene(seed) for seed in range(70)]
 EVERY = [

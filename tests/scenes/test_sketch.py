@@ -3,8 +3,7 @@ import numpy as np
 from crossdraft.scenes import make_scene
 from crossdraft.scenes.camera import camera_at, project
 from crossdraft.scenes.palette import air_of
-from crossdraft.scenes.shapes import disc, limb, quads, strip
-from crossdraft.scenes.sketch import Place, Sketch
+from crossdraft.scenes.sketch import Place, Sketch, disc, limb, quads, strip
 
 TIMES = np.array([0.0, 0.25, 0.75])
 

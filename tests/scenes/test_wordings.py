@@ -6,7 +6,7 @@ import pytest
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.scenes import KINDS
-from crossdraft.scenes.wordings import HELD_OUT, TRAIN, Wording, parse
+from crossdraft.scenes.questions import HELD_OUT, TRAIN, Wording, parse
 
 TEXT = """
 # a remark

@@ -8,7 +8,7 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
-from crossdraft.video.header import VideoInfo
+from crossdraft.video.container import VideoInfo
 from crossdraft.video.write import write_mp4
 
 

@@ -16,9 +16,18 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.preprocess import RESIZED, centre_crop, normalise, patchify, preprocess, resize, resized
+from crossdraft.video.preprocess import (
+    RESIZED,
+    centre_crop,
+    kept_weights,
+    normalise,
+    patchify,
+    preprocess,
+    resize,
+    resize_kept,
+    resized,
+)
 from crossdraft.video.spec import FrameSpec, PixelBudget
-from crossdraft.video.strip import kept_weights, resize_kept
 
 HALF = (0.5, 0.5, 0.5)
 SIDES = (17, 64, 101, 224, 333, 480)

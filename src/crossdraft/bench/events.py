@@ -18,7 +18,7 @@ from crossdraft.bench.events_window import CLOCK_US, time_apart, write_plain_dse
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Simulator, eventgpt_frames, read_events, write_dsec_h5
-from crossdraft.events.simulate import PRESETS
+from crossdraft.events.sensor import PRESETS
 
 WIDTH, HEIGHT = 640, 480
 WINDOW_US = 50_000

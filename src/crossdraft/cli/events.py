@@ -25,7 +25,7 @@ app = typer.Typer(
 
 
 class Preset(StrEnum):
-    """Names of `crossdraft.events.simulate.PRESETS`."""
+    """Names of `crossdraft.events.sensor.PRESETS`."""
 
     IDEAL = "ideal"
     CLEAN = "clean"
@@ -58,8 +58,8 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Format, sensor, span of time, rates and polarity of a recording."""
+    from crossdraft.events.excerpt import summarise
     from crossdraft.events.read import detect_format, iter_events
-    from crossdraft.events.summary import summarise
 
     kind, limits = kind or detect_format(source), _limits(max_events)
     chunks = iter_events(source, format=kind, sensor=size_of(sensor), limits=limits)
@@ -164,7 +164,8 @@ def simulate(
 ) -> None:
     """Simulate the events that a camera would have reported of a video's scene."""
     from crossdraft.events.from_video import simulator_frames
-    from crossdraft.events.simulate import PRESETS, Simulator
+    from crossdraft.events.sensor import PRESETS
+    from crossdraft.events.simulate import Simulator
     from crossdraft.events.write import write_events
     from crossdraft.video import iter_frames, probe
 
@@ -223,8 +224,8 @@ def _chunks(
     end: float | None,
     limits: "EventLimits",
 ) -> Iterator["Events"]:
+    from crossdraft.events.excerpt import window_in_seconds
     from crossdraft.events.read import iter_events
-    from crossdraft.events.summary import window_in_seconds
 
     window = window_in_seconds(source, kind, size, start, end, limits)
     return iter_events(source, format=kind, sensor=size, start_us=window.start_us, end_us=window.end_us, limits=limits)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.hdf5_open import dataset, opened
+from crossdraft.events.hdf5 import dataset, opened
 from crossdraft.events.limits import DEFAULT_LIMITS
 from crossdraft.events.stream import Events
 

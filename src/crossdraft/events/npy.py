@@ -19,13 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
-from crossdraft.events.rows import Recording, Times, chunks_of
-from crossdraft.events.stream import Columns, Events, Sensor, Window
-from crossdraft.events.wraps import find_wraps
+from crossdraft.events.random_access import Recording, Times, chunks_of
+from crossdraft.events.stream import Columns, Events, Sensor, Window, unwrap_time
 from crossdraft.files import atomic_path
 
 EVENTGPT_SENSOR = (640, 480)  # DSEC's, on which EventGPT was trained
 MAX_OPERATIONS = 100_000  # of a pickle
+SCANNED_EVENTS = 1 << 18  # looked at together: 6 MB
 
 
 def read_eventgpt(
@@ -73,6 +73,25 @@ def _clock(t: NDArray[Any], path: Path, limits: EventLimits) -> Callable[[int, i
         return t[i:j].astype(np.int64) + span * overflows
 
     return times
+
+
+def find_wraps(t: NDArray[np.unsignedinteger], bits: int, source: object, limits: EventLimits) -> NDArray[np.int64]:
+    """Rows that stand directly behind an overflow of a counter of so many `bits`, rising; see `unwrap_time`.
+
+    Args:
+        t: raw counter values [N]; read part by part.
+
+    Raises:
+        CrossdraftError: events out of order, or more overflows than fit into `limits.seconds`.
+    """
+    found, count = [np.empty(0, np.int64)], 0
+    for begin in range(0, len(t), SCANNED_EVENTS):
+        first = max(begin - 1, 0)
+        turns = unwrap_time(t[first : begin + SCANNED_EVENTS], bits, source, first) >> bits
+        found.append(np.flatnonzero(np.diff(turns)) + first + 1)
+        count += len(found[-1])
+        limits.check_span(source, (count - 1) * (1 << bits) / 1e6)
+    return np.concatenate(found)
 
 
 def _column(value: object, name: str, path: Path) -> NDArray[Any]:

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.aedat2 import read_aedat2
+from crossdraft.events.binary import read_aedat2, read_dat
 from crossdraft.events.faery_io import read_aedat4, read_evt
 from crossdraft.events.hdf5 import hdf5_layout, read_dsec, read_m3ed, read_mvsec
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.npy import read_eventgpt
-from crossdraft.events.prophesee import read_dat
 from crossdraft.events.stream import Events, Newest, Sensor, Window, check_sorted, concatenate
 from crossdraft.events.text import read_e2vid
 

@@ -1,13 +1,10 @@
 """The road world: seeded scenes, their video, their events, and questions with answers that follow from them."""
 
-from crossdraft.scenes.attributes import ATTRIBUTES, attributes
 from crossdraft.scenes.clip import Clip, clip_files, write_clip
 from crossdraft.scenes.questions import KINDS, QA, ask, wordings
-from crossdraft.scenes.render import EVENT_HZ, SENSOR_SIZE, VIDEO_FPS, VIDEO_SIZE, render
-from crossdraft.scenes.scene import DURATION_S, Scene, make_scene
+from crossdraft.scenes.render import EVENT_HZ, SENSOR_SIZE, VIDEO_FPS, VIDEO_SIZE, render, simulate_events
+from crossdraft.scenes.scene import ATTRIBUTES, DURATION_S, Scene, attributes, make_scene, split_seeds
 from crossdraft.scenes.score import score
-from crossdraft.scenes.splits import split_seeds
-from crossdraft.scenes.watch import simulate_events
 
 __all__ = [
     "ATTRIBUTES",

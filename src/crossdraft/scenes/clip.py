@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from crossdraft.files import atomic_path
-from crossdraft.scenes.attributes import attributes
 from crossdraft.scenes.questions import KINDS, ask, wordings
-from crossdraft.scenes.render import VIDEO_FPS, VIDEO_SIZE, render
-from crossdraft.scenes.scene import DURATION_S, Scene
-from crossdraft.scenes.watch import simulate_events
+from crossdraft.scenes.render import VIDEO_FPS, VIDEO_SIZE, render, simulate_events
+from crossdraft.scenes.scene import DURATION_S, Scene, attributes
 
 _CRF = 16
 

@@ -4,8 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crossdraft.scenes.palette import RGB
-from crossdraft.scenes.shapes import disc, limb, outline
-from crossdraft.scenes.sketch import Place, Sketch
+from crossdraft.scenes.sketch import Place, Sketch, disc, limb, outline
 
 _SKIN: RGB = (232, 188, 156)
 _TROUSERS: RGB = (36, 38, 52)

@@ -1,5 +1,7 @@
 """Scenes to pixels, at any size: RGB for the video, luma for the event camera."""
 
+from typing import TYPE_CHECKING
+
 import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,11 +13,20 @@ from crossdraft.scenes.scene import DURATION_S, Scene
 from crossdraft.scenes.sketch import Painting
 from crossdraft.scenes.stage import stage
 
+if TYPE_CHECKING:
+    from crossdraft.events import Events
+
 VIDEO_SIZE = 224
 VIDEO_FPS = 24
 SENSOR_SIZE = 112
 EVENT_HZ = 500
 
+_THRESHOLD = 0.12
+_SIGMA = 0.02
+_SHOT_NOISE_HZ = 0.4
+_LEAK_HZ = 0.05
+_CUTOFF_HZ = 200.0
+_REFRACTORY_US = 500.0
 _SHIFT = 4
 # Corners further out than this many pictures are pulled in: OpenCV's fixed-point numbers would overflow.
 _FAR_OUT = 24.0
@@ -82,3 +93,26 @@ def _paint(pictures: NDArray[np.uint8], painting: Painting, grey: bool) -> None:
         for start, end, corners, colour in layers:
             polygons = [points[first : first + corners] for first in range(start, end, corners)]
             cv2.fillPoly(picture, polygons, colour, cv2.LINE_AA, _SHIFT)
+
+
+def simulate_events(scene: Scene, seed: int | None = None) -> "Events":
+    """Simulate the scene's events: SENSOR_SIZE square, from luma at EVENT_HZ, over the whole clip.
+
+    Args:
+        scene: what the camera looks at.
+        seed: for the sensor's noise and thresholds; the scene's own seed by default.
+    """
+    from crossdraft.events import SimulatorConfig, simulate
+
+    config = SimulatorConfig(
+        threshold_on=_THRESHOLD,
+        threshold_off=_THRESHOLD,
+        threshold_sigma=_SIGMA,
+        cutoff_hz=_CUTOFF_HZ,
+        leak_hz=_LEAK_HZ,
+        shot_noise_hz=_SHOT_NOISE_HZ,
+        refractory_us=_REFRACTORY_US,
+    )
+    times_us = np.arange(int(DURATION_S * EVENT_HZ)) * (1_000_000 // EVENT_HZ)
+    frames = render(scene, times_us * 1e-6, SENSOR_SIZE, luma=True)
+    return simulate(zip(times_us.tolist(), frames, strict=True), config, scene.seed if seed is None else seed)

@@ -5,8 +5,7 @@ import numpy as np
 from crossdraft.scenes.camera import Camera, Floats
 from crossdraft.scenes.palette import RGB, scaled
 from crossdraft.scenes.scene import Scene
-from crossdraft.scenes.shapes import disc, quads, strip
-from crossdraft.scenes.sketch import Sketch
+from crossdraft.scenes.sketch import Sketch, disc, quads, strip
 
 _ASPHALT: RGB = (74, 76, 80)
 _WET_ASPHALT: RGB = (58, 62, 70)

@@ -7,8 +7,7 @@ a model that sees the scene can learn to write exactly this.
 from dataclasses import dataclass
 from typing import Literal
 
-from crossdraft.scenes.attributes import attributes, driver_action
-from crossdraft.scenes.scene import Scene
+from crossdraft.scenes.scene import Scene, attributes, driver_action
 
 Style = Literal["a", "b"]
 

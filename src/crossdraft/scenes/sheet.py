@@ -5,11 +5,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.events import eventgpt_frames
-from crossdraft.scenes.attributes import attributes
 from crossdraft.scenes.questions import ask
-from crossdraft.scenes.render import VIDEO_FPS, VIDEO_SIZE, render
-from crossdraft.scenes.scene import DURATION_S, Scene
-from crossdraft.scenes.watch import simulate_events
+from crossdraft.scenes.render import VIDEO_FPS, VIDEO_SIZE, render, simulate_events
+from crossdraft.scenes.scene import DURATION_S, Scene, attributes
 
 _FRAMES, _EVENT_FRAMES = 8, 5
 _GAP, _LINE, _MARGIN = 6, 22, 16

@@ -4,8 +4,7 @@ import numpy as np
 
 from crossdraft.scenes.camera import Floats
 from crossdraft.scenes.palette import LAMP, RGB
-from crossdraft.scenes.shapes import disc, outline, quads
-from crossdraft.scenes.sketch import Place, Sketch
+from crossdraft.scenes.sketch import Place, Sketch, disc, outline, quads
 
 _POLE: RGB = (120, 122, 126)
 _HOUSING: RGB = (24, 24, 26)

@@ -4,8 +4,7 @@ import numpy as np
 
 from crossdraft.scenes.camera import Floats
 from crossdraft.scenes.palette import RGB, scaled
-from crossdraft.scenes.shapes import disc, outline, quads
-from crossdraft.scenes.sketch import Place, Sketch
+from crossdraft.scenes.sketch import Place, Sketch, disc, outline, quads
 
 _TYRE: RGB = (22, 22, 24)
 _GLASS: RGB = (48, 58, 70)

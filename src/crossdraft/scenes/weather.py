@@ -5,8 +5,7 @@ from numpy.typing import NDArray
 
 from crossdraft.scenes.palette import RGB, scaled
 from crossdraft.scenes.scene import Scene
-from crossdraft.scenes.shapes import disc
-from crossdraft.scenes.sketch import Sketch
+from crossdraft.scenes.sketch import Sketch, disc
 
 _DROPS, _FLAKES, _STARS = 42, 46, 26
 _RAIN: RGB = (160, 168, 182)

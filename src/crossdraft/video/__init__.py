@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from crossdraft.video.header import VideoInfo, probe
+    from crossdraft.video.container import VideoInfo, probe
     from crossdraft.video.limits import VideoLimits
     from crossdraft.video.read import Sample, iter_frames, read_frames, sample_frames
     from crossdraft.video.write import write_mp4
@@ -17,10 +17,10 @@ __all__ = ["Sample", "VideoInfo", "VideoLimits", "iter_frames", "probe", "read_f
 
 _HOME = {
     "Sample": "read",
-    "VideoInfo": "header",
+    "VideoInfo": "container",
     "VideoLimits": "limits",
     "iter_frames": "read",
-    "probe": "header",
+    "probe": "container",
     "read_frames": "read",
     "sample_frames": "read",
     "write_mp4": "write",

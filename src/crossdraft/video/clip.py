@@ -13,7 +13,7 @@ from crossdraft.checks import positive, whole
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from crossdraft.video.header import VideoInfo
+    from crossdraft.video.container import VideoInfo
     from crossdraft.video.read import Sample
 
 DEFAULT_FRAMES = 8
@@ -114,7 +114,7 @@ def read_clip(video: Any, sampling: FrameSampling) -> "Sample":
 
 
 def _read_file(path: "str | bytes", sampling: FrameSampling) -> "Sample":
-    from crossdraft.video.header import probe
+    from crossdraft.video.container import probe
     from crossdraft.video.read import sample_frames
 
     name = os.fsdecode(path)

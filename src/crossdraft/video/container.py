@@ -1,24 +1,32 @@
-"""Open a video file safely.
+"""Open a video file safely, and look at its header.
 
 PyAV never sees a user's string, which it would also take as a URL, and never guesses a format, because some
 formats open further files: it gets our own file handle and a container chosen by the first bytes. Containers,
 codecs and the pixels of a frame are limited before anything is decoded.
+
+A header is a claim, not a fact: `probe` reports it and refuses the absurd, `read` counts while decoding.
 """
 
 import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.limits import VideoLimits
-from crossdraft.video.pyav import av
+from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.stream import VideoStream
+
+try:
+    import av
+except ImportError as error:
+    raise CrossdraftError("Videos are read and written by PyAV; install it with `pip install av`.") from error
+
 
 CODECS = ("h264", "hevc", "mpeg4", "mpeg1video", "mpeg2video", "vp8", "vp9", "av1", "mjpeg")
 DECODERS = (*CODECS, "libdav1d", "libvpx", "libvpx-vp9")  # FFmpeg's names for whatever decodes those
@@ -26,6 +34,22 @@ DECODERS = (*CODECS, "libdav1d", "libvpx", "libvpx-vp9")  # FFmpeg's names for w
 # What PyAV may raise on broken bytes: its own errors and these ordinary ones.
 _ORDINARY = (OSError, ArithmeticError, LookupError, ValueError, RuntimeError, MemoryError)
 LIBRARY_ERRORS = (av.FFmpegError, *_ORDINARY)
+FALLBACK_FPS = 25.0  # where a header names no rate
+
+
+@dataclass(frozen=True, slots=True)
+class VideoInfo:
+    """What a video's header claims.
+
+    `frames` is seconds × fps where the header does not count, and like `seconds` 0 where it says nothing.
+    """
+
+    width: int
+    height: int
+    frames: int
+    fps: float
+    seconds: float
+    codec: str
 
 
 @contextmanager
@@ -104,3 +128,35 @@ def _main_stream(container: "InputContainer", name: Path, limits: VideoLimits) -
             f"{name} has frames of no known size, or above the limit of {limits.pixels} pixels; scale it down."
         )
     return stream
+
+
+__all__ = ["av"]
+
+
+def probe(path: str | os.PathLike[str], limits: VideoLimits = DEFAULT_LIMITS) -> VideoInfo:
+    """Read what a video's header claims, without decoding the video.
+
+    Raises:
+        CrossdraftError: missing, empty, not a video, of a container or codec that we do not open, or claiming
+            to be beyond a limit.
+    """
+    with opened(path, limits) as (container, stream):
+        return claims(path, container, stream, limits)
+
+
+def claims(name: object, container: "InputContainer", stream: "VideoStream", limits: VideoLimits) -> VideoInfo:
+    """The header of an opened video; raises CrossdraftError if it claims to be beyond a limit."""
+    context = stream.codec_context
+    fps = float(stream.average_rate or stream.guessed_rate or 0) or FALLBACK_FPS
+    seconds = _seconds(container, stream)
+    limits.check(name, width=context.width, height=context.height, frames=stream.frames, seconds=seconds)
+    frames = stream.frames or round(seconds * fps)
+    return VideoInfo(context.width, context.height, frames, fps, seconds, context.codec.canonical_name)
+
+
+def _seconds(container: "InputContainer", stream: "VideoStream") -> float:
+    if container.format.name == "mpegvideo":  # a bare stream: FFmpeg guesses from the bit rate, and badly
+        return 0.0
+    if stream.duration and stream.time_base:
+        return float(stream.duration * stream.time_base)
+    return (container.duration or 0) / 1e6

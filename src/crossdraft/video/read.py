@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.container import LIBRARY_ERRORS, opened
-from crossdraft.video.header import claims
+from crossdraft.video.container import LIBRARY_ERRORS, claims, opened
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
 if TYPE_CHECKING:

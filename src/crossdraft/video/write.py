@@ -5,17 +5,61 @@ from collections.abc import Iterable
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
-from crossdraft.video.pyav import av
-from crossdraft.video.sink import Sink
+from crossdraft.video.container import av
 
 MAX_SIDE = 16384  # the H.264 level limits end near here
 MIN_FPS, MAX_FPS = 0.001, 1000  # a frame in a quarter of an hour; one each tick of most players' clocks
+
+
+class Sink:
+    """Passes everything on to an open file until that raises; then keeps the error and only pretends.
+
+    PyAV prints a traceback of whatever a file raises, for each call anew, and goes on as if nothing had been.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.name = file.name  # FFmpeg reads the file by it once more, to put the index first
+        self._error: OSError | None = None
+
+    def check(self) -> None:
+        """Raise the OSError that the file met, if any."""
+        if self._error is not None:
+            raise self._error
+
+    def write(self, data: bytes) -> int:
+        try:
+            if self._error is None:
+                return self._file.write(data)
+        except OSError as error:
+            self._error = error
+        return len(data)
+
+    def read(self, size: int) -> bytes:
+        try:
+            if self._error is None:
+                return self._file.read(size)
+        except OSError as error:
+            self._error = error
+        return b""
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        try:
+            if self._error is None:
+                return self._file.seek(offset, whence)
+        except OSError as error:
+            self._error = error
+        return offset
+
+    def tell(self) -> int:
+        return self._file.tell() if self._error is None else 0
 
 
 def write_mp4(path: str | os.PathLike[str], frames: Iterable[ArrayLike], fps: float | Fraction, crf: int = 18) -> None:

@@ -8,7 +8,7 @@ import torch
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
-from crossdraft.fingerprint import fingerprint
+from crossdraft.files import fingerprint
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.files import config_of, load_head, make
 from crossdraft.models.heads.objective import Objective

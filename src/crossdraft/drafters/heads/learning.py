@@ -24,7 +24,7 @@ from crossdraft.drafters.heads.ring import Ring, Told
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
-from crossdraft.folders import atomic_folder
+from crossdraft.files import atomic_folder
 from crossdraft.models.heads.files import CONFIG, read_config, save_head
 
 log = logging.getLogger(__name__)

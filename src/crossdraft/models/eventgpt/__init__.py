@@ -9,9 +9,8 @@ from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.models.eventgpt.modeling import EventGPTForConditionalGeneration, EventGPTModel
 
 if TYPE_CHECKING:
-    from crossdraft.models.eventgpt.convert import convert_eventgpt
+    from crossdraft.models.eventgpt.convert import ConversionReport, convert_eventgpt
     from crossdraft.models.eventgpt.processing import EventGPTProcessor, ProcessorOptions
-    from crossdraft.models.eventgpt.report import ConversionReport
 
 AutoConfig.register("eventgpt", EventGPTConfig, exist_ok=True)
 AutoModel.register(EventGPTConfig, EventGPTModel, exist_ok=True)
@@ -19,7 +18,7 @@ AutoModelForImageTextToText.register(EventGPTConfig, EventGPTForConditionalGener
 
 # The network alone must need no more than torch and transformers; these also need the events and video rooms.
 _LAZY = {
-    "ConversionReport": "report",
+    "ConversionReport": "convert",
     "EventGPTProcessor": "processing",
     "ProcessorOptions": "processing",
     "convert_eventgpt": "convert",

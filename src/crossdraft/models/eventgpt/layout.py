@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import CLIPVisionConfig
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.models.eventgpt.checkpoint import told_as
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
-from crossdraft.models.eventgpt.faults import told_as
 from crossdraft.models.eventgpt.modeling import EventGPTForConditionalGeneration
 
 TOWER = "model.vision_tower."

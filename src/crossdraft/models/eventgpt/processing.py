@@ -20,8 +20,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events.frames import eventgpt_frames
 from crossdraft.events.stream import Events, Newest
 from crossdraft.files import atomic_path
+from crossdraft.models.eventgpt.checkpoint import told_as
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
-from crossdraft.models.eventgpt.faults import told_as
 from crossdraft.models.shards import read_json
 from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import CLIP_MEAN, CLIP_STD, FrameSpec

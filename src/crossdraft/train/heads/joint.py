@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 
 from crossdraft.engine.target import Prompt
 from crossdraft.errors import CrossdraftError
-from crossdraft.fingerprint import fingerprint
+from crossdraft.files import fingerprint
 from crossdraft.models.heads.base import Head, positions_of
 from crossdraft.models.heads.files import save_head
 from crossdraft.models.heads.lesson import Lesson

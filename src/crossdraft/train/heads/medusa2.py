@@ -20,7 +20,7 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.folders import put_in_place, temporary_folder
+from crossdraft.files import put_in_place, temporary_folder
 from crossdraft.load import REFERENCE, load_target, target_fingerprint
 from crossdraft.load_heads import HEAD_WEIGHTS
 from crossdraft.models.heads.base import TargetTables

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.folders import atomic_folder
+from crossdraft.files import atomic_folder
 from crossdraft.load import load_target, target_fingerprint
 from crossdraft.models.heads.base import Head, HeadConfig
 from crossdraft.models.heads.files import config_of, make, save_head

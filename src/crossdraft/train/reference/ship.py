@@ -11,7 +11,7 @@ from transformers import CLIPImageProcessorPil
 
 from crossdraft.drafters.short_head import FILE
 from crossdraft.errors import CrossdraftError
-from crossdraft.folders import put_in_place, temporary_folder
+from crossdraft.files import put_in_place, temporary_folder
 from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
 from crossdraft.scenes import DURATION_S
 from crossdraft.train.core.console import say

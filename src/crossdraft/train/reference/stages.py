@@ -14,7 +14,7 @@ from transformers.utils import logging as hf_logging
 
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
-from crossdraft.folders import atomic_folder
+from crossdraft.files import atomic_folder
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft.train.core.checkpoint import read_checkpoint, take_weights
 from crossdraft.train.core.console import say

@@ -18,8 +18,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_path
-from crossdraft.folders import atomic_folder
+from crossdraft.files import atomic_folder, atomic_path
 from crossdraft.train.core.console import say
 from crossdraft.train.core.loop import Stage, optimise
 from crossdraft.train.core.provenance import sha256, write_provenance

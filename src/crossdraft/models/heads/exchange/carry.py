@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.folders import atomic_folder
+from crossdraft.files import atomic_folder
 from crossdraft.models.heads.base import Head
 from crossdraft.models.heads.exchange.check import TOLERANCE, as_long, difference
 from crossdraft.models.heads.exchange.layout import Foreign, Host, Layout, Ours
