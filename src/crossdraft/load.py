@@ -16,8 +16,8 @@ from crossdraft.checkpoints.files import check_files, read_config
 from crossdraft.checkpoints.locate import find_checkpoint, mend
 from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, load_weights
-from crossdraft.drafters.cross_vocab.drafter import ForeignDrafter
-from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, map_vocabularies, read_lexicon
+from crossdraft.drafters.cross_vocab.drafter import CrossVocabDrafter
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead, read_ids
@@ -171,13 +171,13 @@ def load_drafter(
 
 def load_model_drafter(
     source: str,
-    target: Lexicon,
+    target: TokenTable,
     how: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
     *,
     packed: bool = True,
-) -> IndependentDrafter | ForeignDrafter:
+) -> IndependentDrafter | CrossVocabDrafter:
     """A causal language model or a video VLM as an independent drafter, of the target's vocabulary or another.
 
     Args:
@@ -201,12 +201,12 @@ def load_model_drafter(
             prepack(network)
         decode, eos = _text(tokenizer), _eos(network, tokenizer)
         model = text_model(network, TextPrompt(tokenizer), decode, eos, _reserved(network, tokenizer))
-    own = read_lexicon(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))
+    own = read_token_table(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))
     same = bool(set(own.ids) & set(target.ids)) and map_vocabularies(own, target).identity
     if how is None and same:
         banned = [i for i, text in enumerate(target.spelling) if text is None and i not in target.ends]
         return IndependentDrafter(model, banned, sees=sees)
-    return ForeignDrafter(model, own, target, how or "slem", sees=sees)
+    return CrossVocabDrafter(model, own, target, how or "slem", sees=sees)
 
 
 def _draft_dtype(device: str | None) -> str | None:

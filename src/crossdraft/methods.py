@@ -189,10 +189,10 @@ def _any_model(spec: Spec, place: Place) -> "Drafter[Any]":
 
 
 def _language_model(source: str, how: str | None, place: Place) -> "Drafter[Any]":
-    from crossdraft.drafters.cross_vocab.vocabulary import read_lexicon
+    from crossdraft.drafters.cross_vocab.vocabulary import read_token_table
     from crossdraft.load import load_model_drafter
 
-    target = read_lexicon(_tokenizer(place), place.vocab_size, place.eos, place.banned)
+    target = read_token_table(_tokenizer(place), place.vocab_size, place.eos, place.banned)
     return load_model_drafter(source, target, how, place.device, place.dtype, packed=place.packed)
 
 
@@ -224,12 +224,12 @@ def _lookahead(spec: Spec, place: Place) -> "Drafter[Any]":
 
 def _memory(spec: Spec, place: Place) -> "Drafter[Any]":
     from crossdraft.drafters.memory.drafter import MemoryDrafter
-    from crossdraft.drafters.memory.shelf import CAPACITY, Shelf
+    from crossdraft.drafters.memory.shelf import CAPACITY, Datastores
 
     given = _settings(spec, {"folder": Path, "capacity": _count})
     vocabulary = json.dumps(sorted(_tokenizer(place).get_vocab().items())) if place.has_vocabulary else ""
     fingerprint = hashlib.blake2b(vocabulary.encode(), digest_size=16).hexdigest()
-    return MemoryDrafter(Shelf(given.get("folder"), given.get("capacity", CAPACITY), fingerprint))
+    return MemoryDrafter(Datastores(given.get("folder"), given.get("capacity", CAPACITY), fingerprint))
 
 
 def _tokenizer(place: Place) -> "PreTrainedTokenizerBase":

@@ -113,14 +113,14 @@ def test_the_picture_shows_the_figures(report, tmp_path):
 
 def test_an_answer_that_is_not_the_targets_is_told(bench, report, monkeypatch):
     """The planted bug: a token too many."""
-    honest = heads.answer_all
+    honest = heads.decode_all
 
     def forged(*arguments):
         answers = honest(*arguments)
         object.__setattr__(answers[0], "tokens", (*answers[0].tokens, 7))
         return answers
 
-    monkeypatch.setattr(heads, "answer_all", forged)
+    monkeypatch.setattr(heads, "decode_all", forged)
     quick = Heads(bench.models, bench.work, choose(None, ("memory",)), Trials(4, 0, (0.0,), timed=0))
     found = run_heads(quick)
     (row,) = found.rows

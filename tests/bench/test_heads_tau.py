@@ -3,13 +3,13 @@
 import pytest
 
 from crossdraft.bench.heads_tau import CLAIMS, Accepted, Part, accepted, check_claims
-from crossdraft.drafters.evaluate import Tally
+from crossdraft.drafters.evaluate import AcceptanceStats
 from crossdraft.drafters.heads.registry import HEADS
 
 
 def test_figures_by_hand():
     # 6/2 and 3/3 tokens a pass: 9/5 in all, not the mean of 3 and 1.
-    found = accepted([Tally(2, 6, (2, 2), (2, 2)), Tally(3, 3, (2,), (0,))], ["layout", "count"])
+    found = accepted([AcceptanceStats(2, 6, (2, 2), (2, 2)), AcceptanceStats(3, 3, (2,), (0,))], ["layout", "count"])
     assert found.tau.value == pytest.approx(9 / 5)
     assert found.by_kind == pytest.approx({"layout": 3, "count": 1})
     assert found.per_position == pytest.approx((0.5, 1.0))
@@ -18,7 +18,9 @@ def test_figures_by_hand():
 
 
 def test_answers_without_a_pass_do_not_become_nothing():
-    found = accepted([Tally(0, 0), Tally(0, 0), Tally(1, 4)], ["count", "count", "layout"])
+    found = accepted(
+        [AcceptanceStats(0, 0), AcceptanceStats(0, 0), AcceptanceStats(1, 4)], ["count", "count", "layout"]
+    )
     assert found.by_kind == {"count": 1, "layout": 4}
     assert found.tau.value == 4
     assert found.tau.low == 1
@@ -26,11 +28,11 @@ def test_answers_without_a_pass_do_not_become_nothing():
 
 def test_the_order_of_the_papers():
     found = {
-        "eagle3": [Tally(2, 8), Tally(2, 8)],
-        "eagle2": [Tally(2, 8), Tally(2, 8)],
-        "eagle1": [Tally(2, 9), Tally(2, 9)],
-        "medusa": [Tally(3, 9), Tally(3, 9)],
-        "hydra": [Tally(3, 9), Tally(3, 9)],
+        "eagle3": [AcceptanceStats(2, 8), AcceptanceStats(2, 8)],
+        "eagle2": [AcceptanceStats(2, 8), AcceptanceStats(2, 8)],
+        "eagle1": [AcceptanceStats(2, 9), AcceptanceStats(2, 9)],
+        "medusa": [AcceptanceStats(3, 9), AcceptanceStats(3, 9)],
+        "hydra": [AcceptanceStats(3, 9), AcceptanceStats(3, 9)],
     }
     findings = {finding.claim.text: finding for finding in check_claims(found, {})}
     assert {text: finding.holds for text, finding in findings.items()} == {
@@ -48,13 +50,20 @@ def test_the_order_of_the_papers():
 
 def test_the_interval_draws_the_same_pairs_for_both():
     """Both are three times as good on the first pair: drawn apart, the ratio would look uncertain."""
-    found = {"hydra": [Tally(1, 6), Tally(1, 2)], "medusa": [Tally(1, 3), Tally(1, 1)]}
+    found = {
+        "hydra": [AcceptanceStats(1, 6), AcceptanceStats(1, 2)],
+        "medusa": [AcceptanceStats(1, 3), AcceptanceStats(1, 1)],
+    }
     (finding,) = check_claims(found, {})
     assert (finding.ratio.low, finding.ratio.value, finding.ratio.high) == (2, 2, 2)
 
 
 def test_the_best_of_two_stands_for_both_and_specs_for_their_methods():
-    found = {"hivis": [Tally(1, 2)], "vispec:dir=x": [Tally(1, 5)], "eaglevlm:dir=y": [Tally(1, 4)]}
+    found = {
+        "hivis": [AcceptanceStats(1, 2)],
+        "vispec:dir=x": [AcceptanceStats(1, 5)],
+        "eaglevlm:dir=y": [AcceptanceStats(1, 4)],
+    }
     methods = {"hivis": "hivis", "vispec:dir=x": "vispec", "eaglevlm:dir=y": "eaglevlm"}
     (finding,) = check_claims(found, methods)
     assert (finding.better, finding.worse, finding.holds) == ("vispec:dir=x", "eaglevlm:dir=y", True)
@@ -68,4 +77,4 @@ def test_claims_are_about_methods_that_exist():
 def test_a_parts_name():
     assert Part("tree", 60, 0.0).name == "tree of 60, T=0"
     assert Part("chain", 5, 0.7).name == "chain of 5, T=0.7"
-    assert isinstance(accepted([Tally(1, 1)], ["count"]), Accepted)
+    assert isinstance(accepted([AcceptanceStats(1, 1)], ["count"]), Accepted)

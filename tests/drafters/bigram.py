@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, read_lexicon
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_table
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.engine.target import Target
 
@@ -43,8 +43,8 @@ def bigram_model(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], lead:
     return model
 
 
-def as_drafter(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> tuple[Target, Lexicon]:
+def as_drafter(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> tuple[Target, TokenTable]:
     """Behind the adapter, and its vocabulary."""
     ends = [tokenizer.eos_token_id]
     adapter = text_model(model, TextPrompt(tokenizer), tokenizer.decode, ends)
-    return adapter, read_lexicon(tokenizer, adapter.vocab_size, ends)
+    return adapter, read_token_table(tokenizer, adapter.vocab_size, ends)

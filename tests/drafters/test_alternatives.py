@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.alternatives import HOLDS, Slot, slots_of, spread
+from crossdraft.drafters.alternatives import HOLDS, TokenAlternatives, alternatives_of, tree_from_topk
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
@@ -13,18 +13,18 @@ from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
 from tests.engine.zoo import ZOO, as_target, noisy
 
-TEXT = [Slot((1, 7), (0.6, 0.4)), Slot((2, 8), (0.9, 0.1))]
+TEXT = [TokenAlternatives((1, 7), (0.6, 0.4)), TokenAlternatives((2, 8), (0.9, 0.1))]
 
 
 def test_nodes_come_best_first_and_old_words_hold_a_little_less():
-    draft = spread(TEXT, 4)
+    draft = tree_from_topk(TEXT, 4)
     assert draft.tree.tokens == (1, 2, 7, 2)
     assert draft.tree.parents == (-1, 0, -1, 2)
     assert draft.path_probs == pytest.approx((0.6, 0.54, 0.4, 0.4 * HOLDS * 0.9))
 
 
 def test_one_word_a_place_is_the_chain_and_its_outcomes_are_the_others():
-    draft = spread(TEXT, 4, words=1)
+    draft = tree_from_topk(TEXT, 4, words=1)
     assert draft.tree.is_chain
     assert draft.tree.tokens == (1, 2)
     assert [outcome.tokens for outcome in draft.outcomes] == [(7,), (1, 8)]
@@ -32,25 +32,25 @@ def test_one_word_a_place_is_the_chain_and_its_outcomes_are_the_others():
 
 
 def test_what_finds_no_place_is_an_outcome_too():
-    draft = spread(TEXT, 1)
+    draft = tree_from_topk(TEXT, 1)
     assert draft.tree.tokens == (1,)
     assert [outcome.tokens for outcome in draft.outcomes] == [(1, 2), (7,), (1, 8)]
 
 
 def test_nothing_stands_behind_an_end():
-    draft = spread([Slot((1, 0), (0.5, 0.5)), Slot((2,), (1.0,))], 9, ends={0})
+    draft = tree_from_topk([TokenAlternatives((1, 0), (0.5, 0.5)), TokenAlternatives((2,), (1.0,))], 9, ends={0})
     assert sorted(map(tuple, (draft.tree.path_tokens(node) for node in range(len(draft.tree))))) == [(0,), (1,), (1, 2)]
 
 
 def test_no_text_no_tree():
-    assert len(spread([], 5).tree) == 0
-    assert spread([], 5).outcomes == ()
+    assert len(tree_from_topk([], 5).tree) == 0
+    assert tree_from_topk([], 5).outcomes == ()
 
 
 slots = st.lists(
     st.integers(1, 3).flatmap(
         lambda n: st.builds(
-            lambda words, raw: Slot(tuple(words), tuple(x / (sum(raw) + 0.1) for x in raw)),
+            lambda words, raw: TokenAlternatives(tuple(words), tuple(x / (sum(raw) + 0.1) for x in raw)),
             st.lists(st.integers(0, 9), min_size=n, max_size=n, unique=True),
             st.lists(st.floats(0.01, 1), min_size=n, max_size=n),
         )
@@ -63,7 +63,7 @@ slots = st.lists(
 @given(slots, st.integers(1, 30))
 def test_it_is_the_best_tree_of_its_size(text, nodes):
     """Against all paths, enumerated: none that was left out is likelier than one that was taken."""
-    found = spread(text, nodes)
+    found = tree_from_topk(text, nodes)
     every: dict[tuple[int, ...], float] = {(): 1.0}
     for place, slot in enumerate(text):
         for path, chance in [entry for entry in every.items() if len(entry[0]) == place]:
@@ -78,8 +78,8 @@ def test_it_is_the_best_tree_of_its_size(text, nodes):
 
 @given(slots)
 def test_slots_can_be_read_from_a_chain_and_its_outcomes(text):
-    draft = spread(text, 99, words=1)
-    again = slots_of(draft)
+    draft = tree_from_topk(text, 99, words=1)
+    again = alternatives_of(draft)
     assert [slot.words[0] for slot in again] == [slot.words[0] for slot in text]
     for slot, found in zip(text, again, strict=True):
         assert dict(zip(found.words, found.chances, strict=True)) == pytest.approx(
@@ -88,11 +88,11 @@ def test_slots_can_be_read_from_a_chain_and_its_outcomes(text):
 
 
 def test_an_outcome_elsewhere_is_no_slots():
-    draft = spread(TEXT, 2, words=1)
+    draft = tree_from_topk(TEXT, 2, words=1)
     stray = Outcome((5, 6), 0.1)
-    assert slots_of(type(draft)(draft.tree, draft.path_probs, outcomes=(stray,))) == [
-        Slot((1,), (0.6,)),
-        Slot((2,), (pytest.approx(0.9),)),
+    assert alternatives_of(type(draft)(draft.tree, draft.path_probs, outcomes=(stray,))) == [
+        TokenAlternatives((1,), (0.6,)),
+        TokenAlternatives((2,), (pytest.approx(0.9),)),
     ]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossdraft.drafters.evaluate import Tally, answer_all, sum_up
+from crossdraft.drafters.evaluate import AcceptanceStats, decode_all, total
 from crossdraft.engine.request import Request
 from crossdraft.engine.stats import Stats
 from crossdraft.load import load_drafter, load_target
@@ -13,23 +13,23 @@ def test_the_prompts_own_pass_is_not_counted():
     stats.count_round(0, 0, 0, 1, hidden=True)  # the prompt: one token, nothing drafted
     stats.count_round(3, 6, 3, 4, hidden=False)  # four tokens
     stats.count_round(2, 4, 2, 3, hidden=False)  # three
-    found = Tally.of(stats)
-    assert found == Tally(2, 7, (2, 2, 1), (2, 2, 1))
+    found = AcceptanceStats.of(stats)
+    assert found == AcceptanceStats(2, 7, (2, 2, 1), (2, 2, 1))
     assert found.tau == 3.5
 
 
 def test_an_answer_of_the_prompts_pass_alone_has_no_tau_of_its_own():
-    assert Tally.of(Stats(new_tokens=1, rounds=1)).tau == 1
+    assert AcceptanceStats.of(Stats(new_tokens=1, rounds=1)).tau == 1
 
 
 def test_pooled_is_not_the_mean_of_means():
-    assert sum_up([Tally(1, 4), Tally(3, 3)]).tau == pytest.approx(7 / 4)
-    assert sum_up([]) == Tally(0, 0)
+    assert total([AcceptanceStats(1, 4), AcceptanceStats(3, 3)]).tau == pytest.approx(7 / 4)
+    assert total([]) == AcceptanceStats(0, 0)
 
 
 def test_depths_add_up_where_answers_went_differently_deep():
-    whole = sum_up([Tally(2, 5, (2, 1), (2, 1)), Tally(1, 1, (1,), (0,)), Tally(0, 0)])
-    assert whole == Tally(3, 6, (3, 1), (2, 1))
+    whole = total([AcceptanceStats(2, 5, (2, 1), (2, 1)), AcceptanceStats(1, 1, (1,), (0,)), AcceptanceStats(0, 0)])
+    assert whole == AcceptanceStats(3, 6, (3, 1), (2, 1))
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -39,9 +39,9 @@ def test_an_independent_drafter_drafts_nothing_for_the_prompts_pass(pair, clip, 
     drafter = load_drafter(str(pair.event), "cpu", "float32")
     questions = ("what is ahead?", "is the light red?", "who turns left?")
     requests = [Request(text, str(clip.video), str(clip.events), max_new_tokens=12) for text in questions]
-    answers = answer_all(target, drafter, requests, 4, batch)
+    answers = decode_all(target, drafter, requests, 4, batch)
     assert all(answer.stats.hidden_drafted == 0 for answer in answers)
-    whole = sum_up(Tally.of(answer.stats) for answer in answers)
+    whole = total(AcceptanceStats.of(answer.stats) for answer in answers)
     assert whole.emitted == sum(len(answer.tokens) - 1 for answer in answers)
     assert whole.emitted == whole.passes + sum(whole.kept_at)  # a bonus for each pass
     assert whole.tau > 1

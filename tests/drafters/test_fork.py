@@ -9,11 +9,11 @@ from crossdraft.drafters.ahead import AheadDrafter
 from crossdraft.drafters.choose import ChooseDrafter
 from crossdraft.drafters.combine.cascade import CascadeDrafter
 from crossdraft.drafters.combine.pyramid import PyramidDrafter
-from crossdraft.drafters.cross_vocab.drafter import WAYS
+from crossdraft.drafters.cross_vocab.drafter import CROSS_VOCAB_METHODS
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.lookahead import LookaheadDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
-from crossdraft.drafters.memory.shelf import Shelf
+from crossdraft.drafters.memory.shelf import Datastores
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.drafters.phased import PhasedDrafter
 from crossdraft.drafters.tree_model import TreeDrafter
@@ -58,7 +58,7 @@ DRAFTERS = {
     "memory": memory,
     "lookahead": lambda: LookaheadDrafter(lambda question: RING, window=2, level=3),
     "ahead": lambda: AheadDrafter((8, 9)),
-    **{how: partial(foreign, "video_llava", how) for how in WAYS},
+    **{how: partial(foreign, "video_llava", how) for how in CROSS_VOCAB_METHODS},
     "union": lambda: UnionDrafter([independent(), ngram()]),
     "phased": lambda: PhasedDrafter(independent(), ngram()),
     "choose": lambda: ChooseDrafter([independent(), ngram()]),
@@ -127,7 +127,7 @@ def test_no_number_is_drawn_twice():
 
 
 def test_a_dropped_fork_is_not_remembered(tmp_path):
-    drafter = MemoryDrafter(Shelf(tmp_path / "memory"))
+    drafter = MemoryDrafter(Datastores(tmp_path / "memory"))
     (state,) = drafter.begin([Request(QUESTION)])
     (fork,) = drafter.fork([state])
     drafter.commit([fork], [VerifyOutput((), RING)])

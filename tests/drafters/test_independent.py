@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from crossdraft.drafters.alternatives import WORDS
-from crossdraft.drafters.independent import IndependentDrafter, Writing, likely_words
-from crossdraft.drafters.reuse import OldText
+from crossdraft.drafters.independent import IndependentDrafter, IndependentState, top_tokens
+from crossdraft.drafters.reuse import DraftReuse
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -44,7 +44,7 @@ def overruled(twin: IndependentDrafter, question: str, sampling: Sampling, *, fo
     """What is drafted where, twice over, the target puts the drafter's next best word in the place of the sixth."""
     request = Request(question, max_new_tokens=64, sampling=sampling)
     prompt, answer = twin.model.prepare(request), ()
-    state: Writing = twin.begin([request])[0]
+    state: IndependentState = twin.begin([request])[0]
     drafted: tuple[int, ...] = ()
     for _ in range(3):
         first = twin.propose([state], [Budget(LENGTH)])[0].tree.tokens
@@ -56,7 +56,7 @@ def overruled(twin: IndependentDrafter, question: str, sampling: Sampling, *, fo
         answer += tokens
         twin.commit([state], [VerifyOutput((0, 1, 2, 3, 4), tokens)])
         if forget:
-            state.old = OldText()
+            state.old = DraftReuse()
     return drafted
 
 
@@ -88,7 +88,7 @@ def test_a_planted_bug_in_the_bookkeeping_is_seen(twin, monkeypatch):
 def test_likely_words_row_by_row():
     scores = torch.randn(6, 30, generator=torch.Generator().manual_seed(0), dtype=torch.double)
     scores[2, 7] = scores[2, 19] = 9.0  # of equals the first, as argmax has it
-    for slot, row in zip(likely_words(scores), scores, strict=True):
+    for slot, row in zip(top_tokens(scores), scores, strict=True):
         assert slot.words[0] == int(row.argmax())
         assert set(slot.words) <= set(row.topk(WORDS + 1).indices.tolist())
         assert slot.chances == pytest.approx(row.softmax(-1)[list(slot.words)].tolist())
@@ -99,7 +99,7 @@ def test_words_that_must_not_be_said_are_no_second_guesses():
     scores = torch.full((2, 8), float("-inf"))
     scores[0, 5] = 1.0
     scores[1, [2, 4]] = torch.tensor([1.0, 3.0])
-    one, two = likely_words(scores)
+    one, two = top_tokens(scores)
     assert (one.words, one.chances) == ((5,), (1.0,))
     assert two.words == (4, 2)
 

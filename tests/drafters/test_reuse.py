@@ -1,11 +1,11 @@
 """Where old text is taken to go on."""
 
-from crossdraft.drafters.reuse import LONGEST, MOST, SHORTEST, OldText
+from crossdraft.drafters.reuse import LONGEST, MOST, SHORTEST, DraftReuse
 
-OLD = OldText().overruled([1, 2, 3, 4, 5, 3, 9])
+OLD = DraftReuse().overruled([1, 2, 3, 4, 5, 3, 9])
 
 
-def guess(old: OldText, *written: int, most: int = 99) -> list[int]:
+def guess(old: DraftReuse, *written: int, most: int = 99) -> list[int]:
     return old.guess(written, most)[1]
 
 
@@ -26,7 +26,7 @@ def test_else_behind_any_such_place():
 
 def test_no_more_is_guessed_than_fits():
     assert guess(OLD, 3, 4, most=2) == [5, 3]
-    assert guess(OldText(), 3, 4) == []
+    assert guess(DraftReuse(), 3, 4) == []
 
 
 def test_failures_make_guesses_short_and_success_makes_them_long():

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.tree_model import TreeDrafter, branches_of
-from crossdraft.drafters.trees import Likeliest, Sapling, Shape, expand_and_rerank, fill
+from crossdraft.drafters.trees import Shape, TopK, TreeBuilder, expand_and_rerank, fill
 from crossdraft.drafters.trees.widths import chain_with_siblings
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.cache import KVCache
@@ -126,7 +126,7 @@ def test_sampled_answers_follow_the_targets_distribution(target, kin, name, monk
 
 def test_a_planted_bug_in_sampling_is_seen(target, kin, monkeypatch):
     """The control: of what was drawn, the likeliest is kept."""
-    monkeypatch.setattr(Sapling, "whole", lambda self: self.best(1))
+    monkeypatch.setattr(TreeBuilder, "whole", lambda self: self.best(1))
     assert deviation(target, kin, "dynamic", monkeypatch) > 1e-3
 
 
@@ -164,7 +164,7 @@ def strays(model: Target, grow, sampling: Sampling = Sampling(), nodes: int = 7)
     for turn in range(6):
         draft = drafter.propose([state], [Budget(nodes)])[0]
         with torch.inference_mode():
-            expected = grow(by_full_passes(model, request, answer, drafter.banned), Likeliest(), Budget(nodes))
+            expected = grow(by_full_passes(model, request, answer, drafter.banned), TopK(), Budget(nodes))
         same = (draft.tree.tokens, draft.tree.parents) == (expected.tree.tokens, expected.tree.parents)
         wrong += not same or list(draft.path_probs) != pytest.approx(expected.path_probs)
         # Accept down to the last node, to some other one, or none; the bonus is a word that nobody drafted.
@@ -194,7 +194,7 @@ def test_so_is_one_behind_a_word_that_was_drafted_but_not_sent(kin):
     assert state.held == state.written
     with torch.inference_mode():
         expand = by_full_passes(kin, request, tokens, drafter.banned)
-        expected = fill(shape, expand, Likeliest(), Budget(6))
+        expected = fill(shape, expand, TopK(), Budget(6))
     found = drafter.propose([state], [Budget(6)])[0]
     assert found.tree.tokens == expected.tree.tokens
     assert list(found.path_probs) == pytest.approx(expected.path_probs)

@@ -18,7 +18,7 @@ from crossdraft.bench.specs import is_blind
 from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.words import describe
 from crossdraft.bench.workload import Workload, items
-from crossdraft.drafters.evaluate import Tally, answer_all
+from crossdraft.drafters.evaluate import AcceptanceStats, decode_all
 from crossdraft.drafters.spec import Spec
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.pinning import pinned
@@ -114,7 +114,7 @@ class HeadsReport:
 class _Scores:
     """What one drafter has to show so far."""
 
-    tallies: dict[Part, list[Tally]]
+    tallies: dict[Part, list[AcceptanceStats]]
     divergences: list[Divergence]
     compared: int = 0
 
@@ -213,8 +213,8 @@ def _score(heads: Heads, target: Target, spec: Spec, known: Sequence[Known], tic
             replace(request, sampling=replace(request.sampling, temperature=part.temperature))
             for request in (pair.item.request for pair in asked)
         ]
-        answers = answer_all(target, drafter, requests, part.nodes, BATCH[part.shape])
-        scores.tallies[part] = [Tally.of(answer.stats) for answer in answers]
+        answers = decode_all(target, drafter, requests, part.nodes, BATCH[part.shape])
+        scores.tallies[part] = [AcceptanceStats.of(answer.stats) for answer in answers]
         if part.temperature == 0:
             _compare(target, scores, known, [answer.tokens for answer in answers])
         if tick is not None:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.bench.statistics import Indices, Interval, bootstrap, per_position
-from crossdraft.drafters.evaluate import Tally
+from crossdraft.drafters.evaluate import AcceptanceStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Finding:
         }
 
 
-def accepted(tallies: Sequence[Tally], kinds: Sequence[str]) -> Accepted:
+def accepted(tallies: Sequence[AcceptanceStats], kinds: Sequence[str]) -> Accepted:
     """The figures of one drafter's answers, one for each pair, and the kind of question each was about."""
     groups = {kind: np.flatnonzero(np.asarray(kinds) == kind) for kind in dict.fromkeys(kinds)}
     return Accepted(
@@ -109,7 +109,7 @@ def accepted(tallies: Sequence[Tally], kinds: Sequence[str]) -> Accepted:
     )
 
 
-def check_claims(found: Mapping[str, Sequence[Tally]], methods: Mapping[str, str]) -> list[Finding]:
+def check_claims(found: Mapping[str, Sequence[AcceptanceStats]], methods: Mapping[str, str]) -> list[Finding]:
     """Every claim whose drafters were measured.
 
     Args:
@@ -134,7 +134,7 @@ def check_claims(found: Mapping[str, Sequence[Tally]], methods: Mapping[str, str
     return findings
 
 
-def _tau(tallies: Sequence[Tally], chosen: Indices) -> NDArray[np.float64]:
+def _tau(tallies: Sequence[AcceptanceStats], chosen: Indices) -> NDArray[np.float64]:
     """[...] pooled over pairs chosen [..., n]; 1 where there was no pass."""
     counts = np.array([(tally.emitted, tally.passes) for tally in tallies], dtype=np.float64)
     emitted, passes = np.moveaxis(counts[chosen].sum(-2), -1, 0)

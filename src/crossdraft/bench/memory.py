@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossdraft.bench.statistics import Quartiles, quartiles
-from crossdraft.drafters.memory.datastore import START, Scope, Store
-from crossdraft.drafters.memory.retrieval import foresee
+from crossdraft.drafters.memory.datastore import START, Datastore, Scope
+from crossdraft.drafters.memory.retrieval import retrieve
 from crossdraft.errors import CrossdraftError
 
 VOCABULARY, LENGTH, QUESTIONS = 32_000, 50, 40
@@ -46,7 +46,7 @@ def measure_recall(
     """
     if tokens < 10 * LENGTH:
         raise CrossdraftError(f"A memory of {tokens} tokens measures nothing; give {10 * LENGTH} or more.")
-    store = Store(max(256, tokens))
+    store = Datastore(max(256, tokens))
     answers = made_answers(0)
     adding: list[float] = []
     while len(store) < tokens:
@@ -62,7 +62,7 @@ def measure_recall(
         scope, answer = next(answers)
         context = [START, *answer[: int(rng.integers(0, LENGTH))]]
         start = time.perf_counter()
-        foresee(store, scope, context, nodes)
+        retrieve(store, scope, context, nodes)
         drafting.append(time.perf_counter() - start)
     return Recall(len(store), nodes, quartiles(drafting), quartiles(adding), store.nbytes / 1e6)
 

@@ -26,7 +26,7 @@ _Leaf = tuple[float, int, int, int, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TokenAlternatives:
     """One place of a text: words and their chances given the text in front, the one that was written first.
 
     Args:
@@ -38,7 +38,9 @@ class Slot:
     chances: tuple[float, ...]
 
 
-def spread(slots: Sequence[Slot], nodes: int, words: int = WORDS, ends: Collection[int] = ()) -> Draft:
+def tree_from_topk(
+    slots: Sequence[TokenAlternatives], nodes: int, words: int = WORDS, ends: Collection[int] = ()
+) -> Draft:
     """The likeliest `nodes` nodes of all texts that the slots allow.
 
     Args:
@@ -86,7 +88,7 @@ def spread(slots: Sequence[Slot], nodes: int, words: int = WORDS, ends: Collecti
     return Draft(tree, tuple(path_probs), outcomes=tuple(outcomes))
 
 
-def slots_of(draft: Draft) -> list[Slot]:
+def alternatives_of(draft: Draft) -> list[TokenAlternatives]:
     """The slots of a drafted chain, as far as its outcomes tell of other words."""
     chain = draft.tree.tokens
     others: list[dict[int, float]] = [{} for _ in chain]
@@ -98,5 +100,7 @@ def slots_of(draft: Draft) -> list[Slot]:
     for place, word in enumerate(chain):
         above = draft.path_probs[place - 1] if place else 1.0
         rest = {other: chance / above for other, chance in others[place].items() if above > 0}
-        slots.append(Slot((word, *rest), (draft.path_probs[place] / above if above > 0 else 0.0, *rest.values())))
+        slots.append(
+            TokenAlternatives((word, *rest), (draft.path_probs[place] / above if above > 0 else 0.0, *rest.values()))
+        )
     return slots

@@ -17,7 +17,7 @@ TAU = "τ = tokens per verify pass, bonus included; the prompt's own pass, with 
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class AcceptanceStats:
     """One answer, or several added up; see `TAU`.
 
     Args:
@@ -32,7 +32,7 @@ class Tally:
     kept_at: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, stats: Stats) -> "Tally":
+    def of(cls, stats: Stats) -> "AcceptanceStats":
         """Of an answer without a hidden draft: the prompt's pass gave one token."""
         return cls(stats.rounds - 1, stats.new_tokens - 1, tuple(stats.drafted_at), tuple(stats.accepted_at))
 
@@ -46,10 +46,10 @@ class Tally:
         return self.emitted / self.passes if self.passes else 1.0
 
 
-def sum_up(tallies: Iterable[Tally]) -> Tally:
+def total(tallies: Iterable[AcceptanceStats]) -> AcceptanceStats:
     """Several answers as one; some were drafted deeper than others.
 
-    >>> sum_up([Tally(1, 3, (1, 1), (1, 1)), Tally(2, 3, (2,), (1,))])
+    >>> total([Tally(1, 3, (1, 1), (1, 1)), Tally(2, 3, (2,), (1,))])
     Tally(passes=3, emitted=6, offered_at=(3, 1), kept_at=(2, 1))
     """
     parts = list(tallies)
@@ -57,10 +57,10 @@ def sum_up(tallies: Iterable[Tally]) -> Tally:
         tuple(sum(level) for level in zip_longest(*(getattr(part, name) for part in parts), fillvalue=0))
         for name in ("offered_at", "kept_at")
     )
-    return Tally(sum(part.passes for part in parts), sum(part.emitted for part in parts), offered, kept)
+    return AcceptanceStats(sum(part.passes for part in parts), sum(part.emitted for part in parts), offered, kept)
 
 
-def answer_all(
+def decode_all(
     target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int, batch: int = 4
 ) -> list[Answer]:
     """Answer the requests, up to `batch` in a pass, with drafts of at most so many nodes in every round but the first.

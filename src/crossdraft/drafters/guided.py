@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from crossdraft.drafters.base import fork_of
-from crossdraft.drafters.independent import IndependentDrafter, Writing, own_chances, own_prompt, read_encoded
+from crossdraft.drafters.independent import (
+    IndependentDrafter,
+    IndependentState,
+    draft_generator,
+    own_prompt,
+    read_encoded,
+)
 from crossdraft.drafters.pruning import KEEP, MASS, attention_scores, decoder_of, kept_places, pruned
 from crossdraft.engine.drafter import Budget, Draft, Needs, PromptFeatures, VerifyOutput
 from crossdraft.engine.request import Request
@@ -20,11 +26,11 @@ from crossdraft.errors import CrossdraftError
 
 
 @dataclass(eq=False)
-class Waiting:
+class GuidedState:
     """One answer; `writing` is `None` until the target has read the prompt."""
 
     request: Request
-    writing: Writing | None = None
+    writing: IndependentState | None = None
 
 
 class GuidedDrafter:
@@ -68,27 +74,27 @@ class GuidedDrafter:
         self.inner = IndependentDrafter(model, banned, sees=True)
         self.needs = Needs(hidden_layers=self.layers, visual_layers=self.layers, video=True)
 
-    def begin(self, requests: Sequence[Request]) -> list[Waiting]:
-        return [Waiting(request) for request in requests]
+    def begin(self, requests: Sequence[Request]) -> list[GuidedState]:
+        return [GuidedState(request) for request in requests]
 
-    def propose(self, states: Sequence[Waiting], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, states: Sequence[GuidedState], budgets: Sequence[Budget]) -> list[Draft]:
         return [
             Draft(DraftTree.empty()) if state.writing is None else self.inner.propose([state.writing], [budget])[0]
             for state, budget in zip(states, budgets, strict=True)
         ]
 
     @torch.inference_mode()
-    def commit(self, states: Sequence[Waiting], outputs: Sequence[VerifyOutput]) -> None:
+    def commit(self, states: Sequence[GuidedState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
             if output.prompt is not None:
                 state.writing = self._read(state.request, output, output.prompt)
             if state.writing is not None:
                 self.inner.commit([state.writing], [output])
 
-    def fork(self, states: Sequence[Waiting]) -> list[Waiting]:
+    def fork(self, states: Sequence[GuidedState]) -> list[GuidedState]:
         return [replace(state, writing=None if state.writing is None else fork_of(state.writing)) for state in states]
 
-    def end(self, states: Sequence[Waiting]) -> None:
+    def end(self, states: Sequence[GuidedState]) -> None:
         """Nothing to free but the states themselves."""
 
     def kept(self, output: VerifyOutput, prompt: PromptFeatures) -> torch.Tensor:
@@ -100,7 +106,7 @@ class GuidedDrafter:
         asking = torch.arange(len(ids), len(ids) + text, device=device)
         return kept_places(attention_scores(self.decoder, entering, asking, seen.to(device)), self.keep, self.mass)
 
-    def _read(self, request: Request, output: VerifyOutput, told: PromptFeatures) -> Writing:
+    def _read(self, request: Request, output: VerifyOutput, told: PromptFeatures) -> IndependentState:
         """The drafter's own prefill, of what is left of the clip."""
         model = self.inner.model
         prompt = own_prompt(model, request)
@@ -115,5 +121,5 @@ class GuidedDrafter:
         if own:
             prompt, encoded = pruned(prompt, encoded, model.traits.placeholders, self.kept(output, told))
         cache, out = read_encoded(model, prompt, encoded, request.token_limit)
-        ids, generator = prompt.input_ids.tolist(), own_chances(model, request)
-        return Writing(request.sampling, cache, len(prompt), ids, generator, out.logits[0])
+        ids, generator = prompt.input_ids.tolist(), draft_generator(model, request)
+        return IndependentState(request.sampling, cache, len(prompt), ids, generator, out.logits[0])

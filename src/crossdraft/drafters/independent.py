@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.alternatives import WORDS, Slot, spread
+from crossdraft.drafters.alternatives import WORDS, TokenAlternatives, tree_from_topk
 from crossdraft.drafters.base import fork_of
 from crossdraft.drafters.glancer import Glancer
-from crossdraft.drafters.reuse import OldText
+from crossdraft.drafters.reuse import DraftReuse
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
@@ -31,7 +31,7 @@ from crossdraft.models.heads.parts import Rows
 
 
 @dataclass(eq=False)
-class Writing:
+class IndependentState:
     """One answer as the drafter sees it.
 
     `tail` is what the drafter wrote behind the committed tokens and nobody has judged yet: when the target agrees
@@ -47,8 +47,8 @@ class Writing:
     rows: Tensor  # [1 + n, V] logits behind everything that was fed, and behind each token guessed next
     committed: list[int] = field(default_factory=list)
     fed: list[int] = field(default_factory=list)  # answer tokens in the cache
-    slots: list[Slot] = field(default_factory=list)  # the tail's words, and what might stand there instead
-    old: OldText = field(default_factory=OldText)
+    slots: list[TokenAlternatives] = field(default_factory=list)  # the tail's words, and what might stand there instead
+    old: DraftReuse = field(default_factory=DraftReuse)
     quoted: int = 0
     # Where subclasses guess from them, [h] each: of the prompt's last token, of each of `fed`; what is behind is void.
     features: list[Tensor] = field(default_factory=list)
@@ -97,41 +97,43 @@ class IndependentDrafter:
         self.glance = glance
         if glance is not None:
             self.capture = glance.glance.reads
-        self.banned = mute(model, banned)
+        self.banned = banned_bias(model, banned)
 
     @torch.inference_mode()
-    def begin(self, requests: Sequence[Request]) -> list[Writing]:
+    def begin(self, requests: Sequence[Request]) -> list[IndependentState]:
         return [self._begin(request) for request in requests]
 
     @torch.inference_mode()
-    def propose(self, states: Sequence[Writing], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, states: Sequence[IndependentState], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
-    def commit(self, states: Sequence[Writing], outputs: Sequence[VerifyOutput]) -> None:
+    def commit(self, states: Sequence[IndependentState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
             self._commit(state, output)
 
     @torch.inference_mode()
-    def fork(self, states: Sequence[Writing]) -> list[Writing]:
+    def fork(self, states: Sequence[IndependentState]) -> list[IndependentState]:
         return [fork_of(state) for state in states]
 
-    def end(self, states: Sequence[Writing]) -> None:
+    def end(self, states: Sequence[IndependentState]) -> None:
         """Nothing to free but the states themselves."""
 
-    def _begin(self, request: Request) -> Writing:
+    def _begin(self, request: Request) -> IndependentState:
         prompt, cache, out = read_whole(self.model, request, request.token_limit, self.capture)
-        generator, ids = own_chances(self.model, request), prompt.input_ids.tolist()
+        generator, ids = draft_generator(self.model, request), prompt.input_ids.tolist()
         features = [layer[-1] for layer in out.hidden[0]]
         seen = self.glance.look(request) if self.glance is not None else ()
         rows = self.rows_of(out, seen)
-        return Writing(request.sampling, cache, len(prompt), ids, generator, rows, features=features, seen=seen)
+        return IndependentState(
+            request.sampling, cache, len(prompt), ids, generator, rows, features=features, seen=seen
+        )
 
     def rows_of(self, out: TargetOut, seen: Sequence[Rows]) -> Tensor:
         """[1 + n, V] logits behind what a pass fed last, and behind each token that it guessed."""
         rows = out.logits[0]
         return rows if self.glance is None else self.glance.say(out.hidden[0][0][-len(rows) :], seen)
 
-    def _propose(self, state: Writing, budget: Budget) -> Draft:
+    def _propose(self, state: IndependentState, budget: Budget) -> Draft:
         """Continue the tail until the budget, the end of the answer, or the stop signal."""
         slots, eos = state.slots, self.model.eos
         while len(slots) < budget.nodes and state.path_prob >= budget.min_confidence and not budget.stopped:
@@ -141,22 +143,22 @@ class IndependentDrafter:
                 if budget.on_token is not None:
                     budget.on_token(token)
         if state.sampling.greedy:
-            return spread(slots, budget.nodes, self.words, eos)
+            return tree_from_topk(slots, budget.nodes, self.words, eos)
         count = min(budget.nodes, len(slots))
         dists = torch.stack(state.dists[:count]) if count else None
         return Draft(DraftTree.chain(state.tail[:count], dists))
 
-    def ended(self, state: Writing) -> bool:
+    def ended(self, state: IndependentState) -> bool:
         """Whether what is written, judged or not, ends the answer."""
         last = [state.slots[-1].words[0]] if state.slots else state.committed[-1:]
         return not self.model.eos.isdisjoint(last)
 
-    def room(self, state: Writing) -> int:
+    def room(self, state: IndependentState) -> int:
         """How many more tokens can be fed before the drafter's own context, or its cache, is full."""
         most = min(self.model.context, state.cache.capacity)
         return max(0, most - state.prompt_length - len(state.committed) - len(state.slots))
 
-    def _write(self, state: Writing, most: int) -> list[int]:
+    def _write(self, state: IndependentState, most: int) -> list[int]:
         """One pass: append a token to the tail, and as much of the guess as the drafter still says now.
 
         Returns the new tokens, between 1 and `most` of them.
@@ -171,7 +173,7 @@ class IndependentDrafter:
         state.rows = state.rows[kept:]
         return new
 
-    def _read_on(self, state: Writing, most: int) -> list[int]:
+    def _read_on(self, state: IndependentState, most: int) -> list[int]:
         """Feed what is missing and, behind it, a guess of at most `most` tokens; returns the guess."""
         written = [*state.committed, *state.tail]
         missing = written[len(state.fed) :]
@@ -186,22 +188,22 @@ class IndependentDrafter:
         state.fed = written
         return guess
 
-    def _guess(self, state: Writing, written: Sequence[int], most: int) -> list[int]:
+    def _guess(self, state: IndependentState, written: Sequence[int], most: int) -> list[int]:
         """What may follow everything `written`, at most `most` tokens; of these `state.fed` have been read."""
         state.old, guess = state.old.guess(written, most)
         state.quoted = len(guess)
         return guess
 
-    def _choose(self, state: Writing, guess: Sequence[int]) -> list[int]:
+    def _choose(self, state: IndependentState, guess: Sequence[int]) -> list[int]:
         """Append to the tail what the drafter says now: its guess as far as that comes true, and one word more."""
         before = [*state.context, *state.committed, *state.tail]
         said = warp_tree(state.rows + self.banned, DraftTree.chain(guess), before, state.sampling)
-        likely = likely_words(said) if state.sampling.greedy else []
+        likely = top_tokens(said) if state.sampling.greedy else []
         new: list[int] = []
         for place, guessed in enumerate([*guess, None]):
             if not state.sampling.greedy:
                 token = sample_one(said[place], state.generator)
-                likely.append(Slot((token,), (float(said[place, token]),)))
+                likely.append(TokenAlternatives((token,), (float(said[place, token]),)))
                 state.dists.append(said[place].clone())  # a view would keep all rows
             state.slots.append(likely[place])
             new.append(likely[place].words[0])
@@ -209,7 +211,7 @@ class IndependentDrafter:
                 break
         return new
 
-    def _commit(self, state: Writing, output: VerifyOutput) -> None:
+    def _commit(self, state: IndependentState, output: VerifyOutput) -> None:
         """Resynchronise on the accepted tokens: keep the cache and the tail as far as they agree."""
         state.committed += output.tokens
         tail, count = state.tail, len(output.tokens)
@@ -227,7 +229,7 @@ class IndependentDrafter:
             state.fed = state.fed[:kept]
 
 
-def likely_words(scores: Tensor) -> list[Slot]:
+def top_tokens(scores: Tensor) -> list[TokenAlternatives]:
     """Of each row [n, V] the word of the highest score, and the next likeliest, with their chances."""
     firsts = scores.argmax(-1).tolist()
     best = scores.topk(min(WORDS, scores.shape[-1])).indices.tolist()
@@ -236,13 +238,13 @@ def likely_words(scores: Tensor) -> list[Slot]:
     return [_possible(w, c) for w, c in zip(words, chances.tolist(), strict=True)]
 
 
-def _possible(words: Sequence[int], chances: Sequence[float]) -> Slot:
+def _possible(words: Sequence[int], chances: Sequence[float]) -> TokenAlternatives:
     """A slot without words that must not be said, where fewer than `WORDS` may be."""
     count = max(1, sum(chance > 0 for chance in chances))
-    return Slot(tuple(words[:count]), tuple(chances[:count]))
+    return TokenAlternatives(tuple(words[:count]), tuple(chances[:count]))
 
 
-def mute(model: Target, banned: Sequence[int]) -> Tensor:
+def banned_bias(model: Target, banned: Sequence[int]) -> Tensor:
     """[V] to be added to logits: -inf at what must not be drafted."""
     blocked = sorted(frozenset(banned) | model.reserved)
     bias = torch.zeros(model.vocab_size, device=model.device)
@@ -289,7 +291,7 @@ def read_encoded(
     return cache, out
 
 
-def own_chances(model: Target, request: Request) -> torch.Generator:
+def draft_generator(model: Target, request: Request) -> torch.Generator:
     """A stream of the drafter's own: the target's draws must not depend on it."""
     return request.sampling.generator(model.device, offset=1)
 

@@ -31,7 +31,7 @@ Levels = list[list[int]]
 
 
 @dataclass(eq=False)
-class Window:
+class LookaheadState:
     """One answer: the window, and the n-grams seen so far, the newest of each token last."""
 
     levels: Levels  # the first one without the root
@@ -75,11 +75,11 @@ class LookaheadDrafter:
         widest = (filled * (window + level - 1 - filled) - 1 for filled in range(1, level))
         self.needs = Needs(probes=max(widest))
 
-    def begin(self, requests: Sequence[Request]) -> list[Window]:
+    def begin(self, requests: Sequence[Request]) -> list[LookaheadState]:
         first = self.window + self.level - 3
-        return [Window([self._some(self.encode(request.prompt), first)]) for request in requests]
+        return [LookaheadState([self._some(self.encode(request.prompt), first)]) for request in requests]
 
-    def propose(self, states: Sequence[Window], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, states: Sequence[LookaheadState], budgets: Sequence[Budget]) -> list[Draft]:
         drafts = []
         for state, budget in zip(states, budgets, strict=True):
             known = state.pool.get(state.root, []) if state.root is not None else []
@@ -91,20 +91,20 @@ class LookaheadDrafter:
             drafts.append(Draft(tree, probes=probes_of(state.levels, len(tree))))
         return drafts
 
-    def commit(self, states: Sequence[Window], outputs: Sequence[VerifyOutput]) -> None:
+    def commit(self, states: Sequence[LookaheadState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
             if state.asked and len(output.probe_top) == sum(map(len, state.levels)):
                 self._learn(state, output.tokens[0], [top[0] for top in output.probe_top])
             state.asked = False
             state.root = output.tokens[-1]
 
-    def fork(self, states: Sequence[Window]) -> list[Window]:
+    def fork(self, states: Sequence[LookaheadState]) -> list[LookaheadState]:
         return [fork_of(state) for state in states]
 
-    def end(self, states: Sequence[Window]) -> None:
+    def end(self, states: Sequence[LookaheadState]) -> None:
         """Nothing to free."""
 
-    def _learn(self, state: Window, first: int, read: Sequence[int]) -> None:
+    def _learn(self, state: LookaheadState, first: int, read: Sequence[int]) -> None:
         """The target wrote `first` behind the root, and `read` behind the window's tokens."""
         found = [first, *read] if len(state.levels) == 1 else list(read[-len(state.levels[-1]) :])
         if len(state.levels) == self.level - 1:

@@ -98,8 +98,8 @@ def kept_places(scores: Tensor, keep: float = KEEP, mass: float = MASS) -> Tenso
     covered = scores[order].cumsum(0)
     first = min(int((covered < mass * covered[-1:]).sum()) + 1, int(wanted)) if mass else 0
     rest = order[first:].sort().values
-    spread = torch.linspace(0, max(len(rest) - 1, 0), int(wanted) - first).round().long().to(rest.device)
-    return torch.cat((order[:first], rest[spread])).sort().values
+    evenly = torch.linspace(0, max(len(rest) - 1, 0), int(wanted) - first).round().long().to(rest.device)
+    return torch.cat((order[:first], rest[evenly])).sort().values
 
 
 def pruned(prompt: Prompt, encoded: Encoded, placeholders: Mapping[str, int], kept: Tensor) -> tuple[Prompt, Encoded]:

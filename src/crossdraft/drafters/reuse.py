@@ -15,7 +15,7 @@ GRAM = 2  # words that must recur for a place to be taken for the same
 
 
 @dataclass(frozen=True)
-class OldText:
+class DraftReuse:
     """Text that was overruled.
 
     Args:
@@ -28,11 +28,11 @@ class OldText:
     at: int = 0
     length: int = LONGEST
 
-    def overruled(self, text: Sequence[int]) -> "OldText":
+    def overruled(self, text: Sequence[int]) -> "DraftReuse":
         """With new text, of whose first token the target put another in the place."""
-        return OldText((*text, *self.tokens[:MOST])) if text else self
+        return DraftReuse((*text, *self.tokens[:MOST])) if text else self
 
-    def guess(self, written: Sequence[int], most: int) -> tuple["OldText", list[int]]:
+    def guess(self, written: Sequence[int], most: int) -> tuple["DraftReuse", list[int]]:
         """What may follow `written`, at most `most` tokens; and where that was found.
 
         Behind the nearest place further on where the last two words stand, else any; failing that, the last word was
@@ -42,7 +42,7 @@ class OldText:
         end = min(len(self.tokens), at + min(self.length, most))
         return replace(self, at=at), list(self.tokens[at:end])
 
-    def told(self, offered: int, held: int) -> "OldText":
+    def told(self, offered: int, held: int) -> "DraftReuse":
         """Of a guess of `offered` tokens, `held` came true, and one more word was written."""
         if not offered:
             return self

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.base import fork_of
-from crossdraft.drafters.independent import common_prefix, mute, own_chances, read_prompt
-from crossdraft.drafters.trees.builder import Choose, Drawn, Expand, Grown, Likeliest
+from crossdraft.drafters.independent import banned_bias, common_prefix, draft_generator, read_prompt
+from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, WithoutReplacement
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
@@ -23,11 +23,11 @@ from crossdraft.engine.target import Chunk, Target
 from crossdraft.engine.tree import ROOT, DraftTree
 
 SPARE = 192  # places of the cache behind the answer, for nodes that are fed together
-Grow = Callable[[Expand, Choose, Budget], Grown]
+Grow = Callable[[ProbsFn, SelectFn, Budget], BuiltTree]
 
 
 @dataclass(eq=False)
-class Growing:
+class TreeModelState:
     """One answer as the drafter sees it.
 
     `held` is what the cache holds. Behind it lie, not committed, the keys and values of `loose`: the nodes that the
@@ -58,41 +58,43 @@ class TreeDrafter:
     def __init__(self, model: Target, grow: Grow, banned: Sequence[int] = ()) -> None:
         self.model = model
         self.grow = grow
-        self.banned = mute(model, banned)
+        self.banned = banned_bias(model, banned)
 
     @torch.inference_mode()
-    def begin(self, requests: Sequence[Request]) -> list[Growing]:
+    def begin(self, requests: Sequence[Request]) -> list[TreeModelState]:
         return [self._begin(request) for request in requests]
 
     @torch.inference_mode()
-    def propose(self, states: Sequence[Growing], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, states: Sequence[TreeModelState], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
     @torch.inference_mode()
-    def commit(self, states: Sequence[Growing], outputs: Sequence[VerifyOutput]) -> None:
+    def commit(self, states: Sequence[TreeModelState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
             state.written += output.tokens
             state.ended = not self.model.eos.isdisjoint(output.tokens[-1:])
             _resynchronise(state)
 
     @torch.inference_mode()
-    def fork(self, states: Sequence[Growing]) -> list[Growing]:
+    def fork(self, states: Sequence[TreeModelState]) -> list[TreeModelState]:
         return [fork_of(state) for state in states]
 
-    def end(self, states: Sequence[Growing]) -> None:
+    def end(self, states: Sequence[TreeModelState]) -> None:
         """Nothing to free but the states themselves."""
 
-    def _begin(self, request: Request) -> Growing:
+    def _begin(self, request: Request) -> TreeModelState:
         prompt, cache, rows = read_prompt(self.model, request, request.token_limit + SPARE)
         ids = prompt.input_ids.tolist()
-        return Growing(request.sampling, cache, ids, list(ids), own_chances(self.model, request), rows)
+        return TreeModelState(request.sampling, cache, ids, list(ids), draft_generator(self.model, request), rows)
 
-    def _propose(self, state: Growing, budget: Budget) -> Draft:
+    def _propose(self, state: TreeModelState, budget: Budget) -> Draft:
         greedy = state.sampling.greedy
-        grown = self.grow(partial(self._expand, state), Likeliest() if greedy else Drawn(state.generator), budget)
+        grown = self.grow(
+            partial(self._expand, state), TopK() if greedy else WithoutReplacement(state.generator), budget
+        )
         return Draft(grown.tree, grown.path_probs if greedy else ())
 
-    def _expand(self, state: Growing, tree: DraftTree, nodes: Sequence[int]) -> Tensor:
+    def _expand(self, state: TreeModelState, tree: DraftTree, nodes: Sequence[int]) -> Tensor:
         """[m, V] distributions behind the nodes, 0 where the answer or the context ends."""
         alive = [place for place, node in enumerate(nodes) if self._goes_on(state, tree, node)]
         found = self._distributions(state, tree, [nodes[place] for place in alive]) if alive else None
@@ -102,12 +104,12 @@ class TreeDrafter:
         probs[alive] = found
         return probs
 
-    def _goes_on(self, state: Growing, tree: DraftTree, node: int) -> bool:
+    def _goes_on(self, state: TreeModelState, tree: DraftTree, node: int) -> bool:
         depth = 0 if node == ROOT else tree.depths[node]
         ended = state.ended if node == ROOT else tree.tokens[node] in self.model.eos
         return not ended and len(state.written) + depth < self.model.context
 
-    def _distributions(self, state: Growing, tree: DraftTree, nodes: Sequence[int]) -> Tensor | None:
+    def _distributions(self, state: TreeModelState, tree: DraftTree, nodes: Sequence[int]) -> Tensor | None:
         """[m, V] what the model says behind the nodes, in one pass; `None` if the cache has no room for it."""
         trunk = shared_path(tree, nodes)
         text = [*state.written, *(tree.tokens[node] for node in trunk)]
@@ -121,7 +123,7 @@ class TreeDrafter:
         wanted = warped[[places.get(node, 0) for node in nodes]]
         return wanted.softmax(-1) if state.sampling.greedy else wanted
 
-    def _read(self, state: Growing, text: list[int], beside: DraftTree) -> Tensor | None:
+    def _read(self, state: TreeModelState, text: list[int], beside: DraftTree) -> Tensor | None:
         """[1 + n, V] logits behind `text` and each node of the tree behind it; `None` if they do not fit."""
         if len(text) + len(beside) > state.cache.capacity:
             return None
@@ -155,7 +157,7 @@ def branches_of(tree: DraftTree, trunk: Sequence[int], branches: Sequence[int]) 
     return DraftTree(tuple(tree.tokens[node] for node in branches), parents)
 
 
-def _resynchronise(state: Growing) -> None:
+def _resynchronise(state: TreeModelState) -> None:
     """Keep of the cache what agrees with the text, and the fed branch that goes on with it."""
     agreed = common_prefix(state.held, state.written)
     if agreed < len(state.held):

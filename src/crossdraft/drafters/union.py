@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crossdraft.drafters.alternatives import slots_of, spread
+from crossdraft.drafters.alternatives import alternatives_of, tree_from_topk
 from crossdraft.drafters.mixture import Blend
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
@@ -102,7 +102,7 @@ def widened(draft: Draft, nodes: int, ends: Collection[int] = ()) -> Draft:
     """A chain with what its drafter might have said instead: second guesses are for the union to weigh up."""
     if not draft.tree.is_chain or not draft.outcomes or not draft.path_probs:
         return draft
-    wide = spread(slots_of(draft), nodes, ends=ends)
+    wide = tree_from_topk(alternatives_of(draft), nodes, ends=ends)
     return replace(draft, tree=wide.tree, path_probs=wide.path_probs)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from crossdraft.drafters.combine.pyramid import PyramidDrafter, close
-from crossdraft.drafters.combine.two_level import OverseenDrafter, point_mass
+from crossdraft.drafters.combine.two_level import TwoLevelDrafter, point_mass
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.engine.conformance import full_forward
@@ -146,7 +146,7 @@ def test_no_number_is_drawn_twice(twin):
 def test_a_planted_bug_is_seen(twin, law):
     """The control: a bar that everything passes says q where p is due."""
     near = Near(law)
-    assert wrong_laws(OverseenDrafter(twin, near, lambda p, token, q: True), near, 0.3) > 0
+    assert wrong_laws(TwoLevelDrafter(twin, near, lambda p, token, q: True), near, 0.3) > 0
 
 
 def test_a_word_chosen_for_certain_is_a_point_mass(twin):

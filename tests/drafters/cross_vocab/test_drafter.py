@@ -5,8 +5,8 @@ import functools
 import pytest
 import torch
 
-from crossdraft.drafters.cross_vocab.drafter import WAYS, ForeignDrafter
-from crossdraft.drafters.cross_vocab.vocabulary import Lexicon
+from crossdraft.drafters.cross_vocab.drafter import CROSS_VOCAB_METHODS, CrossVocabDrafter
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -23,7 +23,7 @@ QUESTIONS = ("What is that?", "Who goes there, and why?", "Is it?")
 KINDS = ("video_llava", "qwen2_5_vl")
 
 
-def letters(target: Target) -> Lexicon:
+def letters(target: Target) -> TokenTable:
     """The zoo's vocabulary: one letter a token, some of them two bytes long."""
     spelling = [None if i in target.reserved | {EOS} else chr(48 + i).encode() for i in range(99)]
     ids = {text: i for i, text in enumerate(spelling) if text is not None}
@@ -31,7 +31,7 @@ def letters(target: Target) -> Lexicon:
     def encode(text: str) -> list[int]:
         return [ids[letter.encode()] for letter in text if letter.encode() in ids]
 
-    return Lexicon(tuple(spelling), encode, ids, frozenset([EOS]), EOS)
+    return TokenTable(tuple(spelling), encode, ids, frozenset([EOS]), EOS)
 
 
 @functools.cache
@@ -49,16 +49,16 @@ def alone(kind: str) -> list[Answer]:
 
 
 @functools.cache
-def reader(kind: str) -> tuple[Target, Lexicon]:
+def reader(kind: str) -> tuple[Target, TokenTable]:
     """Its words are pieces of what the target says; it knows half of what follows what, and is refused at times."""
     texts = [answer.text[:16] for answer in alone(kind)]
     tokenizer = byte_level_from(texts * 3, 276)
     return as_drafter(bigram_model(tokenizer, texts, lead=":"), tokenizer)
 
 
-def drafter(kind: str, how: str) -> ForeignDrafter:
+def drafter(kind: str, how: str) -> CrossVocabDrafter:
     model, own = reader(kind)
-    return ForeignDrafter(model, own, letters(target_of(kind)), how)
+    return CrossVocabDrafter(model, own, letters(target_of(kind)), how)
 
 
 def drafted(kind: str, how: str, sampling: Sampling, batch: int, hidden: str = "before") -> list[Answer]:
@@ -71,7 +71,7 @@ def drafted(kind: str, how: str, sampling: Sampling, batch: int, hidden: str = "
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", CROSS_VOCAB_METHODS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_answer_is_the_targets_own(kind, how, batch):
     own, found = alone(kind), drafted(kind, how, Sampling(), batch)
@@ -103,7 +103,7 @@ def test_what_the_target_says_in_one_token_is_learned():
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", CROSS_VOCAB_METHODS)
 def test_after_a_refusal_the_drafter_has_read_what_was_said(how):
     """Its cache is that of a drafter which has read the committed text, and nothing else, from the start."""
     made = drafter("video_llava", how)
@@ -142,4 +142,4 @@ def test_an_answer_beyond_the_drafters_context_is_left_to_the_target():
 def test_an_unknown_way_is_told():
     target = target_of("video_llava")
     with pytest.raises(CrossdraftError, match="choose one of slem, tli, omni"):
-        ForeignDrafter(target, letters(target), letters(target), "slam")
+        CrossVocabDrafter(target, letters(target), letters(target), "slam")

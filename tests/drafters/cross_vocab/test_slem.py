@@ -3,9 +3,9 @@
 import pytest
 
 from crossdraft.drafters.cross_vocab.assistant import whole
-from crossdraft.drafters.cross_vocab.drafter import ForeignDrafter
-from crossdraft.drafters.cross_vocab.slem import Offered, Retelling, continuation
-from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, read_lexicon
+from crossdraft.drafters.cross_vocab.drafter import CrossVocabDrafter
+from crossdraft.drafters.cross_vocab.slem import StringLevelMatch, TargetToken, continuation
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_table
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from tests.drafters.bigram import as_drafter, bigram_model
@@ -15,8 +15,8 @@ TARGET = byte_level(" turning", " left", " is", "ing", "é")
 END = TARGET.eos_token_id
 
 
-def lexicon(tokenizer=TARGET) -> Lexicon:
-    return read_lexicon(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+def lexicon(tokenizer=TARGET) -> TokenTable:
+    return read_token_table(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
 
 
 def ids(*texts: str) -> list[int]:
@@ -61,13 +61,18 @@ def test_half_a_character_is_not_offered():
 
 
 def test_ends_count_bytes():
-    assert continuation(lexicon(), [], " isé left".encode()) == [Offered(ids(" is")[0], 3), Offered(ids("é")[0], 5)]
+    assert continuation(lexicon(), [], " isé left".encode()) == [
+        TargetToken(ids(" is")[0], 3),
+        TargetToken(ids("é")[0], 5),
+    ]
 
 
 def test_what_the_tokenizer_would_say_otherwise_is_not_offered():
     """A target that reads "x" as "y": not one token of that, nor any behind it."""
     words = lexicon()
-    wrong = Lexicon(words.spelling, lambda text: words.encode(text.replace("x", "y")), words.ids, words.ends, words.end)
+    wrong = TokenTable(
+        words.spelling, lambda text: words.encode(text.replace("x", "y")), words.ids, words.ends, words.end
+    )
     assert [node.token for node in continuation(wrong, [], b" isx left is")] == ids(" is")
 
 
@@ -77,10 +82,10 @@ OWN = byte_level(" is", " tu", "rning", " left", "é", ".")
 TEXTS = (" is turning left.",)
 
 
-def drafter(texts=TEXTS) -> tuple[ForeignDrafter, Retelling]:
+def drafter(texts=TEXTS) -> tuple[CrossVocabDrafter, StringLevelMatch]:
     model, own = as_drafter(bigram_model(OWN, texts, lead=":"), OWN)
-    made = ForeignDrafter(model, own, lexicon(), "slem")
-    assert isinstance(made.way, Retelling)
+    made = CrossVocabDrafter(model, own, lexicon(), "slem")
+    assert isinstance(made.way, StringLevelMatch)
     return made, made.way
 
 
@@ -174,7 +179,7 @@ def test_a_chat_model_begins_without_a_space(monkeypatch):
     """Its prompt ends with a line break; the target's answer with a space in front is said without it."""
     monkeypatch.setattr(OWN, "chat_template", "{{ messages[0].content }}{{ '\\n' }}", raising=False)
     model, own = as_drafter(bigram_model(OWN, ["is turning left."], lead="\n"), OWN)
-    made = ForeignDrafter(model, own, lexicon())
+    made = CrossVocabDrafter(model, own, lexicon())
     page = made.begin([Request("What?")])[0]
     made.commit([page], [VerifyOutput((), tuple(ids(" is")))])
     assert (OWN.decode(page.base), page.said) == ("is", b" is")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.cross_vocab import tli as translation
-from crossdraft.drafters.cross_vocab.assistant import Page, Pen, Step
-from crossdraft.drafters.cross_vocab.tli import Gram, NgramCache, Translating, aligned, token_law
-from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, map_vocabularies
+from crossdraft.drafters.cross_vocab.assistant import AssistantModel, AssistantState, Step
+from crossdraft.drafters.cross_vocab.tli import Gram, NgramCache, TokenIntersection, aligned, token_law
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.sampling import Sampling, warp
@@ -87,29 +87,29 @@ def test_an_ngram_whose_first_token_has_no_twin():
 
 LETTERS = (b"a", b"b", b"c", b"d")
 SAID = (b"c", b"a", b"ab", b"x", b"b")  # the target's: "d" is not among them, "ab" is one token
-OWN = Lexicon(LETTERS, lambda text: ["abcd".index(c) for c in text], {text: i for i, text in enumerate(LETTERS)})
-THEIRS = Lexicon(SAID, lambda text: [], {text: i for i, text in enumerate(SAID)})
+OWN = TokenTable(LETTERS, lambda text: ["abcd".index(c) for c in text], {text: i for i, text in enumerate(LETTERS)})
+THEIRS = TokenTable(SAID, lambda text: [], {text: i for i, text in enumerate(SAID)})
 TARGET, DRAFTER = Language(5, 1), Language(4, 3)
 WARM = Sampling(temperature=1.0)
 
 
-class ToyPen(Pen):
+class ToyPen(AssistantModel):
     """A language instead of a network."""
 
-    def behind(self, page: Page, ids: Sequence[int]) -> Tensor:
+    def behind(self, page: AssistantState, ids: Sequence[int]) -> Tensor:
         return DRAFTER(tuple(ids)).log()
 
-    def room(self, page: Page, count: int) -> bool:
+    def room(self, page: AssistantState, count: int) -> bool:
         return True
 
 
-def drafter(grams: NgramCache | None, kind: type[Translating] = Translating) -> Grow:
+def drafter(grams: NgramCache | None, kind: type[TokenIntersection] = TokenIntersection) -> Grow:
     """A way of drafting chains of two, with chances that can be enumerated."""
     model = SimpleNamespace(vocab_size=4, device="cpu")
     way = kind(ToyPen(model), OWN, THEIRS, map_vocabularies(OWN, THEIRS), grams)
 
     def grow(chance: Chance) -> DraftTree:
-        page = Page(WARM, chance, None, [], torch.empty(0), torch.empty(0))
+        page = AssistantState(WARM, chance, None, [], torch.empty(0), torch.empty(0))
         return way.propose(page, Budget(2)).tree
 
     return grow
@@ -142,10 +142,10 @@ def test_ngrams_are_drafted():
     assert sum(share for tokens, share in drafts.items() if {2, 3} & set(tokens)) > 0.1
 
 
-class CutAfterwards(Translating):
+class CutAfterwards(TokenIntersection):
     """Planted bug: the drafter's distribution is reported as it was before it was cut down to what is shared."""
 
-    def _drawn(self, page: Page, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> Step:
+    def _drawn(self, page: AssistantState, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> Step:
         step = super()._drawn(page, ids, logits, gram)
         uncut = torch.zeros(5, dtype=torch.float64)
         shared = self.twins >= 0
@@ -153,10 +153,10 @@ class CutAfterwards(Translating):
         return replace(step, law=uncut)
 
 
-class ForgetsTheGram(Translating):
+class ForgetsTheGram(TokenIntersection):
     """Planted bug: what the n-gram took from its first token is not reported."""
 
-    def _drawn(self, page: Page, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> Step:
+    def _drawn(self, page: AssistantState, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> Step:
         step = super()._drawn(page, ids, logits, gram)
         q = warp(logits + self.shared, page.sampling)
         return replace(step, law=token_law(q, self.twins, 5))

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import crossdraft
-from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, map_vocabularies, read_lexicon
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table
 from crossdraft.errors import CrossdraftError
 from tests.drafters.cross_vocab.tokenizers import EOS, byte_level, byte_level_from, marks, sentencepiece
 
@@ -15,7 +15,7 @@ SHIPPED = Path(crossdraft.__file__).parent / "reference" / "target"
 
 def lexicon(tokenizer: PreTrainedTokenizerFast, width: int | None = None, reserved: tuple[int, ...] = ()):
     end = tokenizer.convert_tokens_to_ids(EOS)
-    return read_lexicon(tokenizer, width or len(tokenizer), [end], reserved)
+    return read_token_table(tokenizer, width or len(tokenizer), [end], reserved)
 
 
 def test_what_both_spell_is_paired():
@@ -68,8 +68,8 @@ def test_the_end_is_the_tokenizers_own():
     tokenizer = byte_level(" car")
     other = tokenizer.get_vocab()["a"]
     end = tokenizer.get_vocab()[EOS]
-    assert read_lexicon(tokenizer, len(tokenizer), [other, end]).end == end
-    assert read_lexicon(tokenizer, len(tokenizer), [other]).end == other
+    assert read_token_table(tokenizer, len(tokenizer), [other, end]).end == end
+    assert read_token_table(tokenizer, len(tokenizer), [other]).end == other
 
 
 def test_the_shipped_vocabulary_beside_a_small_one():
@@ -78,7 +78,7 @@ def test_the_shipped_vocabulary_beside_a_small_one():
     corpus = [" There is a red car ahead of us, and it is keeping its distance. Ünïcode"] * 9
     own = byte_level_from(corpus, 320)
     ends = [theirs.eos_token_id]
-    table = map_vocabularies(lexicon(own), read_lexicon(theirs, len(theirs), ends))
+    table = map_vocabularies(lexicon(own), read_token_table(theirs, len(theirs), ends))
     assert 256 + 1 < table.shared < len(own)
     assert table.to_target[own.convert_tokens_to_ids(EOS)] == ends[0]
     prefix, others = own.encode("a"), theirs.encode("a", add_special_tokens=False)
@@ -102,7 +102,7 @@ def test_what_decoding_does_not_confirm_is_left_out():
 
 
 def test_vocabularies_without_a_common_token_are_refused():
-    one = Lexicon((b"a",), lambda text: [0], {b"a": 0})
-    two = Lexicon((b"b",), lambda text: [0], {b"b": 0})
+    one = TokenTable((b"a",), lambda text: [0], {b"a": 0})
+    two = TokenTable((b"b",), lambda text: [0], {b"b": 0})
     with pytest.raises(CrossdraftError, match="shares no token"):
         map_vocabularies(one, two)

@@ -5,7 +5,7 @@ import torch
 
 from crossdraft.drafters.heads.cross import tables_of
 from crossdraft.drafters.heads.fast import FastDrafter
-from crossdraft.drafters.independent import likely_words
+from crossdraft.drafters.independent import top_tokens
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -147,7 +147,7 @@ def test_what_a_head_knows_is_accepted(model):
         state = begin(request)
         state.logits.fill_(-9.0)
         state.logits[range(6), list(alone.tokens[:6])] = 9.0
-        state.slots = likely_words(state.logits)
+        state.slots = top_tokens(state.logits)
         return state
 
     drafter._begin = told

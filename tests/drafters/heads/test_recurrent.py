@@ -9,7 +9,7 @@ from crossdraft.drafters.heads.growth import TREES
 from crossdraft.drafters.heads.recurrent import RecurrentDrafter, within
 from crossdraft.drafters.heads.registry import HEADS
 from crossdraft.drafters.spec import parse
-from crossdraft.drafters.trees import Likeliest, Shape, fill
+from crossdraft.drafters.trees import Shape, TopK, fill
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -107,7 +107,7 @@ def test_behind_the_last_level_nothing_is_asked():
         asked.append(list(nodes))
         return torch.tensor([[0.6, 0.4]]).expand(len(nodes), 2)
 
-    grown = within(TREES["dynamic"], 2)(expand, Likeliest(), Budget(30))
+    grown = within(TREES["dynamic"], 2)(expand, TopK(), Budget(30))
     assert asked == [[ROOT], [0, 1]]
     assert len(grown.tree) == 6
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from crossdraft.drafters.memory.append_log import Journal, pack
+from crossdraft.drafters.memory.append_log import AppendLog, pack
 from crossdraft.drafters.memory.datastore import Scope
 from crossdraft.errors import CrossdraftError
 
@@ -21,7 +21,7 @@ def path(tmp_path):
 
 
 def test_what_one_appends_the_other_reads_once(path, caplog):
-    ours, theirs = Journal(path, 1000, "v"), Journal(path, 1000, "v")
+    ours, theirs = AppendLog(path, 1000, "v"), AppendLog(path, 1000, "v")
     ours.append(HERE, [1, 2, 3])
     assert list(theirs.news()) == [(HERE, [1, 2, 3])]
     assert list(theirs.news()) == []
@@ -31,10 +31,10 @@ def test_what_one_appends_the_other_reads_once(path, caplog):
 
 
 def test_half_a_record_is_dropped_and_told(path, caplog):
-    Journal(path, 1000, "v").append(HERE, [1, 2, 3])
+    AppendLog(path, 1000, "v").append(HERE, [1, 2, 3])
     with path.open("ab") as file:
         file.write(pack(HERE, [9, 9, 9])[:-5])
-    journal = Journal(path, 1000, "v")
+    journal = AppendLog(path, 1000, "v")
     (told,) = caplog.messages
     assert "its last 31 bytes were dropped" in told  # of 36
     journal.append(HERE, [4])
@@ -42,22 +42,22 @@ def test_half_a_record_is_dropped_and_told(path, caplog):
 
 
 def test_a_flipped_bit_ends_the_file_there(path):
-    journal = Journal(path, 1000, "v")
+    journal = AppendLog(path, 1000, "v")
     journal.append(HERE, [1, 2, 3])
     journal.append(HERE, [4])
     content = bytearray(path.read_bytes())
     content[-9] ^= 1  # in the last record's token
     path.write_bytes(content)
-    assert [tokens for _, tokens in Journal(path, 1000, "v").news()] == [[1, 2, 3]]
+    assert [tokens for _, tokens in AppendLog(path, 1000, "v").news()] == [[1, 2, 3]]
 
 
 @pytest.mark.parametrize(("key", "value", "said"), [("vocabulary", "w", "tokenizer"), ("version", 9, "version 9")])
 def test_of_another_tokenizer_or_version_it_is_put_aside(path, caplog, key, value, said):
-    Journal(path, 1000, "v").append(HERE, [1])
+    AppendLog(path, 1000, "v").append(HERE, [1])
     line, _, rest = path.read_bytes().partition(b"\n")
     old = json.dumps(json.loads(line) | {key: value}).encode() + b"\n" + rest
     path.write_bytes(old)
-    journal = Journal(path, 1000, "v")
+    journal = AppendLog(path, 1000, "v")
     (told,) = caplog.messages
     assert said in told
     assert "begun anew, the old one is default.old" in told
@@ -69,12 +69,12 @@ def test_a_file_of_something_else_is_left_alone(path):
     path.parent.mkdir()
     path.write_text("precious\n")
     with pytest.raises(CrossdraftError, match="no memory of ours"):
-        Journal(path, 1000, "v")
+        AppendLog(path, 1000, "v")
     assert path.read_text() == "precious\n"
 
 
 def test_a_full_file_keeps_the_newest_and_readers_follow(path):
-    ours, theirs = Journal(path, 100, "v"), Journal(path, 100, "v")
+    ours, theirs = AppendLog(path, 100, "v"), AppendLog(path, 100, "v")
     for answer in range(60):
         ours.append(HERE, [answer] * 9)
         list(ours.news())
@@ -86,7 +86,7 @@ def test_a_full_file_keeps_the_newest_and_readers_follow(path):
 
 
 def test_a_reader_begins_again_when_the_file_was_written_anew(path):
-    ours, theirs = Journal(path, 256, "v"), Journal(path, 256, "v")
+    ours, theirs = AppendLog(path, 256, "v"), AppendLog(path, 256, "v")
     editions, seen = 0, []
     for answer in range(100):
         ours.append(HERE, [answer] * 9)
@@ -99,7 +99,7 @@ def test_a_reader_begins_again_when_the_file_was_written_anew(path):
 
 
 def test_whoever_appends_waits_for_the_lock(path):
-    journal = Journal(path, 1000, "v")
+    journal = AppendLog(path, 1000, "v")
     before = path.read_bytes()
     with path.with_suffix(".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -116,14 +116,14 @@ def test_processes_append_side_by_side(path, caplog):
     """Three of them, forty answers each: none is lost, none is torn."""
     program = (
         "import sys; from pathlib import Path\n"
-        "from crossdraft.drafters.memory.append_log import Journal\n"
+        "from crossdraft.drafters.memory.append_log import AppendLog\n"
         "from crossdraft.drafters.memory.datastore import Scope\n"
-        "journal = Journal(Path(sys.argv[1]), 10**6, 'v')\n"
+        "journal = AppendLog(Path(sys.argv[1]), 10**6, 'v')\n"
         "for n in range(40): journal.append(Scope(int(sys.argv[2]), n + 1), [n] * (1 + n))\n"
     )
     running = [subprocess.Popen([sys.executable, "-c", program, str(path), str(who)]) for who in (1, 2, 3)]
     assert [process.wait() for process in running] == [0, 0, 0]
-    journal = Journal(path, 10**6, "v")
+    journal = AppendLog(path, 10**6, "v")
     found = list(journal.news())
     assert not caplog.messages
     for who in (1, 2, 3):
@@ -132,9 +132,9 @@ def test_processes_append_side_by_side(path, caplog):
 
 @pytest.mark.parametrize("left", [0, 5, 60, -1])
 def test_cut_off_in_its_first_line_it_is_begun_anew(path, caplog, left):
-    Journal(path, 1000, "v")
+    AppendLog(path, 1000, "v")
     path.write_bytes(path.read_bytes()[:left])
-    journal = Journal(path, 1000, "v")
+    journal = AppendLog(path, 1000, "v")
     assert "was cut off in its first line; it was begun anew" in caplog.messages[0]
     journal.append(HERE, [1])
     assert list(journal.news()) == [(HERE, [1])]
@@ -142,9 +142,9 @@ def test_cut_off_in_its_first_line_it_is_begun_anew(path, caplog, left):
 
 def test_whoever_is_ousted_by_another_tokenizer_neither_reads_nor_adds(path, caplog):
     """Its tokens would be other words there, and those of the others may be none at all here."""
-    ours = Journal(path, 1000, "v")
+    ours = AppendLog(path, 1000, "v")
     ours.append(HERE, [1])
-    theirs = Journal(path, 1000, "w")
+    theirs = AppendLog(path, 1000, "w")
     theirs.append(HERE, [2])
     assert list(ours.news()) == []
     ours.append(HERE, [3])
@@ -155,7 +155,7 @@ def test_whoever_is_ousted_by_another_tokenizer_neither_reads_nor_adds(path, cap
 
 def test_what_is_only_added_to_makes_room_too(path):
     """Nobody reads: the file's bound must not hang on that."""
-    journal = Journal(path, 256, "v")
+    journal = AppendLog(path, 256, "v")
     for answer in range(300):
         journal.append(HERE, [answer] * 9)
     kept = [tokens[0] for _, tokens in journal.news()]
@@ -165,7 +165,7 @@ def test_what_is_only_added_to_makes_room_too(path):
 
 def test_damage_is_told_to_whoever_uses_the_command_line(path):
     """Without any setting up of logs it stands on stderr, a sentence and nothing else, from any process."""
-    Journal(path, 1000, "v").append(HERE, [1])
+    AppendLog(path, 1000, "v").append(HERE, [1])
     program = (
         "import sys; from pathlib import Path\n"
         "from crossdraft.drafters.memory.shelf import Shelf\n"
@@ -182,12 +182,12 @@ def test_one_reads_while_others_add_and_evict(path):
     """Every answer that is read is whole, and after each writer's first one none is missing or out of order."""
     program = (
         "import sys; from pathlib import Path\n"
-        "from crossdraft.drafters.memory.append_log import Journal\n"
+        "from crossdraft.drafters.memory.append_log import AppendLog\n"
         "from crossdraft.drafters.memory.datastore import Scope\n"
-        "journal = Journal(Path(sys.argv[1]), 1000, 'v')\n"
+        "journal = AppendLog(Path(sys.argv[1]), 1000, 'v')\n"
         "for n in range(300): journal.append(Scope(int(sys.argv[2]), n), [n] * (n % 30 + 1))\n"
     )
-    reader = Journal(path, 1000, "v")
+    reader = AppendLog(path, 1000, "v")
     running = [subprocess.Popen([sys.executable, "-c", program, str(path), str(who)]) for who in (1, 2)]
     seen: dict[int, set[int]] = {1: set(), 2: set()}
     editions = set()
@@ -202,4 +202,4 @@ def test_one_reads_while_others_add_and_evict(path):
             seen[who] |= set(numbers)
     assert [process.wait() for process in running] == [0, 0]
     assert len(editions) > 2
-    assert [scope.question for scope, _ in Journal(path, 1000, "v").news()][-1] == 299
+    assert [scope.question for scope, _ in AppendLog(path, 1000, "v").news()][-1] == 299

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.memory.datastore import START, Scope, Store
+from crossdraft.drafters.memory.datastore import START, Datastore, Scope
 from crossdraft.errors import CrossdraftError
 
 HERE, THERE = Scope(clip=1, question=10), Scope(clip=2, question=10)
 
 
 def test_a_gram_is_found_by_scope_newest_first():
-    store = Store(256)
+    store = Datastore(256)
     store.add(HERE, [5, 6, 7])  # at 1, 2, 3; START at 0
     store.add(THERE, [6, 7, 8])  # at 5, 6, 7; START at 4
     assert store.ends(HERE, [6, 7], 9) == [[3], [6, 3], [6, 3]]
@@ -22,14 +22,14 @@ def test_a_gram_is_found_by_scope_newest_first():
 
 
 def test_around_a_place():
-    store = Store(256)
+    store = Datastore(256)
     store.add(HERE, [5, 6, 7])
     (row,) = store.around(np.array([2]), 2, 3).tolist()
     assert row == [START, 5, 6, 7, START]  # an end is always there to be read
 
 
 def test_around_a_place_at_the_seam_of_the_ring():
-    store = Store(256)
+    store = Datastore(256)
     store.add(HERE, range(200))
     store.add(HERE, range(200, 400))  # its START at 201: token t stands at t + 2
     assert store.around(np.array([254, 257]), 2, 3).tolist() == [[250, 251, 252, 253, 254], [253, 254, 255, 256, 257]]
@@ -42,7 +42,7 @@ def test_around_a_place_at_the_seam_of_the_ring():
 )
 def test_what_is_found_is_what_is_held(answers, first, second):
     """Against a plain search over the newest 256 tokens. A chain may hold more (shared hashes), never less."""
-    store, text = Store(256), []
+    store, text = Datastore(256), []
     for tokens in answers:
         store.add(HERE, tokens)
         text += [START, *tokens]
@@ -56,7 +56,7 @@ def test_what_is_found_is_what_is_held(answers, first, second):
 
 
 def test_an_answer_longer_than_the_ring_leaves_its_end():
-    store = Store(256)
+    store = Datastore(256)
     store.add(HERE, range(1000))
     (_, _, anywhere) = store.ends(HERE, [998, 999], 5)
     assert anywhere[0] == store.written - 1
@@ -67,4 +67,4 @@ def test_an_answer_longer_than_the_ring_leaves_its_end():
 @pytest.mark.parametrize("capacity", [0, 255, 1 << 30])
 def test_absurd_capacities_are_refused(capacity):
     with pytest.raises(CrossdraftError, match=str(capacity)):
-        Store(capacity)
+        Datastore(capacity)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from crossdraft.drafters.memory.drafter import MemoryDrafter, scope_of
-from crossdraft.drafters.memory.shelf import Shelf
+from crossdraft.drafters.memory.shelf import Datastores
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 
@@ -35,7 +35,7 @@ def test_namespaces_do_not_leak():
 
 
 def test_without_a_namespace_nothing_is_known_or_learned(tmp_path):
-    drafter = MemoryDrafter(Shelf(tmp_path / "memory"))
+    drafter = MemoryDrafter(Datastores(tmp_path / "memory"))
     nobody = Request("What is ahead?", namespace=None)
     answer(drafter, nobody, [1, 2, 3])
     assert not (tmp_path / "memory").exists()
@@ -44,14 +44,14 @@ def test_without_a_namespace_nothing_is_known_or_learned(tmp_path):
 
 
 def test_namespaces_do_not_leak_through_files_either(tmp_path):
-    answer(MemoryDrafter(Shelf(tmp_path)), Request("?", namespace="one"), [1, 2, 3])
-    again = MemoryDrafter(Shelf(tmp_path))
+    answer(MemoryDrafter(Datastores(tmp_path)), Request("?", namespace="one"), [1, 2, 3])
+    again = MemoryDrafter(Datastores(tmp_path))
     assert answer(again, Request("?", namespace="two"), [9]) == ()
     assert answer(again, Request("?", namespace="one"), [9]) == (1, 2, 3)
 
 
 def test_the_least_used_namespace_makes_room():
-    drafter = MemoryDrafter(Shelf(open_at_once=2))
+    drafter = MemoryDrafter(Datastores(open_at_once=2))
     for name in "abc":
         answer(drafter, Request("?", namespace=name), [1, 2, 4])
     assert answer(drafter, Request("?", namespace="c"), [3]) == (1, 2, 4)
@@ -83,9 +83,9 @@ def test_where_an_answer_belongs():
 
 @pytest.mark.parametrize("name", ["../../etc", "a/b", "Ünï ☃", "\udc80", ".", "default", "x" * 5000, "a\0b"])
 def test_a_namespace_may_be_called_anything(tmp_path, name):
-    drafter = MemoryDrafter(Shelf(tmp_path / "memory", capacity=256))
+    drafter = MemoryDrafter(Datastores(tmp_path / "memory", capacity=256))
     answer(drafter, Request("?", namespace=name), [1, 2, 3])
-    again = MemoryDrafter(Shelf(tmp_path / "memory", capacity=256))
+    again = MemoryDrafter(Datastores(tmp_path / "memory", capacity=256))
     assert answer(again, Request("?", namespace=""), [9]) == ()
     assert answer(again, Request("?", namespace=name), [9]) == (1, 2, 3)
     assert [entry.name for entry in tmp_path.iterdir()] == ["memory"]
@@ -93,7 +93,7 @@ def test_a_namespace_may_be_called_anything(tmp_path, name):
 
 def test_of_many_namespaces_few_are_held(tmp_path):
     """Each finds its own again when its turn comes."""
-    shelf = Shelf(tmp_path, capacity=256, open_at_once=4)
+    shelf = Datastores(tmp_path, capacity=256, open_at_once=4)
     drafter = MemoryDrafter(shelf)
     for turn in range(2):
         for tenant in range(100):
@@ -108,7 +108,7 @@ def test_what_is_no_text_has_a_number_too():
 
 def test_a_file_that_is_gone_costs_no_answer(tmp_path, caplog):
     """It is deleted under a running memory, which goes on without, knowing what it knew."""
-    drafter = MemoryDrafter(Shelf(tmp_path / "answers"))
+    drafter = MemoryDrafter(Datastores(tmp_path / "answers"))
     answer(drafter, QUESTION, [1, 2, 3])
     assert answer(drafter, QUESTION, [1, 2, 3]) == (1, 2, 3)
     shutil.rmtree(tmp_path / "answers")
@@ -121,7 +121,7 @@ def test_a_file_that_is_gone_costs_no_answer(tmp_path, caplog):
 
 
 def test_an_answer_that_cannot_be_written_is_kept_here(tmp_path, caplog):
-    drafter = MemoryDrafter(Shelf(tmp_path / "answers"))
+    drafter = MemoryDrafter(Datastores(tmp_path / "answers"))
     (state,) = drafter.begin([QUESTION])
     drafter.propose([state], [Budget(8)])
     shutil.rmtree(tmp_path / "answers")

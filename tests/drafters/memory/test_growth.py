@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.memory.growth import BRANCHES, CONTRADICTED, PRUNE, UNHEARD, Grown, ballot, grow, persuaded
+from crossdraft.drafters.memory.growth import BRANCHES, CONTRADICTED, PRUNE, UNHEARD, BuiltTree, ballot, grow, persuaded
 
 
 def test_a_tree_by_hand():
@@ -75,7 +75,7 @@ def plain(ahead, weights, nodes, faintest):
         tree[path] = len(places)
         places.append((path, chance))
         leaves += [((*path, token), chance * share) for token, share in children(path)]
-    return Grown(
+    return BuiltTree(
         tuple(path[-1] for path, _ in places),
         tuple(tree[path[:-1]] for path, _ in places),
         tuple(chance for _, chance in places),

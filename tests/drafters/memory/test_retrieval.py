@@ -7,36 +7,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.memory.datastore import START, Scope, Store
-from crossdraft.drafters.memory.retrieval import ECHOES, OLD, RECENT, echoes, foresee, weigh
+from crossdraft.drafters.memory.datastore import START, Datastore, Scope
+from crossdraft.drafters.memory.retrieval import ECHOES, OLD, RECENT, echoes, retrieve, weigh
 
 HERE, THERE, ELSEWHERE = Scope(1, 10), Scope(2, 10), Scope(3, 30)
 
 
 def tree(store, scope, text, nodes):
-    grown = foresee(store, scope, [START, *text], nodes)
+    grown = retrieve(store, scope, [START, *text], nodes)
     return list(zip(grown.tokens, grown.parents, strict=True))
 
 
 def test_nothing_is_foreseen_by_an_empty_memory():
-    assert tree(Store(256), HERE, [], 8) == []
+    assert tree(Datastore(256), HERE, [], 8) == []
 
 
 def test_an_answer_once_given_is_foreseen_whole():
-    store = Store(256)
+    store = Datastore(256)
     store.add(HERE, [5, 6, 7, 8])
     assert tree(store, HERE, [], 4) == [(5, -1), (6, 0), (7, 1), (8, 2)]
     assert tree(store, HERE, [5, 6], 2) == [(7, -1), (8, 0)]
 
 
 def test_behind_a_word_put_for_another_the_text_goes_on():
-    store = Store(256)
+    store = Datastore(256)
     store.add(HERE, [1, 2, 3, 4, 5])
     assert tree(store, HERE, [1, 2, 99], 2) == [(4, -1), (5, 0)]
 
 
 def test_answers_that_part_make_a_branch_the_newer_first():
-    store = Store(256)
+    store = Datastore(256)
     store.add(HERE, [1, 2, 3])
     store.add(HERE, [1, 4, 5])
     grown = tree(store, HERE, [1], 4)
@@ -45,7 +45,7 @@ def test_answers_that_part_make_a_branch_the_newer_first():
 
 
 def test_the_same_question_is_trusted_more_than_another():
-    store = Store(256)
+    store = Datastore(256)
     store.add(HERE, [1, 2])
     store.add(ELSEWHERE, [1, 3])
     assert tree(store, THERE, [1], 1) == [(2, -1)]
@@ -54,7 +54,7 @@ def test_the_same_question_is_trusted_more_than_another():
 
 def test_weights_by_hand():
     """A place that differs in the last token but one: e^-2.5, times the age's part and the scope's."""
-    store = Store(256)
+    store = Datastore(256)
     store.add(HERE, [7, 8, 9])
     weights = weigh(store, np.array([3, 3]), np.array([1.0, 0.5]), [4, 8])
     age = 0.5 ** (1 / 10) + OLD
@@ -63,12 +63,12 @@ def test_weights_by_hand():
 
 def test_an_answer_that_repeats_itself_is_foreseen_by_itself():
     """Nothing is stored: the answer's own words vote, and what leads up to its end begins again there."""
-    assert tree(Store(256), HERE, [5, 6, 7, 5, 6], 4) == [(7, -1), (5, 0), (6, 1), (7, 2)]
-    assert tree(Store(256), HERE, [5, 6, 7], 4) == []
+    assert tree(Datastore(256), HERE, [5, 6, 7, 5, 6], 4) == [(7, -1), (5, 0), (6, 1), (7, 2)]
+    assert tree(Datastore(256), HERE, [5, 6, 7], 4) == []
 
 
 def test_an_answer_is_trusted_more_than_the_newest_one_about_its_clip():
-    store = Store(256)
+    store = Datastore(256)
     said = list(range(20, 40))
     store.add(HERE, [*said, 3])
     assert tree(store, HERE, [*said, 8, *said], 1) == [(8, -1)]
@@ -85,10 +85,10 @@ def test_only_the_newest_of_an_answer_is_looked_through():
 
 @given(st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=30), max_size=30), st.integers(1, 40))
 def test_it_is_a_tree_of_distinct_siblings_best_first(answers, nodes):
-    store = Store(256)
+    store = Datastore(256)
     for tokens in answers:
         store.add(HERE, tokens)
-    grown = foresee(store, HERE, [START, *(answers[0][:3] if answers else ())], nodes)
+    grown = retrieve(store, HERE, [START, *(answers[0][:3] if answers else ())], nodes)
     assert len(grown.tokens) <= nodes
     assert len(set(zip(grown.parents, grown.tokens, strict=True))) == len(grown.tokens)
     assert all(parent < node for node, parent in enumerate(grown.parents))

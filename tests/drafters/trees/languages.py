@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.trees import Expand
+from crossdraft.drafters.trees import ProbsFn
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.tree import DraftTree
 from tests.engine.drafting import Language
 
 
-def says(language: Language) -> Expand:
+def says(language: Language) -> ProbsFn:
     """What a language says behind nodes of a tree."""
 
     def expand(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
@@ -20,7 +20,7 @@ def says(language: Language) -> Expand:
     return expand
 
 
-def table(rows: dict[tuple[int, ...], list[float]]) -> Expand:
+def table(rows: dict[tuple[int, ...], list[float]]) -> ProbsFn:
     """A drafter worked by hand: prefix -> distribution; nothing follows what is not there."""
     width = len(next(iter(rows.values())))
 

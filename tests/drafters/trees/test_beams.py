@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossdraft.drafters.trees import Likeliest, Sapling
+from crossdraft.drafters.trees import TopK, TreeBuilder
 from crossdraft.drafters.trees.beams import beam_search
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.tree import ROOT
@@ -28,7 +28,7 @@ def paths(tree):
 
 def test_by_hand():
     """Two beams: (0), (1); then (1, 0), (0, 0); then (1, 0, 0), (0, 0, 0). The best first, each beginning once."""
-    found = beam_search(table(ROWS), Likeliest(), Budget(9), beams=2, depth=3)
+    found = beam_search(table(ROWS), TopK(), Budget(9), beams=2, depth=3)
     assert paths(found.tree) == [(0,), (1,), (1, 0), (0, 0), (1, 0, 0), (0, 0, 0)]
     assert found.path_probs == pytest.approx((0.5, 0.3, 0.27, 0.2, 0.135, 0.12))
     assert found.ranks == (0, 1, 0, 0, 0, 0)
@@ -36,24 +36,24 @@ def test_by_hand():
 
 def test_a_beginning_that_no_beam_ends_in_is_left_out():
     rows = {(): [0.5, 0.3, 0.2], (0,): [0.2, 0.2, 0.2], (1,): [0.55, 0.45, 0.0]}
-    found = beam_search(table(rows), Likeliest(), Budget(9), beams=2, depth=2)
+    found = beam_search(table(rows), TopK(), Budget(9), beams=2, depth=2)
     assert paths(found.tree) == [(1,), (1, 0), (1, 1)]
 
 
 def test_a_beam_that_has_ended_keeps_its_place():
     """Nothing follows (0): as the likeliest of two it stays, and leaves one place at the second level."""
     rows = {(): [0.5, 0.3, 0.2], (1,): [0.6, 0.4, 0.0], (2,): [1.0, 0.0, 0.0]}
-    found = beam_search(table(rows), Likeliest(), Budget(9), beams=2, depth=2)
+    found = beam_search(table(rows), TopK(), Budget(9), beams=2, depth=2)
     assert paths(found.tree) == [(0,), (1,), (1, 0)]
 
 
 def test_the_budget_takes_the_likeliest_nodes_and_confidence_ends_beams():
-    assert paths(beam_search(table(ROWS), Likeliest(), Budget(3), 2, 3).tree) == [(0,), (1,), (1, 0)]
-    sure = beam_search(table(ROWS), Likeliest(), Budget(9, min_confidence=0.25), 2, 3)
+    assert paths(beam_search(table(ROWS), TopK(), Budget(3), 2, 3).tree) == [(0,), (1,), (1, 0)]
+    sure = beam_search(table(ROWS), TopK(), Budget(9, min_confidence=0.25), 2, 3)
     assert paths(sure.tree) == [(0,), (1,), (1, 0), (0, 0), (1, 0, 0)]
-    assert len(beam_search(table({(): [0.0, 0.0]}), Likeliest(), Budget(9), 2, 3).tree) == 0
+    assert len(beam_search(table({(): [0.0, 0.0]}), TopK(), Budget(9), 2, 3).tree) == 0
     answers = iter([False, True])
-    assert len(beam_search(table(ROWS), Likeliest(), Budget(9, stop=lambda: next(answers)), 2, 3).tree) == 2
+    assert len(beam_search(table(ROWS), TopK(), Budget(9, stop=lambda: next(answers)), 2, 3).tree) == 2
 
 
 @settings(max_examples=30, deadline=None)
@@ -68,7 +68,7 @@ def test_its_leaves_are_those_of_a_plain_beam_search(seed, beams, depth):
             for token, share in enumerate(language(text).tolist())
         ]
         texts = sorted(longer, key=lambda pair: -pair[1])[:beams]
-    found = beam_search(says(language), Likeliest(), Budget(100), beams, depth)
+    found = beam_search(says(language), TopK(), Budget(100), beams, depth)
     leaves = {path for node, path in enumerate(paths(found.tree)) if not found.tree.children(node)}
     assert leaves == {text for text, _ in texts}
     assert len(set(paths(found.tree))) == len(found.tree)
@@ -85,7 +85,7 @@ def test_drawn_beams_leave_the_targets_law_as_it_is_and_reranked_ones_do_not(mon
         return error("speculative", target, grow, 3)
 
     assert deviation() < 1e-12
-    monkeypatch.setattr(Sapling, "whole", lambda self: self.best(2))
+    monkeypatch.setattr(TreeBuilder, "whole", lambda self: self.best(2))
     assert deviation() > 1e-3
 
 
@@ -96,6 +96,6 @@ def test_one_question_per_level_about_the_beams_alone():
         asked.append(len(nodes))
         return torch.tensor([[0.5, 0.3, 0.2]]).expand(len(nodes), 3)
 
-    beam_search(expand, Likeliest(), Budget(50), beams=4, depth=3)
+    beam_search(expand, TopK(), Budget(50), beams=4, depth=3)
     assert asked == [1, 3, 4]
     assert ROOT not in asked

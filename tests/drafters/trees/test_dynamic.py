@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.trees import Likeliest, by_confidence, expand_and_rerank
+from crossdraft.drafters.trees import TopK, by_confidence, expand_and_rerank
 from crossdraft.drafters.trees.dynamic import allot
 from crossdraft.drafters.trees.widths import BINS, chain_with_siblings
 from crossdraft.engine.drafter import Budget
@@ -28,7 +28,7 @@ def two(probs):
 
 
 def grown(budget, beam=2, width=two, depth=3, rows=ROWS):
-    return expand_and_rerank(table(rows), Likeliest(), budget, beam, width, depth)
+    return expand_and_rerank(table(rows), TopK(), budget, beam, width, depth)
 
 
 def paths(tree):
@@ -50,7 +50,7 @@ def test_what_cannot_come_among_the_best_is_not_asked_for():
         asked.append([tuple(tree.path_tokens(node)) for node in nodes])
         return table(ROWS)(tree, nodes)
 
-    expand_and_rerank(expand, Likeliest(), Budget(2), 2, two, 3)
+    expand_and_rerank(expand, TopK(), Budget(2), 2, two, 3)
     assert asked == [[()], [(0,)]]  # 0.3 is held by a node already: nothing behind (1,) can surpass it
 
 
@@ -86,7 +86,7 @@ def expanded(language: Language, beam: int, width: int, depth: int) -> dict[tupl
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.integers(1, 12))
 def test_the_best_of_all_that_was_expanded(seed, beam, width, depth, total):
     language = Language(4, seed, sharpness=2, zeros=1)
-    found = expand_and_rerank(says(language), Likeliest(), Budget(total), beam, lambda probs: width, depth)
+    found = expand_and_rerank(says(language), TopK(), Budget(total), beam, lambda probs: width, depth)
     offered = expanded(language, beam, width, depth)
     best = sorted(offered.values(), reverse=True)[:total]
     assert list(found.path_probs) == pytest.approx(best)  # so they come best first, too
@@ -109,7 +109,7 @@ def test_fewer_siblings_the_surer_the_drafter(confidence, siblings):
 
 def test_a_chain_with_siblings_where_it_doubts():
     rows = {(): [0.9, 0.06, 0.04], (0,): [0.4, 0.35, 0.25], (0, 0): [0.5, 0.5, 0.0]}
-    found = chain_with_siblings(table(rows), Likeliest(), Budget(9), bins=(3, 1), depth=3)
+    found = chain_with_siblings(table(rows), TopK(), Budget(9), bins=(3, 1), depth=3)
     assert sorted(paths(found.tree)) == [(0,), (0, 0), (0, 0, 0), (0, 1), (0, 2)]
 
 
@@ -129,5 +129,5 @@ def test_places_go_where_the_distributions_promise_most():
 def test_the_front_must_be_a_tree_when_ties_are_cut():
     """Certain tokens: parent and child are equally likely, and the elder stays."""
     sure = {(): [1.0, 0.0], (0,): [1.0, 0.0], (0, 0): [1.0, 0.0]}
-    found = expand_and_rerank(table(sure), Likeliest(), Budget(2), 2, two, 3)
+    found = expand_and_rerank(table(sure), TopK(), Budget(2), 2, two, 3)
     assert found.tree == DraftTree((0, 0), (ROOT, 0))

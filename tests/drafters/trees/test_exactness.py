@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from crossdraft.drafters.trees import Grown, Sapling, Shape, expand_and_rerank, fill
+from crossdraft.drafters.trees import BuiltTree, Shape, TreeBuilder, expand_and_rerank, fill
 from crossdraft.drafters.trees.widths import chain_with_siblings
 from crossdraft.engine.drafter import Budget
 from tests.drafters.trees.languages import ByChance, says
@@ -50,32 +50,32 @@ def test_drawn_trees_are_exact_in_expectation(name):
 @pytest.mark.parametrize("name", ["static", "dynamic", "by confidence"])
 def test_a_drawn_tree_that_is_reranked_is_seen(name, monkeypatch):
     """Planted: of what was drawn, the likeliest is kept."""
-    monkeypatch.setattr(Sapling, "whole", lambda self: self.best(2))
+    monkeypatch.setattr(TreeBuilder, "whole", lambda self: self.best(2))
     assert deviation(name, P, Q, 2) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["static", "dynamic", "by confidence"])
 def test_a_drawn_tree_with_the_wrong_distributions_is_seen(name, monkeypatch):
     """Planted: each family points at the distribution of the one before it."""
-    whole = Sapling.whole
+    whole = TreeBuilder.whole
 
     def shifted(self):
         self._dists = [self._dists[0], *self._dists[:-1]]
         return whole(self)
 
-    monkeypatch.setattr(Sapling, "whole", shifted)
+    monkeypatch.setattr(TreeBuilder, "whole", shifted)
     assert deviation(name, P, Q, 3) > 1e-3
 
 
 def test_a_skipped_draw_is_seen():
     """Planted: the place of a rank is given to the draw of that rank, and the draw before it is left out."""
 
-    def skipping(chance) -> Grown:
-        sapling, choose = Sapling(), ByChance(chance)
+    def skipping(chance) -> BuiltTree:
+        builder, choose = TreeBuilder(), ByChance(chance)
         probs = Q(())
         first, _, third = choose(probs, 3)
-        sapling.add(-1, probs, [first, third], drawn=True)
-        return sapling.whole()
+        builder.add(-1, probs, [first, third], drawn=True)
+        return builder.whole()
 
     wide_p, wide_q = Language(4, seed=6), Language(4, seed=7, sharpness=2)
     exact = error("speculative", wide_p, lambda c: fill(GAPS, says(wide_q), ByChance(c), Budget(5)).tree, 1)

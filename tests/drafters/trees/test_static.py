@@ -1,6 +1,6 @@
 import pytest
 
-from crossdraft.drafters.trees import Likeliest, Shape, fill
+from crossdraft.drafters.trees import Shape, TopK, fill
 from crossdraft.engine.drafter import Budget
 from tests.drafters.trees.languages import says, table
 from tests.engine.drafting import Language
@@ -12,7 +12,7 @@ ROWS = {(): [0.2, 0.5, 0.3], (1,): [0.1, 0.3, 0.6], (1, 1): [1.0, 0.0, 0.0], (2,
 
 
 def grown(shape, budget, rows=ROWS):
-    return fill(shape, table(rows), Likeliest(), budget)
+    return fill(shape, table(rows), TopK(), budget)
 
 
 def paths(tree):
@@ -53,7 +53,7 @@ def test_the_main_chain_is_told_as_it_appears():
 
 
 def test_ranks_may_leave_gaps_where_tokens_are_chosen():
-    found = fill(Shape.from_paths([[2], [2, 1]]), says(Language(4, seed=3)), Likeliest(), Budget(9))
+    found = fill(Shape.from_paths([[2], [2, 1]]), says(Language(4, seed=3)), TopK(), Budget(9))
     expected = Language(4, seed=3)(()).topk(3).indices[2].item()
     assert found.tree.tokens[0] == expected
     assert found.ranks == (2, 1)

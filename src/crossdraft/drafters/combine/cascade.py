@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from crossdraft.drafters.combine.two_level import AHEAD, Keeps, Overseen, OverseenDrafter, show
+from crossdraft.drafters.combine.two_level import AHEAD, Keeps, TwoLevelDrafter, TwoLevelState, show
 from crossdraft.engine.drafter import Budget, Draft, Drafter
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -23,16 +23,16 @@ from crossdraft.errors import CrossdraftError
 GUESS = 0.7  # of a later word whose drafter gives no chance, given the one before
 
 
-class CascadeDrafter(OverseenDrafter):
+class CascadeDrafter(TwoLevelDrafter):
     """`outer` drafts for the target, `inner` for `outer`.
 
     Args:
-        outer, inner, ahead: see `OverseenDrafter`.
+        outer, inner, ahead: see `TwoLevelDrafter`.
         early: tokens of a draft that `outer` sees to; `inner` alone writes those behind. `None` = all.
         leniency: a word may stand if `outer` finds its own best at most this many times as likely; 1 = its best only.
 
     Raises:
-        CrossdraftError: as `OverseenDrafter`, or a leniency or `early` below 1.
+        CrossdraftError: as `TwoLevelDrafter`, or a leniency or `early` below 1.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class CascadeDrafter(OverseenDrafter):
         super().__init__(outer, inner, lenient(leniency), ahead)
         self.early = early
 
-    def draft(self, state: Overseen, budget: Budget) -> Draft:
+    def draft(self, state: TwoLevelState, budget: Budget) -> Draft:
         """The early tokens together, the later ones by the inner drafter alone."""
         if not state.writing.sampling.greedy:
             return self.outer.propose([state.writing], [budget])[0]

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from crossdraft.drafters.combine.two_level import AHEAD, Keeps, OverseenDrafter
+from crossdraft.drafters.combine.two_level import AHEAD, Keeps, TwoLevelDrafter
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.rules.fuzzy import Fuzzy
 from crossdraft.errors import CrossdraftError
@@ -26,15 +26,15 @@ from crossdraft.errors import CrossdraftError
 THRESHOLD = 0.3  # of the literature's 0.2 to 0.5
 
 
-class PyramidDrafter(OverseenDrafter):
+class PyramidDrafter(TwoLevelDrafter):
     """`inner` drafts, `outer` qualifies.
 
     Args:
-        outer, inner, ahead: see `OverseenDrafter`.
+        outer, inner, ahead: see `TwoLevelDrafter`.
         threshold: largest Jensen-Shannon divergence in nats, from 0 to below ln 2.
 
     Raises:
-        CrossdraftError: as `OverseenDrafter`, or a threshold out of range.
+        CrossdraftError: as `TwoLevelDrafter`, or a threshold out of range.
     """
 
     def __init__(

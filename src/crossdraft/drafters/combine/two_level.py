@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossdraft.drafters.alternatives import Slot
-from crossdraft.drafters.independent import IndependentDrafter, Writing
+from crossdraft.drafters.alternatives import TokenAlternatives
+from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.engine.accept import as_wide
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
@@ -34,7 +34,7 @@ Keeps = Callable[[Tensor, int, Tensor], bool]
 
 
 @dataclass(eq=False)
-class Told:
+class InnerState:
     """A state of the cheap drafter, and the answer as it was told."""
 
     state: Any
@@ -42,15 +42,15 @@ class Told:
 
 
 @dataclass(eq=False)
-class Overseen:
+class TwoLevelState:
     """One answer: the better drafter's text, what the cheap one was told of it, and what a fork was told on trial."""
 
-    writing: Writing
-    inner: Told
-    trial: Told | None = None
+    writing: IndependentState
+    inner: InnerState
+    trial: InnerState | None = None
 
 
-class OverseenDrafter:
+class TwoLevelDrafter:
     """Drafts a chain that `inner` writes and `outer` corrects.
 
     Args:
@@ -82,31 +82,31 @@ class OverseenDrafter:
         )
 
     @torch.inference_mode()
-    def begin(self, requests: Sequence[Request]) -> list[Overseen]:
+    def begin(self, requests: Sequence[Request]) -> list[TwoLevelState]:
         outer, inner = self.outer.begin(requests), self.inner.begin(apart(requests, 1))
-        return [Overseen(writing, Told(state)) for writing, state in zip(outer, inner, strict=True)]
+        return [TwoLevelState(writing, InnerState(state)) for writing, state in zip(outer, inner, strict=True)]
 
     @torch.inference_mode()
-    def propose(self, states: Sequence[Overseen], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, states: Sequence[TwoLevelState], budgets: Sequence[Budget]) -> list[Draft]:
         return [self.draft(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
-    def commit(self, states: Sequence[Overseen], outputs: Sequence[VerifyOutput]) -> None:
+    def commit(self, states: Sequence[TwoLevelState], outputs: Sequence[VerifyOutput]) -> None:
         # The inner one is told with the next draft: most of what the target says it knows by then.
         self.outer.commit([state.writing for state in states], outputs)
 
     @torch.inference_mode()
-    def fork(self, states: Sequence[Overseen]) -> list[Overseen]:
+    def fork(self, states: Sequence[TwoLevelState]) -> list[TwoLevelState]:
         writings = self.outer.fork([state.writing for state in states])
         pairs = zip(writings, states, strict=True)
-        return [Overseen(writing, self._fork(state.inner)) for writing, state in pairs]
+        return [TwoLevelState(writing, self._fork(state.inner)) for writing, state in pairs]
 
-    def end(self, states: Sequence[Overseen]) -> None:
+    def end(self, states: Sequence[TwoLevelState]) -> None:
         for state in states:
             self._tell(state.inner, state.writing.committed)  # what it remembers must be what was said
         self.inner.end([state.inner.state for state in states])
         self.outer.end([state.writing for state in states])
 
-    def draft(self, state: Overseen, budget: Budget) -> Draft:
+    def draft(self, state: TwoLevelState, budget: Budget) -> Draft:
         """Continue the outer one's tail until the budget, the end of the answer, or the stop signal."""
         text = state.writing
         while len(text.slots) < budget.nodes and text.path_prob >= budget.min_confidence and not budget.stopped:
@@ -118,13 +118,13 @@ class OverseenDrafter:
         # Written it is; what remains is to wrap it up.
         return self.outer.propose([text], [Budget(min(budget.nodes, len(text.tail)))])[0]
 
-    def suggest(self, state: Overseen, nodes: int, stop: Callable[[], bool] | None) -> Draft:
+    def suggest(self, state: TwoLevelState, nodes: int, stop: Callable[[], bool] | None) -> Draft:
         """What the inner one writes behind the outer one's text: the main path of its draft."""
         if nodes == 0:
             return Draft(DraftTree.empty())
         return main_path(self.inner.propose([self._informed(state)], [Budget(nodes, stop=stop)])[0])
 
-    def _informed(self, state: Overseen) -> Any:
+    def _informed(self, state: TwoLevelState) -> Any:
         """The inner one told the outer one's text: its own state if all of that is committed, else a fork on trial."""
         text = state.writing
         if not text.tail:
@@ -136,16 +136,16 @@ class OverseenDrafter:
         self._tell(state.trial, written)
         return state.trial.state
 
-    def _fork(self, told: Told) -> Told:
-        return Told(self.inner.fork([told.state])[0], [*told.text])
+    def _fork(self, told: InnerState) -> InnerState:
+        return InnerState(self.inner.fork([told.state])[0], [*told.text])
 
-    def _tell(self, told: Told, text: Sequence[int]) -> None:
+    def _tell(self, told: InnerState, text: Sequence[int]) -> None:
         """Let it know what this text adds to the one that it was told."""
         if len(text) > len(told.text):
             self.inner.commit([told.state], [VerifyOutput((), tuple(text[len(told.text) :]))])
             told.text = [*text]
 
-    def _write(self, state: Overseen, budget: Budget) -> None:
+    def _write(self, state: TwoLevelState, budget: Budget) -> None:
         """One pass of the outer one over the inner one's words: append those that stand, and one of its own."""
         text = state.writing
         written = [*text.committed, *text.tail]
@@ -164,7 +164,7 @@ class OverseenDrafter:
         text.fed = [*text.fed, *words.tokens[:kept]]
         text.rows = text.rows[kept:]
 
-    def _correct(self, text: Writing, words: DraftTree) -> int:
+    def _correct(self, text: IndependentState, words: DraftTree) -> int:
         """Append to the tail until the outer one says something else; returns how many words stood."""
         for place, word in enumerate(words.tokens):
             if self._choose(text, text.rows[place], word, law_of(words, place)) != word:
@@ -174,7 +174,7 @@ class OverseenDrafter:
         self._choose(text, text.rows[len(words)])
         return len(words)
 
-    def _choose(self, text: Writing, logits: Tensor, word: int = -1, law: Tensor | None = None) -> int:
+    def _choose(self, text: IndependentState, logits: Tensor, word: int = -1, law: Tensor | None = None) -> int:
         """Append one token, `word` if it may stand there, from the outer one's logits [V]."""
         logits = logits + self.outer.banned
         scores = warp(logits, text.sampling, [*text.context, *text.committed, *text.tail])
@@ -192,7 +192,7 @@ class OverseenDrafter:
             token = word if stands else sample_one(q, text.generator)
             confidence = float(q[token])
             text.dists.append(q)
-        text.slots.append(Slot((token,), (confidence,)))
+        text.slots.append(TokenAlternatives((token,), (confidence,)))
         return token
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.cross_vocab.vocabulary import Lexicon
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.drafters.independent import own_prompt
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.request import Request
@@ -42,7 +42,7 @@ class Step:
 
 
 @dataclass(eq=False)
-class Page:
+class AssistantState:
     """One answer as a drafter of another vocabulary sees it.
 
     `base` stands for the first `base_bytes` of `said`. `lead` is how the drafter begins an answer, with a space or with
@@ -70,7 +70,7 @@ class Page:
         """Everything written, in the drafter's tokens."""
         return [*self.base, *(i for step in self.tail for i in step.ids)]
 
-    def restate(self, own: Lexicon) -> None:
+    def restate(self, own: TokenTable) -> None:
         """Say the committed text in the drafter's tokens; what it wrote itself is void.
 
         A last character that is not whole yet waits for its other bytes.
@@ -80,13 +80,13 @@ class Page:
         self.tail = []
 
 
-class Pen:
+class AssistantModel:
     """The drafter's model, reading and writing one page at a time."""
 
     def __init__(self, model: Target) -> None:
         self.model = model
 
-    def open(self, request: Request) -> Page:
+    def open(self, request: Request) -> AssistantState:
         """Read a request.
 
         Raises:
@@ -100,7 +100,7 @@ class Pen:
         # A stream of its own: the target's draws must not depend on it.
         generator = request.sampling.generator(model.device, offset=1)
         ids = prompt.input_ids.tolist()
-        return Page(request.sampling, generator, cache, ids, logits, logits, lead=self._lead(ids))
+        return AssistantState(request.sampling, generator, cache, ids, logits, logits, lead=self._lead(ids))
 
     def _lead(self, prompt: list[int]) -> bytes:
         """A space follows "ASSISTANT:"; nothing follows the line break that a chat template ends with."""
@@ -112,11 +112,11 @@ class Pen:
         mask[[i for i in allowed if i < self.model.vocab_size]] = 0
         return mask
 
-    def room(self, page: Page, count: int) -> bool:
+    def room(self, page: AssistantState, count: int) -> bool:
         """True if `count` answer tokens can be fed."""
         return len(page.prompt) + count <= min(self.model.context, page.cache.capacity)
 
-    def behind(self, page: Page, ids: Sequence[int]) -> Tensor:
+    def behind(self, page: AssistantState, ids: Sequence[int]) -> Tensor:
         """[V] logits behind these answer tokens. The cache is kept as far as it agrees with them."""
         kept = common_prefix(page.fed, ids)
         if kept == len(ids) == len(page.fed):

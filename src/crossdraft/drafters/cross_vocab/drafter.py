@@ -19,87 +19,89 @@ from typing import Protocol
 import torch
 
 from crossdraft.drafters.base import fork_of
-from crossdraft.drafters.cross_vocab.assistant import Page, Pen
-from crossdraft.drafters.cross_vocab.slem import Retelling
-from crossdraft.drafters.cross_vocab.tli import NgramCache, Translating
-from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, map_vocabularies
+from crossdraft.drafters.cross_vocab.assistant import AssistantModel, AssistantState
+from crossdraft.drafters.cross_vocab.slem import StringLevelMatch
+from crossdraft.drafters.cross_vocab.tli import NgramCache, TokenIntersection
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
 
-class Way(Protocol):
+class CrossVocabMethod(Protocol):
     """How drafts cross from one vocabulary to the other."""
 
-    def open(self, request: Request) -> Page:
+    def open(self, request: Request) -> AssistantState:
         """Read a request."""
         ...
 
-    def propose(self, page: Page, budget: Budget) -> Draft:
+    def propose(self, page: AssistantState, budget: Budget) -> Draft:
         """Continue the answer behind what is committed, in the target's tokens."""
         ...
 
-    def commit(self, page: Page, output: VerifyOutput) -> None:
+    def commit(self, page: AssistantState, output: VerifyOutput) -> None:
         """Learn what was accepted."""
         ...
 
 
-def _slem(pen: Pen, own: Lexicon, target: Lexicon) -> Way:
-    return Retelling(pen, own, target)
+def _slem(pen: AssistantModel, own: TokenTable, target: TokenTable) -> CrossVocabMethod:
+    return StringLevelMatch(pen, own, target)
 
 
-def _tli(pen: Pen, own: Lexicon, target: Lexicon) -> Way:
-    return Translating(pen, own, target, map_vocabularies(own, target))
+def _tli(pen: AssistantModel, own: TokenTable, target: TokenTable) -> CrossVocabMethod:
+    return TokenIntersection(pen, own, target, map_vocabularies(own, target))
 
 
-def _omni(pen: Pen, own: Lexicon, target: Lexicon) -> Way:
-    return Translating(pen, own, target, map_vocabularies(own, target), NgramCache())
+def _omni(pen: AssistantModel, own: TokenTable, target: TokenTable) -> CrossVocabMethod:
+    return TokenIntersection(pen, own, target, map_vocabularies(own, target), NgramCache())
 
 
-WAYS: Mapping[str, Callable[[Pen, Lexicon, Lexicon], Way]] = MappingProxyType(
-    {"slem": _slem, "tli": _tli, "omni": _omni}
+CROSS_VOCAB_METHODS: Mapping[str, Callable[[AssistantModel, TokenTable, TokenTable], CrossVocabMethod]] = (
+    MappingProxyType({"slem": _slem, "tli": _tli, "omni": _omni})
 )
 
 
-class ForeignDrafter:
+class CrossVocabDrafter:
     """Drafts a chain with a model of another vocabulary.
 
     Args:
         model: the drafter's network behind the adapter, with its own `prepare`.
         own: its tokenizer, as wide as its head.
         target: the target's tokenizer, as wide as the target's head; what must not be drafted has no spelling in it.
-        how: one of `WAYS`.
+        how: one of `CROSS_VOCAB_METHODS`.
         sees: true if the model looks at the request's video.
 
     Raises:
         CrossdraftError: there is no such way, or it needs shared tokens and there are none.
     """
 
-    def __init__(self, model: Target, own: Lexicon, target: Lexicon, how: str = "slem", *, sees: bool = False) -> None:
-        if how not in WAYS:
+    def __init__(
+        self, model: Target, own: TokenTable, target: TokenTable, how: str = "slem", *, sees: bool = False
+    ) -> None:
+        if how not in CROSS_VOCAB_METHODS:
             raise CrossdraftError(
-                f"There is no way '{how}' to draft across vocabularies; choose one of {', '.join(WAYS)}."
+                f"There is no way '{how}' to draft across vocabularies; choose one of {', '.join(CROSS_VOCAB_METHODS)}."
             )
         self.needs = Needs(video=sees, remembers=how == "omni")
         self.model = model
-        self.way = WAYS[how](Pen(model), own, target)
+        self.way = CROSS_VOCAB_METHODS[how](AssistantModel(model), own, target)
 
     @torch.inference_mode()
-    def begin(self, requests: Sequence[Request]) -> list[Page]:
+    def begin(self, requests: Sequence[Request]) -> list[AssistantState]:
         return [self.way.open(request) for request in requests]
 
     @torch.inference_mode()
-    def propose(self, states: Sequence[Page], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, states: Sequence[AssistantState], budgets: Sequence[Budget]) -> list[Draft]:
         return [self.way.propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
-    def commit(self, states: Sequence[Page], outputs: Sequence[VerifyOutput]) -> None:
+    def commit(self, states: Sequence[AssistantState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
             self.way.commit(state, output)
 
     @torch.inference_mode()
-    def fork(self, states: Sequence[Page]) -> list[Page]:
+    def fork(self, states: Sequence[AssistantState]) -> list[AssistantState]:
         return [replace(fork_of(state), on_trial=True) for state in states]
 
-    def end(self, states: Sequence[Page]) -> None:
+    def end(self, states: Sequence[AssistantState]) -> None:
         """Nothing to free but the states themselves."""

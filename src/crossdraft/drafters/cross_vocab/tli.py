@@ -20,8 +20,8 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.cross_vocab.assistant import Page, Pen, Step, common_prefix
-from crossdraft.drafters.cross_vocab.vocabulary import Lexicon, VocabularyMap
+from crossdraft.drafters.cross_vocab.assistant import AssistantModel, AssistantState, Step, common_prefix
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, VocabularyMap
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp
@@ -124,7 +124,7 @@ def token_law(q: Tensor, twins: Tensor, width: int, gram: Gram | None = None) ->
     return law / law.sum()
 
 
-class Translating:
+class TokenIntersection:
     """TLI as a way of drafting; with an n-gram cache, OmniDraft's.
 
     Args:
@@ -135,7 +135,12 @@ class Translating:
     """
 
     def __init__(
-        self, pen: Pen, own: Lexicon, target: Lexicon, table: VocabularyMap, grams: NgramCache | None = None
+        self,
+        pen: AssistantModel,
+        own: TokenTable,
+        target: TokenTable,
+        table: VocabularyMap,
+        grams: NgramCache | None = None,
     ) -> None:
         self.pen = pen
         self.own = own
@@ -146,13 +151,13 @@ class Translating:
         self.readable = pen.mask(i for i, text in enumerate(own.spelling) if text is not None or i in own.ends)
         self.shared = pen.mask(i for i, twin in enumerate(table.to_target) if twin >= 0)
 
-    def open(self, request: Request) -> Page:
+    def open(self, request: Request) -> AssistantState:
         """Read a request."""
         page = self.pen.open(request)
         page.sampling = self._own_sampling(request.sampling)
         return page
 
-    def propose(self, page: Page, budget: Budget) -> Draft:
+    def propose(self, page: AssistantState, budget: Budget) -> Draft:
         """Write token by token, each drawn from the law that is reported with it."""
         if page.base_bytes < len(page.said):  # inside a character
             return Draft(DraftTree.empty())
@@ -172,7 +177,7 @@ class Translating:
         paths = accumulate((step.confidence for step in steps), operator.mul)
         return Draft(tree, tuple(paths) if page.sampling.greedy else ())
 
-    def commit(self, page: Page, output: VerifyOutput) -> None:
+    def commit(self, page: AssistantState, output: VerifyOutput) -> None:
         """Keep what was written as far as the target's tokens agree with it; else say the text anew, and learn."""
         agreed = common_prefix([step.token for step in page.tail], output.tokens)
         page.committed += output.tokens
@@ -186,7 +191,7 @@ class Translating:
         page.base_bytes = len(page.said)
         page.tail = page.tail[agreed:]
 
-    def _learn(self, page: Page, count: int) -> None:
+    def _learn(self, page: AssistantState, count: int) -> None:
         """Note which of the last `count` committed tokens the drafter says in several."""
         own, said = self.own.spell(page.base), page.said[: page.base_bytes]
         if self.grams is None or page.base_bytes < len(page.said) or own.lstrip(b" ") != said.lstrip(b" "):
@@ -196,7 +201,7 @@ class Translating:
             if i >= len(theirs) - count:
                 self.grams.learn(page.base[j:k], page.committed[i])
 
-    def _write(self, page: Page) -> Step:
+    def _write(self, page: AssistantState) -> Step:
         ids = page.ids
         logits = self.pen.behind(page, ids)
         gram = self._gram(page, ids, logits)
@@ -210,7 +215,7 @@ class Translating:
         own = int((logits + self.shared).argmax())
         return Step((own,), float(probs[own]), self.table.to_target[own])
 
-    def _drawn(self, page: Page, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> Step:
+    def _drawn(self, page: AssistantState, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> Step:
         allowed = self.shared
         if gram is not None:
             allowed = allowed.index_fill(0, torch.tensor(gram.ids[0], device=allowed.device), 0)
@@ -221,7 +226,7 @@ class Translating:
             return Step(gram.ids, float(law[token]), token, law)
         return Step((self.table.to_drafter[token],), float(law[token]), token, law)
 
-    def _gram(self, page: Page, ids: Sequence[int], logits: Tensor) -> Gram | None:
+    def _gram(self, page: AssistantState, ids: Sequence[int], logits: Tensor) -> Gram | None:
         """The longest known n-gram that the drafter's likeliest tokens spell; nothing is drawn to find it."""
         found: Gram | None = None
         path: list[int] = []

@@ -20,7 +20,7 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True)
-class Lexicon:
+class TokenTable:
     """One tokenizer.
 
     Args:
@@ -72,7 +72,7 @@ class VocabularyMap:
         return self.same_place == len(self.to_target)
 
 
-def map_vocabularies(drafter: Lexicon, target: Lexicon) -> VocabularyMap:
+def map_vocabularies(drafter: TokenTable, target: TokenTable) -> VocabularyMap:
     """Pair the ids that spell the same, and the ends of both.
 
     Raises:
@@ -91,7 +91,7 @@ def map_vocabularies(drafter: Lexicon, target: Lexicon) -> VocabularyMap:
     return VocabularyMap(tuple(to_target), tuple(to_drafter), _same_place(drafter, to_target))
 
 
-def _same_place(drafter: Lexicon, to_target: Sequence[int]) -> int:
+def _same_place(drafter: TokenTable, to_target: Sequence[int]) -> int:
     """How many ids, from 0 on, either have their twin at the same id or no text that could be drafted."""
     for i, (text, twin) in enumerate(zip(drafter.spelling, to_target, strict=True)):
         silent = text is None and i not in drafter.ends
@@ -100,9 +100,9 @@ def _same_place(drafter: Lexicon, to_target: Sequence[int]) -> int:
     return len(to_target)
 
 
-def read_lexicon(
+def read_token_table(
     tokenizer: PreTrainedTokenizerBase, width: int, ends: Collection[int] = (), reserved: Collection[int] = ()
-) -> Lexicon:
+) -> TokenTable:
     """What a tokenizer's ids spell.
 
     Args:
@@ -128,7 +128,7 @@ def read_lexicon(
     known = frozenset(i for i in ends if i < width)
     own: Any = tokenizer.eos_token_id
     end = own if own in known else min(known, default=None)
-    return Lexicon(spelling, _encoder(tokenizer, spelling), ids, known, end)
+    return TokenTable(spelling, _encoder(tokenizer, spelling), ids, known, end)
 
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> dict[int, str]:

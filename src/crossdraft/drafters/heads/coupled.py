@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.base import fork_of
-from crossdraft.drafters.trees.builder import Choose, Drawn, Expand, Grown, Likeliest
+from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, WithoutReplacement
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree
@@ -24,7 +24,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.models.heads.base import Head
 from crossdraft.models.heads.parts import DecoderConfig
 
-Grow = Callable[[Expand, Choose, Budget], Grown]
+Grow = Callable[[ProbsFn, SelectFn, Budget], BuiltTree]
 Mind = TypeVar("Mind")
 
 
@@ -140,7 +140,7 @@ class CoupledDrafter(Generic[Mind]):
         if sampling.plain:
             return self._greedy(voice, budget)
         expand = self._wide(voice, state)
-        grown = self.grow(expand, Likeliest() if sampling.greedy else Drawn(state.generator), budget)
+        grown = self.grow(expand, TopK() if sampling.greedy else WithoutReplacement(state.generator), budget)
         return Draft(grown.tree, grown.path_probs if sampling.greedy else ())
 
     def _knows(self, places: int) -> bool:
@@ -163,7 +163,7 @@ class CoupledDrafter(Generic[Mind]):
         tell = budget.on_token
         if tell is not None:
             budget = replace(budget, on_token=lambda place: tell(self.ids[place]))
-        grown = self.grow(expand, Likeliest(), budget)
+        grown = self.grow(expand, TopK(), budget)
         tokens = tuple(self.ids[place] for place in grown.tree.tokens)
         return Draft(DraftTree(tokens, grown.tree.parents), grown.path_probs)
 
@@ -171,7 +171,7 @@ class CoupledDrafter(Generic[Mind]):
         tokens = [self.ids[tree.tokens[node]] for node in nodes if node != ROOT]
         return voice(nodes, tokens, [tree.parents[node] for node in nodes if node != ROOT])
 
-    def _wide(self, voice: Voice, state: Listening[Mind]) -> Expand:
+    def _wide(self, voice: Voice, state: Listening[Mind]) -> ProbsFn:
         """[m, V] distributions over the target's vocabulary, warped as the target's own are."""
 
         def ask(tree: DraftTree, nodes: Sequence[int]) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 
 from crossdraft.drafters.glancer import Glancer
-from crossdraft.drafters.independent import IndependentDrafter, Writing, common_prefix
+from crossdraft.drafters.independent import IndependentDrafter, IndependentState, common_prefix
 from crossdraft.drafters.short_head import ShortHead
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -45,7 +45,7 @@ class CrossDrafter(IndependentDrafter):
         self.head = head.eval()
         self.capture = head.reads
 
-    def _guess(self, state: Writing, written: Sequence[int], most: int) -> list[int]:
+    def _guess(self, state: IndependentState, written: Sequence[int], most: int) -> list[int]:
         old = super()._guess(state, written, most)
         feature, unread = state.features[len(state.fed)], written[len(state.fed) :]
         foresight = self.head.foresee(feature, unread, most, self.model.eos)

@@ -12,9 +12,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.alternatives import WORDS, Slot, spread
+from crossdraft.drafters.alternatives import WORDS, TokenAlternatives, tree_from_topk
 from crossdraft.drafters.base import fork_of
-from crossdraft.drafters.independent import likely_words, mute, own_chances
+from crossdraft.drafters.independent import banned_bias, draft_generator, top_tokens
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp
@@ -32,7 +32,7 @@ class Foregone:
     context: list[int]  # the prompt's ids, for repetition penalties
     generator: torch.Generator
     logits: Tensor
-    slots: list[Slot]
+    slots: list[TokenAlternatives]
     committed: list[int] = field(default_factory=list)
 
 
@@ -58,7 +58,7 @@ class FastDrafter:
                 f"{model.vocab_size}; train a head for this model."
             )
         self.model, self.head, self.words = model, head.eval(), words
-        self.banned = mute(model, banned)
+        self.banned = banned_bias(model, banned)
 
     @torch.inference_mode()
     def begin(self, requests: Sequence[Request]) -> list[Foregone]:
@@ -85,8 +85,8 @@ class FastDrafter:
         every = self.head.everywhere(few)
         every += self.banned
         sampling, ids = request.sampling, prompt.input_ids.tolist()
-        slots = likely_words(every) if sampling.plain else []
-        return Foregone(sampling, ids, own_chances(self.model, request), every, slots)
+        slots = top_tokens(every) if sampling.plain else []
+        return Foregone(sampling, ids, draft_generator(self.model, request), every, slots)
 
     def _see(self, prompt: Prompt) -> Tensor | None:
         """[1, n, H] features of the events, if the head looks at them."""
@@ -109,8 +109,8 @@ class FastDrafter:
             return Draft(self._drawn(state, rows))
         slots = state.slots[place:]
         if not sampling.plain:
-            slots = likely_words(warp(rows, sampling, [*state.context, *state.committed]))
-        draft = spread(slots, budget.nodes, self.words, self.model.eos)
+            slots = top_tokens(warp(rows, sampling, [*state.context, *state.committed]))
+        draft = tree_from_topk(slots, budget.nodes, self.words, self.model.eos)
         if budget.on_token is not None:
             for token in draft.tree.main_path_tokens:
                 budget.on_token(token)

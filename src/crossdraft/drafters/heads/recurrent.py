@@ -13,7 +13,7 @@ from torch import Tensor
 
 from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow, Listening, Voice
 from crossdraft.drafters.heads.reading import read_on
-from crossdraft.drafters.trees.builder import Choose, Expand, Grown
+from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.tree import ROOT, DraftTree
@@ -81,7 +81,7 @@ class RecurrentDrafter(CoupledDrafter[Heard]):
 def within(grow: Grow, levels: int) -> Grow:
     """The same builder for a head that can say no more than `levels` tokens in a row: 0 behind all further nodes."""
 
-    def shorter(expand: Expand, choose: Choose, budget: Budget) -> Grown:
+    def shorter(expand: ProbsFn, choose: SelectFn, budget: Budget) -> BuiltTree:
         def told(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
             return expand(tree, nodes) if len(tree.path(nodes[0])) < levels else torch.zeros(len(nodes), 1)
 

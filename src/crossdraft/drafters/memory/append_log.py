@@ -34,14 +34,14 @@ Record = tuple[Scope, list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LogPosition:
     """A place in the file: bytes from the beginning of an edition."""
 
     edition: str = ""
     at: int = 0
 
 
-class Journal:
+class AppendLog:
     """One file of answers.
 
     What is wrong with it, and what was done about that, is told as a warning, one sentence each.
@@ -59,8 +59,8 @@ class Journal:
         self.path = path
         self.capacity = capacity
         self.vocabulary = vocabulary
-        self._read = Mark()  # what `news` told ends here
-        self._whole = Mark()  # what `_repair` looked through ends here
+        self._read = LogPosition()  # what `news` told ends here
+        self._whole = LogPosition()  # what `_repair` looked through ends here
         self._held = 0  # tokens up to there
         self._ousted = False  # somebody with another tokenizer has begun the file anew
         try:
@@ -77,7 +77,7 @@ class Journal:
         except OSError as error:
             raise CrossdraftError(f"Cannot read the memory {self.path}: {error.strerror}.") from error
         whole, records = parse(content)
-        self._read = Mark(self._read.edition, self._read.at + whole)
+        self._read = LogPosition(self._read.edition, self._read.at + whole)
         yield from records
 
     def append(self, scope: Scope, tokens: Sequence[int]) -> None:
@@ -103,11 +103,11 @@ class Journal:
             file.seek(self._read.at)
             return file.read()
 
-    def _begin(self, line: bytes) -> Mark | None:
+    def _begin(self, line: bytes) -> LogPosition | None:
         """Where the records begin behind this first line; nowhere if they are of another tokenizer by now."""
         fault = self._fault(line)
         if fault is None:
-            return Mark(json.loads(line)["edition"], len(line))
+            return LogPosition(json.loads(line)["edition"], len(line))
         if not self._ousted:
             log.warning("The memory %s %s by now; nothing more is read from it or added.", self.path, fault)
         self._ousted = True
@@ -155,7 +155,7 @@ class Journal:
             file.seek(self._whole.at)
             content = file.read()
             whole, records = parse(content)
-            self._whole = Mark(begin.edition, self._whole.at + whole)
+            self._whole = LogPosition(begin.edition, self._whole.at + whole)
             self._held += sum(len(tokens) + 1 for _, tokens in records)
             if whole < len(content):
                 file.truncate(self._whole.at)

@@ -34,7 +34,7 @@ class Scope:
         return self.clip, self.question, 0
 
 
-class Store:
+class Datastore:
     """The newest answers, `capacity` tokens of them; every answer takes one more than it has.
 
     Raises:

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from crossdraft.drafters.base import fork_of
 from crossdraft.drafters.memory.datastore import START, Scope
-from crossdraft.drafters.memory.retrieval import foresee
-from crossdraft.drafters.memory.shelf import Shelf
+from crossdraft.drafters.memory.retrieval import retrieve
+from crossdraft.drafters.memory.shelf import Datastores
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 
 
 @dataclass(eq=False)
-class Recollection:
+class MemoryState:
     """One answer as the memory sees it: whose it is, where it belongs, and its tokens behind START."""
 
     namespace: str | None
@@ -37,32 +37,32 @@ class MemoryDrafter:
 
     needs = Needs(remembers=True)
 
-    def __init__(self, shelf: Shelf | None = None) -> None:
-        self.shelf = shelf or Shelf()
+    def __init__(self, shelf: Datastores | None = None) -> None:
+        self.shelf = shelf or Datastores()
 
-    def begin(self, requests: Sequence[Request]) -> list[Recollection]:
-        return [Recollection(request.namespace, scope_of(request), [START]) for request in requests]
+    def begin(self, requests: Sequence[Request]) -> list[MemoryState]:
+        return [MemoryState(request.namespace, scope_of(request), [START]) for request in requests]
 
-    def propose(self, states: Sequence[Recollection], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, states: Sequence[MemoryState], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
-    def commit(self, states: Sequence[Recollection], outputs: Sequence[VerifyOutput]) -> None:
+    def commit(self, states: Sequence[MemoryState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
             state.written += output.tokens
 
-    def fork(self, states: Sequence[Recollection]) -> list[Recollection]:
+    def fork(self, states: Sequence[MemoryState]) -> list[MemoryState]:
         return [fork_of(state) for state in states]
 
-    def end(self, states: Sequence[Recollection]) -> None:
+    def end(self, states: Sequence[MemoryState]) -> None:
         for state in states:
             if state.namespace is not None and len(state.written) > 1:
                 self.shelf.add(state.namespace, state.scope, state.written[1:])
 
-    def _propose(self, state: Recollection, budget: Budget) -> Draft:
+    def _propose(self, state: MemoryState, budget: Budget) -> Draft:
         if state.namespace is None:
             return Draft(DraftTree.empty())
         store = self.shelf.store(state.namespace)
-        grown = foresee(store, state.scope, state.written, budget.nodes, budget.min_confidence)
+        grown = retrieve(store, state.scope, state.written, budget.nodes, budget.min_confidence)
         tree = DraftTree(grown.tokens, grown.parents)
         if budget.on_token is not None:
             for token in tree.main_path_tokens:

@@ -25,7 +25,7 @@ Crowd = list[Voter]  # who votes on one node's children, heaviest first
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class BuiltTree:
     """A tree, its nodes best first; `path_probs` is the chance that the text takes the path down to a node."""
 
     tokens: tuple[int, ...]
@@ -33,7 +33,7 @@ class Grown:
     path_probs: tuple[float, ...]
 
 
-def grow(ahead: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, faintest: float) -> Grown:
+def grow(ahead: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, faintest: float) -> BuiltTree:
     """The best `nodes` nodes of the tree of what the voters foresee.
 
     Args:
@@ -69,7 +69,7 @@ def grow(ahead: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, fai
         path_probs.append(chance)
         crowd = persuaded(crowd, camp, columns[depth])
         depth += 1
-    return Grown(tuple(tokens), tuple(parents), tuple(path_probs))
+    return BuiltTree(tuple(tokens), tuple(parents), tuple(path_probs))
 
 
 def ballot(crowd: Crowd, column: Sequence[int]) -> list[tuple[int, float, Crowd]]:

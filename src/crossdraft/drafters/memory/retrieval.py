@@ -11,8 +11,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from crossdraft.drafters.memory.datastore import Scope, Store
-from crossdraft.drafters.memory.growth import Grown, grow
+from crossdraft.drafters.memory.datastore import Datastore, Scope
+from crossdraft.drafters.memory.growth import BuiltTree, grow
 
 CONTEXT = 16  # tokens in front of a place that are compared
 MISMATCH = 5.0 * 0.5 ** np.arange(CONTEXT)[::-1]  # nats that a differing token costs; the last one is the nearest
@@ -28,7 +28,7 @@ FAINT = 1e-6  # less likely paths are not drafted
 NO_TOKEN = -2  # in front of START
 
 
-def foresee(store: Store, scope: Scope, context: Sequence[int], nodes: int, faintest: float = FAINT) -> Grown:
+def retrieve(store: Datastore, scope: Scope, context: Sequence[int], nodes: int, faintest: float = FAINT) -> BuiltTree:
     """The best `nodes` nodes behind `context`, which begins with START; none with less reach than `faintest`."""
     places, trust = voters(store, scope, context)
     weights = weigh(store, places, trust, context)
@@ -56,7 +56,7 @@ def echoes(context: Sequence[int], depth: int) -> tuple[NDArray[np.int32], NDArr
     return recent[onwards], weights[places - 1] * OWN * (1 + OLD)
 
 
-def voters(store: Store, scope: Scope, context: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def voters(store: Datastore, scope: Scope, context: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """[N] places where the last tokens of `context` stood before, or those in front of the last few; their trust."""
     trust: dict[int, float] = {}
     for gap in range(GAPS + 1):
@@ -74,7 +74,7 @@ def voters(store: Store, scope: Scope, context: Sequence[int]) -> tuple[NDArray[
 
 
 def weigh(
-    store: Store, places: NDArray[np.int64], trust: NDArray[np.float64], context: Sequence[int]
+    store: Datastore, places: NDArray[np.int64], trust: NDArray[np.float64], context: Sequence[int]
 ) -> NDArray[np.float64]:
     """[N] weights by what stands in front of the places, by their age, and by what their scopes are worth."""
     known = np.array(context[-CONTEXT:], np.int32)

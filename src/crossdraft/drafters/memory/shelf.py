@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
-from crossdraft.drafters.memory.append_log import Journal
-from crossdraft.drafters.memory.datastore import Scope, Store
+from crossdraft.drafters.memory.append_log import AppendLog
+from crossdraft.drafters.memory.datastore import Datastore, Scope
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ CAPACITY = 1 << 18
 OPEN = 16  # namespaces held at a time
 
 
-class Shelf:
+class Datastores:
     """A store for every namespace; what one holds, no other sees.
 
     A file that cannot be used from the first is refused; one that fails later is told as a warning, and done without.
@@ -34,9 +34,9 @@ class Shelf:
         self.capacity = capacity
         self.vocabulary = vocabulary
         self.open_at_once = open_at_once
-        self._stores: OrderedDict[str, tuple[Store, Journal | None]] = OrderedDict()
+        self._stores: OrderedDict[str, tuple[Datastore, AppendLog | None]] = OrderedDict()
 
-    def store(self, namespace: str) -> Store:
+    def store(self, namespace: str) -> Datastore:
         """Everything known in a namespace, other processes' answers included."""
         store, journal = self._entry(namespace)
         if journal is not None:
@@ -69,12 +69,12 @@ class Shelf:
         log.warning("%s What is learned is kept in this process alone.", error)
         self._stores[namespace] = (self._stores[namespace][0], None)
 
-    def _entry(self, namespace: str) -> tuple[Store, Journal | None]:
+    def _entry(self, namespace: str) -> tuple[Datastore, AppendLog | None]:
         if namespace not in self._stores:
             journal = None
             if self.folder is not None:
-                journal = Journal(self.folder / file_name(namespace), self.capacity, self.vocabulary)
-            self._stores[namespace] = (Store(self.capacity), journal)
+                journal = AppendLog(self.folder / file_name(namespace), self.capacity, self.vocabulary)
+            self._stores[namespace] = (Datastore(self.capacity), journal)
             while len(self._stores) > self.open_at_once:  # the one not asked for longest; a file brings it back
                 self._stores.popitem(last=False)
         self._stores.move_to_end(namespace)

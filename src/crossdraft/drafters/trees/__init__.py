@@ -1,11 +1,11 @@
 """Which tree to draft: shapes fixed beforehand from measured acceptance, and trees grown by the drafter's own chances.
 
-Every builder is a function over two callbacks, so that any drafter may use it: `Expand` gives its distributions behind
-nodes of the tree so far, `Choose` takes children from one of them.
+Every builder is a function over two callbacks, so that any drafter may use it: `ProbsFn` gives its distributions behind
+nodes of the tree so far, `SelectFn` takes children from one of them.
 """
 
 from crossdraft.drafters.trees.acceptance import RankCounts
-from crossdraft.drafters.trees.builder import Choose, Drawn, Expand, Grown, Likeliest, Sapling
+from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, TreeBuilder, WithoutReplacement
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.drafters.trees.medusa import greedy_shape
 from crossdraft.drafters.trees.sequoia import ShapeTable, cheapest_shape
@@ -14,15 +14,15 @@ from crossdraft.drafters.trees.static import fill
 from crossdraft.drafters.trees.widths import by_confidence
 
 __all__ = [
-    "Choose",
-    "Drawn",
-    "Expand",
-    "Grown",
-    "Likeliest",
+    "BuiltTree",
+    "ProbsFn",
     "RankCounts",
-    "Sapling",
+    "SelectFn",
     "Shape",
     "ShapeTable",
+    "TopK",
+    "TreeBuilder",
+    "WithoutReplacement",
     "by_confidence",
     "cheapest_shape",
     "expand_and_rerank",

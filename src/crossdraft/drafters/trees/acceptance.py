@@ -1,7 +1,7 @@
 """Measured acceptance: how often a drafter's guess of each rank is the accepted one. Static trees are chosen by it.
 
-Measure with a shape that offers every rank everywhere (`Shape.comb`): a dynamic tree offers a second guess only where
-the drafter doubts the first, so its second guesses look better than they are.
+Measure with a shape that offers every rank everywhere (`Shape.chain_with_siblings`): a dynamic tree offers a second
+guess only where the drafter doubts the first, so its second guesses look better than they are.
 """
 
 import json

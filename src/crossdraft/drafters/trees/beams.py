@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from crossdraft.drafters.trees.builder import Choose, Expand, Grown, Sapling
+from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TreeBuilder
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.tree import ROOT
@@ -12,7 +12,7 @@ from crossdraft.engine.tree import ROOT
 BEAMS, DEPTH = 10, 5  # the released code's default is 10 beams of 4; our heads rehearse 5 tokens
 
 
-def beam_search(expand: Expand, choose: Choose, budget: Budget, beams: int = BEAMS, depth: int = DEPTH) -> Grown:
+def beam_search(expand: ProbsFn, choose: SelectFn, budget: Budget, beams: int = BEAMS, depth: int = DEPTH) -> BuiltTree:
     """The trie of the likeliest texts that a search over `beams` of them finds.
 
     Exact for greedy answers, as every tree is. For sampled ones the released code verifies its beams too, which are
@@ -27,29 +27,29 @@ def beam_search(expand: Expand, choose: Choose, budget: Budget, beams: int = BEA
     """
     if choose.drawn:
         return expand_and_rerank(expand, choose, budget, beams, lambda probs: beams, depth)
-    sapling, ended, front = Sapling(budget.on_token), list[int](), [ROOT]
+    builder, ended, front = TreeBuilder(budget.on_token), list[int](), [ROOT]
     for _ in range(depth):
-        ended += [node for node in front if sapling.reach_of(node) < budget.min_confidence]
+        ended += [node for node in front if builder.path_prob_of(node) < budget.min_confidence]
         front = [node for node in front if node not in ended]
         if not front or budget.stopped:
             break
-        rows = expand(sapling.tree(), front)
+        rows = expand(builder.tree(), front)
         ended += [node for node, most in zip(front, rows.amax(-1).tolist(), strict=True) if most == 0]
-        ended, front = _next(sapling, ended, front, rows, beams)
-    return _trie(sapling, [*ended, *front], budget.nodes)
+        ended, front = _next(builder, ended, front, rows, beams)
+    return _trie(builder, [*ended, *front], budget.nodes)
 
 
 def _next(
-    sapling: Sapling, ended: Sequence[int], front: Sequence[int], rows: Tensor, beams: int
+    builder: TreeBuilder, ended: Sequence[int], front: Sequence[int], rows: Tensor, beams: int
 ) -> tuple[list[int], list[int]]:
     """The likeliest texts one level on: those that have ended anyway, and new ones, which are grown.
 
     Args:
         rows: [m, D] laws behind the nodes of `front`.
     """
-    reaches = rows.new_tensor([sapling.reach_of(node) for node in front])
+    reaches = rows.new_tensor([builder.path_prob_of(node) for node in front])
     values, places = (rows * reaches[:, None]).flatten().topk(min(beams, rows.numel()))
-    offers: list[tuple[float, int | tuple[int, int]]] = [(sapling.reach_of(node), node) for node in ended]
+    offers: list[tuple[float, int | tuple[int, int]]] = [(builder.path_prob_of(node), node) for node in ended]
     for value, place in zip(values.tolist(), places.tolist(), strict=True):
         if value > 0:
             offers.append((value, divmod(place, rows.shape[1])))
@@ -57,14 +57,14 @@ def _next(
     grown: list[int] = []
     for place, node in enumerate(front):
         tokens = [what[1] for what in best if isinstance(what, tuple) and what[0] == place]
-        grown += sapling.add(node, rows[place], tokens, drawn=False)
+        grown += builder.add(node, rows[place], tokens, drawn=False)
     return [what for what in best if isinstance(what, int)], grown
 
 
-def _trie(sapling: Sapling, leaves: Iterable[int], count: int) -> Grown:
+def _trie(builder: TreeBuilder, leaves: Iterable[int], count: int) -> BuiltTree:
     """The `count` likeliest nodes on the way to these leaves."""
-    tree = sapling.tree()
+    tree = builder.tree()
     needed = sorted({node for leaf in leaves for node in tree.path(leaf)})
-    kept = sapling.likeliest(needed, count)  # a path is never likelier than its beginning: it is a tree
-    reach, ranks = (tuple(values[node] for node in kept) for values in (sapling.path_probs, sapling.ranks))
-    return Grown(tree.keep(kept), reach, tuple(int(rank) for rank in ranks))
+    kept = builder.likeliest(needed, count)  # a path is never likelier than its beginning: it is a tree
+    reach, ranks = (tuple(values[node] for node in kept) for values in (builder.path_probs, builder.ranks))
+    return BuiltTree(tree.keep(kept), reach, tuple(int(rank) for rank in ranks))

@@ -12,7 +12,7 @@ from crossdraft.engine.sampling import sample_children
 from crossdraft.engine.tree import ROOT, DraftTree
 
 
-class Expand(Protocol):
+class ProbsFn(Protocol):
     """What a drafter says behind nodes of the tree so far."""
 
     def __call__(self, tree: DraftTree, nodes: Sequence[int]) -> Tensor:
@@ -20,7 +20,7 @@ class Expand(Protocol):
         ...
 
 
-class Choose(Protocol):
+class SelectFn(Protocol):
     """How children are taken from a distribution."""
 
     @property
@@ -34,7 +34,7 @@ class Choose(Protocol):
 
 
 @dataclass(frozen=True)
-class Likeliest:
+class TopK:
     """The most likely tokens: point masses, for greedy answers."""
 
     drawn: bool = field(default=False, init=False)
@@ -45,7 +45,7 @@ class Likeliest:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class WithoutReplacement:
     """Drawn without replacement, for sampled answers."""
 
     generator: torch.Generator
@@ -56,7 +56,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Grown:
+class BuiltTree:
     """A finished tree.
 
     Args:
@@ -70,7 +70,7 @@ class Grown:
     ranks: tuple[int, ...]
 
 
-class Sapling:
+class TreeBuilder:
     """A tree that grows by whole families: the children of one node at a time.
 
     Args:
@@ -90,7 +90,7 @@ class Sapling:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def reach_of(self, node: int) -> float:
+    def path_prob_of(self, node: int) -> float:
         """Probability of the path down to a node; 1 for the root."""
         return 1.0 if node == ROOT else self.path_probs[node]
 
@@ -110,7 +110,7 @@ class Sapling:
             return []
         if drawn:
             self._dists.append(probs)
-        reach = self.reach_of(parent)
+        reach = self.path_prob_of(parent)
         self.tokens += tokens
         self.parents += [parent] * len(tokens)
         self.ranks += ranks or range(len(tokens))
@@ -131,18 +131,18 @@ class Sapling:
         dists = torch.stack(self._dists) if self._dists else None
         return DraftTree(tuple(self.tokens), tuple(self.parents), dists, tuple(self._drawn_from))
 
-    def whole(self) -> Grown:
+    def whole(self) -> BuiltTree:
         """All of it, in the order of growth."""
-        return Grown(self.tree(), tuple(self.path_probs), tuple(self.ranks))
+        return BuiltTree(self.tree(), tuple(self.path_probs), tuple(self.ranks))
 
-    def best(self, count: int) -> Grown:
+    def best(self, count: int) -> BuiltTree:
         """The `count` nodes that are reached most likely, best first. Not for drawn ones.
 
         A path is never likelier than its beginning, and of equals the elder comes first: so it is a tree.
         """
         kept = self.likeliest(range(len(self)), count)
         reach, ranks = ([values[node] for node in kept] for values in (self.path_probs, self.ranks))
-        return Grown(self.tree().keep(kept), tuple(reach), tuple(int(rank) for rank in ranks))
+        return BuiltTree(self.tree().keep(kept), tuple(reach), tuple(int(rank) for rank in ranks))
 
 
 def shares(probs: Tensor, count: int) -> list[float]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from crossdraft.drafters.trees.builder import Choose, Expand, Grown, Sapling, shares
+from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TreeBuilder, shares
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.tree import ROOT
 
@@ -23,8 +23,13 @@ def beam_wide(probs: Tensor) -> int:
 
 
 def expand_and_rerank(
-    expand: Expand, choose: Choose, budget: Budget, beam: int = BEAM, width: Width = beam_wide, depth: int | None = None
-) -> Grown:
+    expand: ProbsFn,
+    choose: SelectFn,
+    budget: Budget,
+    beam: int = BEAM,
+    width: Width = beam_wide,
+    depth: int | None = None,
+) -> BuiltTree:
     """A tree of up to `budget.nodes` nodes.
 
     Args:
@@ -34,49 +39,49 @@ def expand_and_rerank(
         width: how many children a node gets at most, by the distribution [V] behind it.
         depth: most levels; `None` = as many as nodes.
     """
-    sapling = Sapling(budget.on_token)
+    builder = TreeBuilder(budget.on_token)
     front = [ROOT]
     for _ in range(budget.nodes if depth is None else depth):
-        front = [node for node in front if sapling.reach_of(node) >= budget.min_confidence]
+        front = [node for node in front if builder.path_prob_of(node) >= budget.min_confidence]
         if not front or budget.stopped:
             break
-        rows = expand(sapling.tree(), front)
+        rows = expand(builder.tree(), front)
         if choose.drawn:
-            front = sapling.likeliest(_drawn(sapling, front, rows, choose, budget.nodes, beam, width), beam)
-            if len(sapling) >= budget.nodes:
+            front = builder.likeliest(_drawn(builder, front, rows, choose, budget.nodes, beam, width), beam)
+            if len(builder) >= budget.nodes:
                 break
         else:
-            front = sapling.likeliest(_likeliest(sapling, front, rows, budget.nodes, width), beam)
-    return sapling.whole() if choose.drawn else sapling.best(budget.nodes)
+            front = builder.likeliest(_likeliest(builder, front, rows, budget.nodes, width), beam)
+    return builder.whole() if choose.drawn else builder.best(budget.nodes)
 
 
-def _likeliest(sapling: Sapling, front: Sequence[int], rows: Tensor, nodes: int, width: Width) -> list[int]:
+def _likeliest(builder: TreeBuilder, front: Sequence[int], rows: Tensor, nodes: int, width: Width) -> list[int]:
     """The likeliest children of each node of a level, as far as they may still come among the best `nodes`.
 
     What is added is never reached likelier than what it stands behind, so what falls behind now stays behind.
     """
     widths = [width(probs) for probs in rows]
     values, tokens = rows.topk(min(max(widths), rows.shape[-1]))
-    least = _least(sapling, nodes)
+    least = _least(builder, nodes)
     new: list[int] = []
     for node, probs, count, chances, words in zip(front, rows, widths, values.tolist(), tokens.tolist(), strict=True):
-        reach = sapling.reach_of(node)
+        reach = builder.path_prob_of(node)
         kept = sum(reach * chance > least for chance in chances[:count])
-        new += sapling.add(node, probs, words[:kept], drawn=False, shares=chances[:kept])
-    least = _least(sapling, nodes)
-    return [node for node in new if sapling.path_probs[node] > least]
+        new += builder.add(node, probs, words[:kept], drawn=False, shares=chances[:kept])
+    least = _least(builder, nodes)
+    return [node for node in new if builder.path_probs[node] > least]
 
 
 def _drawn(
-    sapling: Sapling, front: Sequence[int], rows: Tensor, choose: Choose, nodes: int, beam: int, width: Width
+    builder: TreeBuilder, front: Sequence[int], rows: Tensor, choose: SelectFn, nodes: int, beam: int, width: Width
 ) -> list[int]:
     """Children drawn for each node of a level, as many as its distribution promises."""
-    reaches, laws = [sapling.reach_of(node) for node in front], list(rows)
+    reaches, laws = [builder.path_prob_of(node) for node in front], list(rows)
     widths = [width(probs) for probs in laws]
-    widths = allot(reaches, laws, widths, min(max(beam, *widths), nodes - len(sapling)))
+    widths = allot(reaches, laws, widths, min(max(beam, *widths), nodes - len(builder)))
     new: list[int] = []
     for node, probs, count in zip(front, laws, widths, strict=True):
-        new += sapling.add(node, probs, choose(probs, count) if count else [], drawn=True)
+        new += builder.add(node, probs, choose(probs, count) if count else [], drawn=True)
     return new
 
 
@@ -95,6 +100,6 @@ def allot(reaches: Sequence[float], rows: Sequence[Tensor], widths: Sequence[int
     return [taken.count(node) for node in range(len(rows))]
 
 
-def _least(sapling: Sapling, count: int) -> float:
+def _least(builder: TreeBuilder, count: int) -> float:
     """What a node must surpass to come among the best `count`; what is behind others need not be drafted."""
-    return sorted(sapling.path_probs)[-count] if len(sapling) >= count > 0 else 0.0
+    return sorted(builder.path_probs)[-count] if len(builder) >= count > 0 else 0.0

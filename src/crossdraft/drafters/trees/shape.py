@@ -55,7 +55,7 @@ class Shape:
         return cls(tuple(parents), tuple(ranks))
 
     @classmethod
-    def comb(cls, depth: int, width: int) -> "Shape":
+    def chain_with_siblings(cls, depth: int, width: int) -> "Shape":
         """A chain of best guesses, and beside each of them the next best: what acceptance by rank is measured with.
 
         >>> Shape.comb(2, 2).paths

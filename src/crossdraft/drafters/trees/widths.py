@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import Tensor
 
-from crossdraft.drafters.trees.builder import Choose, Expand, Grown
+from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.engine.drafter import Budget
 
@@ -24,8 +24,8 @@ def by_confidence(probs: Tensor, bins: Sequence[int] = BINS) -> int:
 
 
 def chain_with_siblings(
-    expand: Expand, choose: Choose, budget: Budget, bins: Sequence[int] = BINS, depth: int | None = None
-) -> Grown:
+    expand: ProbsFn, choose: SelectFn, budget: Budget, bins: Sequence[int] = BINS, depth: int | None = None
+) -> BuiltTree:
     """CaPE's tree: one chain, and beside each of its tokens as many others as the drafter is unsure."""
     width = partial(by_confidence, bins=bins)
     return expand_and_rerank(expand, choose, budget, beam=1, width=width, depth=depth)

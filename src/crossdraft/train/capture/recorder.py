@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.memory.drafter import MemoryDrafter, Recollection
+from crossdraft.drafters.memory.drafter import MemoryDrafter, MemoryState
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -110,7 +110,7 @@ class _Row:
     """An answer in the making."""
 
     pending: Chunk
-    memory: Recollection
+    memory: MemoryState
     written: list[int]  # the prompt's last piece, then the answer
     start: int
     features: list[Tensor] = field(default_factory=list)  # [layers, n, H] of one pass

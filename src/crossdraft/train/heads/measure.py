@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from crossdraft.drafters.evaluate import Tally, answer_all, sum_up
+from crossdraft.drafters.evaluate import AcceptanceStats, decode_all, total
 from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow
 from crossdraft.drafters.heads.growth import TREES
 from crossdraft.drafters.heads.registry import HeadMethod, serving
@@ -81,9 +81,9 @@ def count_ranks(
     target: Target, drafter: CoupledDrafter[Any], requests: Sequence[Request], settings: Measure
 ) -> RankCounts:
     """How often a guess of each rank is right at each depth, offered along the head's own best chain."""
-    shape = Shape.comb(settings.depth, settings.ranks)
+    shape = Shape.chain_with_siblings(settings.depth, settings.ranks)
     counted = _Counted(with_grow(drafter, partial(fill, shape)))
-    answer_all(target, counted, requests, len(shape))
+    decode_all(target, counted, requests, len(shape))
     return counted.counts
 
 
@@ -94,7 +94,7 @@ def measure(
     sampled = [
         replace(request, sampling=Sampling(temperature=temperature, seed=seed)) for seed, request in enumerate(requests)
     ]
-    whole = sum_up([Tally.of(answer.stats) for answer in answer_all(target, drafter, sampled, nodes)])
+    whole = total([AcceptanceStats.of(answer.stats) for answer in decode_all(target, drafter, sampled, nodes)])
     shares = tuple(kept / offered for kept, offered in zip(whole.kept_at, whole.offered_at, strict=True))
     return Accepted(whole.tau, shares)
 
