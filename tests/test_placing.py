@@ -2,12 +2,12 @@
 
 import pytest
 
-from crossdraft.drafters.spec import parse
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.relay import Relay
 from crossdraft.methods import Place
 from crossdraft.placing import BESIDE, HIDDEN, WHOLE, ahead_in, needs_target, place_drafter
+from crossdraft.specs import parse
 from tests.engine.zoo import ZOO, as_target
 
 

@@ -23,7 +23,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.checks import choice, core_numbers, positive, whole
-from crossdraft.drafters.spec import Spec
 from crossdraft.dtypes import dtype_name
 from crossdraft.engine.ahead import POLICIES, policy_for
 from crossdraft.engine.cores import available_cores
@@ -45,6 +44,7 @@ from crossdraft.errors import BatchError, CrossdraftError
 from crossdraft.load import adapt_model, load_target
 from crossdraft.methods import Place, check_spec, drafts_trees, read_spec
 from crossdraft.placing import WHOLE, ahead_in, place_drafter, repays_a_core
+from crossdraft.specs import Spec
 from crossdraft.streaming import AsyncStream, Stream, awaited
 
 WITH_EVENTS, FOREIGN = "glance", "union:memory,ngram"  # drafters for the reference target, and for any other

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from crossdraft.errors import CrossdraftError
@@ -53,6 +54,21 @@ def choice(name: str, value: Any, known: Iterable[object]) -> Any:
     if value not in words:
         raise CrossdraftError(f"Unknown {name} '{value}'; choose one of {', '.join(map(str, words))}.")
     return value
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that a misspelt one is most like, `None` if it is like none of them."""
+    return next(iter(get_close_matches(name, list(known), 1, cutoff)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """A hint to follow a name that is not known: the nearest that is, or nothing.
+
+    >>> did_you_mean("memry", ("memory", "ngram"))
+    " (did you mean 'memory'?)"
+    """
+    near = nearest(name, known, cutoff)
+    return f" (did you mean '{near}'?)" if near else ""
 
 
 def core_numbers(name: str, value: Any, allowed: Iterable[int]) -> tuple[int, ...] | None:

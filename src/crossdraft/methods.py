@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from crossdraft.checks import text as check_text
 from crossdraft.drafters.heads.registry import HEADS
-from crossdraft.drafters.spec import Spec, parse
 from crossdraft.errors import CrossdraftError
+from crossdraft.specs import Spec, parse
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from crossdraft.drafters.mixture import Blend
-from crossdraft.drafters.spec import Spec
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.placement import Placement
 from crossdraft.engine.relay import Relay
 from crossdraft.engine.target import Target
 from crossdraft.methods import COUPLED, Place, build_spec
+from crossdraft.specs import Spec
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def ahead_in(role: str, usual: str) -> str:
 def needs_target(spec: Spec) -> bool:
     """True if some part of it looks into the target, and therefore lives beside it.
 
-    >>> from crossdraft.drafters.spec import parse
+    >>> from crossdraft.specs import parse
     >>> needs_target(parse("union:eagle3,memory")), needs_target(parse("union:event,memory"))
     (True, False)
     """
@@ -53,7 +53,7 @@ def needs_target(spec: Spec) -> bool:
 def repays_a_core(spec: Spec) -> bool:
     """True if some part of it runs a network of its own that does not look into the target.
 
-    >>> from crossdraft.drafters.spec import parse
+    >>> from crossdraft.specs import parse
     >>> [repays_a_core(parse(text)) for text in ("union:event,memory", "union:memory,ngram", "eagle3")]
     [True, False, False]
     """

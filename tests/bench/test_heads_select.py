@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file
 
 from crossdraft.bench import heads_select
 from crossdraft.bench.heads_select import WEIGHTS, Facts, as_chain, choose, facts_of, is_here, labels_of
-from crossdraft.drafters.spec import Spec, parse
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import REFERENCE
 from crossdraft.methods import METHODS
+from crossdraft.specs import Spec, parse
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from crossdraft.bench.specs import (
 )
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.spec import Spec, renamed
 from crossdraft.engine.ahead import policy_for
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.devices import resolve
@@ -39,6 +38,7 @@ from crossdraft.engine.target import Target
 from crossdraft.load import load_drafter, load_target, tokenizer_of, vocabulary_of
 from crossdraft.methods import Place, build_spec
 from crossdraft.placing import WHOLE, ahead_in, place_drafter
+from crossdraft.specs import Spec, renamed
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.words import describe
 from crossdraft.bench.workload import Workload, items
 from crossdraft.drafters.evaluate import AcceptanceStats, decode_all
-from crossdraft.drafters.spec import Spec
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.pinning import pinned
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.specs import Spec
 
 BATCH = {"tree": 4, "chain": 1}  # answers in a pass: the target's own tokens must come out either way
 WARM_UPS = 2

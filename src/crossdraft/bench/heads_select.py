@@ -12,10 +12,10 @@ from safetensors import SafetensorError, safe_open
 from crossdraft.bench.names import check_names
 from crossdraft.bench.specs import spec_of
 from crossdraft.drafters.heads.registry import HEADS, weights_of
-from crossdraft.drafters.spec import Spec
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import REFERENCE
 from crossdraft.load_heads import HEAD_WEIGHTS
+from crossdraft.specs import Spec
 
 PROVENANCE = "provenance.json"  # beside the weights; written by `crossdraft train`
 CHAIN = {"tree": "chain"}
@@ -112,7 +112,7 @@ def as_chain(spec: Spec) -> Spec:
 def labels_of(drafters: Mapping[str, Spec]) -> dict[str, str]:
     """For tables and pictures: the specs without their folders, where that still tells them apart.
 
-    >>> from crossdraft.drafters.spec import parse
+    >>> from crossdraft.specs import parse
     >>> labels_of({text: parse(text) for text in ("eagle2:dir=a", "hydra:dir=b", "hydra:dir=c")})
     {'eagle2:dir=a': 'eagle2', 'hydra:dir=b': 'hydra:dir=b', 'hydra:dir=c': 'hydra:dir=c'}
     """

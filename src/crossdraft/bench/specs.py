@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from crossdraft.bench.names import check_names
-from crossdraft.drafters.spec import Spec, parse
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS as DRAFTERS
+from crossdraft.specs import Spec, parse
 
 ALONE = ("target", "target-all")  # the target without a drafter: on its own share of the pair's cores, and on all
 ON_ALL_CORES = frozenset(("target-all", "hf-all"))

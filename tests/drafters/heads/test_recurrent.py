@@ -8,7 +8,6 @@ import torch
 from crossdraft.drafters.heads.growth import TREES
 from crossdraft.drafters.heads.recurrent import RecurrentDrafter, within
 from crossdraft.drafters.heads.registry import HEADS
-from crossdraft.drafters.spec import parse
 from crossdraft.drafters.trees import Shape, TopK, fill
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
@@ -19,6 +18,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT
 from crossdraft.models.heads.base import TargetTables
 from crossdraft.models.heads.files import config_of, make
+from crossdraft.specs import parse
 from tests.drafters.heads.rehearsal import check_branches, check_rehearsal, some_head, some_lesson, told_up_to
 from tests.engine.zoo import EOS, VOCABULARY, ZOO, as_target
 

@@ -23,7 +23,7 @@ def test_the_temperature_chooses_the_exact_rule():
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_is_found_by_its_name_and_by_its_spec(name):
     rule = rule_for(name, COLD if RULES[name].greedy else WARM)
-    assert rule is RULES[name]
+    assert rule == RULES[name]
     assert rule_for(rule.spec, COLD if rule.greedy else WARM) == rule
 
 
@@ -42,19 +42,20 @@ def test_settings():
     [
         ("typicl", r"no acceptance rule 'typicl' \(did you mean 'typical'\?\); choose one of: greedy, specul"),
         ("zzz:eps=1", r"no acceptance rule 'zzz'; choose one of: greedy"),
-        ("", r"no acceptance rule ''; choose one of"),
+        ("", "The acceptance rule '' lacks a name; write one such as greedy"),
         ("speculative:k=2", "'speculative' has no settings; write just 'speculative'"),
-        ("typical:", "'typical' cannot read ''; write its settings as in typical:eps=0.09,delta=0.3"),
+        ("typical:", "In the acceptance rule 'typical:' nothing follows the colon"),
         ("typical:0.1", "'typical' cannot read '0.1'; write its settings as in typical:eps=0.09,delta=0.3"),
         ("typical:epss=0.1", r"no setting 'epss' \(did you mean 'eps'\?\); its settings are: eps=0.09"),
-        ("typical:eps=0.1,eps=0.2", "is given eps twice"),
+        ("typical:eps=0.1,eps=0.2", "'typical:eps=0.1,eps=0.2' sets eps twice"),
         ("typical:eps=low", "got eps=low; eps must be a number"),
-        ("typical:eps=2", "got eps=2.0; eps must be between 0 and 1"),
-        ("typical:delta=nan", "got delta=nan; delta must be between 0 and 1"),
-        ("fuzzy:threshold=0.7", "got threshold=0.7; threshold must be at least 0 and below ln 2"),
-        ("ensemble:w=1", "got w=1.0; w must be above 0 and below 1"),
+        ("typical:eps=2", "got eps=2.0; eps must be a number between 0 and 1"),
+        ("typical:delta=nan", "got delta=nan; delta must be a number between 0 and 1"),
+        ("fuzzy:threshold=0.7", "got threshold=0.7; threshold must be a number of at least 0 and below ln 2"),
+        ("ensemble:w=1", "got w=1.0; w must be a number above 0 and below 1"),
         ("relaxed:r=2.5", "got r=2.5; r must be a whole number"),
-        ("relaxed:r=-1", "got r=-1; r must be 0 or more"),
+        ("typical:eps=0.1@process", "'typical' runs in the engine; leave out '@process'"),
+        ("relaxed:r=-1", "got r=-1; r must be a whole number of 0 or more"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_sentence(spec, message):

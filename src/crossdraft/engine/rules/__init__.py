@@ -5,19 +5,21 @@ their answers says so.
 """
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
 from types import MappingProxyType
 
-from crossdraft.checks import text
+from crossdraft.checks import did_you_mean, text
 from crossdraft.engine.accept import Rule
 from crossdraft.engine.rules import block, greedy, kseq, specinfer, speculative
 from crossdraft.engine.rules.ensemble import Ensemble
 from crossdraft.engine.rules.fuzzy import Fuzzy
 from crossdraft.engine.rules.relaxed import Relaxed
-from crossdraft.engine.rules.spec import parse
 from crossdraft.engine.rules.typical import Typical
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
+from crossdraft.specs import NoSettings, parse, read_settings
 
+RULE = "acceptance rule"
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         rule.name: rule
@@ -42,7 +44,7 @@ def check_rule(spec: str | None) -> Rule | None:
     Raises:
         CrossdraftError: no rule or setting has the name, or a value is out of range.
     """
-    return None if spec is None else parse(text("rule", spec, "typical:eps=0.05"), RULES)
+    return None if spec is None else _rule(text("rule", spec, "typical:eps=0.05"))
 
 
 def rule_for(spec: str | None, sampling: Sampling) -> Rule:
@@ -54,7 +56,7 @@ def rule_for(spec: str | None, sampling: Sampling) -> Rule:
     """
     if spec is None:
         return RULES["greedy" if sampling.greedy else "speculative"]
-    rule = parse(spec, RULES)
+    rule = _rule(spec)
     if rule.greedy != sampling.greedy:
         kind = "greedy answers (temperature 0)" if rule.greedy else "sampled answers (a temperature above 0)"
         raise CrossdraftError(
@@ -62,3 +64,24 @@ def rule_for(spec: str | None, sampling: Sampling) -> Rule:
             f"{kind}; name no rule, and the exact one is taken."
         )
     return rule
+
+
+def _rule(text: str) -> Rule:
+    """The rule that a spec names, with its settings."""
+    spec = parse(text, RULE)
+    if spec.name not in RULES:
+        raise CrossdraftError(
+            f"There is no acceptance rule '{spec.name}'{did_you_mean(spec.name, RULES)}; choose one of: "
+            f"{', '.join(RULES)}."
+        )
+    rule = RULES[spec.name]
+    if spec.runs_in is not None:
+        raise CrossdraftError(f"The acceptance rule '{rule.name}' runs in the engine; leave out '@{spec.runs_in}'.")
+    if spec.parts:
+        raise CrossdraftError(
+            f"The acceptance rule '{rule.name}' cannot read '{spec.parts[0]}'; write its settings as in {rule.spec}."
+        )
+    if not is_dataclass(rule.judge):
+        read_settings(NoSettings, spec, RULE)
+        return rule
+    return replace(rule, judge=read_settings(type(rule.judge), spec, RULE))

@@ -7,16 +7,18 @@ there is no q, and p itself decides. A greedy draft carries no q: this rule judg
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, walk
-from crossdraft.engine.rules.spec import check
 from crossdraft.engine.rules.speculative import try_children
 from crossdraft.engine.tree import DraftTree
+from crossdraft.specs import Limit, check_settings
 
 NAME = "ensemble"
+LIMIT = Limit("a number above 0 and below 1", lambda value: 0 < value < 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,10 @@ class Ensemble:
         CrossdraftError: w is not between 0 and 1.
     """
 
-    w: float = 0.5
+    w: Annotated[float, LIMIT] = 0.5
 
     def __post_init__(self) -> None:
-        check(NAME, "w", self.w, "above 0 and below 1", holds=0 < self.w < 1)
+        check_settings(self, NAME, "acceptance rule")
 
     def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
         """Judge a tree against `probs` [1 + n, V]."""

@@ -12,15 +12,17 @@ temperature 0 p is a point mass too: this rule judges sampled answers only.
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, law, walk
-from crossdraft.engine.rules.spec import check
 from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft.specs import Limit, check_settings
 
 NAME = "fuzzy"
+LIMIT = Limit("a number of at least 0 and below ln 2 = 0.693", lambda value: 0 <= value < math.log(2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,10 @@ class Fuzzy:
         CrossdraftError: a threshold that would keep everything, or nothing.
     """
 
-    threshold: float = 0.4
+    threshold: Annotated[float, LIMIT] = 0.4
 
     def __post_init__(self) -> None:
-        holds = 0 <= self.threshold < math.log(2)
-        check(NAME, "threshold", self.threshold, "at least 0 and below ln 2 = 0.693", holds=holds)
+        check_settings(self, NAME, "acceptance rule")
 
     def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
         """Judge a tree against `probs` [1 + n, V]."""

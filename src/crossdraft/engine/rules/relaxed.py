@@ -9,15 +9,17 @@ sampled answer has no such token, so this rule judges greedy answers only.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, longest
-from crossdraft.engine.rules.spec import check
 from crossdraft.engine.tree import DraftTree
+from crossdraft.specs import Limit, check_settings
 
 NAME = "relaxed"
+LIMIT = Limit("a whole number of 0 or more", lambda value: value >= 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,10 @@ class Relaxed:
         CrossdraftError: r is negative.
     """
 
-    r: int = 9
+    r: Annotated[int, LIMIT] = 9
 
     def __post_init__(self) -> None:
-        check(NAME, "r", self.r, "0 or more", holds=self.r >= 0)
+        check_settings(self, NAME, "acceptance rule")
 
     def __call__(self, tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Acceptance:
         """Judge a tree against `logits` [1 + n, V]."""

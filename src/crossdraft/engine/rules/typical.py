@@ -10,15 +10,17 @@ most likely token has a chance: that is `greedy`, which is lossless, so this rul
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, longest
-from crossdraft.engine.rules.spec import check
 from crossdraft.engine.tree import DraftTree
+from crossdraft.specs import Limit, check_settings
 
 NAME = "typical"
+LIMIT = Limit("a number between 0 and 1", lambda value: 0 <= value <= 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,11 @@ class Typical:
         CrossdraftError: a number outside its range.
     """
 
-    eps: float = 0.09
-    delta: float = 0.3
+    eps: Annotated[float, LIMIT] = 0.09
+    delta: Annotated[float, LIMIT] = 0.3
 
     def __post_init__(self) -> None:
-        check(NAME, "eps", self.eps, "between 0 and 1", holds=0 <= self.eps <= 1)
-        check(NAME, "delta", self.delta, "between 0 and 1", holds=0 <= self.delta <= 1)
+        check_settings(self, NAME, "acceptance rule")
 
     def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
         """Judge a tree against `probs` [1 + n, V]."""
