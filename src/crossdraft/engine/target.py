@@ -276,7 +276,7 @@ class Target:
 
         The chunks are committed; of the trees nothing is, until `cache.keep` says which path. Rows may differ in
         every length. Feature `capture` indexes `hidden_states` (0 = embeddings, last = after the final norm).
-        `probe_embeds` are, row by row, [k, h] embeddings that a tree's last k nodes are read as, whatever their ids say.
+        `probe_embeds` are, row by row, [k, h] embeddings that a tree's last k nodes are read as, whatever their ids.
         """
         pending = [len(chunk.tokens) for chunk in chunks]
         sizes = [m + len(tree) for m, tree in zip(pending, trees, strict=True)]
