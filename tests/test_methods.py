@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from crossdraft.api import Engine, Options
-from crossdraft.drafters.heads.cross import tables_of
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
+from crossdraft.heads.event_medusa.drafter import tables_of
+from crossdraft.heads.files import config_of, make, save_head
+from crossdraft.heads.networks.base import TargetTables
 from crossdraft.load import load_drafter, load_target
 from crossdraft.methods import METHODS, Place, build
-from crossdraft.models.heads.base import TargetTables
-from crossdraft.models.heads.files import config_of, make, save_head
 from crossdraft.video.read import read_frames
 
 SPECS = [

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from crossdraft.checks import text as check_text
-from crossdraft.drafters.heads.registry import HEADS
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.registry import HEADS
 from crossdraft.specs import Spec, parse
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def _view(spec: Spec, place: Place) -> "Drafter[Any]":
 
 
 def _head(spec: Spec, place: Place) -> "Drafter[Any]":
-    from crossdraft.load_heads import load_head_drafter
+    from crossdraft.heads.load import load_head_drafter
 
     given = _settings(spec, {"dir": Path, "tree": str})
     return load_head_drafter(
@@ -297,9 +297,9 @@ def _head(spec: Spec, place: Place) -> "Drafter[Any]":
 
 
 def _online(spec: Spec, place: Place) -> "Drafter[Any]":
-    from crossdraft.drafters.heads.coupled import CoupledDrafter
-    from crossdraft.drafters.heads.learning import KEEP, RATE, SECONDS
-    from crossdraft.load_heads import load_learning_drafter
+    from crossdraft.heads.drafting.head_drafter import CoupledDrafter
+    from crossdraft.heads.load import load_learning_drafter
+    from crossdraft.heads.online import KEEP, RATE, SECONDS
 
     given = _settings(spec, {"seconds": float, "keep": _count, "rate": float, "save": Path})
     name = spec.parts[0].name
@@ -323,7 +323,7 @@ def _online(spec: Spec, place: Place) -> "Drafter[Any]":
 
 
 def _event_head(spec: Spec, place: Place) -> "Drafter[Any]":
-    from crossdraft.load_heads import load_event_head
+    from crossdraft.heads.load import load_event_head
 
     given = _settings(spec, {"dir": Path, "model": str, "words": _words})
     return load_event_head(
@@ -340,7 +340,7 @@ def _event_head(spec: Spec, place: Place) -> "Drafter[Any]":
 
 
 def _glance(spec: Spec, place: Place) -> "Drafter[Any]":
-    from crossdraft.load_heads import load_glance_drafter
+    from crossdraft.heads.load import load_glance_drafter
 
     given = _settings(spec, {"dir": Path, "heads": Path, "model": str, "words": _words})
     settings = {name: value for name, value in spec.settings.items() if name in ("model", "words")}
@@ -364,7 +364,7 @@ def _glance(spec: Spec, place: Place) -> "Drafter[Any]":
 
 
 def _pass(spec: Spec, place: Place) -> "Drafter[Any]":
-    from crossdraft.load_heads import load_pass_drafter
+    from crossdraft.heads.load import load_pass_drafter
 
     folder = _settings(spec, {"dir": Path}).get("dir")
     return load_pass_drafter(_host(place), _source(place), folder, place.banned)

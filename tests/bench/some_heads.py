@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
+from crossdraft.heads.files import config_of, make, save_head
+from crossdraft.heads.networks.base import TargetTables
 from crossdraft.load import load_target, target_fingerprint
-from crossdraft.models.heads.base import TargetTables
-from crossdraft.models.heads.files import config_of, make, save_head
 
 SIZES = {
     "eagle": {"heads": 2, "kv_heads": 2, "head_dim": 16, "intermediate_size": 32, "steps": 2},

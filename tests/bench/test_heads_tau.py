@@ -4,7 +4,7 @@ import pytest
 
 from crossdraft.bench.heads_tau import CLAIMS, Accepted, Part, accepted, check_claims
 from crossdraft.drafters.evaluate import AcceptanceStats
-from crossdraft.drafters.heads.registry import HEADS
+from crossdraft.heads.registry import HEADS
 
 
 def test_figures_by_hand():

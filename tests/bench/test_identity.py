@@ -10,12 +10,12 @@ from crossdraft.bench.identity import Check, answer_alone, check_identity, run_i
 from crossdraft.bench.run_configs import EVENT_WAYS, EVERY, PROCESS, Way, choose_ways, ways_of
 from crossdraft.bench.specs import POLICIES, spec_of
 from crossdraft.bench.workload import Workload, items
-from crossdraft.drafters.heads.registry import HEADS
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.registry import HEADS
 from crossdraft.methods import METHODS
 
 

@@ -24,9 +24,9 @@ from crossdraft.bench.specs import (
 )
 from crossdraft.bench.suite import Suite, placement_of, runs_of
 from crossdraft.bench.workload import Workload, items
-from crossdraft.drafters.heads.registry import HEADS
 from crossdraft.engine.placement import Inline
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.registry import HEADS
 from crossdraft.methods import METHODS
 from crossdraft.placing import BESIDE
 from crossdraft.specs import parse

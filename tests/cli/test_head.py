@@ -12,9 +12,9 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
+from crossdraft.heads.files import config_of, make, save_head
+from crossdraft.heads.load import load_head_drafter
 from crossdraft.load import load_target
-from crossdraft.load_heads import load_head_drafter
-from crossdraft.models.heads.files import config_of, make, save_head
 
 
 @pytest.fixture

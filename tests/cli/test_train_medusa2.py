@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
+from crossdraft.heads.files import save_head
+from crossdraft.heads.networks.base import TargetTables
 from crossdraft.load import load_target
-from crossdraft.models.heads.base import TargetTables
-from crossdraft.models.heads.files import save_head
 from crossdraft.train.core.trainer import Sitting
 from tests.support import ClipPaths, PairPaths
 from tests.train.heads.together import medusa_for

@@ -5,7 +5,6 @@ from functools import cache, partial
 import pytest
 import torch
 
-from crossdraft.drafters.ahead import AheadDrafter
 from crossdraft.drafters.choose import ChooseDrafter
 from crossdraft.drafters.combine.cascade import CascadeDrafter
 from crossdraft.drafters.combine.pyramid import PyramidDrafter
@@ -23,6 +22,7 @@ from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
+from crossdraft.heads.pass_.ahead import AheadDrafter
 from tests.drafters.cross_vocab.test_drafter import drafter as foreign
 from tests.engine.zoo import ZOO, as_target, noisy
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from crossdraft.drafters.ahead import AheadDrafter, ids_behind_all
 from crossdraft.drafters.lookahead import LookaheadDrafter, moved_on, ngrams, probes_of
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.drafters.union import UnionDrafter
@@ -19,6 +18,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.pass_.ahead import AheadDrafter, ids_behind_all
 from tests.engine.zoo import EOS, ZOO, as_target
 
 RING = (10, 11, 12, 13, 14)  # the repeating text

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from crossdraft.drafters.frames import evenly
 from crossdraft.drafters.independent import read_prompt
-from crossdraft.drafters.view import FewerFrames, sampled, view_of
+from crossdraft.drafters.view import FewerFrames, evenly, sampled, view_of
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.request import Request

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from crossdraft.drafters.ahead import AheadDrafter
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.mixture import Blend
@@ -17,6 +16,7 @@ from crossdraft.engine.relay import Relay, Worth
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
+from crossdraft.heads.pass_.ahead import AheadDrafter
 from tests.engine.zoo import ZOO, as_target, noisy
 
 REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 5)]

@@ -1,7 +1,7 @@
 """Our exported EAGLE-3 in the real `speculators` package, on a CPU: the same logits, draft after draft.
 
 The package wants an older transformers than ours, so it runs in an environment of its own: `make interop`. The test
-runner does not collect this file; `tests/models/heads/exchange/test_interop.py` runs what of it is ours.
+runner does not collect this file; `tests/heads/convert/test_interop.py` runs what of it is ours.
 """
 
 import sys
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from crossdraft.models.heads.base import TargetTables
-from crossdraft.models.heads.eagle3 import Eagle3Config
-from crossdraft.models.heads.exchange.carry import export_head
-from crossdraft.models.heads.exchange.check import seeded_lesson
-from crossdraft.models.heads.exchange.layout import Host
-from crossdraft.models.heads.files import load_head, make, save_head
-from crossdraft.models.heads.lesson import Lesson
+from crossdraft.heads.convert.check import seeded_lesson
+from crossdraft.heads.convert.convert import export_head
+from crossdraft.heads.convert.converter import Host
+from crossdraft.heads.files import load_head, make, save_head
+from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.eagle3 import Eagle3Config
+from crossdraft.heads.networks.train_batch import Lesson
 
 TOLERANCE, STEPS = 1e-5, 4
 HIDDEN, VOCABULARY, DEEP, SHA = 64, 200, 7, "0" * 64

@@ -11,10 +11,10 @@ from safetensors import SafetensorError, safe_open
 
 from crossdraft.bench.names import check_names
 from crossdraft.bench.specs import spec_of
-from crossdraft.drafters.heads.registry import HEADS, weights_of
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.load import HEAD_WEIGHTS
+from crossdraft.heads.registry import HEADS, weights_of
 from crossdraft.load import REFERENCE
-from crossdraft.load_heads import HEAD_WEIGHTS
 from crossdraft.specs import Spec
 
 PROVENANCE = "provenance.json"  # beside the weights; written by `crossdraft train`

@@ -10,8 +10,8 @@ import typer
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from crossdraft.models.heads.exchange.carry import Carried
-    from crossdraft.models.heads.exchange.layout import Host
+    from crossdraft.heads.convert.convert import Carried
+    from crossdraft.heads.convert.converter import Host
 
 app = typer.Typer(
     help="Show heads, and carry them to and from other projects.", no_args_is_help=True, add_completion=False
@@ -33,7 +33,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a head in another project's layout, read it back, and succeed only if its logits are the same."""
-    from crossdraft.models.heads.exchange.carry import export_head
+    from crossdraft.heads.convert.convert import export_head
 
     done = export_head(folder_of(head), out, layout, host_of(target, name))
     _tell(done, out, f"{done.network} in the layout of {done.layout}", as_json=as_json)
@@ -47,7 +47,7 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Make a head of ours from a folder in the layout of EAGLE, speculators, Medusa or DFlash."""
-    from crossdraft.models.heads.exchange.carry import import_head
+    from crossdraft.heads.convert.convert import import_head
 
     done = import_head(head, out, host_of(target))
     _tell(done, out, f"{done.network}, from the layout of {done.layout}", as_json=as_json)
@@ -59,7 +59,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Say what a head is: its network, size, target, draft vocabulary and layers."""
-    from crossdraft.models.heads.exchange.show import shown
+    from crossdraft.heads.convert.show import shown
 
     facts = shown(folder_of(head))
     if as_json:
@@ -75,8 +75,8 @@ def folder_of(head: str) -> Path:
     Raises:
         CrossdraftError: neither a folder nor a shipped head.
     """
-    from crossdraft.drafters.heads.registry import weights_of
-    from crossdraft.load_heads import HEAD_WEIGHTS
+    from crossdraft.heads.load import HEAD_WEIGHTS
+    from crossdraft.heads.registry import weights_of
 
     if Path(head).exists():
         return Path(head)
@@ -90,9 +90,9 @@ def folder_of(head: str) -> Path:
 def host_of(target: str, name: str | None = None) -> "Host":
     """What exchanging heads needs of a target, which is loaded for it."""
     from crossdraft.cli.reporting import hush
+    from crossdraft.heads.convert.converter import Host
+    from crossdraft.heads.networks.base import TargetTables
     from crossdraft.load import REFERENCE, load_target, target_fingerprint
-    from crossdraft.models.heads.base import TargetTables
-    from crossdraft.models.heads.exchange.layout import Host
 
     hush()
     loaded = load_target(target, "cpu", "float32", packed=False)

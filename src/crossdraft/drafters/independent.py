@@ -18,7 +18,6 @@ from torch import Tensor
 
 from crossdraft.drafters.alternatives import WORDS, TokenAlternatives, tree_from_topk
 from crossdraft.drafters.base import fork_of
-from crossdraft.drafters.glancer import Glancer
 from crossdraft.drafters.reuse import DraftReuse
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
@@ -27,7 +26,8 @@ from crossdraft.engine.sampling import Sampling, sample_one, warp_tree
 from crossdraft.engine.target import Chunk, Encoded, Prompt, Target, TargetOut
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.heads.parts import Rows
+from crossdraft.heads.glance.frame_encoder import Glancer
+from crossdraft.heads.networks.layers import Rows
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.heads.lesson import Lesson
+from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.train.capture.online import Online
 from crossdraft.train.capture.plan import begun
 from crossdraft.train.capture.recorder import Alone, Scribe

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from crossdraft.models.heads.base import positions_of
-from crossdraft.models.heads.lesson import Guess, Lesson
-from crossdraft.models.heads.objective import Objective, score, teacher
+from crossdraft.heads.networks.base import positions_of
+from crossdraft.heads.networks.objective import Objective, score, teacher
+from crossdraft.heads.networks.train_batch import Guess, Lesson
 from crossdraft.train.core.dist import ALONE, Ranks, joined
 from crossdraft.train.core.loop import Stage, optimise
 from crossdraft.train.core.recipe import Optim

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.heads.lesson import Guess, Lesson
+from crossdraft.heads.networks.train_batch import Guess, Lesson
 from crossdraft.train.core.checkpoint import read_checkpoint
 from crossdraft.train.core.loop import Stage, load_weights, optimise
 from crossdraft.train.core.recipe import Optim

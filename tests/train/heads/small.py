@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
-from crossdraft.models.heads.base import Head, TargetTables
-from crossdraft.models.heads.files import make
-from crossdraft.models.heads.lesson import Lesson
-from crossdraft.models.heads.registry import NETWORKS
+from crossdraft.heads.files import make
+from crossdraft.heads.networks.base import Head, TargetTables
+from crossdraft.heads.networks.registry import NETWORKS
+from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.train.core.share import Share
 from crossdraft.train.heads.recipe import HeadRecipe
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
+from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
 from crossdraft.train.core.dist import ALONE, Ranks, joined
 from crossdraft.train.heads.feature_task import Teaching
 from crossdraft.train.heads.recipe import HeadRecipe

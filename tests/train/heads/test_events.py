@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from crossdraft.drafters.heads.cross import tables_of
+from crossdraft.heads.event_medusa.drafter import tables_of
+from crossdraft.heads.event_medusa.network import Cross, CrossConfig
+from crossdraft.heads.fast.network import Fast, FastConfig
+from crossdraft.heads.networks.objective import Objective
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
-from crossdraft.models.heads.cross import Cross, CrossConfig
-from crossdraft.models.heads.fast import Fast, FastConfig
-from crossdraft.models.heads.objective import Objective
 from crossdraft.train.core.recipe import Jitter
 from crossdraft.train.core.share import Share
 from crossdraft.train.heads.event_data import EventAnswers, spoken_of

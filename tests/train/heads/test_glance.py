@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.heads.glance import GlanceConfig
-from crossdraft.models.heads.lesson import Lesson
+from crossdraft.heads.glance.network import GlanceConfig
+from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.train.heads.event_data import GlanceAnswers, firsts_of
 
 FRAME, TEXT = 9, 1  # ids: of a visual feature, of a word in front of them

@@ -9,9 +9,9 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
-from crossdraft.models.heads.base import TargetTables
-from crossdraft.models.heads.files import config_of, load_head, make
-from crossdraft.models.heads.objective import Objective
+from crossdraft.heads.files import config_of, load_head, make
+from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.objective import Objective
 from crossdraft.train.core.share import Share
 from crossdraft.train.heads.joint import Joint, adapt, addition, save_joint
 from tests.engine.zoo import VIDEO, VOCABULARY, ZOO, as_target

@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from crossdraft.drafters.pass_ import PassDrafter
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.heads.objective import Objective
+from crossdraft.heads.networks.objective import Objective
+from crossdraft.heads.pass_.drafter import PassDrafter
 from crossdraft.train.core.share import Share
 from crossdraft.train.heads import pass_task as pass_
 from crossdraft.train.heads.pass_task import Passage, look_ahead, pass_loss, read_passage
-from tests.drafters.test_pass import rows_for
 from tests.engine.zoo import ZOO, as_target
+from tests.heads.pass_.test_drafter import rows_for
 
 OBJECTIVE = Objective({"cross_entropy": 1.0}, step_weight=0.8)
 

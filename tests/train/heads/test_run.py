@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from crossdraft.models.heads.files import load_head, stored_weights
+from crossdraft.heads.files import load_head, stored_weights
 from crossdraft.train.heads.run import head_config, identity
 from tests.train.core.two import run_two
 from tests.train.heads.small import tables

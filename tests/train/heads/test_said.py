@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from crossdraft.engine.decode import Decoder
+from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.objective import Objective
 from crossdraft.load import load_target
-from crossdraft.models.heads.base import TargetTables
-from crossdraft.models.heads.objective import Objective
 from crossdraft.train.capture.sources import SceneSource
 from crossdraft.train.heads.joint import Joint, addition
 from crossdraft.train.heads.medusa2 import Said

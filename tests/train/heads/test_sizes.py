@@ -12,11 +12,11 @@ from safetensors import safe_open
 
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
+from crossdraft.heads.files import make, read_config
+from crossdraft.heads.glance.network import GlanceConfig
+from crossdraft.heads.networks.base import HeadConfig, TargetTables
+from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.load import REFERENCE, load_drafter, load_target, target_fingerprint
-from crossdraft.models.heads.base import HeadConfig, TargetTables
-from crossdraft.models.heads.files import make, read_config
-from crossdraft.models.heads.glance import GlanceConfig
-from crossdraft.models.heads.registry import NETWORKS
 from crossdraft.train.heads.event_data import patches_of
 from crossdraft.train.heads.recipe import default_levels, load_head_recipe, recipe_names, scales_of, sizes_of
 from crossdraft.train.heads.run import head_config, on_events

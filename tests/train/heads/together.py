@@ -2,8 +2,8 @@
 
 import torch
 
-from crossdraft.models.heads.base import Head, TargetTables
-from crossdraft.models.heads.files import config_of, make
+from crossdraft.heads.files import config_of, make
+from crossdraft.heads.networks.base import Head, TargetTables
 
 SIZES = {"eagle3": {"heads": 2, "kv_heads": 2, "head_dim": 16, "intermediate_size": 32, "levels": [1, 1, 2]}}
 

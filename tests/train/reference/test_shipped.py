@@ -6,11 +6,11 @@ import pytest
 from transformers import AutoConfig, AutoTokenizer
 
 import crossdraft.models.eventgpt  # noqa: F401 - registers EventGPT with the auto classes
-from crossdraft.drafters.heads.registry import HEADS as HEADS_BY_NAME
 from crossdraft.engine.target import Target
+from crossdraft.heads.files import read_config
+from crossdraft.heads.load import HEAD_WEIGHTS, load_head_drafter
+from crossdraft.heads.registry import HEADS as HEADS_BY_NAME
 from crossdraft.load import event_fingerprint, load_target, target_fingerprint
-from crossdraft.load_heads import HEAD_WEIGHTS, load_head_drafter
-from crossdraft.models.heads.files import read_config
 from crossdraft.train.core.provenance import origin, sha256
 from crossdraft.train.core.recipe import load_recipe
 from crossdraft.train.heads.recipe import load_head_recipe

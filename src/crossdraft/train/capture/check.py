@@ -14,7 +14,7 @@ from torch import Tensor
 
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.heads.lesson import Lesson
+from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.train.capture.clip import Source
 from crossdraft.train.capture.store import Store
 

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from crossdraft.engine.target import Target
-from crossdraft.models.heads.lesson import Lesson
+from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.train.capture.clip import Source, walk, waves
 from crossdraft.train.capture.plan import canonical
 from crossdraft.train.capture.recorder import Scribe

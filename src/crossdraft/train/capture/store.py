@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.heads.lesson import Lesson
+from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.train.capture.plan import Index, canonical, read_index
 from crossdraft.train.capture.shard import MEND, Shard
 from crossdraft.train.core.provenance import sha256

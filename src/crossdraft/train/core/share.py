@@ -7,7 +7,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.heads.objective import PLACES
+from crossdraft.heads.networks.objective import PLACES
 
 Item = TypeVar("Item")
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from crossdraft.models.heads.lesson import Lesson
+from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.train.capture.clip import walked
 from crossdraft.train.capture.online import Online
 from crossdraft.train.capture.store import Store

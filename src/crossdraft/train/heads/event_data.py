@@ -1,7 +1,7 @@
 """What heads on an event model learn from: clips as it sees them, questions, and what the video model answered.
 
 The answers are the target's; the features are the event model's, read behind its own view of the same scene. So a
-lesson is as in `models.heads.lesson`, with the event model in the target's place and the target's words as the text.
+lesson is as in `networks.train_batch`, with the event model in the target's place and the target's words as the text.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,13 +16,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from crossdraft import scenes
-from crossdraft.drafters.frames import PIXELS, evenly
+from crossdraft.drafters.view import evenly
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
-from crossdraft.models.heads.glance import GlanceConfig
-from crossdraft.models.heads.lesson import Lesson
+from crossdraft.heads.glance.frame_encoder import PIXELS
+from crossdraft.heads.glance.network import GlanceConfig
+from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.train.capture.clip import Source
 from crossdraft.train.capture.sources import SceneSource
 from crossdraft.train.capture.store import Store

@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossdraft.drafters.glancer import Glancer
-from crossdraft.drafters.heads.cross import CrossDrafter, tables_of
-from crossdraft.drafters.heads.fast import FastDrafter
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.event_medusa.drafter import CrossDrafter, tables_of
+from crossdraft.heads.event_medusa.network import Cross
+from crossdraft.heads.fast.drafter import FastDrafter
+from crossdraft.heads.fast.network import Fast
+from crossdraft.heads.glance.frame_encoder import Glancer
+from crossdraft.heads.glance.network import Glance, GlanceConfig
+from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables, positions_of
+from crossdraft.heads.networks.objective import OUTSIDE, Objective, score, teacher
+from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
-from crossdraft.models.heads.base import Head, HeadConfig, TargetTables, positions_of
-from crossdraft.models.heads.cross import Cross
-from crossdraft.models.heads.fast import Fast
-from crossdraft.models.heads.glance import Glance, GlanceConfig
-from crossdraft.models.heads.lesson import Lesson
-from crossdraft.models.heads.objective import OUTSIDE, Objective, score, teacher
 from crossdraft.train.capture.store import Store
 from crossdraft.train.core.share import LossOf, whole
 from crossdraft.train.heads.event_data import (

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.heads.static import ACCEPTANCE
 from crossdraft.engine.target import Target
-from crossdraft.models.heads.base import Head, HeadConfig, TargetTables, positions_of
-from crossdraft.models.heads.lesson import Lesson
-from crossdraft.models.heads.objective import Objective, counted, score, teacher
+from crossdraft.heads.drafting.static import ACCEPTANCE
+from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables, positions_of
+from crossdraft.heads.networks.objective import Objective, counted, score, teacher
+from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.train.capture.online import Online
 from crossdraft.train.capture.sources import SceneSource
 from crossdraft.train.capture.store import Store

@@ -28,10 +28,10 @@ from transformers import PreTrainedModel
 from crossdraft.engine.target import Prompt
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
-from crossdraft.models.heads.base import Head, positions_of
-from crossdraft.models.heads.files import save_head
-from crossdraft.models.heads.lesson import Lesson
-from crossdraft.models.heads.objective import PLACES, Objective, score, teacher
+from crossdraft.heads.files import save_head
+from crossdraft.heads.networks.base import Head, positions_of
+from crossdraft.heads.networks.objective import PLACES, Objective, score, teacher
+from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.train.core.share import LossOf, Part, Share, merged
 
 RANK, HEADS_WEIGHT, SLOW = 32, 0.2, 0.25

@@ -6,10 +6,6 @@ from functools import partial
 from typing import Any
 
 from crossdraft.drafters.evaluate import AcceptanceStats, decode_all, total
-from crossdraft.drafters.heads.coupled import CoupledDrafter, Grow
-from crossdraft.drafters.heads.growth import TREES
-from crossdraft.drafters.heads.registry import HeadMethod, serving
-from crossdraft.drafters.heads.static import LARGEST
 from crossdraft.drafters.trees import RankCounts, Shape, fill, greedy_shape
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
@@ -19,7 +15,11 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.heads.base import Head
+from crossdraft.heads.drafting.head_drafter import CoupledDrafter, Grow
+from crossdraft.heads.drafting.static import LARGEST
+from crossdraft.heads.drafting.trees import TREES
+from crossdraft.heads.networks.base import Head
+from crossdraft.heads.registry import HeadMethod, serving
 from crossdraft.train.core.console import progress_bar, say
 from crossdraft.train.heads.recipe import Measure
 

@@ -14,18 +14,18 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from crossdraft.drafters.heads.static import ACCEPTANCE
 from crossdraft.drafters.trees import RankCounts
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import put_in_place, temporary_folder
+from crossdraft.heads.drafting.static import ACCEPTANCE
+from crossdraft.heads.files import WEIGHTS, load_head, read_config
+from crossdraft.heads.load import HEAD_WEIGHTS
+from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.objective import Objective
 from crossdraft.load import REFERENCE, load_target, target_fingerprint
-from crossdraft.load_heads import HEAD_WEIGHTS
-from crossdraft.models.heads.base import TargetTables
-from crossdraft.models.heads.files import WEIGHTS, load_head, read_config
-from crossdraft.models.heads.objective import Objective
 from crossdraft.train.capture.clip import Clip, Source, walk, walked
 from crossdraft.train.capture.online import CLIPS
 from crossdraft.train.capture.recorder import Scribe

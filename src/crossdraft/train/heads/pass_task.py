@@ -1,7 +1,7 @@
-"""The loss of PaSS's look-ahead embeddings (`models.heads.pass_`): through the frozen target, to its input rows.
+"""The loss of PaSS's look-ahead embeddings (`heads.pass_.network`): through the frozen target, to its input rows.
 
 The engine itself reads prompt and answer, as it will when it drafts; of that only keys and values are kept. Behind a
-few places of the answer the embeddings then stand as the probes of `drafters.pass_` will,
+few places of the answer the embeddings then stand as the probes of `heads.pass_.drafter` will,
 
     place p of the answer      A     red   car   …
     read behind it             e1 e2 …  e1 e2 …        e(j) sees the text up to p, and e1 … e(j) of its own place
@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from crossdraft.drafters.pass_ import PassDrafter
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
-from crossdraft.models.heads.losses import LOSSES
-from crossdraft.models.heads.objective import PLACES, Objective
-from crossdraft.models.heads.pass_ import LookaheadRows
+from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
+from crossdraft.heads.networks.losses import LOSSES
+from crossdraft.heads.networks.objective import PLACES, Objective
+from crossdraft.heads.pass_.drafter import PassDrafter
+from crossdraft.heads.pass_.network import LookaheadRows
 from crossdraft.train.capture.store import Store
 from crossdraft.train.core.share import LossOf, Share
 from crossdraft.train.heads.event_data import Walk

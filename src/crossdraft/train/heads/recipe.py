@@ -14,15 +14,15 @@ from torch import Tensor
 
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.heads.base import HeadConfig
-from crossdraft.models.heads.cross import CrossConfig
-from crossdraft.models.heads.dflash import DFlashConfig
-from crossdraft.models.heads.dream import DreamConfig
-from crossdraft.models.heads.eagle3 import Eagle3Config, levels_of
-from crossdraft.models.heads.glance import GlanceConfig
-from crossdraft.models.heads.hydra import HydraConfig
-from crossdraft.models.heads.massv import MASSVConfig
-from crossdraft.models.heads.parts import DecoderConfig
+from crossdraft.heads.event_medusa.network import CrossConfig
+from crossdraft.heads.glance.network import GlanceConfig
+from crossdraft.heads.networks.base import HeadConfig
+from crossdraft.heads.networks.dflash import DFlashConfig
+from crossdraft.heads.networks.dream import DreamConfig
+from crossdraft.heads.networks.eagle3 import Eagle3Config, levels_of
+from crossdraft.heads.networks.hydra import HydraConfig
+from crossdraft.heads.networks.layers import DecoderConfig
+from crossdraft.heads.networks.massv import MASSVConfig
 from crossdraft.train.capture.plan import default_layers
 from crossdraft.train.core.recipe import Optim, Section, read_section
 
@@ -138,7 +138,7 @@ def default_levels(depth: int) -> tuple[int, int, int]:
 
 
 def scales_of(hidden: Mapping[int, Tensor], lengths: Sequence[int], levels: Sequence[int]) -> list[float]:
-    """One over the root mean square of each level, to two digits; see `models.heads.levels`.
+    """One over the root mean square of each level, to two digits; see `networks.feature_fusion`.
 
     Args:
         hidden: features [B, T, H] by layer.

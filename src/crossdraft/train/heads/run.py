@@ -13,11 +13,11 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
+from crossdraft.heads.files import config_of, make, save_head
+from crossdraft.heads.glance.network import GlanceConfig
+from crossdraft.heads.networks.base import Head, HeadConfig
+from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.load import load_target, target_fingerprint
-from crossdraft.models.heads.base import Head, HeadConfig
-from crossdraft.models.heads.files import config_of, make, save_head
-from crossdraft.models.heads.glance import GlanceConfig
-from crossdraft.models.heads.registry import NETWORKS
 from crossdraft.train.capture.store import Store
 from crossdraft.train.core.console import say
 from crossdraft.train.core.dist import ALONE, Ranks, joined

@@ -11,8 +11,8 @@ import torch
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.heads.base import Head, HeadConfig, TargetTables
-from crossdraft.models.heads.objective import PLACES
+from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
+from crossdraft.heads.networks.objective import PLACES
 from crossdraft.train.capture.clip import Source
 from crossdraft.train.capture.sources import source_of
 from crossdraft.train.capture.store import Store

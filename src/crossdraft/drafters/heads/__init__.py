@@ -1,1 +1,0 @@
-"""Drafters that read what the target's own layers say. One file each; `coupled` is what they share."""

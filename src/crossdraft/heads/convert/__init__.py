@@ -1,0 +1,1 @@
+"""Checkpoint conversion between crossdraft's heads and those of other projects."""

@@ -1,0 +1,137 @@
+"""What a layout translates between: our head, the target it belongs to, and another project's config and tensors."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.base import HeadConfig, TargetTables
+
+
+@dataclass(frozen=True)
+class Host:
+    """The target, as far as it is needed to exchange heads.
+
+    Args:
+        tables: what heads borrow of it.
+        num_layers: L.
+        sha256: of its weights, as our own files name it.
+        name: a hub id or path by which other programs find it; `None` = they are told by their own options.
+        architectures: its class, as its `config.json` has it.
+    """
+
+    tables: TargetTables
+    num_layers: int
+    sha256: str = ""
+    name: str | None = None
+    architectures: tuple[str, ...] = ()
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tables.embeddings.shape[0]
+
+    @property
+    def hidden_size(self) -> int:
+        return self.tables.embeddings.shape[1]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What every head's configuration says of it."""
+        return {"hidden_size": self.hidden_size, "vocab_size": self.vocab_size, "num_layers": self.num_layers}
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A head as our files hold it: see `NETWORKS`, its configuration, and the weights that are its own."""
+
+    network: str
+    config: HeadConfig
+    weights: Mapping[str, Tensor]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights; a head's are all of one."""
+        return next(iter(self.weights.values())).dtype
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A head as another project's files hold it; `notes` are sentences that whoever uses it there should know."""
+
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One project's files.
+
+    Args:
+        networks: ours that it can hold.
+        owns: whether a `config.json` is its own.
+        write, read: the translation, both ways.
+        weights: the file's name.
+        what: one line for people.
+    """
+
+    networks: tuple[str, ...]
+    owns: Callable[[Mapping[str, Any]], bool]
+    write: Callable[[Ours, Host], Foreign]
+    read: Callable[[Foreign, Host], Ours]
+    what: str
+    weights: str = "model.safetensors"
+
+
+def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors under their other names: every one of `names`, and no more.
+
+    Raises:
+        CrossdraftError: a tensor is missing or unknown; it is named.
+    """
+    missing = [name for name in names if name not in tensors]
+    unknown = [name for name in tensors if name not in names]
+    if missing or unknown:
+        fault = f"lacks '{missing[0]}'" if missing else f"has '{unknown[0]}', which we do not know"
+        raise CrossdraftError(f"The checkpoint {fault} ({len(missing)} missing, {len(unknown)} unknown); is it whole?")
+    return {ours: tensors[theirs] for theirs, ours in names.items()}
+
+
+def without_embeddings(tensors: Mapping[str, Tensor], host: Host) -> dict[str, Tensor]:
+    """The tensors without token embeddings, which our heads borrow of the target, and without rotary tables.
+
+    Raises:
+        CrossdraftError: there are embeddings, and they are not the target's.
+    """
+    rest = {name: value for name, value in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
+    own = rest.pop("embed_tokens.weight", None)
+    if own is None:
+        return rest
+    theirs = host.tables.embeddings.detach().to("cpu", torch.float32)
+    # Stored in half the bits, they are the target's to within a rounding: 2^-8 of a bfloat16.
+    if own.shape != theirs.shape or not torch.allclose(own.float(), theirs, rtol=2**-7, atol=1e-6):
+        raise CrossdraftError(
+            "The checkpoint brings token embeddings that are not this target's; name the target it was made for."
+        )
+    return rest
+
+
+def demand(config: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse a config whose settings are none of those that our network follows.
+
+    Args:
+        config: theirs.
+        only: setting -> values that it may have, where it is there at all.
+
+    Raises:
+        CrossdraftError: one has another value; it is named.
+    """
+    for key, allowed in only.items():
+        if key in config and config[key] not in allowed:
+            raise CrossdraftError(
+                f"The checkpoint's config.json has {key} = {config[key]!r}; heads of ours can only follow "
+                f"{' or '.join(map(repr, allowed))}."
+            )

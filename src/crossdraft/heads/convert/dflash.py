@@ -1,0 +1,95 @@
+"""DFlash's files (z-lab, 2602.06036): a Qwen3 config with its block in `dflash_config`, and the drafter's own layers.
+
+Layers of the target are numbered by their output. The mask is the target's embedding of `mask_token_id`, and the
+output rows are the target's, all of them; neither is stored.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.convert.converter import Foreign, Host, Layout, Ours, demand, renamed, without_embeddings
+from crossdraft.heads.convert.decoder import llama_words, number, our_words, word_of
+from crossdraft.heads.convert.id_mapping import layer_numbers
+from crossdraft.heads.networks.dflash import DFlashConfig, spread
+
+SHARED = ("fc.weight", "hidden_norm.weight", "norm.weight")
+LAYER = (
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_norm",
+    "self_attn.k_norm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm",
+)  # fmt: skip
+BLOCK = 16  # theirs where the config does not say
+
+
+def write(ours: Ours, host: Host) -> Foreign:
+    """A DFlash of ours as z-lab has it.
+
+    Raises:
+        CrossdraftError: its mask is a row of its own, or it reads the embeddings: theirs has no word for either.
+    """
+    config = cast("DFlashConfig", ours.config)
+    if config.mask_token is None:
+        raise CrossdraftError(
+            "The head learnt its mask's row, which DFlash's files cannot hold: train it with a mask_token to export it."
+        )
+    block = {
+        "mask_token_id": config.mask_token,
+        "target_layer_ids": layer_numbers(config.read_layers or spread(config.num_layers), "entering", "output"),
+    }
+    words = {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        **llama_words(config, config.layers),
+        "layer_types": ["full_attention"] * config.layers,
+        "sliding_window": None,
+        "use_sliding_window": False,
+        "block_size": config.steps + 1,  # the root is one of theirs
+        "num_target_layers": config.num_layers,
+        "dflash_config": block,
+        "torch_dtype": word_of(ours.dtype),
+    }
+    absent = config.vocab_size - len(config.draft_ids)
+    notes = (f"DFlash has no draft vocabulary: elsewhere all {config.vocab_size} ids are drafted.",) if absent else ()
+    return Foreign(words, ours.weights, notes)
+
+
+def read(foreign: Foreign, host: Host) -> Ours:
+    """A DFlash of z-lab's as ours, over the whole vocabulary.
+
+    Raises:
+        CrossdraftError: it is of another architecture (DFlash-2, sliding windows), not whole, or another target's.
+    """
+    words = foreign.config
+    demand(words, {"architectures": (["DFlashDraftModel"],), "model_type": ("qwen3",), "is_causal": (False, None)})
+    demand(words, {"num_target_layers": (host.num_layers,)})
+    if any(kind != "full_attention" for kind in words.get("layer_types") or ()):
+        raise CrossdraftError("The checkpoint's layers have sliding windows ('layer_types'), which ours do not.")
+    block: Mapping[str, Any] = {**words, **(words.get("dflash_config") or {})}
+    demand(
+        block,
+        {"output_multiplier": (1, None), "final_logit_softcapping": (None, 0), "input_embedding_scale": (1, None)},
+    )
+    outputs, mask = block.get("target_layer_ids"), block.get("mask_token_id")
+    if not outputs or mask is None:
+        missing = "mask_token_id" if outputs else "target_layer_ids"
+        raise CrossdraftError(f"The checkpoint's config.json lacks '{missing}' in 'dflash_config'; is it whole?")
+    layers = number(words, "num_hidden_layers")
+    names = (*SHARED, *(f"layers.{layer}.{part}.weight" for layer in range(layers) for part in LAYER))
+    weights = renamed(without_embeddings(foreign.tensors, host), {name: name for name in names})
+    config = DFlashConfig(
+        **our_words(words, host),
+        draft_ids=tuple(range(host.vocab_size)),
+        steps=number(block, "block_size", BLOCK) - 1,
+        layers=layers,
+        read_layers=tuple(layer_numbers(outputs, "output", "entering")),
+        mask_token=mask,
+    )
+    return Ours("dflash", config, weights)
+
+
+def owns(words: Mapping[str, Any]) -> bool:
+    """Whether a config is one of DFlash's."""
+    return "dflash_config" in words or "DFlashDraftModel" in (words.get("architectures") or [])
+
+
+DFLASH = Layout(("dflash",), owns, write, read, "z-lab/dflash; vLLM, SGLang")

@@ -1,0 +1,94 @@
+"""Medusa's files: a few words of config, and each head's ResBlocks and output rows under its number.
+
+Medusa's heads speak the target's whole vocabulary, ours a short one. What of the rows ours do not have is taken from
+the target's own output rows, which is what Medusa's heads begin from: valid, and not trained.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.convert.converter import Foreign, Host, Layout, Ours, demand, renamed
+from crossdraft.heads.convert.decoder import number, word_of
+from crossdraft.heads.networks.recurrent import RecurrentConfig
+
+WEIGHTS = "medusa_lm_head.safetensors"
+
+
+def write(ours: Ours, host: Host) -> Foreign:
+    """A Medusa of ours as FasterDecoding/Medusa has it."""
+    config = cast("RecurrentConfig", ours.config)
+    words = {
+        "model_type": "medusa",
+        "medusa_num_heads": config.steps,
+        "medusa_num_layers": config.layers,
+        "base_model_name_or_path": host.name,
+        "hidden_size": config.hidden_size,
+        "vocab_size": config.vocab_size,
+        "torch_dtype": word_of(ours.dtype),
+    }
+    tensors = {theirs: ours.weights[name] for theirs, name in _names(config.steps, config.layers).items()}
+    for head in range(config.steps):
+        tensors[f"{head}.{config.layers}.weight"] = _whole(tensors[f"{head}.{config.layers}.weight"], config, host)
+    return Foreign(words, tensors, tuple(_notes(config)))
+
+
+def _whole(rows: Tensor, config: RecurrentConfig, host: Host) -> Tensor:
+    """[D, H] rows of the short vocabulary -> [V, H], the rest the target's own."""
+    every = host.tables.head.detach().to("cpu", rows.dtype).clone()
+    every[torch.tensor(config.draft_ids)] = rows
+    return every
+
+
+def _notes(config: RecurrentConfig) -> list[str]:
+    notes = [f"Medusa's own code reads 'medusa_lm_head.pt': torch.save what {WEIGHTS} holds under that name."]
+    absent = config.vocab_size - len(config.draft_ids)
+    if absent:
+        notes.append(
+            f"The heads were trained for {len(config.draft_ids)} ids; the rows of the other {absent} are the target's "
+            "own, Medusa's initialisation."
+        )
+    if config.layers > 1:
+        notes.append("Medusa's own code shares one ResBlock among a head's layers; these have one each.")
+    return notes
+
+
+def read(foreign: Foreign, host: Host) -> Ours:
+    """Medusa's heads as ours, over the whole vocabulary.
+
+    Raises:
+        CrossdraftError: they are not whole, or another target's.
+    """
+    words = foreign.config
+    heads, layers = number(words, "medusa_num_heads"), number(words, "medusa_num_layers")
+    demand(words, {"hidden_size": (host.hidden_size,), "vocab_size": (host.vocab_size,)})
+    tensors = {name.removeprefix("medusa_head."): value for name, value in foreign.tensors.items()}
+    for head in range(heads):
+        rows = tensors.get(f"{head}.{layers}.weight")
+        if rows is not None and tuple(rows.shape) != tuple(host.tables.head.shape):
+            raise CrossdraftError(
+                f"Medusa's head {head} has {tuple(rows.shape)} output rows, the target "
+                f"{tuple(host.tables.head.shape)}; name the target it was made for."
+            )
+    weights = renamed(tensors, _names(heads, layers))
+    every = tuple(range(host.vocab_size))
+    config = RecurrentConfig(**host.sizes, draft_ids=every, steps=heads, layers=layers)
+    return Ours("medusa", config, weights)
+
+
+def _names(heads: int, layers: int) -> dict[str, str]:
+    """Their name of each tensor -> ours."""
+    parts = [f"{layer}.linear.{kind}" for layer in range(layers) for kind in ("weight", "bias")]
+    theirs = [f"{head}.{part}" for head in range(heads) for part in (*parts, f"{layers}.weight")]
+    return {name: f"heads.{name}" for name in theirs}
+
+
+def owns(words: Mapping[str, Any]) -> bool:
+    """Whether a config is one of Medusa's."""
+    return "medusa_num_heads" in words
+
+
+MEDUSA = Layout(("medusa",), owns, write, read, "FasterDecoding/Medusa; Text Generation Inference", WEIGHTS)

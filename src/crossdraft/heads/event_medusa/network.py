@@ -1,0 +1,81 @@
+"""Heads over an event model's last feature that say how the answer goes on behind the token it says itself.
+
+    the event model's feature    h(t)         says x(t+1) by its own head
+    head 1                       h(t), x(t+1)                 says x(t+2)
+    head 2                       h(t), x(t+1), x(t+2)         says x(t+3)   …
+
+As in Medusa (Cai et al. 2024) no layer is run again between the tokens; as in Hydra (Ankner et al. 2024) each head is
+told the tokens since, for what comes next hangs on them far more than on where the feature stood. Here "target" in the
+words of `base` is the event model: its tables are borrowed, a lesson holds its features, read behind the other
+modality, and the tokens are the video model's answer.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables, shifted
+from crossdraft.heads.networks.train_batch import Guess, Lesson
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossConfig(HeadConfig):
+    """Heads on an event model.
+
+    Args:
+        steps: K, how many heads, hence the most tokens foreseen.
+        width: of each head's inner layer.
+    """
+
+    steps: int = 4
+    width: int = 256
+
+
+class Foresight(nn.Module):
+    """Head k: h + down(SiLU(up([h; e1; …; ek]))), `down` zero at first, so that it begins as the event model's own."""
+
+    def __init__(self, config: CrossConfig, tokens: int) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear((1 + tokens) * config.hidden_size, config.width)
+        self.down_proj = nn.Linear(config.width, config.hidden_size, bias=False)
+        nn.init.zeros_(self.down_proj.weight)
+
+    def forward(self, feature: Tensor, embeds: Sequence[Tensor]) -> Tensor:
+        """[..., H] and k times [..., H] -> [..., H]."""
+        return feature + self.down_proj(F.silu(self.up_proj(torch.cat((feature, *embeds), -1))))
+
+
+class Cross(Head):
+    """See the module's text."""
+
+    config: CrossConfig
+
+    def __init__(self, config: CrossConfig, tables: TargetTables) -> None:
+        super().__init__(config, tables)
+        self.heads = nn.ModuleList([Foresight(config, 1 + head) for head in range(config.steps)])
+
+    def forward(self, lesson: Lesson) -> list[Guess]:
+        feature, embeds = self.last(lesson.hidden), self.embed(lesson.tokens)
+        since = [shifted(embeds, 1 + head) for head in range(len(self.heads))]
+        rows = [head(feature, since[:count]) for count, head in enumerate(self.heads, 1)]
+        return [Guess(offset, self.lm_head(row)) for offset, row in enumerate(rows, 1)]
+
+    def foresee(self, feature: Tensor, tokens: Sequence[int], most: int, ends: Collection[int] = ()) -> Iterator[int]:
+        """The likeliest continuation, at most `most` tokens, each worked out when it is asked for.
+
+        Args:
+            feature: [H] the event model's, at the place in front of `tokens`.
+            tokens: what stands behind it, one or more; each costs a head.
+            ends: ids behind which nothing follows.
+        """
+        embeds = list(self.embed(torch.tensor(tokens, device=self.draft_ids.device)))
+        feature = feature.to(self.embeddings.dtype)
+        for head in self.heads[len(tokens) - 1 :][:most]:
+            token = self.config.draft_ids[int(self.lm_head(head(feature, embeds)).argmax())]
+            yield token
+            if token in ends:
+                break
+            embeds.append(self.embeddings[token].to(feature.dtype))

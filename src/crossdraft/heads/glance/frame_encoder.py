@@ -1,0 +1,81 @@
+"""How an independent drafter looks at the clip as well: at the target's visual features of a few frames.
+
+See `glance.network`. In a process of its own it waits for the target's features, which are there long before the
+target has read them. Beside the target it encodes its frames itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from crossdraft.drafters.view import evenly
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Prompt, Target, visual_rows
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.glance.network import Glance
+from crossdraft.heads.networks.layers import Rows
+
+PIXELS = "pixel_values_videos"  # [1, frames, 3, h, w]
+
+
+class Glancer:
+    """The glance, and where its visual features come from.
+
+    Args:
+        glance: the network.
+        tower: the target, of which no more is used than `prepare` and `encode`; `None` = the features come with the
+            request, see `Needs.visual`.
+
+    Raises:
+        CrossdraftError: what the target makes of a clip cannot be had apart from its reading.
+    """
+
+    def __init__(self, glance: Glance, tower: Target | None = None) -> None:
+        if tower is not None and not tower.traits.takes_encoded:
+            raise CrossdraftError(
+                "This version of transformers does not tell a model's vision from its reading, which a glance needs; "
+                "update transformers."
+            )
+        self.glance, self.tower = glance.eval(), tower
+
+    def look(self, request: Request) -> list[Rows]:
+        """What of the clip may be asked about.
+
+        Raises:
+            CrossdraftError: the request has no clip, or the target does not see it frame by frame.
+        """
+        if self.tower is not None:
+            prompt = fewer_frames(self.tower.prepare(request), self.glance.config.frames)
+            return self.glance.see(visual_rows(self.tower.encode(prompt)["video"])[None])
+        if request.visual_features is None:
+            raise CrossdraftError("A glance that has no target beside it needs the target's visual features.")
+        return self.glance.see(self._chosen(request.visual_features())[None])
+
+    def _chosen(self, rows: Tensor) -> Tensor:
+        """Of [F · n, E] features of a clip those of the frames that are looked at."""
+        frames, rest = divmod(len(rows), self.glance.config.patches)
+        if rest:
+            return rows  # which `see` refuses
+        chosen = evenly(frames, self.glance.config.frames)
+        return rows.unflatten(0, (frames, -1))[chosen].flatten(0, 1)
+
+    def say(self, features: Tensor, seen: Sequence[Rows]) -> Tensor:
+        """[n, H] last features of the drafter's model -> [n, V] logits, -inf where the glance knows no word."""
+        return self.glance.everywhere(self.glance.say(features[None], seen)[0])
+
+
+def fewer_frames(prompt: Prompt, count: int) -> Prompt:
+    """The prompt with `count` of its frames, evenly spread; what its ids say of frames is not looked at.
+
+    Raises:
+        CrossdraftError: it holds no frames side by side.
+    """
+    pixels = prompt.features.get(PIXELS)
+    if not isinstance(pixels, Tensor) or pixels.ndim != 5:
+        raise CrossdraftError(
+            "A glance needs a target that sees a clip frame by frame, as Video-LLaVA and LLaVA-NeXT-Video do."
+        )
+    chosen = torch.tensor(evenly(pixels.shape[1], count))
+    return replace(prompt, features={**prompt.features, PIXELS: pixels[:, chosen]})

@@ -1,0 +1,138 @@
+"""A glance at what the target sees, for a drafter that senses the scene otherwise.
+
+Colours and lights leave no events: there an event model must guess, and says so by its chances. A few frames of the
+clip, through the target's own vision tower, would tell it. So its last feature asks them, by cross-attention:
+
+    the drafter's feature    h(t) ── + attention over the frames' features ── + MLP ──> logits of x(t+1)
+    the target's tower       [frames · n, E], with a learned place each ──┘
+
+The model itself computes what it computed before: it reads no longer prompt. The layers begin as nothing and the output
+rows as the model's own, so what it knew by itself, the glance need not learn. As in GLIDE (Du et al. 2024) a drafter
+looks at what is the target's; but at its eyes, which are done long before its reading is, so that a draft made with
+their help is still hidden. In the words of `base` the "target" here is the drafter's own model, whose embeddings are
+borrowed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
+from crossdraft.heads.networks.layers import GatedMLP, RMSNorm, Rows, heads_of
+from crossdraft.heads.networks.settings import at_least_one
+from crossdraft.heads.networks.train_batch import Guess, Lesson
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlanceConfig(HeadConfig):
+    """A glance.
+
+    Args:
+        tower: fingerprint of the target whose tower it looks through.
+        visual_size: E, of the target's visual features.
+        frames: how many frames are looked at, evenly spread over those that the target sees.
+        patches: n, features of a frame.
+        layers: how often it looks.
+        heads: of the attention.
+        intermediate_size: of the MLPs.
+
+    Raises:
+        CrossdraftError: a number below 1, or heads that do not share the feature evenly.
+    """
+
+    tower: str
+    visual_size: int
+    frames: int = 3
+    patches: int
+    layers: int = 1
+    heads: int = 4
+    intermediate_size: int = 384
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("visual_size", "frames", "patches", "layers", "heads", "intermediate_size"):
+            at_least_one(getattr(self, name), f"A glance's {name}")
+        if self.hidden_size % self.heads:
+            raise CrossdraftError(
+                f"A glance's feature of {self.hidden_size} cannot be shared by {self.heads} heads; choose a divisor."
+            )
+
+
+class GlanceLayer(nn.Module):
+    """h + o(attention(ask(h), k(v), v(v))), then + MLP; both add nothing at first."""
+
+    def __init__(self, config: GlanceConfig) -> None:
+        super().__init__()
+        size, self.head_dim = config.hidden_size, config.hidden_size // config.heads
+        self.ask_norm, self.see_norm, self.mlp_norm = (
+            RMSNorm(width, eps=1e-6) for width in (size, config.visual_size, size)
+        )
+        self.places = nn.Parameter(torch.randn(config.frames * config.patches, config.visual_size) * 0.02)
+        # Not `q_proj`: queries, keys and values that `engine.prepack` makes one product of read the same rows.
+        self.ask_proj = nn.Linear(size, size, bias=False)
+        self.k_proj = nn.Linear(config.visual_size, size, bias=False)
+        self.v_proj = nn.Linear(config.visual_size, size, bias=False)
+        self.o_proj = nn.Linear(size, size, bias=False)
+        self.mlp = GatedMLP(size, config.intermediate_size)
+        nn.init.zeros_(self.o_proj.weight)
+        nn.init.zeros_(self.mlp.down_proj.weight)
+
+    def see(self, visual: Tensor) -> Rows:
+        """[B, frames · n, E] -> keys and values [B, heads, frames · n, d]."""
+        rows = self.see_norm(visual) + self.places
+        return heads_of(self.k_proj(rows), self.head_dim), heads_of(self.v_proj(rows), self.head_dim)
+
+    def forward(self, features: Tensor, seen: Rows) -> Tensor:
+        """[B, T, H] -> [B, T, H]."""
+        query = heads_of(self.ask_proj(self.ask_norm(features)), self.head_dim)
+        mixed = F.scaled_dot_product_attention(query, *seen)
+        features = features + self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return features + self.mlp(self.mlp_norm(features))
+
+
+class Glance(Head):
+    """See the module's text."""
+
+    config: GlanceConfig
+
+    def __init__(self, config: GlanceConfig, tables: TargetTables) -> None:
+        super().__init__(config, tables)
+        self.layers = nn.ModuleList([GlanceLayer(config) for _ in range(config.layers)])
+
+    @property
+    def visual_reads(self) -> tuple[int, ...]:
+        return (0,)
+
+    @property
+    def _layers(self) -> Sequence[GlanceLayer]:
+        return cast("Sequence[GlanceLayer]", self.layers)
+
+    def see(self, visual: Tensor) -> list[Rows]:
+        """[B, frames · n, E] what the target's tower makes of the frames -> each layer's keys and values.
+
+        Raises:
+            CrossdraftError: another number of features than the glance was trained with, or of another size.
+        """
+        wanted = (self.config.frames * self.config.patches, self.config.visual_size)
+        if tuple(visual.shape[1:]) != wanted:
+            raise CrossdraftError(
+                f"The glance looks at {self.config.frames} frames of {self.config.patches} features, "
+                f"{wanted[0]} x {wanted[1]} in all; got {' x '.join(map(str, visual.shape[1:]))}."
+            )
+        return [layer.see(visual.to(self.embeddings)) for layer in self._layers]
+
+    def say(self, features: Tensor, seen: Sequence[Rows]) -> Tensor:
+        """[B, T, H] last features of the drafter's model -> [B, T, D] logits of the words behind them."""
+        features = features.to(self.embeddings)
+        for layer, rows in zip(self._layers, seen, strict=True):
+            features = layer(features, rows)
+        return self.lm_head(features)
+
+    def forward(self, lesson: Lesson) -> list[Guess]:
+        """The word behind every place, which is what a drafter says itself: offset 0."""
+        return [Guess(0, self.say(self.last(lesson.hidden), self.see(lesson.visual[0])))]

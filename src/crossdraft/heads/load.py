@@ -1,0 +1,205 @@
+"""Drafters around heads: the weights in a folder, checked against the model that they belong to."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.prepack import has_bf16, prepack
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.drafting.head_drafter import CoupledDrafter
+from crossdraft.heads.drafting.static import ACCEPTANCE, static_tree
+from crossdraft.heads.drafting.trees import TREES
+from crossdraft.heads.event_medusa.drafter import CrossDrafter, tables_of
+from crossdraft.heads.event_medusa.network import Cross
+from crossdraft.heads.fast.drafter import FastDrafter
+from crossdraft.heads.fast.network import Fast
+from crossdraft.heads.files import load_head, read_config
+from crossdraft.heads.glance.frame_encoder import Glancer
+from crossdraft.heads.glance.network import Glance
+from crossdraft.heads.networks.base import Head, TargetTables
+from crossdraft.heads.online import LearningDrafter, Origin, check_folder
+from crossdraft.heads.pass_.drafter import PassDrafter
+from crossdraft.heads.pass_.network import LookaheadRows
+from crossdraft.heads.registry import HEADS, STATIC, weights_of
+from crossdraft.load import REFERENCE, event_fingerprint, load_drafter, target_fingerprint
+
+HEAD_WEIGHTS = REFERENCE / "heads"
+
+
+def load_head_drafter(
+    name: str,
+    host: Target,
+    source: str = "reference",
+    folder: Path | None = None,
+    tree: str | None = None,
+    banned: Sequence[int] = (),
+    *,
+    packed: bool = True,
+) -> CoupledDrafter[Any]:
+    """A drafter around a head, which lives beside its target.
+
+    Args:
+        name: of the method; see `heads.registry`.
+        host: the target.
+        source: where that was loaded from.
+        folder: of the head; default the shipped one.
+        tree: `static`, or one of `heads.drafting.trees.TREES`; default the method's own, but `dynamic` in place of
+            `static` where no acceptance was measured, as of an imported head.
+        banned, packed: as in `load_drafter`.
+
+    Raises:
+        CrossdraftError: the head is missing, damaged, another target's or another method's, or an unknown tree.
+    """
+    method = HEADS[name]
+    place = folder or HEAD_WEIGHTS / weights_of(name)
+    head = load_head(place, TargetTables.of(host.model), target_fingerprint(source), method.network)
+    head = head.to(host.device, _head_dtype(host))
+    if packed:
+        prepack(head)
+    unmeasured = method.tree == STATIC and not (place / ACCEPTANCE).is_file()
+    tree = tree or ("dynamic" if unmeasured else method.tree)
+    if tree not in TREES and tree != STATIC:
+        raise CrossdraftError(f"Unknown tree '{tree}'; choose one of {', '.join((STATIC, *TREES))}.")
+    grow = static_tree(place) if tree == STATIC else TREES[tree]
+    return method.drafter(head, grow, sorted(host.eos), banned)
+
+
+def load_event_head(
+    name: str,
+    source: str = "event",
+    folder: Path | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    banned: Sequence[int] = (),
+    vocabulary: dict[str, int] | None = None,
+    *,
+    words: int | None = None,
+    packed: bool = True,
+) -> CrossDrafter | FastDrafter:
+    """An event model with a head on it as a drafter.
+
+    Args:
+        name: `event_medusa` or `fast`, the head's network.
+        source, device, dtype, banned, vocabulary, packed: of the event model, as in `load_drafter`.
+        folder: of the head; default the shipped one.
+        words: words of a place that may become nodes; default the drafter's own.
+
+    Raises:
+        CrossdraftError: as `load_drafter`, or the head is missing, damaged, or another event model's.
+    """
+    place = _event_head_folder(name, folder, source)
+    model = load_drafter(source, device, dtype, banned, vocabulary, packed=packed).model
+    head = _event_head(name, place, source, model, packed=packed)
+    more: Any = {} if words is None else {"words": words}
+    if isinstance(head, Cross):
+        return CrossDrafter(model, head, banned, **more)
+    return FastDrafter(model, cast("Fast", head), banned, **more)
+
+
+def load_glance_drafter(
+    drafter: IndependentDrafter,
+    tower: Target | None,
+    target: str,
+    source: str = "event",
+    folder: Path | None = None,
+    banned: Sequence[int] = (),
+    *,
+    packed: bool = True,
+) -> IndependentDrafter:
+    """An event drafter that glances at the clip.
+
+    Args:
+        drafter: one that does not, on the event model `source`; the two share their networks.
+        tower: the target, where it is in this process; see `Glancer`.
+        target: where that was loaded from.
+        folder: of the glance; default the shipped one.
+        banned: ids that must never be drafted.
+        packed: as in `load_target`.
+
+    Raises:
+        CrossdraftError: the glance is missing, damaged, another event model's, or looks through another target's tower.
+    """
+    place = _event_head_folder("glance", folder, source)
+    glance = cast("Glance", _event_head("glance", place, source, drafter.model, packed=packed))
+    if glance.config.tower != target_fingerprint(target):
+        raise CrossdraftError(
+            f"The glance in {place} looks through another target's vision tower than that of '{target}'; train one for "
+            "this target, or use the drafter 'event_medusa'."
+        )
+    more: Any = {"words": drafter.words, "glance": Glancer(glance, tower)}
+    if isinstance(drafter, CrossDrafter):
+        return CrossDrafter(drafter.model, drafter.head, banned, **more)
+    return IndependentDrafter(drafter.model, banned, **more)
+
+
+def load_pass_drafter(
+    host: Target, source: str = "reference", folder: Path | None = None, banned: Sequence[int] = ()
+) -> PassDrafter:
+    """PaSS's look-ahead embeddings as a drafter, beside their target; arguments as in `load_head_drafter`.
+
+    Raises:
+        CrossdraftError: the embeddings are missing, damaged, or another target's.
+    """
+    tables = TargetTables.of(host.model)
+    rows = load_head(folder or HEAD_WEIGHTS / "pass", tables, target_fingerprint(source), "pass")
+    return PassDrafter(cast("LookaheadRows", rows.to(host.device, host.model.dtype)), banned)
+
+
+def load_learning_drafter(
+    drafter: CoupledDrafter[Any],
+    network: str,
+    host: Target,
+    source: str,
+    seconds: float,
+    keep: int,
+    rate: float,
+    folder: Path | None = None,
+) -> LearningDrafter:
+    """A head's drafter that goes on learning while it serves.
+
+    Args:
+        drafter: around the head, loaded with `packed=False`.
+        network: the head's.
+        host, source: as in `load_head_drafter`.
+        seconds, keep, rate: see `LearningDrafter`.
+        folder: where the weights are saved, and found again if there are any.
+
+    Raises:
+        CrossdraftError: the folder holds something else, or a head that does not fit; and as `LearningDrafter`.
+    """
+    tables, origin = TargetTables.of(host.model), Origin(network, target_fingerprint(source))
+    head = drafter.head
+    if folder is not None and check_folder(folder):
+        head.restore(load_head(folder, tables, origin.target, network).stored())
+    rows = tables.head.to(host.device)[head.draft_ids]
+    return LearningDrafter(drafter, rows, seconds, keep, rate=rate, origin=origin, folder=folder)
+
+
+def _head_dtype(host: Target) -> torch.dtype:
+    """The dtype of a head beside that target: what is drafted need not be as exact as what is said."""
+    slow = host.device.type == "cpu" and host.model.dtype is torch.float32
+    return torch.bfloat16 if slow and has_bf16() else host.model.dtype
+
+
+def _event_head_folder(name: str, folder: Path | None, source: str) -> Path:
+    """Where the weights of a head on the event model `source` lie."""
+    place = folder or HEAD_WEIGHTS / name
+    if read_config(place).target != event_fingerprint(source):
+        raise CrossdraftError(
+            f"The head in {place} belongs to another event model than '{source}'; name its own with model=FOLDER, or "
+            "train it for this one."
+        )
+    return place
+
+
+def _event_head(name: str, place: Path, source: str, model: Target, *, packed: bool) -> Head:
+    """The head in that folder, on the event model `source`, which is loaded as `model`."""
+    head = load_head(place, tables_of(model), event_fingerprint(source), name)
+    head = head.to(model.device, model.model.dtype)
+    if packed:
+        prepack(head)
+    return head

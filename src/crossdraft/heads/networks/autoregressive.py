@@ -1,0 +1,88 @@
+"""Heads that go on from their own output: one row per place, a pair of the feature there and the token behind it.
+
+    place                 …   t-1          t          |  the draft
+    the target's feature      f(t-1)       f(t)       |  g(t+1)     g(t+2)     outputs, fed back as features
+    the token behind it       x(t)         x(t+1)     |  d1         d2         x(t+1) is the root
+    says                                   law of d1     law of d2  …
+
+EAGLE and its kin differ in how features are fused, how a pair becomes a row, and what stands in front of the text.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from crossdraft.heads.networks.base import Head, TargetTables, shifted
+from crossdraft.heads.networks.layers import Attend, DecoderConfig, Front, Rotary, Unrolled
+from crossdraft.heads.networks.train_batch import Guess, Lesson
+
+
+class Autoregressive(Head):
+    """See the module's text. Networks fill in `decode`, and what of the rest is theirs."""
+
+    depth = 1  # layers that keep keys and values
+    span = 1  # tokens that a row takes in: the one behind the feature, and those in front of that
+    config: DecoderConfig
+
+    def __init__(self, config: DecoderConfig, tables: TargetTables) -> None:
+        super().__init__(config, tables)
+        self.rotary = Rotary(config.head_dim, config.rope_theta, config.max_positions)
+
+    def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
+        """Captured features [..., H] of each layer -> [..., H], one feature per place."""
+        return self.last(hidden)
+
+    def front(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> Front | None:
+        """What stands in front of the text; `None` = nothing. Asked where the head has `visual_reads`.
+
+        Args:
+            visual: layer -> [B, N, H] features at the prompt's visual piece.
+            ids: [B, N + 1] ids of that piece and of the text's first token.
+            asked: layer of `reads` -> [B, H] features at the prompt's last token, where the question has been heard.
+        """
+        return None
+
+    def embed_rows(self, tokens: Tensor) -> Tensor:
+        """[B, n + span - 1] ids -> [B, n, H], what the tokens bring to each row."""
+        return self.embed(tokens)
+
+    def inform(self, features: Tensor, aside: Tensor | None) -> Tensor:
+        """Features [B, n, H] of the text, or outputs fed back, as they enter a pair; `aside` is the front's."""
+        return features
+
+    def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
+        """Pairs [B, n, H] -> outputs [B, n, H]; `step` 0 reads the target's features, later ones the outputs before."""
+        raise NotImplementedError
+
+    def say(self, outputs: Tensor) -> Tensor:
+        """Outputs [..., H] -> logits [..., D]."""
+        return self.lm_head(outputs)
+
+    def features_of(self, outputs: Tensor) -> Tensor | None:
+        """What the outputs take the target's last features to be, if they are trained to be that."""
+        return None
+
+    def forward(self, lesson: Lesson) -> list[Guess]:
+        features, tokens = self.fuse(lesson.hidden), lesson.tokens
+        embeds = self.embed_rows(torch.cat((tokens[:, :1].expand(-1, self.span - 1), tokens), 1))
+        front = self._front(lesson)
+        aside = None if front is None else front.aside
+        attend, guesses = Unrolled(self.rotary, front), []
+        for step in range(self.config.steps):
+            pairs = shifted(embeds, 1 + step), self.inform(features, aside)
+            features = self.decode(*pairs, attend.at(step), step)
+            guesses.append(self.guess(1 + step, features))
+        return guesses
+
+    def guess(self, offset: int, outputs: Tensor) -> Guess:
+        """What outputs [B, T, H] say of the target `offset` places further on."""
+        return Guess(offset, self.say(outputs), self.features_of(outputs))
+
+    def _front(self, lesson: Lesson) -> Front | None:
+        ids = lesson.visual_ids
+        if not self.visual_reads or ids is None or not ids.shape[1]:
+            return None
+        rows = torch.arange(len(ids), device=ids.device)
+        asked = {layer: lesson.hidden[layer][rows, lesson.starts - 1] for layer in self.reads}
+        return self.front(lesson.visual, torch.cat((ids, lesson.tokens[:, :1]), 1), asked)

@@ -1,0 +1,196 @@
+"""DFlash (z-lab 2026, 2602.06036): a whole block of tokens guessed in one pass, from several layers of the target.
+
+    block at place t     root x(t+1)   MASK     MASK     …          rows see each other, both ways
+    says                 nothing       law of   law of   …
+                                       x(t+2)   x(t+3)
+    keys and values of each layer      of the target's features up to t (all layers read, projected once), and the rows
+
+Nothing is drafted one after another: a row does not know what was chosen for the rows in front of it. In training a few
+places of each text are anchors of a block, all blocks side by side in one pass.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.base import Head, TargetTables, shifted
+from crossdraft.heads.networks.feature_fusion import check_scales, columns, side_by_side
+from crossdraft.heads.networks.layers import Attend, DecoderConfig, DecoderLayer, RMSNorm, Rotary, Rows
+from crossdraft.heads.networks.train_batch import Guess, Lesson
+
+SPREAD = 5  # layers of the target that are read unless told otherwise: the authors' number
+
+
+@dataclass(frozen=True, kw_only=True)
+class DFlashConfig(DecoderConfig):
+    """A block drafter. `steps` are the tokens that one pass drafts: a block of the authors' has one row more, the root.
+
+    Args:
+        layers: of its own.
+        read_layers: hidden states of the target that it reads; empty = five, spread over the depth.
+        level_scales: of these, see `levels`; empty = 1 each.
+        anchors: most places of one text that a block leaves from while training.
+        mask_token: id whose embedding stands for a mask, as in the authors' files, which have no other; `None` = the
+            mask's row is learnt, and such a head cannot be exported.
+
+    Raises:
+        CrossdraftError: a layer is outside the target, or the mask is none of its ids.
+    """
+
+    layers: int = 2
+    read_layers: tuple[int, ...] = ()
+    level_scales: tuple[float, ...] = ()
+    anchors: int = 16
+    mask_token: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if outside := [layer for layer in self.read_layers if not 0 <= layer <= self.num_layers]:
+            raise CrossdraftError(
+                f"DFlash cannot read layer {outside[0]}: the target has hidden states 0 … {self.num_layers}."
+            )
+        if self.level_scales:
+            check_scales(self.level_scales, len(self.read_layers))
+        if self.mask_token is not None and not 0 <= self.mask_token < self.vocab_size:
+            raise CrossdraftError(
+                f"DFlash's mask_token {self.mask_token} is none of the target's {self.vocab_size} ids."
+            )
+
+
+class DFlash(Head):
+    """See the module's text. Embeddings and output rows are the target's; the mask's row is its own, or a token's."""
+
+    owns_head = False
+    config: DFlashConfig
+    mask_row: Tensor
+
+    def __init__(self, config: DFlashConfig, tables: TargetTables) -> None:
+        super().__init__(config, tables)
+        size = config.hidden_size
+        self.rotary = Rotary(config.head_dim, config.rope_theta, config.max_positions)
+        if config.mask_token is None:
+            self.mask_row = nn.Parameter(torch.randn(size) * float(tables.embeddings.float().std()))
+        else:
+            self.register_buffer("mask_row", tables.embeddings[config.mask_token].clone(), persistent=False)
+        self.fc = nn.Linear(len(self.reads) * size, size, bias=False)
+        self.hidden_norm = RMSNorm(size, config.eps)
+        self.layers = nn.ModuleList([DecoderLayer(config) for _ in range(config.layers)])
+        for layer in self.layers:  # the authors' layers are Qwen3's
+            attention = cast("DecoderLayer", layer).self_attn
+            attention.q_norm = RMSNorm(config.head_dim, config.eps)
+            attention.k_norm = RMSNorm(config.head_dim, config.eps)
+        self.norm = RMSNorm(size, config.eps)
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return self.config.read_layers or spread(self.config.num_layers)
+
+    def context(self, hidden: Mapping[int, Tensor]) -> Tensor:
+        """Captured features [..., H] of each layer -> [..., H]."""
+        return self.hidden_norm(self.fc(side_by_side(hidden, self.reads, self._scales)))
+
+    @property
+    def _scales(self) -> Sequence[float]:
+        return self.config.level_scales or (1.0,) * len(self.reads)
+
+    def scales(self) -> dict[str, Tensor]:
+        return {"fc.weight": columns(self.fc.weight, self._scales)}
+
+    def remember(self, context: Tensor) -> list[Rows]:
+        """[B, n, H] -> each layer's keys and values of these places, not rotated."""
+        return [cast("DecoderLayer", layer).self_attn.remember(context) for layer in self.layers]
+
+    def block(self, roots: Tensor) -> Tensor:
+        """[..., A] ids of roots -> [..., A, 1 + steps, H] rows of their blocks."""
+        embeds = self.embed(roots)[..., None, :]
+        masks = self.mask_row.expand(*embeds.shape[:-2], self.config.steps, -1)
+        return torch.cat((embeds, masks), -2)
+
+    def draft(self, rows: Tensor, attend: Attend) -> Tensor:
+        """Blocks' rows [B, n, H] -> logits [B, n, D]."""
+        for index, layer in enumerate(self.layers):
+            rows = layer(rows, attend, index)
+        return self.lm_head(self.norm(rows))
+
+    def forward(self, lesson: Lesson) -> list[Guess]:
+        anchors, chosen = self._anchors(lesson)
+        rows = self.block(shifted(lesson.tokens, 1).gather(1, anchors))
+        attend = Anchored(self.rotary, anchors, rows.shape[2], self.remember(self.context(lesson.hidden)))
+        logits = self.draft(rows.flatten(1, 2), attend).unflatten(1, rows.shape[1:3])
+        valid = torch.zeros_like(lesson.tokens, dtype=torch.bool).scatter(1, anchors, chosen)
+        nowhere = logits.new_zeros(*lesson.tokens.shape, logits.shape[-1])
+        index = anchors[..., None].expand(-1, -1, logits.shape[-1])
+        return [
+            Guess(offset, nowhere.scatter(1, index, logits[:, :, offset]), valid=valid)
+            for offset in range(1, rows.shape[2])
+        ]
+
+    def _anchors(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
+        """Places [B, A] that a block leaves from, and whether they were chosen or only fill the row up.
+
+        While training at random, otherwise evenly over the answer, so that the same text gives the same figures.
+        """
+        judged = lesson.judged(1)
+        count = min(self.config.anchors, judged.shape[1])
+        if self.training:
+            order = torch.rand(judged.shape, device=judged.device)
+        else:
+            share = count / judged.sum(1, keepdim=True).clamp(min=1)
+            rank = judged.cumsum(1)
+            order = 0.5 * ((rank * share).floor() > ((rank - 1) * share).floor())
+        score, places = (order + judged).topk(count, 1)
+        return places, score >= 1
+
+
+class Anchored:
+    """Attention of blocks: each over the text up to its anchor, and over its own rows, which stand right behind that.
+
+    Args:
+        rotary: the head's.
+        anchors: [B, A] places.
+        width: rows of a block.
+        text: each layer's keys and values [B, kv_heads, T, d], not rotated.
+    """
+
+    def __init__(self, rotary: Rotary, anchors: Tensor, width: int, text: Sequence[Rows]) -> None:
+        self.rotary, self.text = rotary, text
+        rows = torch.arange(width, device=anchors.device)
+        self.places = (anchors[..., None] + 1 + rows).flatten(1)[:, None]  # [B, 1, A·width]
+        self.before = torch.arange(text[0][0].shape[2], device=anchors.device)
+        left_from = anchors.repeat_interleave(width, 1)  # [B, A·width]
+        block = torch.arange(anchors.shape[1], device=anchors.device).repeat_interleave(width)
+        known = self.before <= left_from[..., None]
+        own = (block == block[:, None]).expand(len(anchors), -1, -1)
+        self.mask = torch.cat((known, own), -1)[:, None]
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: Rows | None = None) -> Tensor:
+        text_key, text_value = self.text[layer]
+        keys = torch.cat((self.rotary(text_key, self.before), self.rotary(key, self.places)), 2)
+        return F.scaled_dot_product_attention(
+            self.rotary(query, self.places),
+            keys,
+            torch.cat((text_value, value), 2),
+            self.mask,
+            enable_gqa=keys.shape[1] != query.shape[1],
+        )
+
+    def across(self, layer: int, query: Tensor, fresh: Rows | None) -> Tensor:
+        raise NotImplementedError("A block drafter's layers read the target as part of their own keys and values.")
+
+
+def spread(depth: int, count: int = SPREAD) -> tuple[int, ...]:
+    """Hidden states from the first layer's output to what enters the last layer, evenly; fewer in a shallow target.
+
+    Not quite the authors' choice: of 36 layers theirs are the outputs of 1, 9, 17, 25 and 33 counted from 0, which are
+    hidden states 2, 10, 18, 26 and 34; these are 1, 10, 18, 26 and 35. For theirs give them as `read_layers`.
+
+    >>> spread(7)
+    (1, 2, 4, 5, 6)
+    """
+    last = max(depth - 1, 1)
+    return tuple(sorted({round(1 + place * (last - 1) / (count - 1)) for place in range(count)}))

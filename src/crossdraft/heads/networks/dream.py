@@ -1,0 +1,127 @@
+"""DREAM (Hu et al. 2025): EAGLE's layer, then a gated look at the features of a layer from the target's middle.
+
+The first layer's output is trained to be the target's feature in that middle layer, the second's to be its last. Which
+layer is in the middle is chosen by the entropy of the target's attention: `entropy.choose_layer`. The authors choose
+one for every token, with the target's attention at hand in training; here it is one for all, so that drafting knows it.
+Theirs reads visual tokens too, those that the target's attention does not prune; ours reads the text alone, whose
+features have seen the clip.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.autoregressive import Autoregressive
+from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.layers import Attend, Attention, DecoderConfig, DecoderLayer, GatedMLP, RMSNorm, heads_of
+from crossdraft.heads.networks.losses import smooth_l1
+from crossdraft.heads.networks.train_batch import Guess, Lesson
+
+OWN, TARGETS = 0, 1  # layers of the cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamConfig(DecoderConfig):
+    """EAGLE's settings, and a layer in the middle of the target.
+
+    Args:
+        middle_layer: number of the hidden state that is looked at and learned from: 1 … L - 1.
+
+    Raises:
+        CrossdraftError: it is not in the middle.
+    """
+
+    middle_layer: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.middle_layer < self.num_layers:
+            raise CrossdraftError(
+                f"DREAM's middle_layer must be one of 1 … {self.num_layers - 1}, between the target's embeddings and "
+                f"its last feature, not {self.middle_layer}."
+            )
+
+
+@dataclass(frozen=True)
+class MiddleGuess(Guess):
+    """A guess, and what the first layer takes the target's middle feature to be: [B, T, H]."""
+
+    middle: Tensor | None = None
+
+
+class GatedCross(nn.Module):
+    """Attention to the target's middle features, and an MLP; each through a gate tanh(g) that begins shut."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.eps)
+        self.middle_norm = RMSNorm(config.hidden_size, config.eps)
+        self.cross_attn = Attention(config)
+        self.attn_gate = nn.Parameter(torch.zeros(1))
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.eps)
+        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size)
+        self.mlp_gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, stream: Tensor, middle: Tensor | None, attend: Attend) -> Tensor:
+        """[B, n, H] -> [B, n, H]; `middle` are the target's features at these places, `None` = a draft has none."""
+        attention, fresh = self.cross_attn, None
+        if middle is not None:
+            fresh = attention.remember(self.middle_norm(middle))
+        query = heads_of(attention.q_proj(self.input_layernorm(stream)), attention.head_dim)
+        mixed = attention.o_proj(attend.across(TARGETS, query, fresh).transpose(1, 2).flatten(2))
+        stream = stream + self.attn_gate.tanh() * mixed
+        return stream + self.mlp_gate.tanh() * self.mlp(self.post_attention_layernorm(stream))
+
+
+class Dream(Autoregressive):
+    """A feature of this head is the target's last one, and beside it the middle one; so is an output."""
+
+    owns_head = False
+    extras = ("middle",)
+    depth = 2
+    config: DreamConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, config: DreamConfig, tables: TargetTables) -> None:
+        super().__init__(config, tables)
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
+        self.layer = DecoderLayer(config, first_norm=False)
+        self.cross = GatedCross(config)
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return (self.config.middle_layer, self.config.num_layers)
+
+    def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
+        return torch.cat((self.last(hidden), hidden[self.config.middle_layer]), -1)
+
+    def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
+        last, middle = features.chunk(2, -1)
+        guessed = self.layer(self.fc(torch.cat((embeds, last), -1)), attend, OWN)
+        final = self.cross(guessed, middle if step == 0 else None, attend)
+        return torch.cat((final, guessed), -1)
+
+    def say(self, outputs: Tensor) -> Tensor:
+        return self.lm_head(outputs.chunk(2, -1)[0])
+
+    def guess(self, offset: int, outputs: Tensor) -> MiddleGuess:
+        final, middle = outputs.chunk(2, -1)
+        return MiddleGuess(offset, self.say(outputs), final, middle=middle)
+
+    def extra_losses(self, lesson: Lesson, guesses: Sequence[Guess]) -> dict[str, Tensor]:
+        """`middle`: SmoothL1 between the first layer's outputs and the target's middle features.
+
+        Every offset's is a sum over its places, divided by the number N of the first one's, as in `objective.score`:
+        so it is 0 where answers are too short to be judged, and shares of a batch, weighted by their N, add up to it.
+        What comes of it is their mean.
+        """
+        target, losses = lesson.hidden[self.config.middle_layer], []
+        count = max(int(lesson.judged(min(guess.offset for guess in guesses)).sum()), 1)
+        for guess in guesses:
+            if isinstance(guess, MiddleGuess) and guess.middle is not None:
+                places = lesson.judged(guess.offset)
+                told = target.roll(-guess.offset, 1)  # `judged` leaves out what comes round from the row's front
+                losses.append(smooth_l1(guess.middle[places], told[places]).sum() / count)
+        return {"middle": torch.stack(losses).mean()}

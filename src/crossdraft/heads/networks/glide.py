@@ -1,0 +1,102 @@
+"""GLIDE (Du et al. 2024, "GliDe with a CaPE"): a small decoder that looks into the target's own keys and values.
+
+Its one layer reads its own text, then what the target's last layer knows of that text, as far as it has read. Behind
+the text a draft has keys and values of its own, the target has none: so in training, too, no place sees what the target
+made of later ones (the paper's block-wise mask, eq. 5; here the block is the draft that leaves the text at the place).
+"""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.autoregressive import Autoregressive
+from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.layers import Attend, Attention, DecoderConfig, GatedMLP, RMSNorm, Rotary, Rows, heads_of
+from crossdraft.heads.networks.target_kv import LastLayer
+
+OWN, TARGETS = 0, 1  # layers of the cache
+
+
+class Glide(Autoregressive):
+    """Embedding -> self-attention -> cross-attention to the target's last layer -> MLP -> a head of its own.
+
+    Raises:
+        CrossdraftError: the target's last layer is not built like Llama's, or its heads do not fit the configuration.
+    """
+
+    depth = 2
+
+    def __init__(self, config: DecoderConfig, tables: TargetTables) -> None:
+        super().__init__(config, tables)
+        borrowed = _fitting(config, tables.last_layer)
+        self.target = TargetRows(borrowed)
+        # Its queries meet the target's keys, which were turned by the target's own table.
+        self.rotary = Rotary(config.head_dim, borrowed.rope_theta, config.max_positions)
+        size, width = config.hidden_size, config.heads * config.head_dim
+        self.input_layernorm = RMSNorm(size, config.eps)
+        self.self_attn = Attention(config)
+        self.cross_layernorm = RMSNorm(size, config.eps)
+        self.q_proj = nn.Linear(size, width, bias=False)
+        self.o_proj = nn.Linear(width, size, bias=False)
+        self.post_attention_layernorm = RMSNorm(size, config.eps)
+        self.mlp = GatedMLP(size, config.intermediate_size)
+        self.norm = RMSNorm(size, config.eps)
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return (self.config.num_layers - 1,)  # what enters the last layer
+
+    def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
+        return hidden[self.config.num_layers - 1]
+
+    def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
+        stream = embeds + self.self_attn(self.input_layernorm(embeds), attend, OWN)
+        query = heads_of(self.q_proj(self.cross_layernorm(stream)), self.config.head_dim)
+        mixed = attend.across(TARGETS, query, self.target(features) if step == 0 else None)
+        stream = stream + self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return stream + self.mlp(self.post_attention_layernorm(stream))
+
+    def say(self, outputs: Tensor) -> Tensor:
+        return self.lm_head(self.norm(outputs))
+
+
+class TargetRows(nn.Module):
+    """The target's own keys and values, from what enters its last layer. Nothing here is trained or stored."""
+
+    norm: Tensor
+    key: Tensor
+    value: Tensor
+    key_bias: Tensor | None
+    value_bias: Tensor | None
+
+    def __init__(self, layer: LastLayer) -> None:
+        super().__init__()
+        self.eps, self.head_dim = layer.eps, layer.head_dim
+        for name in ("norm", "key", "value", "key_bias", "value_bias"):
+            self.register_buffer(name, getattr(layer, name), persistent=False)
+
+    def forward(self, entering: Tensor) -> Rows:
+        """[B, n, H] -> keys and values [B, kv_heads, n, d], not rotated."""
+        normed = F.rms_norm(entering, entering.shape[-1:], self.norm.to(entering.dtype), self.eps)
+        return self._heads(normed, self.key, self.key_bias), self._heads(normed, self.value, self.value_bias)
+
+    def _heads(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        bias = None if bias is None else bias.to(rows.dtype)
+        return heads_of(F.linear(rows, weight.to(rows.dtype), bias), self.head_dim)
+
+
+def _fitting(config: DecoderConfig, layer: LastLayer | None) -> LastLayer:
+    """The layer, if such a head can look into it."""
+    if layer is None:
+        raise CrossdraftError(
+            "GLIDE reads keys and values of the target's last layer, which must be built like Llama's (a norm, key and "
+            "value projections, no norm of the keys); this one is not, so train another kind of head for it."
+        )
+    if layer.head_dim != config.head_dim or config.heads % layer.kv_heads:
+        raise CrossdraftError(
+            f"GLIDE's queries must fit the target's keys: give it head_dim {layer.head_dim} and heads a multiple of "
+            f"{layer.kv_heads}, not {config.head_dim} and {config.heads}."
+        )
+    return layer

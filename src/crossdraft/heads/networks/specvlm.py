@@ -1,0 +1,74 @@
+"""SpecVLM (Huang et al. 2025): EagleVLM with an elastic compressor, chosen for each question.
+
+A gate looks at the target's feature behind the question and picks how much of the clip the head needs to see: nothing,
+means, a few places as they are, learned mixtures, or two summaries. While drafting only what was picked is computed.
+While training the choice is soft (Gumbel-softmax): all of it stands in front of the text, and each choice's keys count
+as much as it was chosen. As what is in front is only read, the choices cannot see each other, and a weight of 1 beside
+zeros is the hard choice itself. Positions do not depend on the choice: places keep those that they have in the target.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.compressor import Conv, Keep, Pool, Prune, Resampler, TextOnly
+from crossdraft.heads.networks.eaglevlm import EagleVLM
+from crossdraft.heads.networks.layers import DecoderConfig, Front
+
+CHOICES = ("text-only", "pool", "prune", "conv", "resampler")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecVLMConfig(DecoderConfig):
+    """EagleVLM's, and the compressors'.
+
+    Args:
+        pool, prune, conv: how many visual places become one.
+        keep: which places pruning keeps: `uniform` or `random`, the same ones for every clip of one length.
+        queries: summaries of the resampler.
+        temperature: of the soft choice while training; the lower, the harder.
+    """
+
+    pool: int = 20
+    prune: int = 20
+    conv: int = 3
+    queries: int = 2
+    keep: Keep = "random"
+    temperature: float = 1.0
+
+
+class SpecVLM(EagleVLM):
+    """See the module's text."""
+
+    def __init__(self, config: SpecVLMConfig, tables: TargetTables) -> None:
+        super().__init__(config, tables)
+        width = config.hidden_size
+        resampler = Resampler(width, config.queries, config.heads)
+        compressors = (
+            TextOnly(), Pool(config.pool), Prune(config.prune, config.keep), Conv(width, config.conv), resampler,
+        )  # fmt: skip
+        self.compressors = nn.ModuleList(compressors)  # in the order of `CHOICES`
+        self.gate = nn.Linear(width, len(CHOICES))
+        self.temperature = config.temperature
+
+    def front(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> Front:
+        rows, scores = self.seen(visual, ids), self.gate(self.last(asked))
+        if not self.training and len(rows) == 1:
+            kept, places = self.compressors[int(scores.argmax())](rows)
+            return Front(*self.layer.remember(kept), places, rows.shape[1])
+        every = [compress(rows) for compress in self.compressors]
+        sizes = torch.tensor([len(places) for _, places in every], device=rows.device)
+        weights = self._weights(scores).repeat_interleave(sizes, 1)
+        kept, places = (torch.cat(parts, dim) for parts, dim in zip(zip(*every, strict=True), (1, 0), strict=True))
+        return Front(*self.layer.remember(kept), places, rows.shape[1], weights)
+
+    def _weights(self, scores: Tensor) -> Tensor:
+        """[B, choices] scores -> logarithms of how much each choice counts."""
+        if self.training:
+            chance = -torch.empty_like(scores).exponential_().log()  # of Gumbel's distribution
+            return ((scores + chance) / self.temperature).log_softmax(-1)
+        nothing = torch.full_like(scores, float("-inf"))
+        return nothing.scatter(1, scores.argmax(-1, keepdim=True), 0)

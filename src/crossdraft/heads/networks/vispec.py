@@ -1,0 +1,50 @@
+"""ViSpec (Kang et al. 2025): the clip as one row in front of the text, and one vector that every row is told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.compressor import Resampler
+from crossdraft.heads.networks.eagle import Eagle
+from crossdraft.heads.networks.layers import DecoderConfig, Front
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViSpecConfig(DecoderConfig):
+    """EAGLE's, and how many learned queries look at the clip: one for the vector, the others for rows in front."""
+
+    num_q: int = 2
+
+
+class ViSpec(Eagle):
+    """EAGLE that reads the target's visual embeddings through an adaptor of a few queries.
+
+    What all but the last query find stands in front of the text, as rows of the layer, in the last places of the
+    visual piece. What the last one finds, g, enters with every feature f of the text: img_fc([f; g]). The two halves
+    of that map are two layers here, so that g's part is computed once. They begin as f itself: ViSpec begins as EAGLE.
+    """
+
+    def __init__(self, config: ViSpecConfig, tables: TargetTables) -> None:
+        super().__init__(config, tables)
+        width = config.hidden_size
+        self.adaptor = Resampler(width, config.num_q, config.heads)
+        self.img_fc = nn.Linear(width, width)
+        self.global_fc = nn.Linear(width, width, bias=False)
+        nn.init.eye_(self.img_fc.weight)
+        nn.init.zeros_(self.img_fc.bias)
+        nn.init.zeros_(self.global_fc.weight)
+
+    @property
+    def visual_reads(self) -> tuple[int, ...]:
+        return (0,)
+
+    def front(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> Front:
+        found, places = self.adaptor(visual[0])
+        key, value = self.layer.remember(found[:, :-1])
+        return Front(key, value, places[1:], visual[0].shape[1], aside=self.global_fc(found[:, -1:]))
+
+    def inform(self, features: Tensor, aside: Tensor | None) -> Tensor:
+        informed = self.img_fc(features)
+        return informed if aside is None else informed + aside

@@ -1,0 +1,55 @@
+"""PaSS (Monea et al. 2023): no network at all, but L rows that the target itself reads in place of unknown tokens."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
+from crossdraft.heads.networks.train_batch import Guess, Lesson
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassConfig(HeadConfig):
+    """Look-ahead embeddings.
+
+    Args:
+        steps: L, how many, hence the tokens of a draft.
+
+    Raises:
+        CrossdraftError: none at all.
+    """
+
+    steps: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 1:
+            raise CrossdraftError(f"PaSS needs one look-ahead embedding or more, not {self.steps}; raise steps.")
+
+
+class LookaheadRows(Head):
+    """`ahead` [L, H]: at first the mean of the drafted words' embeddings, a word that could be any of them."""
+
+    owns_head = False
+    config: PassConfig
+
+    def __init__(self, config: PassConfig, tables: TargetTables) -> None:
+        super().__init__(config, tables)
+        usual = self.embed(self.draft_ids).mean(0)
+        self.ahead = nn.Parameter(usual.repeat(config.steps, 1).detach())
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return ()
+
+    def forward(self, lesson: Lesson) -> list[Guess]:
+        """What comes of the rows only the target's own layers can tell.
+
+        Raises:
+            CrossdraftError: always.
+        """
+        raise CrossdraftError(
+            "Look-ahead embeddings are read by the target, not by a head beside it; train them with the target at hand "
+            "(train.heads.pass_)."
+        )

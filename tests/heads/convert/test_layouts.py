@@ -1,0 +1,125 @@
+"""What is written says the same elsewhere: the exported tensors through the papers' formulas, against our networks."""
+
+import pytest
+import torch
+
+from crossdraft.heads.convert import eagle as eagle_layout
+from crossdraft.heads.convert import speculators as speculators_layout
+from crossdraft.heads.convert.check import seeded_lesson
+from tests.heads.convert import by_hand
+from tests.heads.convert.folders import DEEP, exported, host
+
+PLACE = 9
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def spread_out(logits, ids):
+    """[D] logits of a short vocabulary over the target's ids."""
+    every = torch.full((host().vocab_size,), -torch.inf)
+    every[ids] = logits
+    return every
+
+
+def eagle3_elsewhere(foreign, levels, layer="midlayer"):
+    """Two drafts of an exported EAGLE-3 behind `PLACE`, over the target's ids, as another program computes them."""
+    head_words = foreign.config.get("transformer_layer_config", foreign.config)
+    t, rows = dict(foreign.tensors), host().tables.embeddings
+    lesson = seeded_lesson(exported("eagle3", "eagle")[0])
+    text, ids = lesson.tokens[0], torch.arange(len(t["d2t"])) + t["d2t"]
+    g = torch.cat([lesson.hidden[level][0, : PLACE + 1] for level in levels], -1) @ t["fc.weight"].T
+    said = []
+    for _ in range(2):
+        a = by_hand.eagle3(rows[text[1 : len(g) + 1]], g, t, head_words, layer)
+        logits = by_hand.rms(a[-1], t["norm.weight"], head_words["rms_norm_eps"]) @ t["lm_head.weight"].T
+        said.append(spread_out(logits, ids))
+        g = torch.cat((g, a[-1:]))
+    return said
+
+
+def check_eagle3(layout, levels_of, layer):
+    head, foreign = exported("eagle3", layout)
+    ours = [spread_out(guess.logits[0, PLACE], head.draft_ids) for guess in head(seeded_lesson(head))[:2]]
+    theirs = eagle3_elsewhere(foreign, levels_of(foreign.config), layer)
+    assert all(torch.allclose(a, b, **CLOSE) for a, b in zip(ours, theirs, strict=True))
+
+
+KEY = "eagle_aux_hidden_state_layer_ids"
+READERS = [
+    pytest.param("eagle", lambda words: [2, DEEP // 2, DEEP - 3], "midlayer", id="EAGLE: fixed levels"),
+    pytest.param("eagle", lambda words: words[KEY], "midlayer", id="vLLM: what enters a layer"),
+    pytest.param("eagle", lambda words: [k + 1 for k in words["eagle_config"][KEY]], "midlayer", id="SGLang: outputs"),
+    pytest.param("speculators", lambda words: words[KEY], "layers.0", id="speculators"),
+]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("layout", "levels_of", "layer"), READERS)
+def test_eagle3_through_the_papers_formulas(layout, levels_of, layer):
+    check_eagle3(layout, levels_of, layer)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("layout", "levels_of", "layer"), READERS)
+def test_ids_where_offsets_belong_would_be_noticed(layout, levels_of, layer, monkeypatch):
+    """The planted bug: `d2t` as absolute ids."""
+    for module in (eagle_layout, speculators_layout):
+        whole = module.draft_maps
+        monkeypatch.setattr(
+            module, "draft_maps", lambda ids, size, whole=whole: whole(ids, size) | {"d2t": torch.tensor(ids)}
+        )
+    with pytest.raises((AssertionError, IndexError)):
+        check_eagle3(layout, levels_of, layer)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("layout", "levels_of", "layer"), READERS[1:])
+def test_layers_numbered_by_output_would_be_noticed(layout, levels_of, layer):
+    """The planted bug: each number one too low."""
+    with pytest.raises(AssertionError):
+        check_eagle3(layout, lambda words: [level - 1 for level in levels_of(words)], layer)
+
+
+@torch.inference_mode()
+def test_eagle1_through_the_papers_formulas():
+    head, foreign = exported("eagle", "eagle")
+    lesson, t = seeded_lesson(head), dict(foreign.tensors)
+    features, text = lesson.hidden[DEEP][0, : PLACE + 1], lesson.tokens[0]
+    for guess in head(lesson)[:2]:
+        f = by_hand.eagle(t["embed_tokens.weight"][text[1 : len(features) + 1]], features, t, dict(foreign.config))
+        every = f[-1] @ host().tables.head.T
+        apart = (guess.logits[0, PLACE] - every[head.draft_ids]).abs().max()
+        assert apart <= 1e-5 * guess.logits[0, PLACE].abs().max()  # logits of this random head reach 70
+        features = torch.cat((features, f[-1:]))
+
+
+@torch.inference_mode()
+def test_medusa_through_the_papers_formulas():
+    head, foreign = exported("medusa", "medusa", layers=2)
+    lesson, t = seeded_lesson(head), foreign.tensors
+    for number, guess in enumerate(head(lesson)):
+        x = lesson.hidden[DEEP][0]
+        for layer in range(2):
+            w = x @ t[f"{number}.{layer}.linear.weight"].T + t[f"{number}.{layer}.linear.bias"]
+            x = x + w * torch.sigmoid(w)
+        rows = t[f"{number}.2.weight"]
+        assert torch.allclose((x @ rows.T)[:, head.draft_ids], guess.logits[0], **CLOSE)
+        untrained = torch.ones(len(rows), dtype=torch.bool)
+        untrained[head.draft_ids] = False
+        assert torch.equal(rows[untrained], host().tables.head[untrained])
+
+
+@torch.inference_mode()
+def test_dflash_through_the_papers_formulas():
+    head, foreign = exported("dflash", "dflash")
+    words, lesson, rows = dict(foreign.config), seeded_lesson(head), host().tables.embeddings
+    block = words["dflash_config"]
+    states = torch.cat([lesson.hidden[k + 1][0] for k in block["target_layer_ids"]], -1)  # `hidden_states[id + 1]`
+    compared = 0
+    for guess in head(lesson):
+        for place in guess.valid[0].nonzero().flatten().tolist():
+            ids = [int(lesson.tokens[0, place + 1]), *[block["mask_token_id"]] * (words["block_size"] - 1)]
+            out = by_hand.dflash(rows[ids], states[: place + 1], dict(foreign.tensors), words)
+            every = out[guess.offset] @ host().tables.head.T
+            assert torch.allclose(every[head.draft_ids], guess.logits[0, place], **CLOSE)
+            compared += 1
+    assert compared > 20

@@ -1,0 +1,92 @@
+"""What a head must not say, and how far it can count: its drafts end there, and no answer does."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from crossdraft.drafters.trees import Shape, fill
+from crossdraft.engine.drafter import Budget
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.tree import ROOT
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.drafting.trees import TREES
+from crossdraft.heads.registry import HEADS
+from tests.heads.rehearsal import IDS, LONG, START, some_head, some_lesson, told_up_to
+
+BANNED = IDS[::2]
+GROW = {**TREES, "static": partial(fill, Shape.from_paths([[0], [1], [2], [0, 0], [1, 0], [0, 1], [0, 0, 0]]))}
+SMALL = {"pool": 2, "prune": 2, "conv": 3, "width": 24, "token_size": 8}
+
+
+def some(method, tree="dynamic", banned=(), **more):
+    return HEADS[method].drafter(some_head(HEADS[method].network, **SMALL, **more), GROW[tree], (), banned)
+
+
+def drafted(drafter, sampling=Sampling(), nodes=24):  # noqa: B008 - frozen
+    state = told_up_to(drafter, some_lesson(drafter.head), 6)
+    state.sampling = sampling
+    return drafter.propose([state], [Budget(nodes)])[0]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(repetition_penalty=1.2), Sampling(temperature=1.0, seed=3)])
+@pytest.mark.parametrize("tree", sorted(GROW))
+@pytest.mark.parametrize("method", ["eagle3", "dflash", "hydra"])
+def test_no_banned_word_is_drafted_and_what_is_drawn_from_stays_a_law(method, tree, sampling):
+    assert set(drafted(some(method, tree), sampling).tree.tokens) & set(BANNED)  # it would say them
+    tree = drafted(some(method, tree, BANNED), sampling).tree
+    assert len(tree) > 2
+    assert not set(tree.tokens) & set(BANNED)
+    if not sampling.greedy:
+        assert float(tree.dists[:, list(BANNED)].sum()) == 0
+        assert torch.allclose(tree.dists.sum(1), torch.ones(len(tree.dists), dtype=tree.dists.dtype))
+
+
+def test_chances_are_shared_among_the_words_that_are_left():
+    drafter = some("eagle3", banned=BANNED)
+    state = told_up_to(drafter, some_lesson(drafter.head), 6)
+    logits = drafter.voice(state.mind)([ROOT], [], [])[0]
+    left = torch.tensor([place for place, word in enumerate(IDS) if word not in BANNED])
+    chances = dict(zip([IDS[place] for place in left], logits[left].softmax(0).tolist(), strict=True))
+    draft = drafted(drafter)
+    firsts = draft.tree.children(ROOT)
+    assert len(firsts) > 1
+    for node in firsts:
+        assert draft.path_probs[node] == pytest.approx(chances[draft.tree.tokens[node]])
+
+
+def test_where_nothing_is_banned_nothing_is_masked():
+    drafter = some("eagle3", banned=(0, 1))  # ids that the head does not know
+    voice = drafter.voice(told_up_to(drafter, some_lesson(drafter.head), 6).mind)
+    assert drafter._decent(voice) is voice
+
+
+def test_a_head_that_may_say_nothing_is_refused():
+    with pytest.raises(CrossdraftError, match="drafts only ids that the target must not see"):
+        some("eagle3", banned=IDS)
+
+
+READING = ("eagle1", "eagle3", "glide", "hydra++", "dflash", "hivis", "vispec", "eaglevlm", "specvlm", "massv")
+
+
+@pytest.mark.parametrize("method", READING)
+def test_behind_its_table_of_positions_a_head_falls_silent(method):
+    """Whatever the table's length: no error, and from some length on a draft, which is as long as one without end."""
+    free = drafted(some(method, "chain"), nodes=6).tree
+    found = [drafted(some(method, "chain", max_positions=m), nodes=6).tree for m in range(1, 29)]
+    assert {len(tree) for tree in found} == {0, len(free)}
+    lengths = [len(tree) for tree in found]
+    assert lengths == sorted(lengths)
+    assert found[-1] == free
+    assert len(found[7]) == 0  # 8 positions: 8 tokens of text are all that there is room for
+
+
+@pytest.mark.parametrize("method", READING)
+def test_an_answer_that_grows_past_the_table_is_not_read_any_further(method):
+    drafter = some(method, max_positions=LONG - 3)
+    lesson = some_lesson(drafter.head)
+    for place in range(START, LONG - 1):
+        state = told_up_to(drafter, lesson, place)
+        drafter.propose([state], [Budget(1)])
+    assert state.mind is None
+    assert not len(drafter.propose([state], [Budget(1)])[0].tree)

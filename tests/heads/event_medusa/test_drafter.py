@@ -1,0 +1,227 @@
+"""Heads on the event model: the text is the event model's own, in fewer passes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.short_head import ShortHead
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.placement import Inline
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.event_medusa.drafter import CrossDrafter, tables_of
+from crossdraft.heads.event_medusa.network import Cross, CrossConfig
+from tests.engine.zoo import EOS, VOCABULARY, ZOO, as_target, noisy
+from tests.heads.rehearsal import some_head, some_lesson
+
+IDS = tuple(range(2, 97))
+GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=3)
+
+
+def event_model():
+    """An event model that agrees with the video model of the zoo often, not always."""
+    model, prompt = ZOO["video_llava"]()
+    return as_target(noisy(model, 1e-3), prompt)
+
+
+def heads_on(model, steps=4, seed=0, **more) -> Cross:
+    config = CrossConfig(
+        hidden_size=64, vocab_size=VOCABULARY, num_layers=more.pop("num_layers", 3), draft_ids=IDS, steps=steps
+    )
+    torch.manual_seed(seed)
+    head = Cross(config, tables_of(model)).double()
+    with torch.no_grad():
+        for weight in head.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.05)
+    return head
+
+
+class Clairvoyant(Cross):
+    """Foresees what it was told, in place of a trained head: `lies` is how often one word of it is wrong."""
+
+    def foresee(self, feature, tokens, most, ends=()):
+        text = self.text
+        at = next((i for i in range(len(text)) if text[i : i + len(tokens)] == list(tokens)), len(text))
+        said = text[at + len(tokens) :][: max(0, min(most, 5 - len(tokens)))]
+        self.asked += 1
+        return iter([*said[:-1], 7] if said and self.lies and self.asked % self.lies == 0 else said)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return event_model()
+
+
+@pytest.fixture
+def passes(model, monkeypatch) -> list[int]:
+    """Widths of the event model's passes."""
+    widths: list[int] = []
+    extend = model.extend
+
+    def counted(cache, rows, chunks, trees, *more):
+        widths.append(len(chunks[0].tokens) + len(trees[0]))
+        return extend(cache, rows, chunks, trees, *more)
+
+    monkeypatch.setattr(model, "extend", counted)
+    return widths
+
+
+def told(drafter, sampling, overrule=True) -> list:
+    """Drafts of four rounds: of the first 5 words all but the last are accepted, in whose place another is put."""
+    request = Request("what?", max_new_tokens=64, sampling=sampling)
+    (state,) = drafter.begin([request])
+    drafts = []
+    for turn in range(4):
+        draft = drafter.propose([state], [Budget(12)])[0]
+        drafts.append(draft)
+        tokens = state.tail[:5]
+        if len(tokens) < 5 or tokens[-1] == EOS:
+            break
+        last = 10 + (tokens[4] + turn) % 60 if overrule else tokens[4]
+        drafter.commit([state], [VerifyOutput((0, 1, 2, 3), (*tokens[:4], last))])
+    return drafts
+
+
+def clairvoyant(model, text, lies=0) -> Cross:
+    head = heads_on(model)
+    head.__class__, head.text, head.lies, head.asked = Clairvoyant, list(text), lies, 0
+    return head
+
+
+@pytest.mark.parametrize("words", [1, 3])
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_drafts_are_those_of_the_event_model_alone(model, sampling, words, seed):
+    alone = told(IndependentDrafter(model, words=words), sampling)
+    found = told(CrossDrafter(model, heads_on(model, seed=seed), words=words), sampling)
+    assert len(alone) > 2
+    for mine, its in zip(found, alone, strict=True):
+        assert (mine.tree.tokens, mine.tree.parents) == (its.tree.tokens, its.tree.parents)
+        assert torch.allclose(torch.tensor(mine.path_probs), torch.tensor(its.path_probs))
+        if its.tree.dists is not None:
+            assert torch.allclose(mine.tree.dists, its.tree.dists, atol=1e-12)
+
+
+@pytest.mark.parametrize("lies", [0, 2, 3])
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+def test_words_that_come_true_are_kept_and_lies_are_not(model, passes, sampling, lies):
+    alone = told(IndependentDrafter(model), sampling)
+    text = [token for draft in alone for token in draft.tree.tokens]
+    word_by_word = len(passes)
+    passes.clear()
+    found = told(CrossDrafter(model, clairvoyant(model, text, lies)), sampling)
+    assert [draft.tree.tokens for draft in found] == [draft.tree.tokens for draft in alone]
+    assert len(passes) < (0.7 if lies else 0.55) * word_by_word
+
+
+def test_a_head_that_is_believed_unread_would_be_noticed(model, monkeypatch):
+    """The planted bug: what is foreseen is taken for what the event model says."""
+    honest = told(IndependentDrafter(model), GREEDY)
+    drafter = CrossDrafter(model, heads_on(model))
+    choose = drafter._choose
+
+    def gullible(state, guess):
+        for row, foreseen in zip(state.rows, guess, strict=False):
+            row[foreseen] = 99.0
+        return choose(state, guess)
+
+    monkeypatch.setattr(drafter, "_choose", gullible)
+    assert [draft.tree for draft in told(drafter, GREEDY)] != [draft.tree for draft in honest]
+
+
+@torch.inference_mode()
+def test_what_is_rehearsed_is_what_is_foreseen():
+    """At every place of a lesson the heads say, of the tokens since, what they were trained to say."""
+    head = some_head("event_medusa")
+    lesson = some_lesson(head)
+    guesses, text = head(lesson), lesson.tokens[0].tolist()
+    assert [guess.offset for guess in guesses] == [1, 2, 3, 4]
+    compared = 0
+    for place in range(3, 9):
+        for guess in guesses[: len(text) - place - 1]:
+            since = text[place + 1 : place + 1 + guess.offset]
+            (said,) = head.foresee(lesson.hidden[6][0, place], since, 1)
+            assert said == head.config.draft_ids[guess.logits[0, place].argmax()]
+            compared += 1
+    assert compared > 20
+    chain = list(head.foresee(lesson.hidden[6][0, 4], text[5:6], 9))
+    assert len(chain) == 4
+    assert list(head.foresee(lesson.hidden[6][0, 4], text[5:6], 9, ends=chain[1:2])) == chain[:2]
+    assert list(head.foresee(lesson.hidden[6][0, 4], text[5:10], 9)) == []
+
+
+def test_the_features_are_those_that_training_reads(model, monkeypatch):
+    """What a head is given at each place is the hidden state of a plain forward over prompt and answer there."""
+    seen = []
+    head = heads_on(model)
+
+    def foresee(feature, tokens, *rest):
+        seen.append((feature, list(tokens)))
+        return iter([8, 9])
+
+    monkeypatch.setattr(head, "foresee", foresee)
+    drafter = CrossDrafter(model, head)
+    request = Request("what?", max_new_tokens=64)
+    (state,) = drafter.begin([request])
+    drafter.propose([state], [Budget(6)])
+    tail = state.tail
+    drafter.commit([state], [VerifyOutput((0, 1), (*tail[:2], 55))])
+    drafter.propose([state], [Budget(3)])
+    prompt = model.prepare(request)
+    answer = [*tail[:2], *state.committed[2:], *state.tail]
+    texts = [*(tail[: place + 1] for place in range(len(tail) - 1)), answer[:3], answer[:4], answer[:5]]
+    assert len(seen) == len(texts)
+    for (feature, tokens), text in zip(seen, texts, strict=True):
+        assert tokens == text[-1:]
+        ids = torch.tensor([[*prompt.input_ids.tolist(), *text]])
+        pixels = prompt.features["pixel_values_videos"].double()
+        with torch.inference_mode():
+            own = model.model(input_ids=ids, pixel_values_videos=pixels, output_hidden_states=True)
+        assert torch.allclose(feature, own.hidden_states[-1][0, -2], atol=1e-10)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("hidden", ["before", "off"])
+def test_answers_are_the_targets_own(model, hidden, batch):
+    target = as_target(*ZOO["video_llava"]())
+    requests = [Request("x" * i, max_new_tokens=8 + 6 * i) for i in range(1, 5)]
+    alone = [answer.tokens for answer in Decoder(target).generate(requests)]
+    cost = CostModel()
+    placed = Inline(CrossDrafter(model, heads_on(model), words=3), cost, hidden)
+    found = Decoder(target, placed, cost=cost, adaptive=False, max_batch=batch).generate(requests)
+    assert [answer.tokens for answer in found] == alone
+    assert sum(answer.stats.accepted for answer in found) > 0
+
+
+def test_a_fork_goes_its_own_way(model):
+    drafter = CrossDrafter(model, heads_on(model))
+    (state,) = drafter.begin([Request("what?", max_new_tokens=64)])
+    first = drafter.propose([state], [Budget(5)])[0].tree
+    (fork,) = drafter.fork([state])
+    drafter.commit([fork], [VerifyOutput((), (33,))])
+    drafter.propose([fork], [Budget(9)])
+    longer = drafter.propose([state], [Budget(9)])[0].tree
+    assert longer.tokens[:5] == first.tokens
+    (fresh,) = drafter.begin([Request("what?", max_new_tokens=64)])
+    assert drafter.propose([fresh], [Budget(9)])[0].tree == longer
+
+
+def test_a_short_head_gives_its_rows_and_no_more():
+    model = event_model()
+    whole = tables_of(model).head.clone()
+    model.model.lm_head = ShortHead(model.model.lm_head, [5, 9])
+    short = tables_of(model).head
+    assert torch.equal(short[[5, 9]], whole[[5, 9]])
+    assert int(short.any(1).sum()) == 2
+
+
+def test_heads_of_another_model_are_refused(model):
+    head = heads_on(model)
+    object.__setattr__(head, "config", replace(head.config, num_layers=7))
+    with pytest.raises(CrossdraftError, match="train heads for it"):
+        CrossDrafter(model, head)

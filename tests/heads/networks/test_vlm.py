@@ -1,0 +1,127 @@
+"""What HiViS, ViSpec, EagleVLM and SpecVLM do beside EAGLE."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from crossdraft.heads.files import make
+from crossdraft.heads.networks.layers import Unrolled
+from crossdraft.heads.networks.registry import NETWORKS
+from crossdraft.heads.networks.specvlm import CHOICES
+from tests.heads.rehearsal import HIDDEN, LAYERS, START, VISUAL, some_head, some_lesson, tables
+
+SMALL = {"pool": 2, "prune": 2, "conv": 3}  # of five visual places
+
+
+@torch.inference_mode()
+def test_what_is_in_front_needs_keys_and_values_only():
+    """EagleVLM says what its layer would say if the visual pairs were read like those of the text."""
+    head = some_head("eaglevlm")
+    lesson = some_lesson(head, 2)
+    said = head(lesson)[0].logits
+    # Places of the whole prompt: five that are seen, then the text. Each goes with the embedding of the place behind.
+    embeds = torch.cat((lesson.visual[0], head.embed(lesson.tokens)), 1)[:, 1:]
+    features = torch.cat((lesson.visual[LAYERS], lesson.hidden[LAYERS][:, :-1]), 1)
+    whole = head.say(head.decode(embeds, features, Unrolled(head.rotary), 0))
+    assert torch.allclose(said[:, :-1], whole[:, VISUAL:], atol=1e-9)
+
+
+@torch.inference_mode()
+def test_choices_side_by_side_are_each_alone():
+    """In a batch every question's own choice is masked out of all five: the same as computing it by itself."""
+    head = some_head("specvlm", **SMALL)
+    lesson = some_lesson(head, 12)
+    found = head(lesson)
+    asked = lesson.hidden[LAYERS][torch.arange(12), lesson.starts - 1]
+    assert len(set(head.gate(asked).argmax(-1).tolist())) > 2
+    for row in range(12):
+        alone = head(row_of(lesson, row))
+        for one, many in zip(alone, found, strict=True):
+            assert torch.allclose(one.logits[0], many.logits[row], atol=1e-9)
+
+
+def row_of(lesson, row):
+    own = slice(row, row + 1)
+    return replace(
+        lesson,
+        tokens=lesson.tokens[own],
+        starts=lesson.starts[own],
+        lengths=lesson.lengths[own],
+        visual_ids=lesson.visual_ids[own],
+        hidden={layer: rows[own] for layer, rows in lesson.hidden.items()},
+        visual={layer: rows[own] for layer, rows in lesson.visual.items()},
+    )
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_sure_gate_rehearses_its_choice(choice):
+    """Of a gate without doubt the soft choice is the hard one."""
+    head = some_head("specvlm", **SMALL)
+    with torch.no_grad():
+        head.gate.bias[CHOICES.index(choice)] += 1e4
+        lesson = some_lesson(head)
+        hard, soft = head.eval()(lesson), head.train()(lesson)
+    for one, other in zip(hard, soft, strict=True):
+        assert torch.allclose(one.logits, other.logits, atol=1e-9)
+
+
+def test_a_soft_choice_teaches_the_gate_and_every_compressor():
+    head = some_head("specvlm", **SMALL).train()
+    head.gate.weight.data.zero_()
+    head.gate.bias.data.zero_()
+    head(some_lesson(head, 3))[-1].logits.square().sum().backward()
+    learning = [name for name, weight in head.named_parameters() if weight.requires_grad]
+    silent = [name for name, weight in head.named_parameters() if weight.requires_grad and not weight.grad.any()]
+    assert {"gate.weight", "compressors.3.pointwise.weight", "compressors.4.queries"} <= set(learning)
+    assert not silent
+    assert all(weight.grad.isfinite().all() for weight in head.parameters() if weight.grad is not None)
+
+
+@torch.inference_mode()
+def test_vispec_begins_as_eagle_with_one_row_in_front():
+    """A fresh one tells its text nothing; with a single query there is no row in front either."""
+    torch.manual_seed(0)
+    tried = some_head("eagle")
+    config = NETWORKS["vispec"].config(**vars(tried.config), num_q=1)
+    head = make("vispec", config, tables()).double().eval()
+    head.load_state_dict(tried.state_dict(), strict=False)
+    lesson = some_lesson(head)
+    lesson = replace(lesson, hidden=some_lesson(tried).hidden)
+    for own, eagles in zip(head(lesson), tried(lesson), strict=True):
+        # Its text stands five places further on, by angles of single precision.
+        assert torch.allclose(own.logits, eagles.logits, rtol=1e-3, atol=1e-3)
+    head.global_fc.weight.normal_()
+    assert not torch.allclose(head(lesson)[0].logits, tried(lesson)[0].logits)
+
+
+@torch.inference_mode()
+def test_hivis_tells_its_steps_apart():
+    """A residual moves the guesses of its step and of those that build on it, and none before."""
+    head = some_head("hivis")
+    lesson = some_lesson(head)
+    before = head(lesson)
+    head.residuals[2] += 1
+    after = head(lesson)
+    moved = [not torch.allclose(a.logits, b.logits) for a, b in zip(before, after, strict=True)]
+    assert moved == [False, False, True, True]
+    assert torch.allclose(
+        head.decode(*pair(), Unrolled(head.rotary), 3), head.decode(*pair(), Unrolled(head.rotary), 9)
+    )
+
+
+def pair():
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(2, 1, 1, HIDDEN, generator=generator, dtype=torch.double)
+
+
+@pytest.mark.parametrize("network", ["vispec", "eaglevlm", "specvlm", "massv"])
+@torch.inference_mode()
+def test_the_clip_matters_at_every_step(network):
+    head = some_head(network, **SMALL)
+    if network == "specvlm":
+        head.gate.bias[CHOICES.index("pool")] += 1000
+    lesson = some_lesson(head)
+    other = replace(lesson, visual={layer: rows.flip(1) + 1 for layer, rows in lesson.visual.items()})
+    for one, two in zip(head(lesson), head(other), strict=True):
+        assert not torch.allclose(one.logits[:, START:], two.logits[:, START:], atol=1e-4)

@@ -1,0 +1,141 @@
+"""Heads on disk, and what is refused."""
+
+import json
+from dataclasses import fields
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.files import config_of, load_head, read_config, save_head
+from crossdraft.heads.networks.base import TargetTables, positions_of, shifted
+from crossdraft.heads.networks.registry import NETWORKS
+from crossdraft.load import load_target
+from tests.heads.rehearsal import VALUES, some_head, tables
+
+ELSEWHERE = {"event_medusa", "fast", "pass"}  # heads that are no reader of the target's features
+PLAIN = sorted(NETWORKS.keys() - ELSEWHERE)
+SIZES = {"token_size": 8, "width": 24}
+EAGLE = {field.name: VALUES[field.name] for field in fields(NETWORKS["eagle"].config) if field.name in VALUES}
+
+
+@pytest.mark.parametrize("network", PLAIN)
+def test_a_head_comes_back_as_it_was(network, tmp_path):
+    head = some_head(network, **SIZES).float()
+    save_head(tmp_path, head, network, "target's hash", torch.float32)
+    again = load_head(tmp_path, tables(), "target's hash", network)
+    assert read_config(tmp_path).config == head.config
+    ours, theirs = head.state_dict(), again.state_dict()
+    assert ours.keys() == theirs.keys()
+    own = head.stored().keys()
+    assert own
+    assert all(torch.equal(ours[name], theirs[name]) for name in own)
+
+
+def test_what_is_borrowed_is_not_stored(tmp_path):
+    save_head(tmp_path, some_head("eagle"), "eagle", "x")
+    names = load_file(tmp_path / "model.safetensors").keys()
+    assert not any("lm_head" in name or "embed" in name for name in names)
+    other = TargetTables(tables().embeddings, tables().head + 1)
+    head = load_head(tmp_path, other)
+    assert torch.allclose(head.lm_head.weight, other.head[head.draft_ids].float())
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"format": 7}, "describes no head of this version"),
+        ({"network": "eagel"}, "describes no head of this version"),
+        ({"config": {**EAGLE, "head": 4, "draft_ids": [3, 4]}}, "no setting 'head'; did you mean 'heads'?"),
+        ({"config": {"heads": 4}}, "is not whole"),
+        ({"config": {**EAGLE, "draft_ids": [4, 3]}}, "must rise"),
+        ({"config": {**EAGLE, "draft_ids": [3, 60]}}, "less than 60"),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_one_sentence(change, sentence, tmp_path):
+    save_head(tmp_path, some_head("eagle"), "eagle", "x")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CrossdraftError, match=sentence.replace("?", r"\?")):
+        load_head(tmp_path, tables())
+
+
+def test_a_folder_without_a_head_says_where_there_is_one(tmp_path):
+    with pytest.raises(CrossdraftError, match=r"There is no folder .*nowhere; `crossdraft train` writes heads\."):
+        read_config(tmp_path / "nowhere")
+    with pytest.raises(CrossdraftError, match="holds no head; `crossdraft train`"):
+        read_config(tmp_path)
+    (tmp_path / "head").mkdir()
+    save_head(tmp_path / "head", some_head("eagle"), "eagle", "x")
+    with pytest.raises(CrossdraftError, match=f"holds no head; its head lies in {tmp_path / 'head'}"):
+        read_config(tmp_path)
+    with pytest.raises(CrossdraftError, match=f"it is a head, which a drafter takes .*METHOD:dir={tmp_path}"):
+        load_target(str(tmp_path / "head"))
+
+
+def test_a_head_of_another_target_or_network_is_refused(tmp_path):
+    save_head(tmp_path, some_head("eagle"), "eagle", "a" * 64)
+    with pytest.raises(CrossdraftError, match=r"trained for another target \(aaaaaaaaaaaa…, this one is bbb"):
+        load_head(tmp_path, tables(), "b" * 64)
+    with pytest.raises(CrossdraftError, match="of the network 'eagle', not 'eagle3'"):
+        load_head(tmp_path, tables(), network="eagle3")
+    smaller = TargetTables(tables().embeddings[:, :16], tables().head[:, :16])
+    with pytest.raises(CrossdraftError, match="made for a target of 60 tokens and 32 features"):
+        load_head(tmp_path, smaller)
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path):
+    save_head(tmp_path, some_head("eagle"), "eagle", "x")
+    path = tmp_path / "model.safetensors"
+    weights = load_file(path)
+    save_file({name: value for name, value in weights.items() if name != "fc.bias"}, path)
+    with pytest.raises(CrossdraftError, match=r"'fc\.bias' is missing"):
+        load_head(tmp_path, tables())
+    save_file({**weights, "fc.bias": torch.zeros(3)}, path)
+    with pytest.raises(CrossdraftError, match=r"'fc\.bias' is missing, left over or of another shape"):
+        load_head(tmp_path, tables())
+    path.write_bytes(b"no tensors")
+    with pytest.raises(CrossdraftError, match="cannot be read"):
+        load_head(tmp_path, tables())
+
+
+def test_an_unknown_network_is_named_with_the_nearest():
+    with pytest.raises(CrossdraftError, match="did you mean 'eagle3'"):
+        config_of("eegle3", {}, "here")
+
+
+@pytest.mark.parametrize(
+    ("network", "change", "sentence"),
+    [
+        ("eagle", {"steps": "abc"}, r"^here: the setting 'steps' of the network 'eagle' must be a whole number"),
+        ("eagle", {"rope_theta": "1e4"}, "'rope_theta' of the network 'eagle' must be a number, not '1e4'"),
+        ("eagle", {"heads": 2.0}, "'heads' of the network 'eagle' must be a whole number, not 2.0"),
+        ("eagle", {"draft_ids": 3}, "'draft_ids' of the network 'eagle' must be a list, each a whole number, not 3"),
+        ("eagle3", {"levels": [1, "x", 3]}, "must be a list, each a whole number, or null"),
+        ("specvlm", {"keep": "most"}, "must be one of uniform, random, not 'most'"),
+        ("massv", {"sees": "no"}, "must be true or false, not 'no'"),
+        ("eagle", {"heads": 3}, "heads=3 must be a multiple of its kv_heads=2"),
+        ("eagle", {"head_dim": 7}, "head_dim must be even"),
+        ("eagle", {"kv_heads": 0}, "kv_heads must be 1 or more, not 0"),
+        ("eagle", {"intermediate_size": -4}, "intermediate_size must be 1 or more, not -4"),
+        ("dflash", {"steps": 0}, "steps must be 1 or more, not 0"),
+        ("hydra++", {"token_size": 8, "width": 8, "max_positions": 0}, "max_positions must be 1 or more"),
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_one_sentence(network, change, sentence):
+    with pytest.raises(CrossdraftError, match=sentence) as found:
+        config_of(network, {**EAGLE, **change}, "here")
+    assert "\n" not in str(found.value)
+
+
+def test_every_network_takes_settings_of_the_right_kind():
+    for network, known in NETWORKS.items():
+        names = {field.name for field in fields(known.config)}
+        given = {name: value for name, value in {**VALUES, **SIZES}.items() if name in names}
+        assert config_of(network, given | {"draft_ids": [3, 4]}, "here").draft_ids == (3, 4)
+
+
+def test_small_helpers():
+    assert shifted(torch.tensor([[1, 2, 3]]), 5).tolist() == [[0, 0, 0]]
+    assert positions_of([4, 1], 6).tolist() == [-1, 1, -1, -1, 0, -1]
