@@ -12,6 +12,7 @@ from elsewhere (`_guess`): the text stays the same.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,8 +27,9 @@ from crossdraft.engine.sampling import Sampling, sample_one, warp_tree
 from crossdraft.engine.target import Chunk, Encoded, Prompt, Target, TargetOut
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.glance.frame_encoder import Glancer
-from crossdraft.heads.networks.layers import Rows
+
+if TYPE_CHECKING:
+    from crossdraft.heads.glance.frame_encoder import Glancer
 
 
 @dataclass(eq=False)
@@ -52,7 +54,7 @@ class IndependentState:
     quoted: int = 0
     # Where subclasses guess from them, [h] each: of the prompt's last token, of each of `fed`; what is behind is void.
     features: list[Tensor] = field(default_factory=list)
-    seen: Sequence[Rows] = ()  # what a glance saw
+    seen: Sequence[tuple[Tensor, Tensor]] = ()  # keys and values of the frames, a layer each; see `heads.glance`
     dists: list[Tensor] = field(default_factory=list)  # [V] each, the tail's, when sampling
 
     @property
@@ -88,7 +90,7 @@ class IndependentDrafter:
         *,
         sees: bool = False,
         words: int = 1,
-        glance: Glancer | None = None,
+        glance: "Glancer | None" = None,
     ) -> None:
         looks = glance is not None and glance.tower is not None
         self.needs = Needs(video=sees or looks, visual=glance is not None and not looks)
@@ -128,7 +130,7 @@ class IndependentDrafter:
             request.sampling, cache, len(prompt), ids, generator, rows, features=features, seen=seen
         )
 
-    def rows_of(self, out: TargetOut, seen: Sequence[Rows]) -> Tensor:
+    def rows_of(self, out: TargetOut, seen: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """[1 + n, V] logits behind what a pass fed last, and behind each token that it guessed."""
         rows = out.logits[0]
         return rows if self.glance is None else self.glance.say(out.hidden[0][0][-len(rows) :], seen)
