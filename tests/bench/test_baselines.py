@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from crossdraft.api import Engine, Options
-from crossdraft.bench.assembly import EngineContestant, Models
-from crossdraft.bench.baselines import Assistant, HFContestant
+from crossdraft.bench.assembly import EngineMethod, Models
+from crossdraft.bench.baselines import Assistant, HFBaseline
 from crossdraft.bench.blank import blank_window
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost import CostModel
@@ -39,8 +39,8 @@ def assistant(models, target):
 
 
 def test_all_peers_write_the_targets_tokens(target, item, assistant):
-    own = EngineContestant(Engine(target, None, Options(), CostModel())).answer(item)
-    for peer in (HFContestant(target), HFContestant(target, lookup=True), HFContestant(target, assistant=assistant)):
+    own = EngineMethod(Engine(target, None, Options(), CostModel())).answer(item)
+    for peer in (HFBaseline(target), HFBaseline(target, lookup=True), HFBaseline(target, assistant=assistant)):
         run = peer.answer(item)
         assert run.tokens == own.tokens
         assert 0 < run.ttft_s < run.total_s
@@ -66,18 +66,18 @@ def test_peers_go_by_the_checkpoints_settings_and_by_what_a_request_says(pair, t
     target = load_target(str(folder), packed=False)
     before = target.model.generation_config.to_dict()
     asked = replace(item, request=replace(item.request, sampling=said, max_new_tokens=None))
-    own = EngineContestant(Engine(target, None, Options(), CostModel())).answer(asked)
+    own = EngineMethod(Engine(target, None, Options(), CostModel())).answer(asked)
     tokenizer = tokenizer_of(str(folder))
-    peers = [HFContestant(target, tokenizer=tokenizer)]
+    peers = [HFBaseline(target, tokenizer=tokenizer)]
     if "stop_strings" not in fields:  # prompt lookup looks for them only behind a round's last token
-        peers.append(HFContestant(target, lookup=True, tokenizer=tokenizer))
+        peers.append(HFBaseline(target, lookup=True, tokenizer=tokenizer))
     for peer in peers:
         assert peer.answer(asked).tokens == own.tokens
     assert target.model.generation_config.to_dict() == before
 
 
 def test_the_engines_stages_add_up(target, item):
-    run = EngineContestant(Engine(target, None, Options(), CostModel())).answer(item)
+    run = EngineMethod(Engine(target, None, Options(), CostModel())).answer(item)
     assert sum(run.stages_s.values()) == pytest.approx(run.total_s)
     assert run.rounds == len(run.tokens)
     assert run.stages_s["draft"] == 0

@@ -7,17 +7,17 @@ from rich.console import Console
 
 from crossdraft.bench import heads
 from crossdraft.bench.assembly import Models
-from crossdraft.bench.heads import Heads, Trials, run_heads
+from crossdraft.bench.heads import HeadsBench, HeadsSettings, run_heads
 from crossdraft.bench.heads_plot import draw, plot
 from crossdraft.bench.heads_report import lines, tables, to_json
-from crossdraft.bench.heads_select import choose
-from crossdraft.bench.heads_tau import Part
+from crossdraft.bench.heads_select import select_heads
+from crossdraft.bench.heads_tau import DraftSetting
 from crossdraft.bench.workload import Workload
 from crossdraft.drafters.evaluate import TAU
 from crossdraft.errors import CrossdraftError
 from tests.bench.some_heads import random_head
 
-TREE, CHAIN, WARM = Part("tree", 8, 0.0), Part("chain", 3, 0.0), Part("tree", 8, 1.0)
+TREE, CHAIN, WARM = DraftSetting("tree", 8, 0.0), DraftSetting("chain", 3, 0.0), DraftSetting("tree", 8, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def bench(pair, tmp_path_factory):
     specs = (f"eagle1:dir={eagle},tree=dynamic", f"medusa:dir={medusa},tree=dynamic", "event")
     models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
     work = Workload(2, "any", max_new_tokens=14)
-    return Heads(models, work, choose(None, specs), Trials(8, 3, timed=1))
+    return HeadsBench(models, work, select_heads(None, specs), HeadsSettings(8, 3, timed=1))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def report(bench):
 
 
 def test_everybody_is_measured_at_every_part_and_says_the_same(report):
-    assert report.parts == (TREE, CHAIN, WARM)
+    assert report.settings == (TREE, CHAIN, WARM)
     eagle, medusa, event = report.rows
     for row in report.rows:
         assert set(row.accepted) == {TREE, CHAIN, WARM}
@@ -64,7 +64,7 @@ def test_a_heads_chain_has_no_branches(bench, report):
 
 
 def test_claims_about_those_that_are_there(report):
-    (finding,) = report.findings
+    (finding,) = report.expectations
     assert finding.claim.text == "EAGLE-1 > Medusa"
     assert finding.better.startswith("eagle1:dir=")
 
@@ -90,8 +90,16 @@ def test_the_tables_say_what_they_count(report):
     with console.capture() as capture:
         console.print(*tables(report))
     shown = capture.get()
-    for part in ("tree of 8, T=0", "chain of 3, T=0", "tree of 8, T=1", "prompt's own pass", "V(9)", "4/4", "layout"):
-        assert part in shown
+    for setting in (
+        "tree of 8, T=0",
+        "chain of 3, T=0",
+        "tree of 8, T=1",
+        "prompt's own pass",
+        "V(9)",
+        "4/4",
+        "layout",
+    ):
+        assert setting in shown
     assert any("EAGLE-1 > Medusa" in line for line in lines(report))
     assert any("fewer than 10 pairs" in line for line in lines(report))
 
@@ -100,7 +108,7 @@ def test_the_picture_shows_the_figures(report, tmp_path):
     taus, drafts = draw(report).axes
     rows = report.rows
     values = [bar.get_width() for bar in taus.patches]
-    assert values == [row.accepted[part].tau.value for part in (TREE, CHAIN) for row in rows]
+    assert values == [row.accepted[setting].tau.value for setting in (TREE, CHAIN) for row in rows]
     assert [bar.get_width() for bar in drafts.patches] == [row.drafting.draft.median * 1e3 for row in rows]
     assert [label.get_text() for label in taus.get_yticklabels()] == [
         "eagle1:tree=dynamic",
@@ -121,7 +129,7 @@ def test_an_answer_that_is_not_the_targets_is_told(bench, report, monkeypatch):
         return answers
 
     monkeypatch.setattr(heads, "decode_all", forged)
-    quick = Heads(bench.models, bench.work, choose(None, ("memory",)), Trials(4, 0, (0.0,), timed=0))
+    quick = HeadsBench(bench.models, bench.work, select_heads(None, ("memory",)), HeadsSettings(4, 0, (0.0,), timed=0))
     found = run_heads(quick)
     (row,) = found.rows
     assert (row.equal, row.total) == (1, 2)
@@ -132,15 +140,15 @@ def test_an_answer_that_is_not_the_targets_is_told(bench, report, monkeypatch):
 
 
 def test_sampled_alone_compares_nothing(bench):
-    quick = Heads(bench.models, bench.work, choose(None, ("ngram",)), Trials(4, 3, (1.0,), timed=0))
+    quick = HeadsBench(bench.models, bench.work, select_heads(None, ("ngram",)), HeadsSettings(4, 3, (1.0,), timed=0))
     found = run_heads(quick)
-    assert found.parts == (Part("tree", 4, 1.0),)  # chains are greedy
+    assert found.settings == (DraftSetting("tree", 4, 1.0),)  # chains are greedy
     assert to_json(found)["drafters"][0]["identical"] is None
 
 
 @pytest.mark.slow
 def test_a_race_has_a_speedup_and_is_compared_too(bench):
-    raced = Heads(bench.models, bench.work, bench.roster, Trials(8, 0, (0.0,), timed=0, raced=1))
+    raced = HeadsBench(bench.models, bench.work, bench.selection, HeadsSettings(8, 0, (0.0,), timed=0, raced=1))
     ticks = []
     found = run_heads(raced, ticks.append)
     assert len(ticks) == raced.ticks
@@ -150,7 +158,7 @@ def test_a_race_has_a_speedup_and_is_compared_too(bench):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "part"),
+    ("arguments", "setting"),
     [
         ({"nodes": 0}, "at least 1 node"),
         ({"chain": -1}, "0 or more"),
@@ -161,13 +169,13 @@ def test_a_race_has_a_speedup_and_is_compared_too(bench):
         ({"temperatures": (-1.0,)}, "temperature is -1"),
     ],
 )
-def test_trials_that_make_no_sense(arguments, part):
-    with pytest.raises(CrossdraftError, match=part):
-        Trials(**arguments)
+def test_trials_that_make_no_sense(arguments, setting):
+    with pytest.raises(CrossdraftError, match=setting):
+        HeadsSettings(**arguments)
 
 
 def test_parts_begin_with_the_coldest_tree():
-    assert Trials(60, 5, (1.0, 0.0)).parts == (
-        Part("tree", 60, 0.0), Part("chain", 5, 0.0), Part("tree", 60, 1.0),
+    assert HeadsSettings(60, 5, (1.0, 0.0)).settings == (
+        DraftSetting("tree", 60, 0.0), DraftSetting("chain", 5, 0.0), DraftSetting("tree", 60, 1.0),
     )  # fmt: skip
-    assert Trials(60, 0, (0.0,)).parts == (Part("tree", 60, 0.0),)
+    assert HeadsSettings(60, 0, (0.0,)).settings == (DraftSetting("tree", 60, 0.0),)

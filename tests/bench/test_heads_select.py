@@ -8,7 +8,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from crossdraft.bench import heads_select
-from crossdraft.bench.heads_select import WEIGHTS, Facts, as_chain, choose, facts_of, is_here, labels_of
+from crossdraft.bench.heads_select import (
+    WEIGHTS,
+    WeightFacts,
+    as_chain,
+    is_here,
+    select_heads,
+    short_labels,
+    weight_facts,
+)
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import REFERENCE
 from crossdraft.methods import METHODS
@@ -35,18 +43,18 @@ def weights(folder: Path, **more: object) -> Path:
 
 
 def test_without_names_everything_that_is_here(shipped):
-    roster = choose(None)
-    assert list(roster.drafters) == ["eagle1", "eagle2", "hydra"]  # two methods share EAGLE's weights
-    (note,) = roster.notes
+    selection = select_heads(None)
+    assert list(selection.drafters) == ["eagle1", "eagle2", "hydra"]  # two methods share EAGLE's weights
+    (note,) = selection.notes
     assert "not shipped" in note
-    assert all(name in note for name in WEIGHTS if name not in roster.drafters)
+    assert all(name in note for name in WEIGHTS if name not in selection.drafters)
 
 
 def test_a_spec_alone_is_measured_alone_and_beside_methods_beside_them(shipped, tmp_path):
     mine = f"eagle3:dir={weights(tmp_path / 'mine')}"
-    assert list(choose(None, (mine,)).drafters) == [mine]
-    assert choose(None, (mine,)).notes == ()
-    assert list(choose(("hydra",), (mine, "memory")).drafters) == ["hydra", mine, "memory"]
+    assert list(select_heads(None, (mine,)).drafters) == [mine]
+    assert select_heads(None, (mine,)).notes == ()
+    assert list(select_heads(("hydra",), (mine, "memory")).drafters) == ["hydra", mine, "memory"]
 
 
 @pytest.mark.parametrize(
@@ -64,14 +72,14 @@ def test_a_spec_alone_is_measured_alone_and_beside_methods_beside_them(shipped, 
 )
 def test_what_cannot_be_measured(shipped, methods, specs, part):
     with pytest.raises(CrossdraftError) as caught:
-        choose(methods, specs)
+        select_heads(methods, specs)
     assert part in str(caught.value)
 
 
 def test_no_head_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(heads_select, "HEAD_WEIGHTS", tmp_path)
     with pytest.raises(CrossdraftError, match="No trained head ships"):
-        choose(None)
+        select_heads(None)
     assert not is_here(Spec("eagle3"))
 
 
@@ -87,36 +95,36 @@ def test_a_chain_is_the_heads_own_whatever_tree_was_asked_for():
 
 def test_labels_are_short_and_still_tell_drafters_apart():
     texts = ("eagle2:dir=a", "union:(hydra:dir=b),memory", "medusa:dir=c,tree=dynamic", "medusa:dir=d,tree=dynamic")
-    labels = labels_of({text: parse(text) for text in texts})
+    labels = short_labels({text: parse(text) for text in texts})
     assert list(labels.values()) == ["eagle2", "union:hydra,memory", *texts[2:]]
 
 
 def test_a_glance_comes_with_the_heads_that_foresee_its_words(shipped, tmp_path):
     mine, heads = weights(tmp_path / "mine"), weights(tmp_path / "heads")
-    assert facts_of(parse(f"glance:dir={mine},heads={heads}")).trained == 2 * 17
-    assert facts_of(parse(f"glance:dir={mine},model=theirs")).trained == 17
+    assert weight_facts(parse(f"glance:dir={mine},heads={heads}")).trained == 2 * 17
+    assert weight_facts(parse(f"glance:dir={mine},model=theirs")).trained == 17
     for asked, told in ((f"glance:dir={mine}", "glance:heads"), ("event_medusa", "event_medusa:dir")):
         with pytest.raises(CrossdraftError, match=f"name yours with --drafter {told}=FOLDER"):
-            choose(None, (asked,))
+            select_heads(None, (asked,))
     weights(shipped / "event_medusa")
-    assert facts_of(parse(f"glance:dir={mine}")).trained == 2 * 17
-    assert facts_of(parse(f"glance:dir={mine},model=event")).trained == 2 * 17
+    assert weight_facts(parse(f"glance:dir={mine}")).trained == 2 * 17
+    assert weight_facts(parse(f"glance:dir={mine},model=event")).trained == 2 * 17
     with pytest.raises(CrossdraftError, match="nowhere holds no head for 'event_medusa'"):
-        choose(None, (f"glance:dir={mine},heads=nowhere",))
+        select_heads(None, (f"glance:dir={mine},heads=nowhere",))
 
 
 def test_facts_by_hand(tmp_path):
     one = weights(tmp_path / "one", figures={"wall_s": 90.0})
     size = (one / "model.safetensors").stat().st_size
-    assert facts_of(parse(f"eagle2:dir={one}")) == Facts(17, 17, size, 90.0)
-    assert facts_of(parse(f"eagle2:dir={one}")).to_json() == {
+    assert weight_facts(parse(f"eagle2:dir={one}")) == WeightFacts(17, 17, size, 90.0)
+    assert weight_facts(parse(f"eagle2:dir={one}")).to_json() == {
         "parameters": 17, "trained_parameters": 17, "stored_bytes": size, "training_minutes": 1.5,
     }  # fmt: skip
     two = weights(tmp_path / "two", figures={"wall_s": 30})
-    assert facts_of(parse(f"union:(eagle2:dir={one}),(hydra:dir={two})")) == Facts(34, 34, 2 * size, 120.0)
+    assert weight_facts(parse(f"union:(eagle2:dir={one}),(hydra:dir={two})")) == WeightFacts(34, 34, 2 * size, 120.0)
     # Twice the same weights are stored once.
-    assert facts_of(parse(f"union:(eagle2:dir={one}),(eagle1:dir={one})")) == Facts(17, 17, size, 90.0)
-    assert facts_of(parse("union:ngram,memory")) == Facts()
+    assert weight_facts(parse(f"union:(eagle2:dir={one}),(eagle1:dir={one})")) == WeightFacts(17, 17, size, 90.0)
+    assert weight_facts(parse("union:ngram,memory")) == WeightFacts()
 
 
 def stored(name, *modules):
@@ -127,33 +135,33 @@ def stored(name, *modules):
 
 
 def test_parameters_are_all_that_a_drafter_runs():
-    event, heads = stored("event"), facts_of(parse("event_medusa")).trained
-    glance = facts_of(parse("glance"))
-    assert facts_of(parse("event_medusa")).parameters == heads + event
+    event, heads = stored("event"), weight_facts(parse("event_medusa")).trained
+    glance = weight_facts(parse("glance"))
+    assert weight_facts(parse("event_medusa")).parameters == heads + event
     assert glance.parameters == glance.trained + event  # `trained` has the heads among them; the target sees for it
     assert glance.parameters > 4.9e6
-    fast = facts_of(parse("fast"))
+    fast = weight_facts(parse("fast"))
     encoder = event - stored("event", "language_model")
     assert fast.parameters == fast.trained + encoder
-    assert facts_of(parse("event")).parameters == event
-    assert facts_of(parse("eagle2")).parameters == facts_of(parse("eagle2")).trained
-    assert facts_of(parse("union:glance,event_medusa")).parameters == glance.parameters
-    assert facts_of(parse("view")).parameters == stored("target")
+    assert weight_facts(parse("event")).parameters == event
+    assert weight_facts(parse("eagle2")).parameters == weight_facts(parse("eagle2")).trained
+    assert weight_facts(parse("union:glance,event_medusa")).parameters == glance.parameters
+    assert weight_facts(parse("view")).parameters == stored("target")
 
 
 def test_the_models_of_ones_own_count_too(pair, tmp_path):
     own = weights(tmp_path / "heads")
-    found = facts_of(parse(f"glance:dir={own},heads={own},model={pair.event}"), str(pair.target))
+    found = weight_facts(parse(f"glance:dir={own},heads={own},model={pair.event}"), str(pair.target))
     event = sum(tensor.numel() for tensor in load_file(pair.event / "model.safetensors").values())
     assert found.parameters == 17 + event
 
 
 @pytest.mark.parametrize("more", [{}, {"figures": {}}, {"figures": {"wall_s": "long"}}, {"figures": None}])
 def test_a_training_that_was_not_written_down(tmp_path, more):
-    assert facts_of(parse(f"eagle2:dir={weights(tmp_path, **more)}")).training_s is None
+    assert weight_facts(parse(f"eagle2:dir={weights(tmp_path, **more)}")).training_s is None
 
 
 def test_weights_that_are_none(tmp_path):
     (weights(tmp_path) / "model.safetensors").write_bytes(b"no")
     with pytest.raises(CrossdraftError, match=r"model.safetensors cannot be read"):
-        facts_of(parse(f"eagle2:dir={tmp_path}"))
+        weight_facts(parse(f"eagle2:dir={tmp_path}"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossdraft.bench.heads_tau import CLAIMS, Accepted, Part, accepted, check_claims
+from crossdraft.bench.heads_tau import EXPECTATIONS, DraftSetting, PartAcceptance, accepted, check_expectations
 from crossdraft.drafters.evaluate import AcceptanceStats
 from crossdraft.heads.registry import HEADS
 
@@ -34,16 +34,16 @@ def test_the_order_of_the_papers():
         "medusa": [AcceptanceStats(3, 9), AcceptanceStats(3, 9)],
         "hydra": [AcceptanceStats(3, 9), AcceptanceStats(3, 9)],
     }
-    findings = {finding.claim.text: finding for finding in check_claims(found, {})}
-    assert {text: finding.holds for text, finding in findings.items()} == {
+    expectations = {finding.claim.text: finding for finding in check_expectations(found, {})}
+    assert {text: finding.holds for text, finding in expectations.items()} == {
         "EAGLE-3 ≥ EAGLE-2": True,  # as good is good enough
         "EAGLE-2 ≥ EAGLE-1": False,
         "EAGLE-1 > Medusa": True,
         "Hydra > Medusa": False,  # as good is not better
     }
-    assert findings["EAGLE-2 ≥ EAGLE-1"].ratio.value == pytest.approx(8 / 9)
-    assert findings["EAGLE-1 > Medusa"].ratio.value == pytest.approx(4.5 / 3)
-    assert findings["Hydra > Medusa"].told({"hydra": "hydra", "medusa": "Medusa"}) == (
+    assert expectations["EAGLE-2 ≥ EAGLE-1"].ratio.value == pytest.approx(8 / 9)
+    assert expectations["EAGLE-1 > Medusa"].ratio.value == pytest.approx(4.5 / 3)
+    assert expectations["Hydra > Medusa"].told({"hydra": "hydra", "medusa": "Medusa"}) == (
         "Hydra > Medusa: does not hold, τ of hydra / Medusa = 1.00 [1.00, 1.00]"
     )
 
@@ -54,7 +54,7 @@ def test_the_interval_draws_the_same_pairs_for_both():
         "hydra": [AcceptanceStats(1, 6), AcceptanceStats(1, 2)],
         "medusa": [AcceptanceStats(1, 3), AcceptanceStats(1, 1)],
     }
-    (finding,) = check_claims(found, {})
+    (finding,) = check_expectations(found, {})
     assert (finding.ratio.low, finding.ratio.value, finding.ratio.high) == (2, 2, 2)
 
 
@@ -65,16 +65,16 @@ def test_the_best_of_two_stands_for_both_and_specs_for_their_methods():
         "eaglevlm:dir=y": [AcceptanceStats(1, 4)],
     }
     methods = {"hivis": "hivis", "vispec:dir=x": "vispec", "eaglevlm:dir=y": "eaglevlm"}
-    (finding,) = check_claims(found, methods)
+    (finding,) = check_expectations(found, methods)
     assert (finding.better, finding.worse, finding.holds) == ("vispec:dir=x", "eaglevlm:dir=y", True)
     assert finding.to_json()["ratio"] == {"value": 1.25, "ci95": [1.25, 1.25]}
 
 
 def test_claims_are_about_methods_that_exist():
-    assert {name for claim in CLAIMS for name in (*claim.better, claim.worse)} <= HEADS.keys()
+    assert {name for claim in EXPECTATIONS for name in (*claim.better, claim.worse)} <= HEADS.keys()
 
 
 def test_a_parts_name():
-    assert Part("tree", 60, 0.0).name == "tree of 60, T=0"
-    assert Part("chain", 5, 0.7).name == "chain of 5, T=0.7"
-    assert isinstance(accepted([AcceptanceStats(1, 1)], ["count"]), Accepted)
+    assert DraftSetting("tree", 60, 0.0).name == "tree of 60, T=0"
+    assert DraftSetting("chain", 5, 0.7).name == "chain of 5, T=0.7"
+    assert isinstance(accepted([AcceptanceStats(1, 1)], ["count"]), PartAcceptance)

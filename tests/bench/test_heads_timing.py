@@ -7,7 +7,7 @@ import torch
 
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.heads_timing import STEP, time_drafts
-from crossdraft.bench.identity import answer_alone
+from crossdraft.bench.identity import reference_answers
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
@@ -47,7 +47,7 @@ class Listener:
 def scene(pair):
     models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
     target = models.load_target()
-    (known,) = answer_alone(target, items(Workload(1, "long", max_new_tokens=3 * (STEP + 1) + 1)))
+    (known,) = reference_answers(target, items(Workload(1, "long", max_new_tokens=3 * (STEP + 1) + 1)))
     assert len(known.tokens) == 3 * (STEP + 1) + 1
     return models, target, known
 

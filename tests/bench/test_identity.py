@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from crossdraft.bench.assembly import Models
-from crossdraft.bench.identity import Check, answer_alone, check_identity, run_identity
-from crossdraft.bench.run_configs import EVENT_WAYS, EVERY, PROCESS, Way, choose_ways, ways_of
+from crossdraft.bench.identity import IdentityCheck, check_config, reference_answers, run_identity
+from crossdraft.bench.run_configs import EVENT_CONFIGS, EVERY, PROCESS, RunConfig, choose_configs, configs_of
 from crossdraft.bench.specs import POLICIES, spec_of
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost import CostModel
@@ -36,15 +36,15 @@ def pairs():
 
 @pytest.fixture(scope="module")
 def known(target, pairs):
-    return list(answer_alone(target, pairs))
+    return list(reference_answers(target, pairs))
 
 
 def test_single_and_shared_passes_are_identical(models, target, known):
     drafter = models.drafter(models.event, target)()
     for size, hidden in ((1, "before"), (3, "before"), (4, "off")):
-        check = Check(f"batch of {size}")
+        check = IdentityCheck(f"batch of {size}")
         decoder = Decoder(target, Inline(drafter, CostModel(), hidden), max_batch=size)
-        check_identity(target, check, [decoder], known)
+        check_config(target, check, [decoder], known)
         assert (check.equal, check.total) == (8, 8)
         assert check.to_json()["identical"] == {"equal": 8, "total": 8}
         assert 0 < check.accepted <= check.drafted
@@ -56,8 +56,8 @@ def test_another_models_tokens_are_found_out(models, target, known):
         head = model.get_output_embeddings().weight
         head += 0.3 * head.std() * torch.randn(head.shape, generator=torch.Generator().manual_seed(0)) * (head != 0)
     other = Target(model, target.prepare, target.decode, tuple(target.eos), tuple(target.reserved))
-    check = Check("another model")
-    check_identity(target, check, [Decoder(other)], known[:4])
+    check = IdentityCheck("another model")
+    check_config(target, check, [Decoder(other)], known[:4])
     assert check.divergences
     assert not check.to_json()["lossless"]
     assert check.remark.startswith("top-2 logit gaps: ")
@@ -68,9 +68,9 @@ def test_another_models_tokens_are_found_out(models, target, known):
     "spec", ["union:memory,lookahead", "choose:event,ngram", "cascade:event,memory", "pyramid:event,blind", "blind"]
 )
 def test_any_drafter_in_batches_gives_the_targets_tokens(models, target, pairs, spec):
-    way = Way(spec, spec, (("before", 2), ("beside", 3), ("off", 4)), adaptive=False)
+    config = RunConfig(spec, spec, (("before", 2), ("beside", 3), ("off", 4)), adaptive=False)
     told = []
-    (check,) = run_identity(target, models, None, [[way]], pairs[:6], told.append)
+    (check,) = run_identity(target, models, None, [[config]], pairs[:6], told.append)
     assert (check.name, check.drafter, check.equal, check.total) == (spec, spec, 6, 6)
     assert check.accepted > 0
     assert not check.notes
@@ -83,7 +83,7 @@ def test_few_pairs_still_meet_every_decoder(target, known):
     for place, decoder in enumerate(decoders):
         submit = decoder.submit
         decoder.submit = lambda request, submit=submit, place=place: asked.update([place]) or submit(request)
-    check_identity(target, check := Check("turns"), decoders, known[:3])
+    check_config(target, check := IdentityCheck("turns"), decoders, known[:3])
     assert check.equal == check.total == 3
     assert asked == {0: 1, 1: 1, 2: 1}
 
@@ -94,20 +94,20 @@ def test_every_drafter_and_combinator_is_among_all():
     assert named == set(METHODS) - {"model", "online", *HEADS}
     assert {spec for spec in EVERY if spec.startswith("text")} == {f"text:how={h}" for h in ("slem", "tli", "omni")}
     assert set(POLICIES) < set(EVERY)
-    groups = choose_ways(["all"])
-    assert [ways[0].spec for ways in groups] == list(EVERY)
+    groups = choose_configs(["all"])
+    assert [configs[0].spec for configs in groups] == list(EVERY)
 
 
 def test_a_drafter_is_checked_in_its_process_inline_and_in_batches_of_every_size():
-    places = [place for way in ways_of("view") for place in way.places]
-    assert {where for where, _ in places} == {PROCESS, "before", "beside", "off"}
-    assert {size for _, size in places} == {1, 2, 3, 4}
-    assert [way.adaptive for way in ways_of("view")] == [True, False, False]
+    placements = [place for config in configs_of("view") for place in config.placements]
+    assert {where for where, _ in placements} == {PROCESS, "before", "beside", "off"}
+    assert {size for _, size in placements} == {1, 2, 3, 4}
+    assert [config.adaptive for config in configs_of("view")] == [True, False, False]
 
 
 def test_without_a_name_it_is_the_event_drafter_in_nine_ways():
-    assert choose_ways([]) == [EVENT_WAYS]
-    assert len({way.name for way in EVENT_WAYS}) == 9
+    assert choose_configs([]) == [EVENT_CONFIGS]
+    assert len({config.name for config in EVENT_CONFIGS}) == 9
 
 
 @pytest.mark.parametrize(
@@ -121,4 +121,4 @@ def test_without_a_name_it_is_the_event_drafter_in_nine_ways():
 )
 def test_a_drafter_that_cannot_be_checked_is_one_clear_sentence(drafters, said):
     with pytest.raises(CrossdraftError, match=said):
-        choose_ways(drafters)
+        choose_configs(drafters)

@@ -32,8 +32,8 @@ def item(seed):
 
 def test_everybody_answers_everything_in_turn():
     log, told = [], []
-    contestants = {name: Recorder(name, log, seconds) for name, seconds in (("a", 1.0), ("b", 2.0))}
-    results = measure(contestants, [item(0), item(1)], 2, [item(9)], told.append)
+    methods = {name: Recorder(name, log, seconds) for name, seconds in (("a", 1.0), ("b", 2.0))}
+    results = measure(methods, [item(0), item(1)], 2, [item(9)], told.append)
     warm, timed = log[:2], log[2:]
     assert warm == [("a", 9), ("b", 9)]
     assert [seed for _, seed in timed] == [0] * 4 + [1] * 4

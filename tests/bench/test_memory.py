@@ -5,13 +5,13 @@ from itertools import islice
 
 import pytest
 
-from crossdraft.bench.memory import LENGTH, made_answers, measure_recall
+from crossdraft.bench.memory import LENGTH, made_answers, time_memory
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 
 
 def test_it_is_full_before_it_is_timed():
-    found = measure_recall(tokens=1000, nodes=4, drafts=5)
+    found = time_memory(tokens=1000, nodes=4, drafts=5)
     assert found.tokens == 1000
     assert found.draft.median > 0
     assert found.megabytes == pytest.approx((1000 * 8 + 6 * 8 * (1000 + 1024)) / 1e6)
@@ -27,7 +27,7 @@ def test_made_up_answers_share_text_and_are_the_same_every_time():
 
 def test_too_few_tokens_measure_nothing():
     with pytest.raises(CrossdraftError, match="12 tokens"):
-        measure_recall(12)
+        time_memory(12)
 
 
 def test_the_command(tmp_path, capsys):

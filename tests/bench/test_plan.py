@@ -24,7 +24,7 @@ FAIR = replace(PUBLISHED, passes=((2, 1.05 * 15.2), (22, 1.05 * 15.2)))
 
 def test_the_published_pair_breaks_even_at_4_7_tokens_and_gains_one_percent():
     advice = advise(DEAR)
-    hidden = advice.way(HIDDEN)
+    hidden = advice.strategy(HIDDEN)
     assert hidden.needs == pytest.approx(4.68, abs=0.01)
     assert hidden.yields == pytest.approx(5.21, abs=0.01)
     assert hidden.speedup == pytest.approx(1.01, abs=0.005)
@@ -34,7 +34,7 @@ def test_the_published_pair_breaks_even_at_4_7_tokens_and_gains_one_percent():
 
 
 def test_with_a_fair_kernel_the_same_drafts_gain_six_percent():
-    hidden = advise(FAIR).way(HIDDEN)
+    hidden = advise(FAIR).strategy(HIDDEN)
     assert hidden.speedup == pytest.approx(1.063, abs=0.001)
     # By hand: 326 + 15.96 + (48 − 4.2112)·15.2 ms against 326 + 49·15.2.
     assert hidden.total == pytest.approx(326 + 15.96 + (48 - 4.21116) * 15.2, abs=0.01)
@@ -45,7 +45,7 @@ def test_drafts_that_are_all_accepted_gain_what_the_gap_allows():
     perfect = replace(FAIR, acceptance=(1.0,))
     assert perfect.free == 22
     # 22 hidden tokens, and a few more while the target waits: each costs 10.3 and saves 15.2.
-    assert advise(perfect).way(HIDDEN).speedup > 1.4
+    assert advise(perfect).strategy(HIDDEN).speedup > 1.4
 
 
 def test_four_of_ten_questions_accept_too_little():
@@ -60,8 +60,8 @@ def test_four_of_ten_questions_accept_too_little():
 def test_no_hiding_beats_the_bound():
     advice = advise(replace(PUBLISHED, acceptance=(1.0,), draft_step=0.0, tokens=50))
     assert advice.bound == pytest.approx((326 + 49 * 15.2) / 326)
-    assert advice.way(HIDDEN).speedup < advice.bound
-    assert advice.way(HIDDEN).total == pytest.approx(326 + 15.2)
+    assert advice.strategy(HIDDEN).speedup < advice.bound
+    assert advice.strategy(HIDDEN).total == pytest.approx(326 + 15.2)
 
 
 def test_rounds_pay_above_c_where_passes_cost_a_step():
@@ -75,7 +75,7 @@ def test_rounds_of_the_published_pair_do_not_pay():
     # A pass over two tokens is dearer than four steps: even at the pooled 0.81 ≈ a / (a + 1).
     assert DEAR.alpha == pytest.approx(4.2112 / 5.2112, abs=1e-4)
     advice = advise(DEAR)
-    assert advice.way(STEADY).speedup < 1
+    assert advice.strategy(STEADY).speedup < 1
     assert advice.least_alpha > 0.9
 
 
@@ -97,7 +97,7 @@ def test_passes_are_joined_by_straight_lines_and_never_fall():
 def test_where_the_time_goes_by_hand():
     # One shared device: 4 + 2·1 ms of drafter work before a prefill of 100; V(3) = 12; 0.75 accepted of 2.
     stages = Stages(100, 10, 1, (0.5, 0.5), 5, draft_prefill=4, passes=((3, 12),), contention=1.0)
-    hidden = advise(stages).way(HIDDEN)
+    hidden = advise(stages).strategy(HIDDEN)
     assert hidden.hidden == 2
     assert hidden.waiting == pytest.approx(6)
     assert hidden.total == pytest.approx(106 + 12 + (5 - 2 - 0.75) * 10)
@@ -105,7 +105,7 @@ def test_where_the_time_goes_by_hand():
     assert hidden.passes == pytest.approx(12 + 22.5)
     assert stages.free == 0
     # Rounds of one token at α = 0.4 emit 1.4 and cost 1 + 11; rounds of two emit 1.56 and cost 2 + 12.
-    steady = advise(replace(stages, acceptance=(0.4,), tokens=100)).way(STEADY)
+    steady = advise(replace(stages, acceptance=(0.4,), tokens=100)).strategy(STEADY)
     assert steady.budget == 1
     assert steady.total == pytest.approx(104 + 99 * 12 / 1.4)
     assert steady.drafting == pytest.approx(99 * 1 / 1.4)
@@ -133,15 +133,15 @@ PAIRS = st.builds(
 def test_the_parts_make_the_whole_and_nothing_beats_the_bound(stages):
     advice = advise(stages)
     assert advice.best.speedup >= 1
-    for way in advice.ways:
-        assert sum(way.shares.values()) == pytest.approx(1)
-        assert min(way.shares.values()) > -1e-9
-        assert way.total >= stages.prefill
-        assert way.speedup <= advice.bound * (1 + 1e-9)
+    for strategy in advice.strategies:
+        assert sum(strategy.shares.values()) == pytest.approx(1)
+        assert min(strategy.shares.values()) > -1e-9
+        assert strategy.total >= stages.prefill
+        assert strategy.speedup <= advice.bound * (1 + 1e-9)
     for name, without in ((HIDDEN, ALONE), (BOTH, STEADY)):
-        way, other = advice.way(name), advice.way(without)
-        gain = other.total - way.total
-        assert gain * (way.yields - way.needs) >= -1e-6  # faster exactly where it yields more than it needs
+        strategy, other = advice.strategy(name), advice.strategy(without)
+        gain = other.total - strategy.total
+        assert gain * (strategy.yields - strategy.needs) >= -1e-6  # faster exactly where it yields more than it needs
 
 
 @given(PAIRS)
@@ -150,7 +150,7 @@ def test_budgets_are_those_of_brute_force(stages):
     rates = [
         steady_speedup(stages.alpha, gamma, stages.c, stages.verify(gamma + 1) / stages.step) for gamma in range(1, 65)
     ]
-    steady = advice.way(STEADY)
+    steady = advice.strategy(STEADY)
     assert rates[steady.budget - 1] == max(rates)
     assert (max(rates) > 1 + 1e-6) <= (advice.least_alpha is not None and stages.alpha >= advice.least_alpha)
     reach, accepted, totals = 1.0, 0.0, []
@@ -160,7 +160,7 @@ def test_budgets_are_those_of_brute_force(stages):
         work = stages.draft_prefill + k * stages.draft_step
         reading = max(stages.prefill, work) + stages.contention * min(stages.prefill, work)
         totals.append(reading + stages.verify(k + 1) + max(0, stages.tokens - 2 - accepted) * stages.step)
-    assert advice.way(HIDDEN).total == pytest.approx(min(totals))
+    assert advice.strategy(HIDDEN).total == pytest.approx(min(totals))
 
 
 @given(PAIRS, st.data())
@@ -210,7 +210,7 @@ def test_every_report_says_simulated(measured):
     assert report["source"] in report["advice"] == sentence(advice)
     assert report["best"] == advice.best.name
     assert report["stages"]["acceptance"] == list(HAZARDS)
-    assert [way["name"] for way in report["ways"]] == [ALONE, STEADY, HIDDEN, BOTH]
+    assert [strategy["name"] for strategy in report["ways"]] == [ALONE, STEADY, HIDDEN, BOTH]
 
 
 def test_a_losing_draft_is_not_called_the_best():

@@ -8,8 +8,8 @@ import pytest
 from crossdraft.bench.footprint import Footprint
 from crossdraft.bench.plot import check_plot, draw, plot, title
 from crossdraft.bench.statistics import Interval, Quartiles
-from crossdraft.bench.suite import Report
-from crossdraft.bench.summary import Method
+from crossdraft.bench.suite import BenchReport
+from crossdraft.bench.summary import MethodSummary
 from crossdraft.errors import CrossdraftError
 
 WORK = {"pairs": 12, "repeats": 3, "mean_tokens": 50.0}
@@ -17,7 +17,7 @@ WORK = {"pairs": 12, "repeats": 3, "mean_tokens": 50.0}
 
 def method(name, tau, speedups):
     times = Quartiles(0.2, 0.1, 0.3)
-    return Method(
+    return MethodSummary(
         name, 12, 12, "answer", (), times, times, times, 100.0, speedups, "target-all" if speedups else None, tau, (),
         None, None, None, {"verify": times}, {"verify": 0.25, "draft": 0.05}, (),
     )  # fmt: skip
@@ -26,7 +26,7 @@ def method(name, tau, speedups):
 @pytest.fixture
 def report():
     one = Interval(1.0, 1.0, 1.0)
-    return Report(
+    return BenchReport(
         12,
         {},
         WORK,
@@ -61,7 +61,7 @@ def test_speedup_and_tau_stand_beside_the_times_with_their_intervals(report):
 
 
 def test_without_a_baseline_there_is_no_speedup_to_draw(report, tmp_path):
-    alone = Report(12, {}, WORK, [method("ngram", Interval(1.5, 1.4, 1.6), {})])
+    alone = BenchReport(12, {}, WORK, [method("ngram", Interval(1.5, 1.4, 1.6), {})])
     _, tau = draw(alone).axes
     assert tau.get_xlabel().startswith("τ")
     assert title(alone) == "Time of an answer by method"

@@ -6,7 +6,7 @@ import pytest
 
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.measure import Results, Run
-from crossdraft.bench.policy import LOADS, Sweep, outcome, outputs, requests, workload
+from crossdraft.bench.policy import LOADS, Sweep, load_result, outputs, requests, workload
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 
@@ -24,7 +24,7 @@ def test_the_best_fixed_budget_is_the_fastest_and_the_policy_is_not_among_them()
             "policy": [[run(1.0)], [run(3.0)]],
         }
     )
-    found = outcome("easy", results)
+    found = load_result("easy", results)
     assert found.best == "1, hidden 64"
     assert found.against_best.value == pytest.approx(5 / 4)
     assert found.against_target.value == pytest.approx(10 / 4)
@@ -36,14 +36,14 @@ def test_the_best_fixed_budget_is_the_fastest_and_the_policy_is_not_among_them()
 
 def test_answers_of_other_lengths_are_compared_per_token():
     results = Results({"target": [[run(4.0, tokens=4)]], "1, hidden 64": [[run(3.0, 2)]], "policy": [[run(2.0, 4)]]})
-    found = outcome("hard", results)
+    found = load_result("hard", results)
     assert found.against_target.value == pytest.approx(2.0)
     assert found.against_best.value == pytest.approx(3.0)  # 1.5 s a token against 0.5
 
 
 def test_what_the_engine_says_is_told():
     results = Results({"target": [[run(4.0)]], "1, hidden 64": [[run(3.0, notes=("lost.",))]], "policy": [[run(2.0)]]})
-    assert outcome("easy", results).notes == ("lost.",)
+    assert load_result("easy", results).notes == ("lost.",)
 
 
 def test_half_of_a_mixed_load_is_dark():

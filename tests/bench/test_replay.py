@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from crossdraft.bench.replay import Costs, Policy, Recorded, play, replay, worth_it
+from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts, play, replay, worth_it
 from crossdraft.bench.traces import Trace, read_traces, write_traces
 from crossdraft.cli.main import main
 from crossdraft.drafters.memory.drafter import MemoryDrafter
@@ -13,7 +13,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 ANSWER = tuple(range(10, 20))
-FREE = Costs(draft=0.0)
+FREE = StageCosts(draft=0.0)
 
 
 def of(said, heard=ANSWER, **more):
@@ -23,7 +23,7 @@ def of(said, heard=ANSWER, **more):
 def test_rounds_by_hand():
     """The drafter's text agrees for four tokens; then its tail is never right again."""
     trace = of([10, 11, 12, 13, 99, 99, 99, 99, 99, 99])
-    played = play(trace, Recorded([trace]), Policy(nodes=3), FREE)
+    played = play(trace, RecordedDrafter([trace]), ReplayConfig(nodes=3), FREE)
     # 10 11 12 + 13 | 99.. + 14 | 15 | 16 | 17 | 18 | 19
     assert played.passes == 7
     assert played.tokens == 10
@@ -32,16 +32,16 @@ def test_rounds_by_hand():
 
 def test_without_the_ride_along_the_prefill_gives_one_token():
     trace = of(ANSWER)
-    played = play(trace, Recorded([trace]), Policy(nodes=4, ride_along=False), FREE)
+    played = play(trace, RecordedDrafter([trace]), ReplayConfig(nodes=4, ride_along=False), FREE)
     assert (played.tokens, played.passes) == (9, 2)
     assert played.nodes == [0, 4, 4]
 
 
 def test_times_by_hand():
     trace = of(ANSWER)
-    played = play(trace, Recorded([trace]), Policy(nodes=4), Costs(draft=2.0))
+    played = play(trace, RecordedDrafter([trace]), ReplayConfig(nodes=4), StageCosts(draft=2.0))
     assert played.nodes == [4, 4]
-    costs = Costs(prefill=100.0, step=10.0, verify=1.2, per_node=0.1, draft=2.0)
+    costs = StageCosts(prefill=100.0, step=10.0, verify=1.2, per_node=0.1, draft=2.0)
     alone, ours = played.times(costs)
     assert alone == 100 + 9 * 10
     assert ours == pytest.approx((100 + (1.2 + 0.3 - 1) * 10) + (1.2 + 0.3) * 10 + 2 * 2.0)
@@ -50,15 +50,15 @@ def test_times_by_hand():
 def test_a_traces_own_times_come_first():
     trace = of(ANSWER, target_stage_ms=(1.0, 2.0, 30.0, 70.0, 45.0))
     assert trace.measured == (100.0, 5.0)
-    assert Costs(prefill=1.0, step=1.0).of(trace) == (100.0, 5.0)
-    assert Costs(prefill=1.0, step=1.0).of(of(ANSWER)) == (1.0, 1.0)
-    assert Costs().of(of(ANSWER)) is None
+    assert StageCosts(prefill=1.0, step=1.0).of(trace) == (100.0, 5.0)
+    assert StageCosts(prefill=1.0, step=1.0).of(of(ANSWER)) == (1.0, 1.0)
+    assert StageCosts().of(of(ANSWER)) is None
 
 
 def test_an_answer_is_never_known_before_it_is_over():
     traces = [Trace(str(scene), "?", ANSWER) for scene in range(3)]
-    found = replay(traces, MemoryDrafter(), Policy(nodes=16), Costs(100, 10, draft=0.0))
-    first = replay(traces[:1], MemoryDrafter(), Policy(nodes=16), Costs(100, 10, draft=0.0))
+    found = replay(traces, MemoryDrafter(), ReplayConfig(nodes=16), StageCosts(100, 10, draft=0.0))
+    first = replay(traces[:1], MemoryDrafter(), ReplayConfig(nodes=16), StageCosts(100, 10, draft=0.0))
     assert first.tau.value == 1.0
     assert found.passes == 10 + 1 + 1
     assert found.by_question == {"?": 30 / 12}
@@ -67,9 +67,9 @@ def test_an_answer_is_never_known_before_it_is_over():
 
 def test_faint_nodes_do_not_repay_their_place():
     draft = Draft(DraftTree.from_paths([[1, 2], [3]]), (0.9, 0.05, 0.04))
-    kept = worth_it(draft, Costs(verify=1.0, per_node=0.1))
+    kept = worth_it(draft, StageCosts(verify=1.0, per_node=0.1))
     assert kept.tokens == (1,)
-    assert worth_it(draft, Costs(verify=1.0, per_node=0.0)).tokens == (1, 2, 3)
+    assert worth_it(draft, StageCosts(verify=1.0, per_node=0.0)).tokens == (1, 2, 3)
 
 
 def test_traces_come_back_as_they_were_written(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.bench.assembly import EngineContestant, Models, ahead_of, close_all, cores_of, line_up
+from crossdraft.bench.assembly import EngineMethod, Models, ahead_of, close_all, cores_of, make_methods
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import measure
 from crossdraft.bench.specs import (
@@ -107,7 +107,10 @@ def test_the_usual_contestants_hold_what_every_comparison_should():
 def test_all_contestants_compute_in_one_thread(models, monkeypatch):
     """A pool of OpenMP threads for each of them would make a second core worthless to all."""
     target = models.load_target()
-    lined, seen = (line_up(["target", "target-all", "hf", "event-inline", "lookahead"], target, models, None), set())
+    lined, seen = (
+        make_methods(["target", "target-all", "hf", "event-inline", "lookahead"], target, models, None),
+        set(),
+    )
     extend = type(target).extend
 
     def watched(self, *arguments, **named):
@@ -128,15 +131,15 @@ def test_each_runs_on_its_own_cores_and_with_as_many_threads(models):
         pytest.skip("needs two cores")
     cores, seen = Cores((allowed[0],), (allowed[1],)), {}
     target = models.load_target()
-    lined = line_up(["target", "target-all", "hf", "hf-all"], target, models, cores)
-    for name, contestant in lined.items():
-        whole = contestant.answer
+    lined = make_methods(["target", "target-all", "hf", "hf-all"], target, models, cores)
+    for name, method in lined.items():
+        whole = method.answer
 
         def watched(item, name=name, whole=whole):
             seen[name] = (sorted(os.sched_getaffinity(0)), torch.get_num_threads())
             return whole(item)
 
-        contestant.answer = watched
+        method.answer = watched
     threads = torch.get_num_threads()
     results = measure(lined, list(items(Workload(pairs=1, max_new_tokens=4))), 1)
     one, both = (allowed[:1], 1), (allowed[:2], 2)
@@ -147,13 +150,13 @@ def test_each_runs_on_its_own_cores_and_with_as_many_threads(models):
 
 def test_cheap_drafters_race_inline_and_give_the_targets_tokens(models):
     target = models.load_target()
-    lined = line_up(["target", "lookahead"], target, models, None, ["union:ngram,memory"])
+    lined = make_methods(["target", "lookahead"], target, models, None, ["union:ngram,memory"])
     try:
         assert list(lined) == ["target", "lookahead", "union:ngram,memory"]
-        engines = [c.engine for c in lined.values() if isinstance(c, EngineContestant)]
+        engines = [c.engine for c in lined.values() if isinstance(c, EngineMethod)]
         assert [type(engine.drafter) for engine in engines] == [type(None), Inline, Inline]
         for item in items(Workload(pairs=2, max_new_tokens=24)):
-            assert len({contestant.answer(item).tokens for contestant in lined.values()}) == 1
+            assert len({method.answer(item).tokens for method in lined.values()}) == 1
     finally:
         close_all(lined.values())
 

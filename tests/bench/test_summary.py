@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 
 from crossdraft.api import Engine, Options
-from crossdraft.bench.assembly import EngineContestant, Models
+from crossdraft.bench.assembly import EngineMethod, Models
 from crossdraft.bench.divergence import first_difference
 from crossdraft.bench.measure import Results, Run, measure
 from crossdraft.bench.report import method_json, tables
-from crossdraft.bench.suite import Report
+from crossdraft.bench.suite import BenchReport
 from crossdraft.bench.summary import summarise
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost import CostModel
@@ -49,7 +49,7 @@ class Lossy:
 
 
 def test_a_planted_lossy_method_is_reported(target, pairs):
-    own = EngineContestant(Engine(target, None, Options(), CostModel()))
+    own = EngineMethod(Engine(target, None, Options(), CostModel()))
     results = measure({"target": own, "lossy": Lossy(own, 5)}, pairs, 1)
     honest, lossy = summarise(results, pairs, target)
     assert (honest.equal, honest.total, honest.lossless) == (2, 2, True)
@@ -133,7 +133,7 @@ def printed(methods, pairs=1, width=160):
     """The tables as text."""
     work = {"pairs": pairs, "repeats": 1, "mean_tokens": 3}
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(*tables(Report(pairs, {}, work, methods)))
+    console.print(*tables(BenchReport(pairs, {}, work, methods)))
     return console.export_text()
 
 
@@ -203,8 +203,8 @@ def test_a_lossy_rule_is_named_in_the_table_and_never_called_lossless(target, pa
 
 
 def test_the_engine_tells_the_benchmark_of_a_lossy_rule(target, pairs):
-    lossy = EngineContestant(Engine(target, None, Options(rule="relaxed:r=3"), CostModel()))
-    exact = EngineContestant(Engine(target, None, Options(), CostModel()))
+    lossy = EngineMethod(Engine(target, None, Options(rule="relaxed:r=3"), CostModel()))
+    exact = EngineMethod(Engine(target, None, Options(), CostModel()))
     assert lossy.answer(pairs[0]).lossy == "relaxed:r=3"
     assert exact.answer(pairs[0]).lossy is None
 

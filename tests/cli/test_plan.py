@@ -42,7 +42,7 @@ def test_the_example_of_the_documentation(capsys):
 def test_json_holds_every_way_and_its_shares(capsys):
     report = advice_of([*NUMBERS, "--draft-prefill=91", "--verify-slope=0.4"], capsys)
     assert report["source"] == "simulated from typed-in numbers"
-    assert [set(way["shares"]) for way in report["ways"]] == [SHARES] * 4
+    assert [set(strategy["shares"]) for strategy in report["ways"]] == [SHARES] * 4
     assert report["stages"]["passes"] == [[2, 15.6]]
     assert report["stages"]["c"] == pytest.approx(10.3 / 15.2)
 

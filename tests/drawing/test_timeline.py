@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from crossdraft.drawing.figures import Baseline
 from crossdraft.drawing.kinds import KINDS, ORIGINS
 from crossdraft.drawing.save import save_timeline
-from crossdraft.drawing.shapes import PALETTE, Box, Run, Text, width_of, wrap
+from crossdraft.drawing.shapes import PALETTE, Box, TextLine, TextRun, width_of, wrap
 from crossdraft.drawing.timeline import WIDTH, timeline_drawing, timeline_svg
 from crossdraft.engine.request import Answer, Finish, Origin, Piece
 from crossdraft.engine.stats import Stats
@@ -98,7 +98,7 @@ def test_without_a_draft_a_pass_over_one_token_is_a_decode_step_and_the_last_pie
 def test_kinds_of_spans_have_colours_of_their_own_and_all_are_in_the_legend():
     assert len({kind.style for kind in KINDS}) == len({PALETTE[kind.style] for kind in KINDS}) == len(KINDS)
     drawing = timeline_drawing("?", ANSWER, alone())
-    legend = [shape.text for shape in drawing.shapes if isinstance(shape, Text) and "■" in shape.text]
+    legend = [shape.text for shape in drawing.shapes if isinstance(shape, TextLine) and "■" in shape.text]
     for kind in ("prefill", "hidden draft (during the prefill)", "verify", "decode step (one token)"):
         assert f"■ {kind}" in legend
 
@@ -123,7 +123,7 @@ def test_dark_pages_have_colours_of_their_own():
     assert "prefers-color-scheme:dark" in timeline_svg("?", ANSWER)
 
 
-RUNS = [Run("A red ", "hidden"), Run("car <&> ", "target"), Run("ahead.", "drafted")]
+RUNS = [TextRun("A red ", "hidden"), TextRun("car <&> ", "target"), TextRun("ahead.", "drafted")]
 
 
 def test_lines_break_at_blanks_and_keep_their_styles():
@@ -133,12 +133,12 @@ def test_lines_break_at_blanks_and_keep_their_styles():
 
 
 def test_a_word_longer_than_the_line_is_cut_and_wide_letters_count_twice():
-    assert [line[0].text for line in wrap([Run("abcdefgh", "ink")], 3)] == ["abc", "def", "gh"]
-    assert [line[0].text for line in wrap([Run("日本語", "ink")], 4)] == ["日本", "語"]
+    assert [line[0].text for line in wrap([TextRun("abcdefgh", "ink")], 3)] == ["abc", "def", "gh"]
+    assert [line[0].text for line in wrap([TextRun("日本語", "ink")], 4)] == ["日本", "語"]
 
 
 def test_an_empty_answer_has_no_lines():
-    assert wrap([Run("", "ink")], 10) == []
+    assert wrap([TextRun("", "ink")], 10) == []
     ET.fromstring(timeline_svg("?", answer(("", Origin.TARGET))))
 
 
@@ -156,7 +156,7 @@ def measured(text: str, bold: bool) -> tuple[float, float, float]:
     return width / 64 / 280, height / 64 / 280, font.get_descent() / 64 / 280
 
 
-def extent(text: Text) -> tuple[float, float, float, float]:
+def extent(text: TextLine) -> tuple[float, float, float, float]:
     """(left, top, right, bottom) of what is drawn of a text, in pixels."""
     width, height, descent = (length * text.size for length in measured(text.text, text.bold))
     left = text.x - {"start": 0, "middle": 0.5, "end": 1}[text.anchor] * width
@@ -169,7 +169,7 @@ def crossing(one, other) -> bool:
 
 def check_text(drawing) -> None:
     """No text over text, none beyond the card, labels within the boxes behind them, no empty space at the bottom."""
-    texts = [(shape, extent(shape)) for shape in drawing.shapes if isinstance(shape, Text) and shape.text.strip()]
+    texts = [(shape, extent(shape)) for shape in drawing.shapes if isinstance(shape, TextLine) and shape.text.strip()]
     for (one, its), (other, others) in combinations(texts, 2):
         assert not crossing(its, others), (one.text, other.text)
     for text, (left, top, right, bottom) in texts:
@@ -217,7 +217,7 @@ def test_no_text_lies_over_text(question, texts, spans, times, counts, other, ru
 
 def test_the_check_sees_overlaps():
     drawing = timeline_drawing("?", ANSWER, alone())
-    first = next(shape for shape in drawing.shapes if isinstance(shape, Text))
+    first = next(shape for shape in drawing.shapes if isinstance(shape, TextLine))
     moved = replace(first, x=first.x + 4, y=first.y + 4)
     with pytest.raises(AssertionError):
         check_text(replace(drawing, shapes=(*drawing.shapes, moved)))
@@ -225,7 +225,7 @@ def test_the_check_sees_overlaps():
 
 def test_layout_reckons_with_at_least_the_width_of_the_real_face():
     for text in ("mean acceptance length τ 16.33", "■ hidden: drafted during the prefill", "A van…"):
-        left, _, right, _ = extent(Text(0, 0, (Run(text, "ink"),)))
+        left, _, right, _ = extent(TextLine(0, 0, (TextRun(text, "ink"),)))
         assert right - left <= width_of(text)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.api import Engine, Options
-from crossdraft.bench.assembly import EngineContestant, Models, close_all
+from crossdraft.bench.assembly import EngineMethod, Models, close_all
 from crossdraft.bench.blank import blank_window
 from crossdraft.bench.measure import Run, measure
 from crossdraft.bench.specs import is_blind, spec_of
@@ -26,7 +26,7 @@ DRAFTERS = ("event", "blind")
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
+class AcceptanceFigures:
     """What was accepted of one drafter: τ with its interval, by kind of question, and the share kept at each depth."""
 
     tau: Interval
@@ -43,11 +43,11 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class AcceptanceComparison:
     """All drafters, and the ratio of the first one's τ to the best of the others', over all and by kind."""
 
     nodes: int
-    drafters: Mapping[str, Acceptance]
+    drafters: Mapping[str, AcceptanceFigures]
     best: str
     ratio: Interval
     ratio_by_kind: Mapping[str, float]
@@ -85,7 +85,7 @@ def compare_acceptance(
     nodes: int = NODES,
     specs: Sequence[str] = DRAFTERS,
     tick: Callable[[str], None] | None = None,
-) -> Comparison:
+) -> AcceptanceComparison:
     """Answer every pair with every drafter, each offering a tree of at most `nodes` in every round, the first included.
 
     Nothing adapts, and the ride-along's draft is as long as any other, so that τ depends on the drafter alone.
@@ -95,19 +95,19 @@ def compare_acceptance(
     """
     check_drafters(specs)
     options = Options(adaptive=False, nodes=nodes, hidden_nodes=nodes)
-    made: dict[str, EngineContestant] = {}
+    made: dict[str, EngineMethod] = {}
     try:
         for spec in specs:
             placement = Inline(models.beside(spec_of(spec), target), CostModel(), "before")
             engine = Engine(target, placement, options, CostModel())
-            made[spec] = EngineContestant(engine, blank_window(models.blind), blind=is_blind(spec_of(spec)))
+            made[spec] = EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec_of(spec)))
         results = measure(made, items, repeats=1, tick=tick)
     finally:
         close_all(made.values())
     return compare({spec: results.of(spec) for spec in specs}, [item.kind for item in items], nodes)
 
 
-def compare(runs: Mapping[str, Sequence[Run]], kinds: Sequence[str], nodes: int) -> Comparison:
+def compare(runs: Mapping[str, Sequence[Run]], kinds: Sequence[str], nodes: int) -> AcceptanceComparison:
     """The figures of drafters' runs over the same pairs."""
     counts = {
         name: np.array([(len(run.tokens), run.rounds) for run in own], dtype=np.float64) for name, own in runs.items()
@@ -120,7 +120,7 @@ def compare(runs: Mapping[str, Sequence[Run]], kinds: Sequence[str], nodes: int)
 
     size = len(kinds)
     drafters = {
-        name: Acceptance(
+        name: AcceptanceFigures(
             bootstrap(lambda chosen, name=name: tau(name, chosen), size),
             {kind: float(tau(name, chosen)) for kind, chosen in groups.items()},
             tuple(per_position([run.accepted_at for run in own], [run.offered_at for run in own])),
@@ -129,7 +129,7 @@ def compare(runs: Mapping[str, Sequence[Run]], kinds: Sequence[str], nodes: int)
     }
     first, *others = drafters
     best = max(others, key=lambda name: drafters[name].tau.value)
-    return Comparison(
+    return AcceptanceComparison(
         nodes=nodes,
         drafters=drafters,
         best=best,

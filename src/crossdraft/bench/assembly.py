@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from crossdraft.api import Engine, Options, new_decoder
-from crossdraft.bench.baselines import Assistant, HFContestant
+from crossdraft.bench.baselines import Assistant, HFBaseline
 from crossdraft.bench.blank import blank_window
 from crossdraft.bench.cores import Cores
-from crossdraft.bench.measure import Contestant, Run
+from crossdraft.bench.measure import BenchMethod, Run
 from crossdraft.bench.specs import (
     ALONE,
     HUGGING_FACE,
@@ -98,7 +98,7 @@ class Models:
         )
 
 
-class EngineContestant:
+class EngineMethod:
     """Our engine. `blank` replaces the events of every request: what a blind twin is shown.
 
     Its loop runs in the calling thread, as Hugging Face's does, not in the engine's own: OpenMP keeps a pool of threads
@@ -164,9 +164,9 @@ def run_of(answer: Answer, total_s: float) -> Run:
     )
 
 
-def line_up(
+def make_methods(
     names: Sequence[str], target: Target, models: Models, cores: Cores | None, specs: Sequence[str] = ()
-) -> dict[str, Contestant]:
+) -> dict[str, BenchMethod]:
     """The contestants by name, in the order given, then those that are named by their specs. Close them all when done.
 
     Args:
@@ -180,27 +180,27 @@ def line_up(
         CrossdraftError: as `check_methods`, or a model cannot be loaded.
     """
     check_methods(names, specs)
-    made: dict[str, Contestant] = {}
+    made: dict[str, BenchMethod] = {}
     try:
         plain = target if HUGGING_FACE.isdisjoint(names) else models.load_target(packed=False)
         for name in (*names, *specs):
             own = plain if name in HUGGING_FACE else target
-            made[name] = make_contestant(name, own, models, cores)
+            made[name] = make_method(name, own, models, cores)
     except BaseException:
         close_all(made.values())
         raise
     return made
 
 
-def make_contestant(name: str, target: Target, models: Models, cores: Cores | None) -> Contestant:
+def make_method(name: str, target: Target, models: Models, cores: Cores | None) -> BenchMethod:
     """Whoever races under a name of `ALL_METHODS`, or a drafter under its spec; close it when done."""
     return (_hf if name in HUGGING_FACE else _ours)(name, target, models, cores)
 
 
-def close_all(contestants: Iterable[Contestant]) -> None:
+def close_all(methods: Iterable[BenchMethod]) -> None:
     """Stop every contestant."""
-    for contestant in contestants:
-        contestant.close()
+    for method in methods:
+        method.close()
 
 
 def cores_of(name: str, cores: Cores | None) -> Cores | None:
@@ -226,20 +226,20 @@ def ahead_of(name: str, models: Models, cores: Cores | None, role: str = WHOLE) 
     return policy_for(models.device, models.draft_device, own_cores=own_cores, lends_cores=lends)
 
 
-def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> Contestant:
+def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchMethod:
     """Hugging Face's `generate`, with the layers as it loads them."""
     own, tokenizer = cores_of(name, cores), tokenizer_of(models.target)
     if name == "hf-assisted":
         twin = models.drafter(models.blind, plain)(packed=False)
-        return HFContestant(plain, own, assistant=Assistant(plain, twin), tokenizer=tokenizer)
-    return HFContestant(plain, own, lookup=name == "hf-lookup", tokenizer=tokenizer)
+        return HFBaseline(plain, own, assistant=Assistant(plain, twin), tokenizer=tokenizer)
+    return HFBaseline(plain, own, lookup=name == "hf-lookup", tokenizer=tokenizer)
 
 
-def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Contestant:
+def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> BenchMethod:
     cost, own = CostModel(), cores_of(name, cores)
     options = Options() if own is None else Options(target_cores=own.target, draft_cores=own.draft or None)
     if name in ALONE:
-        return EngineContestant(Engine(target, None, options, cost), cores=own)
+        return EngineMethod(Engine(target, None, options, cost), cores=own)
     inline = name == "event-inline"
     drafter = "event" if inline else name
     spec = spec_of(drafter)
@@ -256,4 +256,4 @@ def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Con
         None if inline or needs_no_process(spec) else apart,
     )
     engine = Engine(target, placement, options, cost)
-    return EngineContestant(engine, blank_window(models.blind), blind=is_blind(spec), cores=own)
+    return EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec), cores=own)

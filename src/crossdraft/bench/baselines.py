@@ -30,7 +30,7 @@ from crossdraft.errors import CrossdraftError
 LOOKUP_TOKENS = 10
 
 
-class HFContestant:
+class HFBaseline:
     """`generate` of the target's own class.
 
     Args:

@@ -20,7 +20,7 @@ CLOCK_US = 57_922_807_588  # a DSEC clock: microseconds since the sensor was swi
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ReadTiming:
     """What was found.
 
     Args:
@@ -34,7 +34,7 @@ class Measured:
     peak_mb: float | None
 
 
-def time_frames(path: Path, runs: int) -> Measured:
+def time_frames(path: Path, runs: int) -> ReadTiming:
     """Read and paint the window so many times, after one run that does not count."""
     times, events = [], 0
     for _ in range(runs + 1):
@@ -43,10 +43,10 @@ def time_frames(path: Path, runs: int) -> Measured:
         eventgpt_frames(window)
         events = len(window)
         times.append((time.perf_counter() - start) * 1e3)
-    return Measured(times[1:], events, _peak_mb())
+    return ReadTiming(times[1:], events, _peak_mb())
 
 
-def time_apart(path: Path, runs: int) -> Measured:
+def time_apart(path: Path, runs: int) -> ReadTiming:
     """`time_frames` in a fresh process.
 
     Raises:
@@ -56,7 +56,7 @@ def time_apart(path: Path, runs: int) -> Measured:
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
         raise CrossdraftError(f"Reading {path} failed: {found.stderr.strip().splitlines()[-1]}.")
-    return Measured(**json.loads(found.stdout))
+    return ReadTiming(**json.loads(found.stdout))
 
 
 def write_plain_dsec(path: Path, chunks: Iterable[Events]) -> None:

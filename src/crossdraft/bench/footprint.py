@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from crossdraft.bench.assembly import Models, make_contestant
+from crossdraft.bench.assembly import Models, make_method
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import peak_cuda_mib, peak_rss_of
 from crossdraft.bench.measure import answer_once
@@ -55,7 +55,7 @@ def measure_footprints(
 
     Args:
         names: of contestants, or specs of drafters.
-        models, cores: as in `line_up`.
+        models, cores: as in `make_methods`.
         item: what each of them answers once.
         tick: told the name after each.
     """
@@ -75,15 +75,15 @@ def _footprint(name: str, models: Models, cores: Cores | None, item: Item) -> Fo
     logging.set_verbosity_error()
     with pinned(None if cores is None else cores.pair):
         target = models.load_target(packed=name not in HUGGING_FACE)
-        contestant = make_contestant(name, target, models, cores)
+        method = make_method(name, target, models, cores)
         try:
-            answer_once(contestant, item)
+            answer_once(method, item)
             # The kernel's peak of each program since its start. `getrusage` would also count what a child shared with
             # its parent before it became a program of its own.
             drafters = [peak for child in _children() if (peak := peak_rss_of(child)) is not None]
             return Footprint(peak_rss_of(os.getpid()), round(sum(drafters), 1) if drafters else None, peak_cuda_mib())
         finally:
-            contestant.close()
+            method.close()
 
 
 def _children() -> Iterator[int]:

@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crossdraft.bench.assembly import Models, close_all, line_up
+from crossdraft.bench.assembly import Models, close_all, make_methods
 from crossdraft.bench.blank import blank_window
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.divergence import Divergence, find_divergence
 from crossdraft.bench.environment import environment
-from crossdraft.bench.heads_select import Facts, Roster, as_chain, facts_of, labels_of
-from crossdraft.bench.heads_tau import Accepted, Finding, Part, accepted, check_claims
-from crossdraft.bench.heads_timing import DraftTime, Times, time_drafts
-from crossdraft.bench.identity import Known, answer_alone, shown
+from crossdraft.bench.heads_select import HeadSelection, WeightFacts, as_chain, short_labels, weight_facts
+from crossdraft.bench.heads_tau import DraftSetting, ExpectationResult, PartAcceptance, accepted, check_expectations
+from crossdraft.bench.heads_timing import DraftTime, DraftTimes, time_drafts
+from crossdraft.bench.identity import ReferenceAnswer, reference_answers, with_events
 from crossdraft.bench.measure import measure
 from crossdraft.bench.specs import is_blind
 from crossdraft.bench.statistics import Interval, ratio
@@ -32,7 +32,7 @@ Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Trials:
+class HeadsSettings:
     """What everybody has to do.
 
     Args:
@@ -63,15 +63,15 @@ class Trials:
             Sampling(temperature=temperature)  # refuses what no request may have, before anything is loaded
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def settings(self) -> tuple[DraftSetting, ...]:
         """In the order in which they are told: the first stands for a drafter where one figure must."""
-        trees = [Part("tree", self.nodes, temperature) for temperature in sorted(self.temperatures)]
-        chains = [Part("chain", self.chain, 0.0)] if self.chain and 0 in self.temperatures else []
+        trees = [DraftSetting("tree", self.nodes, temperature) for temperature in sorted(self.temperatures)]
+        chains = [DraftSetting("chain", self.chain, 0.0)] if self.chain and 0 in self.temperatures else []
         return (*trees[:1], *chains, *trees[1:])
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class HeadResult:
     """One drafter.
 
     Args:
@@ -84,8 +84,8 @@ class Row:
 
     name: str
     label: str
-    facts: Facts
-    accepted: Mapping[Part, Accepted]
+    facts: WeightFacts
+    accepted: Mapping[DraftSetting, PartAcceptance]
     divergences: tuple[Divergence, ...]
     total: int
     drafting: DraftTime | None = None
@@ -99,14 +99,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class HeadsReport:
-    """What came out. `findings` are about the first part."""
+    """What came out. `expectations` are about the first part."""
 
     environment: dict[str, object]
     workload: dict[str, object]
-    parts: tuple[Part, ...]
-    rows: list[Row]
-    findings: list[Finding]
-    times: Times | None
+    settings: tuple[DraftSetting, ...]
+    rows: list[HeadResult]
+    expectations: list[ExpectationResult]
+    times: DraftTimes | None
     notes: tuple[str, ...]
 
 
@@ -114,33 +114,33 @@ class HeadsReport:
 class _Scores:
     """What one drafter has to show so far."""
 
-    tallies: dict[Part, list[AcceptanceStats]]
+    tallies: dict[DraftSetting, list[AcceptanceStats]]
     divergences: list[Divergence]
     compared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class HeadsBench:
     """The whole measurement: who, on what, and where."""
 
     models: Models
     work: Workload
-    roster: Roster
-    trials: Trials = Trials()
+    selection: HeadSelection
+    trials: HeadsSettings = HeadsSettings()
     cores: Cores | None = None
 
     @property
     def ticks(self) -> int:
         """What a progress bar counts to."""
-        trials, many = self.trials, len(self.roster.drafters)
+        trials, many = self.trials, len(self.selection.drafters)
         races = trials.raced and (1 + many) * (WARM_UPS + self._least(trials.raced))
-        return self.work.pairs + many * len(trials.parts) + self._least(trials.timed) + races
+        return self.work.pairs + many * len(trials.settings) + self._least(trials.timed) + races
 
     def _least(self, pairs: int) -> int:
         return min(pairs, self.work.pairs)
 
 
-def run_heads(heads: Heads, tick: Tick | None = None) -> HeadsReport:
+def run_heads(heads: HeadsBench, tick: Tick | None = None) -> HeadsReport:
     """Measure everybody, pinned to the target's cores.
 
     Raises:
@@ -150,18 +150,18 @@ def run_heads(heads: Heads, tick: Tick | None = None) -> HeadsReport:
         return _run(heads, tick)
 
 
-def _run(heads: Heads, tick: Tick | None) -> HeadsReport:
+def _run(heads: HeadsBench, tick: Tick | None) -> HeadsReport:
     where = environment()  # before this process itself is the load
-    models, trials, drafters = heads.models, heads.trials, heads.roster.drafters
-    facts = {name: facts_of(models.named(spec), models.target) for name, spec in drafters.items()}
+    models, trials, drafters = heads.models, heads.trials, heads.selection.drafters
+    facts = {name: weight_facts(models.named(spec), models.target) for name, spec in drafters.items()}
     target = models.load_target()
     built = {name: models.beside(spec, target) for name, spec in drafters.items()}  # refused before anything runs
-    known = list(answer_alone(target, items(heads.work), tick))
+    known = list(reference_answers(target, items(heads.work), tick))
     times = _clocked(heads, target, built, known, tick)
     scores = {name: _score(heads, target, spec, known, tick, name) for name, spec in drafters.items()}
     speedups = _race(heads, target, known, scores, tick)
     kinds = [pair.item.kind for pair in known]
-    first, labels = trials.parts[0], labels_of(drafters)
+    first, labels = trials.settings[0], short_labels(drafters)
     return HeadsReport(
         environment={
             **where,
@@ -170,13 +170,13 @@ def _run(heads: Heads, tick: Tick | None) -> HeadsReport:
             "target_cores": None if heads.cores is None else list(heads.cores.target),
         },
         workload={**describe(heads.work), "timed": trials.timed, "raced": trials.raced, "batch": BATCH},
-        parts=trials.parts,
+        settings=trials.settings,
         rows=[
-            Row(
+            HeadResult(
                 name,
                 labels[name],
                 facts[name],
-                {part: accepted(found, kinds) for part, found in scores[name].tallies.items()},
+                {setting: accepted(found, kinds) for setting, found in scores[name].tallies.items()},
                 tuple(scores[name].divergences),
                 scores[name].compared,
                 None if times is None else times.drafters[name],
@@ -184,18 +184,22 @@ def _run(heads: Heads, tick: Tick | None) -> HeadsReport:
             )
             for name in drafters
         ],
-        findings=check_claims(
+        expectations=check_expectations(
             {name: scores[name].tallies[first] for name in drafters},
             {name: spec.name for name, spec in drafters.items()},
         ),
         times=times,
-        notes=heads.roster.notes,
+        notes=heads.selection.notes,
     )
 
 
 def _clocked(
-    heads: Heads, target: Target, built: Mapping[str, Drafter[Any]], known: Sequence[Known], tick: Tick | None
-) -> Times | None:
+    heads: HeadsBench,
+    target: Target,
+    built: Mapping[str, Drafter[Any]],
+    known: Sequence[ReferenceAnswer],
+    tick: Tick | None,
+) -> DraftTimes | None:
     """Along the longest answers: short ones have few places to draft from."""
     if not heads.trials.timed:
         return None
@@ -203,26 +207,30 @@ def _clocked(
     return time_drafts(target, built, longest, heads.trials.nodes, tick)
 
 
-def _score(heads: Heads, target: Target, spec: Spec, known: Sequence[Known], tick: Tick | None, name: str) -> _Scores:
+def _score(
+    heads: HeadsBench, target: Target, spec: Spec, known: Sequence[ReferenceAnswer], tick: Tick | None, name: str
+) -> _Scores:
     """Every part, each with a drafter made anew: what one learns in a part must not help it in the next."""
     scores = _Scores({}, [])
-    asked = shown(known, blank_window(heads.models.blind)) if is_blind(spec) else known
-    for part in heads.trials.parts:
-        drafter = heads.models.beside(as_chain(spec) if part.shape == "chain" else spec, target)
+    asked = with_events(known, blank_window(heads.models.blind)) if is_blind(spec) else known
+    for setting in heads.trials.settings:
+        drafter = heads.models.beside(as_chain(spec) if setting.shape == "chain" else spec, target)
         requests = [
-            replace(request, sampling=replace(request.sampling, temperature=part.temperature))
+            replace(request, sampling=replace(request.sampling, temperature=setting.temperature))
             for request in (pair.item.request for pair in asked)
         ]
-        answers = decode_all(target, drafter, requests, part.nodes, BATCH[part.shape])
-        scores.tallies[part] = [AcceptanceStats.of(answer.stats) for answer in answers]
-        if part.temperature == 0:
+        answers = decode_all(target, drafter, requests, setting.nodes, BATCH[setting.shape])
+        scores.tallies[setting] = [AcceptanceStats.of(answer.stats) for answer in answers]
+        if setting.temperature == 0:
             _compare(target, scores, known, [answer.tokens for answer in answers])
         if tick is not None:
             tick(name)
     return scores
 
 
-def _compare(target: Target, scores: _Scores, known: Sequence[Known], answers: Sequence[tuple[int, ...]]) -> None:
+def _compare(
+    target: Target, scores: _Scores, known: Sequence[ReferenceAnswer], answers: Sequence[tuple[int, ...]]
+) -> None:
     """Greedy answers with the target's own."""
     for pair, tokens in zip(known, answers, strict=True):
         divergence = find_divergence(target, pair.item, pair.tokens, tokens)
@@ -232,19 +240,23 @@ def _compare(target: Target, scores: _Scores, known: Sequence[Known], answers: S
 
 
 def _race(
-    heads: Heads, target: Target, known: Sequence[Known], scores: Mapping[str, _Scores], tick: Tick | None
+    heads: HeadsBench,
+    target: Target,
+    known: Sequence[ReferenceAnswer],
+    scores: Mapping[str, _Scores],
+    tick: Tick | None,
 ) -> dict[str, Interval]:
     """Whole answers against the target alone, as `crossdraft bench` races them."""
     asked = list(known[: heads.trials.raced])
     if not asked:
         return {}
-    names = tuple(heads.roster.drafters)
-    contestants = line_up(("target",), target, heads.models, heads.cores, names)
+    names = tuple(heads.selection.drafters)
+    methods = make_methods(("target",), target, heads.models, heads.cores, names)
     warm_ups = items(replace(heads.work, pairs=WARM_UPS, split="validation", first=0))
     try:
-        results = measure(contestants, [pair.item for pair in asked], 1, list(warm_ups), tick)
+        results = measure(methods, [pair.item for pair in asked], 1, list(warm_ups), tick)
     finally:
-        close_all(contestants.values())
+        close_all(methods.values())
     for name in names:
         _compare(target, scores[name], asked, [run.tokens for run in results.of(name)])
     return {name: ratio(results.seconds("target"), results.seconds(name)) for name in names}

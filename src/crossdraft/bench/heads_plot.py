@@ -41,14 +41,14 @@ def draw(report: "HeadsReport") -> "Figure":
 
 def _taus(axes: "Axes", report: "HeadsReport") -> None:
     """A bar for each part at the first one's temperature, its interval across its end."""
-    first = report.parts[0]
-    parts = [part for part in report.parts if part.temperature == first.temperature]
-    height, widest = GROUP / len(parts), 1.0
-    for place, (part, colour) in enumerate(zip(parts, COLOURS, strict=False)):
-        taus = [row.accepted[part].tau for row in report.rows]
+    first = report.settings[0]
+    settings = [setting for setting in report.settings if setting.temperature == first.temperature]
+    height, widest = GROUP / len(settings), 1.0
+    for place, (setting, colour) in enumerate(zip(settings, COLOURS, strict=False)):
+        taus = [row.accepted[setting].tau for row in report.rows]
         rows = [row - GROUP / 2 + (place + 0.5) * height for row in range(len(taus))]
         values, arms = [tau.value for tau in taus], list(zip(*(tau.arms for tau in taus), strict=True))
-        axes.barh(rows, values, height=height, color=colour, label=part.name)
+        axes.barh(rows, values, height=height, color=colour, label=setting.name)
         axes.errorbar(values, rows, xerr=arms, fmt="none", ecolor="#424a53", elinewidth=0.9, capsize=0)
         for row, tau in zip(rows, taus, strict=True):
             axes.text(tau.high, row, f" {tau.value:.2f}", va="center", fontsize=8)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from crossdraft.bench.heads import HeadsReport, Row
-from crossdraft.bench.heads_tau import Part
+from crossdraft.bench.heads import HeadResult, HeadsReport
+from crossdraft.bench.heads_tau import DraftSetting
 from crossdraft.bench.report import FEW_PAIRS, INTERVALS
 from crossdraft.drafters.evaluate import TAU
 
@@ -31,12 +31,12 @@ def to_json(report: HeadsReport) -> dict[str, object]:
         "tau": TAU,
         "target": clocked,
         "drafters": [_row_json(row, report) for row in report.rows],
-        "claims": [finding.to_json() for finding in report.findings],
+        "claims": [finding.to_json() for finding in report.expectations],
         "notes": list(report.notes),
     }
 
 
-def _row_json(row: Row, report: HeadsReport) -> dict[str, object]:
+def _row_json(row: HeadResult, report: HeadsReport) -> dict[str, object]:
     drafting = None
     if row.drafting is not None and report.times is not None:
         against_pass, against_step = report.times.ratios(row.name)
@@ -52,8 +52,13 @@ def _row_json(row: Row, report: HeadsReport) -> dict[str, object]:
         **row.facts.to_json(),
         "drafting": drafting,
         "accepted": [
-            {"shape": part.shape, "nodes": part.nodes, "temperature": part.temperature, **row.accepted[part].to_json()}
-            for part in report.parts
+            {
+                "shape": setting.shape,
+                "nodes": setting.nodes,
+                "temperature": setting.temperature,
+                **row.accepted[setting].to_json(),
+            }
+            for setting in report.settings
         ],
         "identical": {"equal": row.equal, "total": row.total} if row.total else None,
         "divergences": [divergence.to_json() for divergence in row.divergences],
@@ -69,7 +74,7 @@ def tables(report: HeadsReport) -> "list[Table]":
 def lines(report: HeadsReport) -> list[str]:
     """The papers' order, and what a reader must know beside the tables."""
     labels = {row.name: row.label for row in report.rows}
-    told = [f"{finding.told(labels)} {INTERVALS}" for finding in report.findings]
+    told = [f"{finding.told(labels)} {INTERVALS}" for finding in report.expectations]
     gaps = [f"{d.gap:.2g}" for row in report.rows for d in row.divergences]
     if gaps:
         told.append(f"top-2 logit gaps at divergences: {', '.join(gaps[:8])}")
@@ -82,12 +87,12 @@ def lines(report: HeadsReport) -> list[str]:
 
 def _worth(report: HeadsReport) -> "Table":
     title = f"τ {INTERVALS}, {report.workload['pairs']} held-out pairs"
-    heads = [*(part.name for part in report.parts), "identical"]
+    heads = [*(setting.name for setting in report.settings), "identical"]
     if report.rows[0].speedup is not None:
         heads.append("× target alone")
     table = _table(title, "drafter", heads, TAU)
     for row in report.rows:
-        cells = [*(str(row.accepted[part].tau) for part in report.parts), _identical(row)]
+        cells = [*(str(row.accepted[setting].tau) for setting in report.settings), _identical(row)]
         if row.speedup is not None:
             cells.append(str(row.speedup))
         table.add_row(_escaped(row.label), *cells)
@@ -121,24 +126,24 @@ def _costs(report: HeadsReport) -> "Table":
 
 def _depths(report: HeadsReport) -> "Table":
     """Of the greedy parts, or of the first."""
-    shown = [part for part in report.parts if part.temperature == 0] or report.parts[:1]
-    table = _table("drafts kept at each depth", "drafter", [part.name for part in shown])
+    shown = [setting for setting in report.settings if setting.temperature == 0] or report.settings[:1]
+    table = _table("drafts kept at each depth", "drafter", [setting.name for setting in shown])
     for row in report.rows:
-        table.add_row(_escaped(row.label), *(_shares(row, part) for part in shown))
+        table.add_row(_escaped(row.label), *(_shares(row, setting) for setting in shown))
     return table
 
 
-def _shares(row: Row, part: Part) -> str:
-    return " ".join(f"{share:.2f}" for share in row.accepted[part].per_position[:8])
+def _shares(row: HeadResult, setting: DraftSetting) -> str:
+    return " ".join(f"{share:.2f}" for share in row.accepted[setting].per_position[:8])
 
 
 def _kinds(report: HeadsReport) -> "list[Table]":
     """A line for each kind of question, so many drafters beside each other."""
-    part, rows, found = report.parts[0], iter(report.rows), []
+    setting, rows, found = report.settings[0], iter(report.rows), []
     while chosen := list(islice(rows, ABREAST)):
-        table = _table(f"τ by kind of question, {part.name}", "kind", [_escaped(row.label) for row in chosen])
-        for kind in chosen[0].accepted[part].by_kind:
-            table.add_row(kind, *(f"{row.accepted[part].by_kind[kind]:.2f}" for row in chosen))
+        table = _table(f"τ by kind of question, {setting.name}", "kind", [_escaped(row.label) for row in chosen])
+        for kind in chosen[0].accepted[setting].by_kind:
+            table.add_row(kind, *(f"{row.accepted[setting].by_kind[kind]:.2f}" for row in chosen))
         found.append(table)
     return found
 
@@ -154,7 +159,7 @@ def _table(title: str, first: str, heads: Sequence[str], caption: str | None = N
     return table
 
 
-def _identical(row: Row) -> str:
+def _identical(row: HeadResult) -> str:
     found = f"{row.equal}/{row.total}"
     return "–" if not row.total else found if row.equal == row.total else f"[red]{found}[/]"
 

@@ -29,7 +29,7 @@ WEIGHTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class WeightFacts:
     """What a drafter's own weights are: nothing of one that has none.
 
     Args:
@@ -57,14 +57,14 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class HeadSelection:
     """Drafters by the name that they are reported under, and which heads are not here."""
 
     drafters: dict[str, Spec]
     notes: tuple[str, ...] = ()
 
 
-def choose(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> Roster:
+def select_heads(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> HeadSelection:
     """The drafters that are named; without any, all of `WEIGHTS` that are here. Loads nothing.
 
     Args:
@@ -82,7 +82,7 @@ def choose(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> Roster:
                 "No trained head ships with this version; name one of yours with --drafter METHOD:dir=FOLDER."
             )
         note = f"not measured, for their weights are not shipped: {', '.join(absent)}"
-        return Roster({name: Spec(name) for name in present}, (note,) if absent else ())
+        return HeadSelection({name: Spec(name) for name in present}, (note,) if absent else ())
     check_names("method", methods or (), tuple(WEIGHTS))
     everybody = (*(methods or ()), *specs)
     if len(set(everybody)) != len(everybody):
@@ -92,7 +92,7 @@ def choose(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> Roster:
     chosen = {name: spec_of(name) for name in everybody}
     for spec in chosen.values():
         _check_here(spec)
-    return Roster(chosen)
+    return HeadSelection(chosen)
 
 
 def is_here(spec: Spec) -> bool:
@@ -109,11 +109,11 @@ def as_chain(spec: Spec) -> Spec:
     return replace(spec, settings={**spec.settings, **CHAIN}) if spec.name in HEADS else spec
 
 
-def labels_of(drafters: Mapping[str, Spec]) -> dict[str, str]:
+def short_labels(drafters: Mapping[str, Spec]) -> dict[str, str]:
     """For tables and pictures: the specs without their folders, where that still tells them apart.
 
     >>> from crossdraft.specs import parse
-    >>> labels_of({text: parse(text) for text in ("eagle2:dir=a", "hydra:dir=b", "hydra:dir=c")})
+    >>> short_labels({text: parse(text) for text in ("eagle2:dir=a", "hydra:dir=b", "hydra:dir=c")})
     {'eagle2:dir=a': 'eagle2', 'hydra:dir=b': 'hydra:dir=b', 'hydra:dir=c': 'hydra:dir=c'}
     """
     short = {name: str(_without_folders(spec)) for name, spec in drafters.items()}
@@ -121,7 +121,7 @@ def labels_of(drafters: Mapping[str, Spec]) -> dict[str, str]:
     return {name: label if counts[label] == 1 else name for name, label in short.items()}
 
 
-def facts_of(spec: Spec, target: str = "reference") -> Facts:
+def weight_facts(spec: Spec, target: str = "reference") -> WeightFacts:
     """What the drafter runs, and what is stored of its heads, from the files' headers alone.
 
     Args:
@@ -135,7 +135,7 @@ def facts_of(spec: Spec, target: str = "reference") -> Facts:
     files = [path for folder in folders for path in sorted(folder.glob("*.safetensors"))]
     times = [_training_s(folder) for folder in folders]
     known = [seconds for seconds in times if seconds is not None]
-    return Facts(
+    return WeightFacts(
         parameters=sum(
             _numbers(path, parts)
             for folder, parts in dict.fromkeys(_networks(spec, target))

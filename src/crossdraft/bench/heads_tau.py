@@ -11,7 +11,7 @@ from crossdraft.drafters.evaluate import AcceptanceStats
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DraftSetting:
     """One way of drafting that everybody is measured at.
 
     Args:
@@ -31,7 +31,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class PartAcceptance:
     """What the target took of one drafter's drafts of one part."""
 
     tau: Interval
@@ -48,7 +48,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Expectation:
     """An order that papers report: the best of `better` accepts more than `worse`, or (not `strict`) no less."""
 
     text: str
@@ -57,23 +57,23 @@ class Claim:
     strict: bool = False
 
 
-CLAIMS = (
-    Claim("EAGLE-3 ≥ EAGLE-2", ("eagle3",), "eagle2"),
-    Claim("EAGLE-2 ≥ EAGLE-1", ("eagle2",), "eagle1"),
-    Claim("EAGLE-1 > Medusa", ("eagle1",), "medusa", strict=True),
-    Claim("Hydra > Medusa", ("hydra",), "medusa", strict=True),
-    Claim("HiViS or ViSpec ≥ EagleVLM", ("hivis", "vispec"), "eaglevlm"),
+EXPECTATIONS = (
+    Expectation("EAGLE-3 ≥ EAGLE-2", ("eagle3",), "eagle2"),
+    Expectation("EAGLE-2 ≥ EAGLE-1", ("eagle2",), "eagle1"),
+    Expectation("EAGLE-1 > Medusa", ("eagle1",), "medusa", strict=True),
+    Expectation("Hydra > Medusa", ("hydra",), "medusa", strict=True),
+    Expectation("HiViS or ViSpec ≥ EagleVLM", ("hivis", "vispec"), "eaglevlm"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ExpectationResult:
     """τ of one drafter over τ of another, as a claim orders them.
 
     It holds if the measured ratio says so; the interval says how surely another draw of pairs would say the same.
     """
 
-    claim: Claim
+    claim: Expectation
     better: str
     worse: str
     ratio: Interval
@@ -99,17 +99,19 @@ class Finding:
         }
 
 
-def accepted(tallies: Sequence[AcceptanceStats], kinds: Sequence[str]) -> Accepted:
+def accepted(tallies: Sequence[AcceptanceStats], kinds: Sequence[str]) -> PartAcceptance:
     """The figures of one drafter's answers, one for each pair, and the kind of question each was about."""
     groups = {kind: np.flatnonzero(np.asarray(kinds) == kind) for kind in dict.fromkeys(kinds)}
-    return Accepted(
+    return PartAcceptance(
         bootstrap(lambda chosen: _tau(tallies, chosen), len(tallies)),
         tuple(per_position([tally.kept_at for tally in tallies], [tally.offered_at for tally in tallies])),
         {kind: float(_tau(tallies, chosen)) for kind, chosen in groups.items()},
     )
 
 
-def check_claims(found: Mapping[str, Sequence[AcceptanceStats]], methods: Mapping[str, str]) -> list[Finding]:
+def check_expectations(
+    found: Mapping[str, Sequence[AcceptanceStats]], methods: Mapping[str, str]
+) -> list[ExpectationResult]:
     """Every claim whose drafters were measured.
 
     Args:
@@ -120,8 +122,8 @@ def check_claims(found: Mapping[str, Sequence[AcceptanceStats]], methods: Mappin
     for name in found:
         first.setdefault(methods.get(name, name), name)
     every = np.arange(len(next(iter(found.values()), ())))
-    findings = []
-    for claim in CLAIMS:
+    expectations = []
+    for claim in EXPECTATIONS:
         able = [first[method] for method in claim.better if method in first]
         if not able or claim.worse not in first:
             continue
@@ -130,8 +132,8 @@ def check_claims(found: Mapping[str, Sequence[AcceptanceStats]], methods: Mappin
         ratio = bootstrap(
             lambda chosen, top=found[better], bottom=found[worse]: _tau(top, chosen) / _tau(bottom, chosen), len(every)
         )
-        findings.append(Finding(claim, better, worse, ratio))
-    return findings
+        expectations.append(ExpectationResult(claim, better, worse, ratio))
+    return expectations
 
 
 def _tau(tallies: Sequence[AcceptanceStats], chosen: Indices) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossdraft.bench.identity import Known
+from crossdraft.bench.identity import ReferenceAnswer
 from crossdraft.bench.order import orders
 from crossdraft.bench.scale_measure import clocked
 from crossdraft.bench.statistics import Quartiles, quartiles
@@ -44,7 +44,7 @@ class DraftTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class DraftTimes:
     """Of every drafter, and of the target: V(1 + nodes) and t = V(1), in seconds."""
 
     nodes: int
@@ -63,10 +63,10 @@ class Times:
 def time_drafts(
     target: Target,
     drafters: Mapping[str, Drafter[Any]],
-    known: Sequence[Known],
+    known: Sequence[ReferenceAnswer],
     nodes: int,
     tick: Callable[[str], None] | None = None,
-) -> Times:
+) -> DraftTimes:
     """Clock everybody along the target's own answers, the first place of each left out: there a prompt is read too.
 
     Raises:
@@ -91,10 +91,10 @@ class _Clock:
         self.listening: dict[str, list[float]] = {name: [] for name in drafters}
         self.drafted: dict[str, list[int]] = {name: [] for name in drafters}
 
-    def walk(self, pair: Known) -> None:
+    def walk(self, pair: ReferenceAnswer) -> None:
         """Through one answer."""
         states = {name: drafter.begin([pair.item.request]) for name, drafter in self.drafters.items()}
-        said = _Said(self.target, pair.item.request, pair.tokens, self.nodes, self.needs)
+        said = _TeacherForced(self.target, pair.item.request, pair.tokens, self.nodes, self.needs)
         heard: dict[str, float] = {}
         drafts: dict[str, Draft] = {}
         behind: dict[str, Tensor] = {}
@@ -110,13 +110,13 @@ class _Clock:
         for name, drafter in self.drafters.items():
             drafter.end(states[name])
 
-    def times(self) -> Times:
+    def times(self) -> DraftTimes:
         """What was clocked."""
         if not self.seconds[SINGLE]:
             raise CrossdraftError(
                 f"No answer has {STEP + 2} tokens or more, so no draft can be clocked; ask for longer answers."
             )
-        return Times(
+        return DraftTimes(
             self.nodes,
             len(self.seconds[SINGLE]),
             quartiles(self.seconds[WIDE]),
@@ -131,7 +131,9 @@ class _Clock:
             },
         )
 
-    def _turn(self, name: str, states: Mapping[str, list[Any]], drafts: dict[str, Draft], said: "_Said") -> float:
+    def _turn(
+        self, name: str, states: Mapping[str, list[Any]], drafts: dict[str, Draft], said: "_TeacherForced"
+    ) -> float:
         if name not in self.drafters:
             nodes = self.nodes if name == WIDE else 0
             return clocked(self.target.device, lambda: said.verify(nodes))
@@ -149,7 +151,7 @@ class _Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _TargetStep:
     """What the target made of the last tokens, for whoever asks; see `VerifyOutput`."""
 
     tokens: tuple[int, ...]
@@ -171,7 +173,7 @@ class _Told:
         return told if asked is None or behind is None else answered(told, asked, behind)
 
 
-class _Said:
+class _TeacherForced:
     """An answer that is known, fed to the target anew: iterating yields what it makes of the prompt, then of each step.
 
     In between, `verify` makes a pass from where the text is, and leaves nothing behind.
@@ -184,7 +186,7 @@ class _Said:
         self.row = self.cache.add_row(len(self.prompt) + len(tokens) + nodes + needs.probes + 1)
         self.done = 0  # tokens of the answer in front of the root
 
-    def __iter__(self) -> Iterator[_Told]:
+    def __iter__(self) -> Iterator[_TargetStep]:
         yield self._read()
         while self.done + STEP + 1 < len(self.tokens):
             yield self._step()
@@ -197,7 +199,7 @@ class _Said:
         """[m, V] what the target says behind a draft's probes."""
         return self._try(draft.fed, draft.tail)[1 + len(draft.tree) :]
 
-    def _read(self) -> _Told:
+    def _read(self) -> _TargetStep:
         pieces, offset = self.target.chunks(self.prompt, self.target.encode(self.prompt))
         self.cache.rope_deltas[self.row] = offset
         *front, last = pieces
@@ -207,15 +209,15 @@ class _Said:
         ids = tuple(token for piece in front for token in piece.tokens.tolist())
         hidden, logits = self._extend(last, nothing, self.needs.hidden_layers)
         prompt = PromptFeatures(tuple(last.tokens.tolist()), ids, visual)
-        return _Told(self.tokens[:1], self._named(hidden), logits, prompt)
+        return _TargetStep(self.tokens[:1], self._named(hidden), logits, prompt)
 
-    def _step(self) -> _Told:
+    def _step(self) -> _TargetStep:
         root, *step = self.tokens[self.done : self.done + STEP + 1]
         self.done += STEP + 1
         chain = DraftTree.chain(step)
         hidden, logits = self._extend(Chunk(torch.tensor([root])), chain, self.needs.hidden_layers)
         self.cache.keep(self.row, range(STEP))
-        return _Told((*step, self.tokens[self.done]), self._named(hidden), logits)
+        return _TargetStep((*step, self.tokens[self.done]), self._named(hidden), logits)
 
     def _try(self, tree: DraftTree, tail: Tensor | None = None) -> Tensor:
         """[1 + n, V] logits of a pass that is taken back."""

@@ -10,7 +10,7 @@ from crossdraft.bench.assembly import Models
 from crossdraft.bench.blank import blank_window
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.divergence import Divergence, find_divergence
-from crossdraft.bench.run_configs import Way, open_ways
+from crossdraft.bench.run_configs import RunConfig, open_configs
 from crossdraft.bench.specs import is_blind, spec_of
 from crossdraft.bench.workload import Item
 from crossdraft.engine.decode import Decoder
@@ -22,7 +22,7 @@ Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ReferenceAnswer:
     """A pair, and what the target alone answers."""
 
     item: Item
@@ -30,7 +30,7 @@ class Known:
 
 
 @dataclass
-class Check:
+class IdentityCheck:
     """One way of running, and how many of its answers were the target's own.
 
     `drafted` and `accepted` tell whether there was anything that could have gone wrong.
@@ -74,42 +74,46 @@ def run_identity(
     target: Target,
     models: Models,
     cores: Cores | None,
-    groups: Iterable[Sequence[Way]],
+    groups: Iterable[Sequence[RunConfig]],
     items: Iterable[Item],
     tick: Tick | None = None,
-) -> list[Check]:
+) -> list[IdentityCheck]:
     """Answer every pair in every way and compare; the ways of a group are open together, the groups one by one.
 
     The target's own answers are computed once. All pairs are held meanwhile: about 3 MB each.
     """
-    known = list(answer_alone(target, items, tick))
+    known = list(reference_answers(target, items, tick))
     blank = blank_window(models.blind)
-    checks: list[Check] = []
-    for ways in groups:
-        with open_ways(target, models, cores, ways) as opened:
-            for way, decoders in zip(ways, opened, strict=True):
-                checks.append(Check(way.name, way.spec))
-                asked = shown(known, blank) if is_blind(spec_of(way.spec)) else known
-                check_identity(target, checks[-1], decoders, asked, tick)
+    checks: list[IdentityCheck] = []
+    for configs in groups:
+        with open_configs(target, models, cores, configs) as opened:
+            for config, decoders in zip(configs, opened, strict=True):
+                checks.append(IdentityCheck(config.name, config.spec))
+                asked = with_events(known, blank) if is_blind(spec_of(config.spec)) else known
+                check_config(target, checks[-1], decoders, asked, tick)
     return checks
 
 
-def answer_alone(target: Target, items: Iterable[Item], tick: Tick | None = None) -> Iterator[Known]:
+def reference_answers(target: Target, items: Iterable[Item], tick: Tick | None = None) -> Iterator[ReferenceAnswer]:
     """What the others must say."""
     alone = Decoder(target)
     for item in items:
-        yield Known(item, alone.generate([item.request])[0].tokens)
+        yield ReferenceAnswer(item, alone.generate([item.request])[0].tokens)
         if tick is not None:
             tick("target")
 
 
-def shown(known: Iterable[Known], events: object) -> list[Known]:
+def with_events(known: Iterable[ReferenceAnswer], events: object) -> list[ReferenceAnswer]:
     """The same pairs with other events, which only a drafter looks at."""
     return [replace(pair, item=replace(pair.item, request=replace(pair.item.request, events=events))) for pair in known]
 
 
-def check_identity(
-    target: Target, check: Check, decoders: Sequence[Decoder], known: Sequence[Known], tick: Tick | None = None
+def check_config(
+    target: Target,
+    check: IdentityCheck,
+    decoders: Sequence[Decoder],
+    known: Sequence[ReferenceAnswer],
+    tick: Tick | None = None,
 ) -> None:
     """Answer every pair, a wave with each decoder in turn, and compare; the result is left in the check."""
     rng = np.random.default_rng(0)
@@ -122,7 +126,9 @@ def check_identity(
                 tick(check.name)
 
 
-def _run_wave(target: Target, check: Check, decoder: Decoder, wave: Sequence[Known], rng: np.random.Generator) -> None:
+def _run_wave(
+    target: Target, check: IdentityCheck, decoder: Decoder, wave: Sequence[ReferenceAnswer], rng: np.random.Generator
+) -> None:
     """Requests join after a random number of rounds and are cut at random lengths, so that rows leave at any time."""
     request_ids, limits = [], []
     for pair in wave:

@@ -49,7 +49,7 @@ class Run:
     lossy: str | None = None
 
 
-class Contestant(Protocol):
+class BenchMethod(Protocol):
     """Whoever answers requests; `cores` are those that it may use, None = any."""
 
     cores: Cores | None
@@ -87,7 +87,7 @@ class Results:
 
 
 def measure(
-    contestants: Mapping[str, Contestant],
+    methods: Mapping[str, BenchMethod],
     items: Sequence[Item],
     repeats: int,
     warm_ups: Sequence[Item] = (),
@@ -108,11 +108,11 @@ def measure(
     """
     if repeats < 1:
         raise CrossdraftError(f"The number of repeats is {repeats}; run each pair at least once.")
-    names, turns = list(contestants), orders(list(contestants))
+    names, turns = list(methods), orders(list(methods))
     results = Results({name: [[] for _ in items] for name in names})
     for item in warm_ups:
         for name in names:
-            answer_once(contestants[name], item)
+            answer_once(methods[name], item)
             _tell(tick, name)
     gc.collect()
     gc.freeze()  # the models' many objects need no scanning while the clock runs
@@ -120,17 +120,17 @@ def measure(
         for pair, item in enumerate(items):
             for _ in range(repeats):
                 for name in next(turns):
-                    results.runs[name][pair].append(answer_once(contestants[name], item))
+                    results.runs[name][pair].append(answer_once(methods[name], item))
                     _tell(tick, name)
     finally:
         gc.unfreeze()
     return results
 
 
-def answer_once(contestant: Contestant, item: Item) -> Run:
+def answer_once(method: BenchMethod, item: Item) -> Run:
     """Let it answer on its own cores, with as many torch threads; the clock starts behind the change."""
-    with pinned(None if contestant.cores is None else contestant.cores.target):
-        return contestant.answer(item)
+    with pinned(None if method.cores is None else method.cores.target):
+        return method.answer(item)
 
 
 def _tell(tick: Callable[[str], None] | None, name: str) -> None:

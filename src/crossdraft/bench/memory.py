@@ -16,7 +16,7 @@ TEMPLATES = 200  # openings that answers share; behind them each goes its own wa
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
+class MemoryTiming:
     """Figures of a store that holds `tokens` tokens."""
 
     tokens: int
@@ -36,9 +36,9 @@ class Recall:
         }
 
 
-def measure_recall(
+def time_memory(
     tokens: int = 1_000_000, nodes: int = 32, drafts: int = 300, tick: Callable[[], None] | None = None
-) -> Recall:
+) -> MemoryTiming:
     """Fill a store, then draft in the middle of answers that it has not seen.
 
     Raises:
@@ -64,7 +64,7 @@ def measure_recall(
         start = time.perf_counter()
         retrieve(store, scope, context, nodes)
         drafting.append(time.perf_counter() - start)
-    return Recall(len(store), nodes, quartiles(drafting), quartiles(adding), store.nbytes / 1e6)
+    return MemoryTiming(len(store), nodes, quartiles(drafting), quartiles(adding), store.nbytes / 1e6)
 
 
 def answers_in(tokens: int) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 T = TypeVar("T")
 
 
-def orders(contestants: Sequence[T], seed: int = 0) -> Iterator[list[T]]:
+def orders(methods: Sequence[T], seed: int = 0) -> Iterator[list[T]]:
     """Endless orders, the same for the same seed: block after block of a Williams design, its rows shuffled.
 
     Over a block, everybody is first, second … equally often, and follows each other one equally often: what a
@@ -16,10 +16,10 @@ def orders(contestants: Sequence[T], seed: int = 0) -> Iterator[list[T]]:
     keep in step with the workload, whose kinds of question come in turn.
     """
     rng = np.random.default_rng(seed)
-    rows = williams(len(contestants))
+    rows = williams(len(methods))
     while True:
         for row in rng.permutation(len(rows)):
-            yield [contestants[place] for place in rows[row]]
+            yield [methods[place] for place in rows[row]]
 
 
 def williams(count: int) -> list[list[int]]:

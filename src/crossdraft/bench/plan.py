@@ -19,7 +19,7 @@ HARDLY = 1.02  # below this speed-up the advice is lukewarm: times are seldom kn
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Strategy:
     """One way to an answer, and what it is expected to take in milliseconds.
 
     Args:
@@ -70,24 +70,24 @@ class Advice:
     """
 
     stages: Stages
-    ways: tuple[Way, ...]
+    strategies: tuple[Strategy, ...]
     least_alpha: float | None
     bound: float
     measured: bool = False
 
     @property
-    def alone(self) -> Way:
+    def alone(self) -> Strategy:
         """The target alone."""
-        return self.ways[0]
+        return self.strategies[0]
 
     @property
-    def best(self) -> Way:
+    def best(self) -> Strategy:
         """The fastest way; the target alone if nothing beats it."""
-        return min(self.ways, key=lambda way: way.total)
+        return min(self.strategies, key=lambda strategy: strategy.total)
 
-    def way(self, name: str) -> Way:
+    def strategy(self, name: str) -> Strategy:
         """One of them by its name."""
-        return next(way for way in self.ways if way.name == name)
+        return next(strategy for strategy in self.strategies if strategy.name == name)
 
     @property
     def source(self) -> str:
@@ -98,13 +98,13 @@ class Advice:
 def advise(stages: Stages, *, measured: bool = False) -> Advice:
     """Every way at its best budget, and what each must reach to pay."""
     budget = best_budget(stages)
-    ways = (
-        _way(stages, ALONE, 0, 0),
-        _way(stages, STEADY, 0, budget),
-        _way(stages, HIDDEN, best_hidden(stages, 0), 0),
-        _way(stages, BOTH, best_hidden(stages, budget), budget),
+    strategies = (
+        _strategy(stages, ALONE, 0, 0),
+        _strategy(stages, STEADY, 0, budget),
+        _strategy(stages, HIDDEN, best_hidden(stages, 0), 0),
+        _strategy(stages, BOTH, best_hidden(stages, budget), budget),
     )
-    return Advice(stages, ways, least_alpha(stages), hiding_bound(stages.prefill, _total(stages, 0, 0)), measured)
+    return Advice(stages, strategies, least_alpha(stages), hiding_bound(stages.prefill, _total(stages, 0, 0)), measured)
 
 
 def best_budget(stages: Stages) -> int:
@@ -156,7 +156,7 @@ def _total(stages: Stages, hidden: int, budget: int) -> float:
     )
 
 
-def _way(stages: Stages, name: str, hidden: int, budget: int) -> Way:
+def _strategy(stages: Stages, name: str, hidden: int, budget: int) -> Strategy:
     total, without = _total(stages, hidden, budget), _total(stages, 0, budget)
     accepted = expected_accepted(stages.hazards(hidden))
     left = stages.tokens - 1 - (accepted + 1 if hidden else 0)
@@ -165,7 +165,7 @@ def _way(stages: Stages, name: str, hidden: int, budget: int) -> Way:
     if hidden or budget:
         waiting = max(0.0, stages.drafting(hidden) - stages.prefill) + stages.contended(hidden)
     token = stages.step / _steady(stages, stages.alpha, budget)
-    return Way(
+    return Strategy(
         name,
         hidden,
         budget,

@@ -2,22 +2,27 @@
 
 from dataclasses import asdict
 
-from crossdraft.bench.plan import ALONE, BOTH, HARDLY, HIDDEN, STEADY, Advice, Way
+from crossdraft.bench.plan import ALONE, BOTH, HARDLY, HIDDEN, STEADY, Advice, Strategy
 
-WAYS_HEAD = ("way", "ms", "times the target alone", "prefill", "not hidden", "drafting", "passes")
+STRATEGIES_HEAD = ("way", "ms", "times the target alone", "prefill", "not hidden", "drafting", "passes")
 
 
-def ways_rows(advice: Advice) -> list[tuple[str, ...]]:
+def strategy_rows(advice: Advice) -> list[tuple[str, ...]]:
     """A row for each way: its time, speed-up, and where the time goes."""
     return [
-        (way.name, f"{way.total:.1f}", f"{way.speedup:.2f}", *(f"{share:.0%}" for share in way.shares.values()))
-        for way in advice.ways
+        (
+            strategy.name,
+            f"{strategy.total:.1f}",
+            f"{strategy.speedup:.2f}",
+            *(f"{share:.0%}" for share in strategy.shares.values()),
+        )
+        for strategy in advice.strategies
     ]
 
 
 def figures(advice: Advice) -> list[tuple[str, str]]:
     """Break-even points, budgets and the bound, by name."""
-    stages, hidden, steady = advice.stages, advice.way(HIDDEN), advice.way(STEADY)
+    stages, hidden, steady = advice.stages, advice.strategy(HIDDEN), advice.strategy(STEADY)
     least = "none is enough" if advice.least_alpha is None else f"above {advice.least_alpha:.2f}"
     round_pays = advice.least_alpha is not None and stages.alpha > advice.least_alpha
     return [
@@ -34,7 +39,7 @@ def sentence(advice: Advice) -> str:
     """Draft or do not draft, and why."""
     best, alone = advice.best, advice.alone
     if best.name == ALONE:
-        rival = min(advice.ways[1:], key=lambda way: way.total)
+        rival = min(advice.strategies[1:], key=lambda strategy: strategy.total)
         return (
             f"Do not draft: {_described(rival)} would take {rival.total:.1f} ms, no less than the target alone with "
             f"{alone.total:.1f} ms ({advice.source}), because {_why(advice, rival)}."
@@ -52,7 +57,9 @@ def to_json(advice: Advice) -> dict[str, object]:
     return {
         "source": advice.source,
         "stages": {**asdict(stages), "c": stages.c, "alpha": stages.alpha},
-        "ways": [{**asdict(way), "passes": way.passes, "shares": way.shares} for way in advice.ways],
+        "ways": [
+            {**asdict(strategy), "passes": strategy.passes, "shares": strategy.shares} for strategy in advice.strategies
+        ],
         "best": advice.best.name,
         "least_alpha": advice.least_alpha,
         "free_hidden_tokens": stages.free,
@@ -61,26 +68,28 @@ def to_json(advice: Advice) -> dict[str, object]:
     }
 
 
-def _described(way: Way) -> str:
+def _described(strategy: Strategy) -> str:
     """A way with its budgets."""
     return {
-        STEADY: f"drafting {_tokens(way.budget)} a round",
-        HIDDEN: f"a hidden draft of {_tokens(way.hidden)}, then plain steps,",
-        BOTH: f"a hidden draft of {_tokens(way.hidden)}, then {way.budget} a round,",
-    }[way.name]
+        STEADY: f"drafting {_tokens(strategy.budget)} a round",
+        HIDDEN: f"a hidden draft of {_tokens(strategy.hidden)}, then plain steps,",
+        BOTH: f"a hidden draft of {_tokens(strategy.hidden)}, then {strategy.budget} a round,",
+    }[strategy.name]
 
 
-def _why(advice: Advice, way: Way) -> str:
+def _why(advice: Advice, strategy: Strategy) -> str:
     """The break-even points of what the way does."""
     reasons = []
-    if way.needs is not None:
-        reasons.append(f"the hidden draft's pass yields {way.yields:.1f} tokens and pays above {way.needs:.1f}")
-    if way.budget:
+    if strategy.needs is not None:
+        reasons.append(
+            f"the hidden draft's pass yields {strategy.yields:.1f} tokens and pays above {strategy.needs:.1f}"
+        )
+    if strategy.budget:
         least = advice.least_alpha
         pays = "at no acceptance" if least is None else f"above {least:.2f}"
         reasons.append(f"a token drafted in a round is accepted with chance {advice.stages.alpha:.2f} and pays {pays}")
-    if way is not advice.best and way.waiting > advice.alone.total / 100:
-        reasons.append(f"{way.waiting:.1f} ms of the drafter's work are not hidden")
+    if strategy is not advice.best and strategy.waiting > advice.alone.total / 100:
+        reasons.append(f"{strategy.waiting:.1f} ms of the drafter's work are not hidden")
     return ", and ".join(reasons)
 
 

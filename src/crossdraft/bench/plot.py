@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from crossdraft.bench.statistics import Interval
-    from crossdraft.bench.suite import Report
-    from crossdraft.bench.summary import Method
+    from crossdraft.bench.suite import BenchReport
+    from crossdraft.bench.summary import MethodSummary
 
 # stage: (what it is called, colour), in the order of an answer. The colours are those of the timeline's picture.
 STAGES = {
@@ -51,7 +51,7 @@ def check_plot(path: Path) -> None:
     import_module("matplotlib.figure")
 
 
-def plot(report: "Report", path: Path) -> None:
+def plot(report: "BenchReport", path: Path) -> None:
     """Write the picture as PNG or SVG, by the ending of the name; see `draw`."""
     save(draw(report), path)
 
@@ -65,7 +65,7 @@ def save(figure: "Figure", path: Path) -> None:
         figure.savefig(temporary, dpi=160, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 
-def draw(report: "Report") -> "Figure":
+def draw(report: "BenchReport") -> "Figure":
     """One row per method, the slowest on top: its stages stacked to the mean time of an answer, first tokens marked.
 
     Beside it speedup and τ with their 95 % bootstrap intervals, and memory. The speedup is the headline's, against the
@@ -98,7 +98,7 @@ def draw(report: "Report") -> "Figure":
     return figure
 
 
-def title(report: "Report") -> str:
+def title(report: "BenchReport") -> str:
     """What the report found: the fastest method, and by how much."""
     rated = [(found.value, found, method) for method in report.methods if (found := method.headline)]
     if not rated:
@@ -111,18 +111,18 @@ def title(report: "Report") -> str:
     return f"{method.label}: {speed}{tokens}"
 
 
-def _workload(report: "Report") -> str:
+def _workload(report: "BenchReport") -> str:
     work = report.workload
     where = "from files" if work.get("files") else "clips in memory"
     return f"{work['pairs']} held-out pairs × {work['repeats']}, {work['mean_tokens']} tokens on average, {where}"
 
 
-def _mean_s(method: "Method") -> float:
+def _mean_s(method: "MethodSummary") -> float:
     """Mean time of an answer."""
     return sum(method.stage_means.values())
 
 
-def _stages(axes: "Axes", methods: "list[Method]") -> None:
+def _stages(axes: "Axes", methods: "list[MethodSummary]") -> None:
     """The mean time of an answer by stage, and marks where its first tokens are there: final, and provisional."""
     left = [0.0] * len(methods)
     names = [method.label for method in methods]
@@ -141,7 +141,7 @@ def _stages(axes: "Axes", methods: "list[Method]") -> None:
     axes.set_xlabel("mean time of an answer, ms")
 
 
-def _stage_s(method: "Method", stage: str) -> float:
+def _stage_s(method: "MethodSummary", stage: str) -> float:
     """Mean seconds of a stage; a method that drafts nothing has decode steps, not verify passes."""
     drafts = method.tau.value > 1
     if stage in ("verify", "decode"):

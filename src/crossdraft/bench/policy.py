@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from crossdraft.api import Engine, Options
-from crossdraft.bench.assembly import EngineContestant, Models, ahead_of
+from crossdraft.bench.assembly import EngineMethod, Models, ahead_of
 from crossdraft.bench.blank import white_frames
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Results, measure
@@ -98,7 +98,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BudgetResult:
     """One contestant under one load: its speed against the target alone, and what it drafted for it."""
 
     name: str
@@ -117,11 +117,11 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LoadResult:
     """One load: every contestant, the best fixed budget, and the policy against it and against the target alone."""
 
     load: str
-    lines: tuple[Line, ...]
+    lines: tuple[BudgetResult, ...]
     best: str
     against_best: Interval
     against_target: Interval
@@ -139,7 +139,7 @@ class Outcome:
         }
 
 
-def run_sweep(sweep: Sweep, target: Target, tick: Tick | None = None) -> list[Outcome]:
+def run_sweep(sweep: Sweep, target: Target, tick: Tick | None = None) -> list[LoadResult]:
     """Every contestant answers every request of every load, in turn.
 
     One drafter process serves all of them, one answer at a time: what they differ in is what they ask of it. Each load
@@ -154,14 +154,14 @@ def run_sweep(sweep: Sweep, target: Target, tick: Tick | None = None) -> list[Ou
     ahead = ahead_of("event", sweep.models, cores)
     drafter = Process(factory, None if cores is None else cores.draft, ahead=ahead)
     try:
-        outcomes = []
+        loads = []
         for load in sweep.loads:
-            made = contestants(target, drafter, sweep.budgets)
+            made = methods(target, drafter, sweep.budgets)
             work = workload(load, sweep.pairs)
             warm_ups = list(requests(load, replace(work, pairs=WARM_UPS, split="validation"), blank))
             results = measure(made, list(requests(load, work, blank)), sweep.repeats, warm_ups, tick)
-            outcomes.append(outcome(load, results))
-        return outcomes
+            loads.append(load_result(load, results))
+        return loads
     finally:
         drafter.close()
 
@@ -180,9 +180,9 @@ def requests(load: str, work: Workload, blank: object) -> Iterator[Item]:
         yield replace(item, request=replace(item.request, events=blank)) if dark else item
 
 
-def contestants(
+def methods(
     target: Target, drafter: Placement, budgets: Sequence[tuple[int, int]] = BUDGETS
-) -> Mapping[str, EngineContestant]:
+) -> Mapping[str, EngineMethod]:
     """The target alone, the fixed budgets, the policy. They share the drafter: never close one of them."""
     fixed = {
         f"{nodes}, hidden {hidden}": Options(nodes=nodes, hidden_nodes=hidden, adaptive=False)
@@ -191,16 +191,16 @@ def contestants(
     made = {ALONE: Engine(target, None, Options(), CostModel())}
     for name, options in {**fixed, POLICY: Options()}.items():
         made[name] = Engine(target, drafter, options, CostModel())
-    return {name: EngineContestant(engine) for name, engine in made.items()}
+    return {name: EngineMethod(engine) for name, engine in made.items()}
 
 
-def outcome(load: str, results: Results) -> Outcome:
+def load_result(load: str, results: Results) -> LoadResult:
     """The figures of one load, and what the engine wanted to be known (a drafter that was lost)."""
     notes = tuple(sorted({note for name in results.runs for run in results.of(name) for note in run.notes}))
     lines = tuple(_line(name, results) for name in results.runs)
     fixed = [line for line in lines if line.name not in (ALONE, POLICY)]
     best = max(fixed, key=lambda line: line.speedup.value).name
-    return Outcome(load, lines, best, speed(results, POLICY, best), speed(results, POLICY, ALONE), notes)
+    return LoadResult(load, lines, best, speed(results, POLICY, best), speed(results, POLICY, ALONE), notes)
 
 
 def speed(results: Results, name: str, against: str) -> Interval:
@@ -212,11 +212,11 @@ def speed(results: Results, name: str, against: str) -> Interval:
     return ratio_per_token(theirs, their_tokens, ours, our_tokens)
 
 
-def _line(name: str, results: Results) -> Line:
+def _line(name: str, results: Results) -> BudgetResult:
     runs = results.of(name)
     tau = acceptance_length([len(run.tokens) for run in runs], [run.rounds for run in runs]).value
     waited = sum(run.stages_s.get(stage, 0.0) for run in runs for stage in ("draft", "communication"))
-    return Line(name, speed(results, name, ALONE), tau, waited / sum(run.total_s for run in runs))
+    return BudgetResult(name, speed(results, name, ALONE), tau, waited / sum(run.total_s for run in runs))
 
 
 def _blank(event: str) -> object:
@@ -224,26 +224,26 @@ def _blank(event: str) -> object:
     return white_frames(EventGPTConfig.from_pretrained(REFERENCE / event if event == "event" else event))
 
 
-def table(outcomes: Sequence[Outcome]) -> "Table":
+def table(results: Sequence[LoadResult]) -> "Table":
     """One line per contestant, a pair of columns per load."""
     from rich import box
     from rich.table import Table
 
     rows = Table(title="times as fast as the target alone [95 % bootstrap over pairs]", box=box.SIMPLE_HEAD)
     rows.add_column("drafted in a round", no_wrap=True)
-    for each in outcomes:
+    for each in results:
         rows.add_column(each.load, justify="right", no_wrap=True)
         rows.add_column("τ", justify="right", no_wrap=True)
-    for lines in zip(*(each.lines for each in outcomes), strict=True):
+    for lines in zip(*(each.lines for each in results), strict=True):
         cells = [cell for line in lines for cell in (str(line.speedup), f"{line.tau:.2f}")]
         rows.add_row(lines[0].name, *cells)
     return rows
 
 
-def outputs(outcomes: Sequence[Outcome]) -> list[str]:
+def outputs(results: Sequence[LoadResult]) -> list[str]:
     """A sentence for each load."""
     return [
         f"{each.load}: the policy is {each.against_best} times as fast as the best fixed budget ({each.best}), and "
         f"{each.against_target} times as fast as the target alone. {' '.join(each.notes)}".rstrip()
-        for each in outcomes
+        for each in results
     ]

@@ -20,7 +20,7 @@ from crossdraft.errors import CrossdraftError
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class StageCosts:
     """Stage times in milliseconds; those of a trace itself come first.
 
     Args:
@@ -58,7 +58,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ReplayConfig:
     """How much is drafted.
 
     Args:
@@ -77,7 +77,7 @@ class Policy:
 
 
 @dataclass(slots=True)
-class Played:
+class TraceReplay:
     """One trace: its passes, and what the drafter did for them."""
 
     trace: Trace
@@ -86,7 +86,7 @@ class Played:
     nodes: list[int] = field(default_factory=list)  # of each pass
     seconds: list[float] = field(default_factory=list)  # of each draft, measured
 
-    def times(self, costs: Costs) -> tuple[float, float] | None:
+    def times(self, costs: StageCosts) -> tuple[float, float] | None:
         """Simulated milliseconds of the target alone and with the drafter."""
         found = costs.of(self.trace)
         if found is None:
@@ -101,7 +101,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ReplayResult:
     """What came out."""
 
     traces: int
@@ -132,7 +132,7 @@ class Replay:
         }
 
 
-class Recorded:
+class RecordedDrafter:
     """The drafter `trace`: says what the trace's own drafter said, from the beginning, whatever the target says.
 
     Raises:
@@ -166,8 +166,12 @@ class Recorded:
 
 
 def replay(
-    traces: Sequence[Trace], drafter: Drafter[Any], policy: Policy, costs: Costs, tick: Callable[[], None] | None = None
-) -> Replay:
+    traces: Sequence[Trace],
+    drafter: Drafter[Any],
+    policy: ReplayConfig,
+    costs: StageCosts,
+    tick: Callable[[], None] | None = None,
+) -> ReplayResult:
     """Let the drafter draft for every trace, in order."""
     played = []
     for trace in traces:
@@ -181,7 +185,7 @@ def replay(
         counts = by_question.setdefault(entry.trace.question, [0, 0])
         counts[0] += entry.tokens
         counts[1] += entry.passes
-    return Replay(
+    return ReplayResult(
         traces=len(played),
         tokens=sum(entry.tokens for entry in played),
         passes=sum(entry.passes for entry in played),
@@ -195,9 +199,9 @@ def replay(
     )
 
 
-def play(trace: Trace, drafter: Drafter[Any], policy: Policy, costs: Costs) -> Played:
+def play(trace: Trace, drafter: Drafter[Any], policy: ReplayConfig, costs: StageCosts) -> TraceReplay:
     """One answer, pass by pass."""
-    text, played = trace.target_tokens, Played(trace)
+    text, played = trace.target_tokens, TraceReplay(trace)
     (state,) = drafter.begin([Request(trace.question, _clip(trace), max_new_tokens=len(text))])
     done = 0
     while done < len(text):
@@ -221,7 +225,7 @@ def play(trace: Trace, drafter: Drafter[Any], policy: Policy, costs: Costs) -> P
     return played
 
 
-def worth_it(draft: Draft, costs: Costs) -> DraftTree:
+def worth_it(draft: Draft, costs: StageCosts) -> DraftTree:
     """The nodes whose chance to be reached repays the wider pass."""
     if not draft.path_probs:
         return draft.tree

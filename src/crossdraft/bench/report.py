@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 from crossdraft.bench.footprint import HOW
 from crossdraft.bench.specs import ALONE, ALWAYS
-from crossdraft.bench.summary import Method
+from crossdraft.bench.summary import MethodSummary
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from crossdraft.bench.suite import Report
+    from crossdraft.bench.suite import BenchReport
 
 
 SPEEDUPS = {  # what the table of speedups compares
@@ -26,7 +26,7 @@ LEGEND = (
 FEW_PAIRS = 10  # fewer give a bootstrap too little to draw from
 
 
-def to_json(report: "Report") -> dict[str, object]:
+def to_json(report: "BenchReport") -> dict[str, object]:
     """The whole report in plain values; times in milliseconds as {median, q1, q3}."""
     return {
         "environment": report.environment,
@@ -36,7 +36,7 @@ def to_json(report: "Report") -> dict[str, object]:
     }
 
 
-def _where(report: "Report", name: str) -> dict[str, object]:
+def _where(report: "BenchReport", name: str) -> dict[str, object]:
     """The cores and the memory of a contestant."""
     cores, footprint = report.cores.get(name), report.footprints.get(name)
     return {
@@ -45,7 +45,7 @@ def _where(report: "Report", name: str) -> dict[str, object]:
     }
 
 
-def method_json(method: Method) -> dict[str, object]:
+def method_json(method: MethodSummary) -> dict[str, object]:
     """One method. `speedup` is the headline; `speedups` holds every baseline that ran.
 
     The headline is against the faster of the target alone on its own share of the cores and on all that the pair uses.
@@ -84,7 +84,7 @@ def rounded(value: float | None, digits: int = 4) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def tables(report: "Report") -> "list[Table]":
+def tables(report: "BenchReport") -> "list[Table]":
     """For the terminal: how fast each is and what it takes; how that comes about; the ratios to other baselines."""
     work = report.workload
     title = f"{work['pairs']} held-out pairs × {work['repeats']}, answers of {work['mean_tokens']} tokens on average"
@@ -115,13 +115,13 @@ def _table(title: str, heads: Sequence[str], caption: str | None = None) -> "Tab
     return table
 
 
-def _label(method: Method) -> str:
+def _label(method: MethodSummary) -> str:
     from rich.markup import escape
 
     return escape(method.label)
 
 
-def _speed(report: "Report", method: Method) -> list[str]:
+def _speed(report: "BenchReport", method: MethodSummary) -> list[str]:
     cores, footprint = report.cores.get(method.name), report.footprints.get(method.name)
     memory = None if footprint is None else footprint.total
     return [
@@ -135,7 +135,7 @@ def _speed(report: "Report", method: Method) -> list[str]:
     ]
 
 
-def _ways(method: Method) -> list[str]:
+def _ways(method: MethodSummary) -> list[str]:
     return [
         f"{method.tokens_per_s:.0f}",
         _tau(method),
@@ -145,19 +145,19 @@ def _ways(method: Method) -> list[str]:
     ]
 
 
-def _tau(method: Method) -> str:
+def _tau(method: MethodSummary) -> str:
     drafted = method.tau.value > 1  # else every pass gave one token, and there is no more to say
     return str(method.tau) if drafted else f"{method.tau.value:.2f}"
 
 
-def _identical(method: Method) -> str:
+def _identical(method: MethodSummary) -> str:
     if method.equal is None:  # sampled, or there was no target to compare with
         return "–"
     found = f"{method.equal}/{method.total}"
     return found if method.lossless else f"[red]{found}[/]"
 
 
-def _caption(report: "Report") -> str:
+def _caption(report: "BenchReport") -> str:
     from rich.markup import escape
 
     gaps = [f"{d.gap:.2g}" for method in report.methods for d in method.divergences]
@@ -168,7 +168,7 @@ def _caption(report: "Report") -> str:
     return "\n".join([*map(escape, map(str, about)), *_columns(report), *_caveats(report), *told, *map(escape, notes)])
 
 
-def _columns(report: "Report") -> list[str]:
+def _columns(report: "BenchReport") -> list[str]:
     """What the figures of the first table are."""
     told = ["medians: provisional = first drafted token; TTFT = first final token; total = whole answer (E2E)"]
     against = report.methods[0].against
@@ -178,7 +178,7 @@ def _columns(report: "Report") -> list[str]:
     return [*told, f"MiB: {HOW}."] if report.footprints else told
 
 
-def _caveats(report: "Report") -> list[str]:
+def _caveats(report: "BenchReport") -> list[str]:
     """What a reader must know before comparing rows."""
     told = []
     if report.methods[0].per == "token":

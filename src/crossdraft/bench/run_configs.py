@@ -33,7 +33,7 @@ EVERY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RunConfig:
     """One way of running a drafter.
 
     Args:
@@ -46,47 +46,47 @@ class Way:
 
     name: str
     spec: str
-    places: tuple[tuple[str, int], ...]
+    placements: tuple[tuple[str, int], ...]
     adaptive: bool = True
 
 
-EVENT_WAYS = (  # every placement of the event drafter, its blind twin, and shared passes
-    Way("event", "event", ((PROCESS, 1),)),
-    *(Way(f"event-inline, hidden {hidden}", "event", ((hidden, 1),)) for hidden in ("before", "beside", "off")),
-    Way("blind", "blind", ((PROCESS, 1),)),
-    *(Way(f"batch of up to {size}", "event", ((PROCESS, size),)) for size in (1, 2, 3)),
-    Way("batch of up to 4", "event", (("before", 4),)),
+EVENT_CONFIGS = (  # every placement of the event drafter, its blind twin, and shared passes
+    RunConfig("event", "event", ((PROCESS, 1),)),
+    *(RunConfig(f"event-inline, hidden {hidden}", "event", ((hidden, 1),)) for hidden in ("before", "beside", "off")),
+    RunConfig("blind", "blind", ((PROCESS, 1),)),
+    *(RunConfig(f"batch of up to {size}", "event", ((PROCESS, size),)) for size in (1, 2, 3)),
+    RunConfig("batch of up to 4", "event", (("before", 4),)),
 )
 
 
-def ways_of(spec: str) -> tuple[Way, ...]:
+def configs_of(spec: str) -> tuple[RunConfig, ...]:
     """For any drafter: as it is used, in this process, and in batches of every size."""
     return (
-        Way(f"{spec}, process", spec, ((PROCESS, 1),)),
-        Way(f"{spec}, inline", spec, (("beside", 1),), adaptive=False),
-        Way(f"{spec}, batches of 2 to 4", spec, ((PROCESS, 2), ("before", 3), ("off", 4)), adaptive=False),
+        RunConfig(f"{spec}, process", spec, ((PROCESS, 1),)),
+        RunConfig(f"{spec}, inline", spec, (("beside", 1),), adaptive=False),
+        RunConfig(f"{spec}, batches of 2 to 4", spec, ((PROCESS, 2), ("before", 3), ("off", 4)), adaptive=False),
     )
 
 
-def choose_ways(drafters: Sequence[str]) -> list[tuple[Way, ...]]:
+def choose_configs(drafters: Sequence[str]) -> list[tuple[RunConfig, ...]]:
     """Groups of ways that are open together: one for each drafter named, or the event drafter's if none is.
 
     Raises:
         CrossdraftError: a spec that cannot be read, or that stands there twice.
     """
     if not drafters:
-        return [EVENT_WAYS]
+        return [EVENT_CONFIGS]
     specs = [spec for name in drafters for spec in (EVERY if name == ALL else (name,))]
     for spec in specs:
         spec_of(spec)
         if specs.count(spec) > 1:
             raise CrossdraftError(f"The drafter {spec} is named twice; name each once.")
-    return [ways_of(spec) for spec in specs]
+    return [configs_of(spec) for spec in specs]
 
 
 @contextmanager
-def open_ways(
-    target: Target, models: Models, cores: Cores | None, ways: Sequence[Way]
+def open_configs(
+    target: Target, models: Models, cores: Cores | None, configs: Sequence[RunConfig]
 ) -> Iterator[list[tuple[Decoder, ...]]]:
     """For each way a decoder for each of its places. Ways of the same drafter share its process, and its inline one."""
     with ExitStack() as stack:
@@ -117,8 +117,8 @@ def open_ways(
 
         yield [
             tuple(
-                Decoder(target, place(way.spec, where), max_batch=size, adaptive=way.adaptive)
-                for where, size in way.places
+                Decoder(target, place(config.spec, where), max_batch=size, adaptive=config.adaptive)
+                for where, size in config.placements
             )
-            for way in ways
+            for config in configs
         ]

@@ -16,10 +16,10 @@ from transformers.utils import logging
 from crossdraft.bench.cores import choose_cores
 from crossdraft.bench.environment import environment
 from crossdraft.bench.outputs import check_outputs, write_json
-from crossdraft.bench.scale_beside import Beside, DraftCost, Say, Where, measure_drafter
-from crossdraft.bench.scale_measure import bandwidth, bound_of, measure_passes, measure_reading
+from crossdraft.bench.scale_beside import DraftCost, DraftPlacement, OverlapResult, Say, measure_drafter
+from crossdraft.bench.scale_measure import bandwidth, bound_of, measure_passes, measure_prefill
 from crossdraft.bench.scale_models import DRAFTERS, TARGETS, parameters, random_target, shape_of
-from crossdraft.bench.scale_report import Measured, Scale, lines, to_json
+from crossdraft.bench.scale_report import Scale, ScaleResult, lines, to_json
 from crossdraft.engine.pinning import pinned
 from crossdraft.errors import CrossdraftError
 
@@ -28,7 +28,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 DESCRIPTION = "Measure shapes of any size with random weights: times do not depend on them."
 
 
-def run_scale(scale: Scale, say: Say) -> Measured:
+def run_scale(scale: Scale, say: Say) -> ScaleResult:
     """Measure, target first, then one drafter after the other.
 
     Raises:
@@ -38,25 +38,25 @@ def run_scale(scale: Scale, say: Say) -> Measured:
         return _run(scale, say)
 
 
-def _run(scale: Scale, say: Say) -> Measured:
+def _run(scale: Scale, say: Say) -> ScaleResult:
     found = environment()  # before this process itself is the load
     say("memory bandwidth")
     speed = bandwidth(scale.device, scale.budget_s)
     say(f"{scale.config}: making its weights")
     target = random_target(shape_of(scale.config, TARGETS), scale.device, scale.dtype, scale.seed)
     say(f"{scale.config}: prefill")
-    reading = measure_reading(target, scale.budget_s)
+    prefill = measure_prefill(target, scale.budget_s)
     say(f"{scale.config}: V(n)")
     passes = measure_passes(target, scale.budget_s)
-    where = Where(scale.draft_device, scale.dtype, None if scale.cores is None else scale.cores.draft)
-    drafters: list[tuple[DraftCost | str, list[Beside]]] = []
+    where = DraftPlacement(scale.draft_device, scale.dtype, None if scale.cores is None else scale.cores.draft)
+    drafters: list[tuple[DraftCost | str, list[OverlapResult]]] = []
     for name in scale.drafters:
         try:
             drafters.append(measure_drafter(target, name, where, scale.budget_s, say))
         except CrossdraftError as error:
             drafters.append((f"{name}: {error}", []))
     bound = bound_of(target, passes[0], speed)
-    return Measured(found, parameters(target.model), reading, passes, bound, drafters)
+    return ScaleResult(found, parameters(target.model), prefill, passes, bound, drafters)
 
 
 def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, argparse.Namespace]:

@@ -29,13 +29,13 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class OverlapResult:
     """One placement. Times in seconds, medians over the repeats unless they are quartiles.
 
     Args:
         placement: `before` (one after the other), `thread` (on a GPU: on a CUDA stream of its own), `process`.
         skipped: why it was not measured, or None.
-        reading_alone, reading: the target's prefill without a drafter and with it.
+        prefill_alone, prefill: the target's prefill without a drafter and with it.
         hidden_tokens: drafted when the prefill was over.
         hidden_share: part of the drafting inside the prefill.
         ttft: time to the first token with the drafter; `ttft_alone` without.
@@ -45,8 +45,8 @@ class Beside:
 
     placement: str
     skipped: str | None = None
-    reading_alone: Quartiles | None = None
-    reading: Quartiles | None = None
+    prefill_alone: Quartiles | None = None
+    prefill: Quartiles | None = None
     hidden_tokens: float = 0.0
     hidden_share: float | None = None
     ttft_alone: float = 0.0
@@ -57,9 +57,9 @@ class Beside:
     @property
     def slowdown(self) -> float | None:
         """By how much drafting slowed the prefill; 0 = not at all."""
-        if self.reading is None or self.reading_alone is None:
+        if self.prefill is None or self.prefill_alone is None:
             return None
-        return self.reading.median / self.reading_alone.median - 1
+        return self.prefill.median / self.prefill_alone.median - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class DraftCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class DraftPlacement:
     """Where the drafter runs: its device and dtype, and the cores of a process of its own."""
 
     device: torch.device
@@ -82,8 +82,8 @@ class Where:
 
 
 def measure_drafter(
-    target: Target, name: str, where: Where, budget_s: float, say: Say
-) -> tuple[DraftCost, list[Beside]]:
+    target: Target, name: str, where: DraftPlacement, budget_s: float, say: Say
+) -> tuple[DraftCost, list[OverlapResult]]:
     """One drafter: alone, then beside the target's prefill in every placement.
 
     Raises:
@@ -111,7 +111,7 @@ def measure_drafter(
     try:
         found.append(_beside(target, "process", Process(factory, where.cores, patience_s=120.0)))
     except (CrossdraftError, DrafterLost) as error:
-        found.append(Beside("process", skipped=str(error)))
+        found.append(OverlapResult("process", skipped=str(error)))
     return cost, found
 
 
@@ -128,7 +128,7 @@ def _alone(drafter: IndependentDrafter, budget_s: float) -> tuple[Quartiles, Qua
     return read, sample(steps, budget_s)
 
 
-def _beside(target: Target, name: str, placement: Placement) -> Beside:
+def _beside(target: Target, name: str, placement: Placement) -> OverlapResult:
     """Answers with and without the drafter, interleaved, one warm-up each."""
     request = Request("scale", max_new_tokens=NEW_TOKENS)
     decoders = {"alone": Decoder(target), "beside": Decoder(target, placement, nodes=NODES, adaptive=False)}
@@ -138,16 +138,16 @@ def _beside(target: Target, name: str, placement: Placement) -> Beside:
             for side in turn:
                 answer = decoders[side].generate([request])[0]
                 if answer.notes:
-                    return Beside(name, skipped=answer.notes[0])
+                    return OverlapResult(name, skipped=answer.notes[0])
                 runs[side].append(answer.stats)
     finally:
         placement.close()
     without, beside = runs["alone"][1:], runs["beside"][1:]
     shares = [stats.hidden_share for stats in beside if stats.hidden_share is not None]
-    return Beside(
+    return OverlapResult(
         placement=name,
-        reading_alone=quartiles([_reading(stats) for stats in without]),
-        reading=quartiles([_reading(stats) for stats in beside]),
+        prefill_alone=quartiles([_reading(stats) for stats in without]),
+        prefill=quartiles([_reading(stats) for stats in beside]),
         hidden_tokens=quartiles([stats.hidden_drafted for stats in beside]).median,
         hidden_share=quartiles(shares).median if shares else None,
         ttft_alone=quartiles([stats.ttft_s for stats in without]).median,

@@ -18,7 +18,7 @@ MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PrefillTime:
     """The target's prefill in seconds: the vision tower, the piece with the clip, the text behind it."""
 
     tokens: int
@@ -85,7 +85,7 @@ def bandwidth(device: torch.device, budget_s: float) -> float:
 
 
 @torch.inference_mode()
-def measure_reading(target: Target, budget_s: float) -> Reading:
+def measure_prefill(target: Target, budget_s: float) -> PrefillTime:
     """The prefill, piece by piece."""
     prompt = target.prepare(Request("scale"))
     device = target.device
@@ -100,7 +100,7 @@ def measure_reading(target: Target, budget_s: float) -> Reading:
 
     clip = sample(lambda: read(pieces[0], 0), budget_s)
     text = sample(lambda: read(pieces[1], len(pieces[0].tokens)), budget_s)
-    return Reading(len(prompt), encode, clip, text)
+    return PrefillTime(len(prompt), encode, clip, text)
 
 
 @torch.inference_mode()

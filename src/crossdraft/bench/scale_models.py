@@ -123,7 +123,7 @@ def random_prompt(config: Any, seed: int) -> Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedPrompt:
     """A `prepare` that has one prompt for every request."""
 
     prompt: Prompt
@@ -144,7 +144,7 @@ def random_target(config: PretrainedConfig, device: torch.device, dtype: torch.d
     torch.manual_seed(seed)
     with torch.device(device):
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    return Target(model.requires_grad_(False), Fixed(random_prompt(config, seed)), no_text, eos=())
+    return Target(model.requires_grad_(False), FixedPrompt(random_prompt(config, seed)), no_text, eos=())
 
 
 def random_drafter(

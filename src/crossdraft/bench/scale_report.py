@@ -7,8 +7,8 @@ import torch
 
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import memory
-from crossdraft.bench.scale_beside import Beside, DraftCost
-from crossdraft.bench.scale_measure import Bound, Pass, Reading
+from crossdraft.bench.scale_beside import DraftCost, OverlapResult
+from crossdraft.bench.scale_measure import Bound, Pass, PrefillTime
 from crossdraft.bench.statistics import Quartiles
 
 PIECES = ("encode", "clip", "text")
@@ -39,18 +39,18 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ScaleResult:
     """What came out; `environment` is that of the beginning, pinned as the measurement was."""
 
     environment: dict[str, object]
     parameters: int
-    reading: Reading
+    prefill: PrefillTime
     passes: list[Pass]
     bound: Bound
-    drafters: list[tuple[DraftCost | str, list[Beside]]]  # a sentence in place of the costs: why it was skipped
+    drafters: list[tuple[DraftCost | str, list[OverlapResult]]]  # a sentence in place of the costs: why it was skipped
 
 
-def to_json(scale: Scale, measured: Measured) -> dict[str, object]:
+def to_json(scale: Scale, measured: ScaleResult) -> dict[str, object]:
     """Plain values; times in milliseconds."""
     step = measured.passes[0].forward.median
     bound = asdict(measured.bound)
@@ -59,14 +59,14 @@ def to_json(scale: Scale, measured: Measured) -> dict[str, object]:
         "workload": {
             "config": scale.config,
             "parameters": measured.parameters,
-            "prompt_tokens": measured.reading.tokens,
+            "prompt_tokens": measured.prefill.tokens,
             "device": str(scale.device),
             "draft_device": str(scale.draft_device),
             "dtype": _name(scale.dtype),
             "cores": None if scale.cores is None else asdict(scale.cores),
         },
         "memory": memory(),
-        "prefill_ms": {name: getattr(measured.reading, name).ms() for name in PIECES},
+        "prefill_ms": {name: getattr(measured.prefill, name).ms() for name in PIECES},
         "decode": {
             "step_ms": measured.passes[0].forward.ms(),
             "bound_ms": round(bound.pop("seconds") * 1e3, 4),
@@ -85,7 +85,7 @@ def to_json(scale: Scale, measured: Measured) -> dict[str, object]:
     }
 
 
-def _drafter_json(cost: DraftCost | str, placements: Sequence[Beside], step: float) -> dict[str, object]:
+def _drafter_json(cost: DraftCost | str, placements: Sequence[OverlapResult], step: float) -> dict[str, object]:
     if isinstance(cost, str):
         return {"skipped": cost}
     return {
@@ -98,13 +98,13 @@ def _drafter_json(cost: DraftCost | str, placements: Sequence[Beside], step: flo
     }
 
 
-def _beside_json(beside: Beside) -> dict[str, object]:
-    if beside.reading is None or beside.reading_alone is None:
+def _beside_json(beside: OverlapResult) -> dict[str, object]:
+    if beside.prefill is None or beside.prefill_alone is None:
         return {"placement": beside.placement, "skipped": beside.skipped}
     return {
         "placement": beside.placement,
-        "reading_alone_ms": beside.reading_alone.ms(),
-        "reading_ms": beside.reading.ms(),
+        "reading_alone_ms": beside.prefill_alone.ms(),
+        "reading_ms": beside.prefill.ms(),
         "prefill_slowdown": round(beside.slowdown or 0.0, 4),
         "hidden_tokens": beside.hidden_tokens,
         "hidden_share": None if beside.hidden_share is None else round(beside.hidden_share, 4),
@@ -115,18 +115,18 @@ def _beside_json(beside: Beside) -> dict[str, object]:
     }
 
 
-def lines(scale: Scale, measured: Measured) -> list[str]:
+def lines(scale: Scale, measured: ScaleResult) -> list[str]:
     """The result for people."""
-    reading, bound, step = measured.reading, measured.bound, measured.passes[0].forward.median
+    prefill, bound, step = measured.prefill, measured.bound, measured.passes[0].forward.median
     memory_bound = (
         f"decode   {step * 1e3:.2f} ms; reading {bound.weight_bytes / 1e9:.3f} GB of weights and "
         f"{bound.cache_bytes / 1e9:.3f} GB of cache at {bound.bandwidth / 1e9:.1f} GB/s takes "
         f"{bound.seconds * 1e3:.2f} ms ({bound.share:.0%})"
     )
-    pieces = ", ".join(f"{name} {_one(getattr(reading, name))}" for name in PIECES)
+    pieces = ", ".join(f"{name} {_one(getattr(prefill, name))}" for name in PIECES)
     out = [
         f"{scale.config}: {measured.parameters / 1e9:.2f} B parameters, {scale.device}, {_name(scale.dtype)}",
-        f"prefill  {reading.tokens} tokens: {pieces}",
+        f"prefill  {prefill.tokens} tokens: {pieces}",
         memory_bound,
         "V(n)/V(1)  " + "  ".join(f"{one.n}: {one.forward.median / step:.2f}" for one in measured.passes),
     ]
@@ -142,12 +142,12 @@ def lines(scale: Scale, measured: Measured) -> list[str]:
     return out
 
 
-def _beside_line(beside: Beside) -> str:
-    if beside.reading is None or beside.reading_alone is None:
+def _beside_line(beside: OverlapResult) -> str:
+    if beside.prefill is None or beside.prefill_alone is None:
         return f"{beside.placement:8} skipped: {beside.skipped}"
     share = "" if beside.hidden_share is None else f", {beside.hidden_share:.0%} of it hidden"
     return (
-        f"{beside.placement:8} prefill {_one(beside.reading_alone)} -> {_one(beside.reading)} "
+        f"{beside.placement:8} prefill {_one(beside.prefill_alone)} -> {_one(beside.prefill)} "
         f"({beside.slowdown or 0.0:+.1%}), {beside.hidden_tokens:.0f} tokens drafted{share}, TTFT "
         f"{beside.ttft_alone * 1e3:.1f} -> {beside.ttft * 1e3:.1f} ms, engine {beside.engine_per_round * 1e3:.2f} ms "
         f"({beside.overhead_share:.1%}) per round"

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from crossdraft.bench.assembly import Models, ahead_of, close_all, cores_of, line_up
+from crossdraft.bench.assembly import Models, ahead_of, close_all, cores_of, make_methods
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment
 from crossdraft.bench.footprint import Footprint, measure_footprints
 from crossdraft.bench.measure import Results, Run, measure
 from crossdraft.bench.specs import METHODS, POLICIES, SPECS, check_methods, runs_apart, spec_of
-from crossdraft.bench.summary import Method, mean_tokens, summarise
+from crossdraft.bench.summary import MethodSummary, mean_tokens, summarise
 from crossdraft.bench.traces import Trace
 from crossdraft.bench.words import cores_in_words, describe, words_of
 from crossdraft.bench.workload import Item, Workload, items
@@ -55,7 +55,7 @@ class Suite:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BenchReport:
     """What came out; `pairs` is how many there were to draw the intervals from.
 
     `footprints` and `cores` are of each contestant, the former empty if no memory was measured.
@@ -64,13 +64,13 @@ class Report:
     pairs: int
     environment: dict[str, object]
     workload: dict[str, object]
-    methods: list[Method]
+    methods: list[MethodSummary]
     traces: tuple[Trace, ...] = ()
     footprints: Mapping[str, Footprint] = field(default_factory=dict[str, Footprint])
     cores: Mapping[str, Cores | None] = field(default_factory=dict[str, Cores | None])
 
 
-def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> Report:
+def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> BenchReport:
     """Measure, pinned to the cores of the pair; each contestant answers on its own of them.
 
     Raises:
@@ -80,7 +80,7 @@ def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> Report
         return _run(suite, tick)
 
 
-def _run(suite: Suite, tick: Callable[[str], None] | None) -> Report:
+def _run(suite: Suite, tick: Callable[[str], None] | None) -> BenchReport:
     found = environment()  # before this process itself is the load
     everybody = (*suite.methods, *suite.drafters)
     warm_ups, pairs = list(_warm_ups(suite)), list(items(suite.work))
@@ -88,14 +88,14 @@ def _run(suite: Suite, tick: Callable[[str], None] | None) -> Report:
         measure_footprints(everybody, suite.models, suite.cores, (warm_ups or pairs)[0], tick) if suite.memory else {}
     )
     target = suite.models.load_target()
-    contestants = line_up(suite.methods, target, suite.models, suite.cores, suite.drafters)
+    methods = make_methods(suite.methods, target, suite.models, suite.cores, suite.drafters)
     try:
-        results = measure(contestants, pairs, suite.repeats, warm_ups, tick)
+        results = measure(methods, pairs, suite.repeats, warm_ups, tick)
     finally:
-        close_all(contestants.values())
+        close_all(methods.values())
     first = next(iter(results.runs))
     mean = mean_tokens(results.of("target" if "target" in results.runs else first))
-    return Report(
+    return BenchReport(
         pairs=len(pairs),
         environment={**found, **placement_of(suite), "dtype": str(target.model.dtype).removeprefix("torch.")},
         workload={

@@ -22,7 +22,7 @@ BASELINES = ("target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted")
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class MethodSummary:
     """What was measured of one method. Times are in seconds, over all runs.
 
     Args:
@@ -94,8 +94,8 @@ class Method:
         return None if self.equal is None else self.equal == self.total
 
 
-def summarise(results: Results, items: Sequence[Item], target: Target) -> list[Method]:
-    """One `Method` per contestant; the one named `target` is what the others must reproduce."""
+def summarise(results: Results, items: Sequence[Item], target: Target) -> list[MethodSummary]:
+    """One `MethodSummary` per contestant; the one named `target` is what the others must reproduce."""
     against = fastest_alone(results, per_token=not items[0].request.sampling.greedy)
     return [_method(name, results, items, target, against) for name in results.runs]
 
@@ -109,7 +109,7 @@ def fastest_alone(results: Results, *, per_token: bool) -> str | None:
     return min((name for name in ALONE if name in results.runs), key=cost, default=None)
 
 
-def _method(name: str, results: Results, items: Sequence[Item], target: Target, against: str | None) -> Method:
+def _method(name: str, results: Results, items: Sequence[Item], target: Target, against: str | None) -> MethodSummary:
     runs = results.of(name)
     provisional = [run.provisional_s for run in runs if run.provisional_s is not None]
     greedy = items[0].request.sampling.greedy
@@ -118,7 +118,7 @@ def _method(name: str, results: Results, items: Sequence[Item], target: Target, 
     stages = {stage: [run.stages_s.get(stage, 0.0) for run in runs] for stage in runs[0].stages_s}
     hidden = sum(run.hidden_drafting_s for run in runs)
     rounds = sum(run.rounds_s for run in runs)
-    return Method(
+    return MethodSummary(
         name=name,
         equal=len(runs) - len(divergences) if compared else None,
         total=len(runs),

@@ -198,12 +198,12 @@ def identity(
     from crossdraft.bench.environment import environment
     from crossdraft.bench.identity import run_identity
     from crossdraft.bench.names import listed
-    from crossdraft.bench.run_configs import choose_ways
+    from crossdraft.bench.run_configs import choose_configs
     from crossdraft.bench.words import describe
     from crossdraft.bench.workload import Workload, items
     from crossdraft.engine.pinning import pinned
 
-    work, groups = Workload(pairs, "any", listed(kinds), max_new_tokens), choose_ways(drafters or ())
+    work, groups = Workload(pairs, "any", listed(kinds), max_new_tokens), choose_configs(drafters or ())
     models, cores = Models(target, event, blind, device, dtype), core_each(device, target_cores, draft_cores)
     hush()
     with pinned(None if cores is None else cores.target):
@@ -352,21 +352,21 @@ def heads(
     """Measure every trained drafter: τ of trees and chains, time a draft, size, training, and is it the same text?"""
     check_outputs(json_out, plot_file, force=force)
     from crossdraft.bench.assembly import Models
-    from crossdraft.bench.heads import Heads, Trials, run_heads
+    from crossdraft.bench.heads import HeadsBench, HeadsSettings, run_heads
     from crossdraft.bench.heads_plot import plot
     from crossdraft.bench.heads_report import lines, tables, to_json
-    from crossdraft.bench.heads_select import choose
+    from crossdraft.bench.heads_select import select_heads
     from crossdraft.bench.names import listed, numbers
     from crossdraft.bench.plot import check_plot
     from crossdraft.bench.workload import Workload
 
     if plot_file is not None:
         check_plot(plot_file)
-    bench = Heads(
+    bench = HeadsBench(
         Models(target, event, blind, device, dtype),
         Workload(pairs, answers, listed(kinds), max_new_tokens),
-        choose(None if methods is None else listed(methods), tuple(drafters or ())),
-        Trials(nodes, chain, numbers("--temperatures", temperatures), timed, speed),
+        select_heads(None if methods is None else listed(methods), tuple(drafters or ())),
+        HeadsSettings(nodes, chain, numbers("--temperatures", temperatures), timed, speed),
         core_each(device, target_cores, draft_cores),
     )
     hush()
@@ -424,11 +424,11 @@ def memory(
     """Time how the drafter 'memory' drafts and learns when it is full."""
     check_outputs(json_out, force=force)
     from crossdraft.bench.environment import environment
-    from crossdraft.bench.memory import answers_in, measure_recall
+    from crossdraft.bench.memory import answers_in, time_memory
 
     found = environment()
     with progress("filling the memory", answers_in(tokens)) as tick:
-        recall = measure_recall(tokens, nodes, tick=lambda: tick(""))
+        recall = time_memory(tokens, nodes, tick=lambda: tick(""))
     draft, add = recall.draft.ms(), recall.add.ms()
     console_for(as_json=as_json).print(
         f"{recall.tokens:,} tokens held in {recall.megabytes:.0f} MB, made-up answers",

@@ -195,12 +195,12 @@ def _points(text: str) -> tuple[tuple[int, float], ...]:
 def _show(advice: "Advice", *, as_json: bool) -> None:
     from rich.table import Table
 
-    from crossdraft.bench.plan_report import WAYS_HEAD, figures, sentence, ways_rows
+    from crossdraft.bench.plan_report import STRATEGIES_HEAD, figures, sentence, strategy_rows
 
-    ways = Table(*WAYS_HEAD, title=advice.source, title_justify="left")
-    for row in ways_rows(advice):
-        ways.add_row(*row)
+    strategies = Table(*STRATEGIES_HEAD, title=advice.source, title_justify="left")
+    for row in strategy_rows(advice):
+        strategies.add_row(*row)
     numbers = Table("figure", "value")
     for row in figures(advice):
         numbers.add_row(*row)
-    console_for(as_json=as_json).print(ways, numbers, sentence(advice), sep="\n", highlight=False)
+    console_for(as_json=as_json).print(strategies, numbers, sentence(advice), sep="\n", highlight=False)

@@ -43,16 +43,16 @@ def replay(
 
     recorded = read_traces(traces)
 
-    from crossdraft.bench.replay import Costs, Policy, Recorded
+    from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts
     from crossdraft.bench.replay import replay as run
 
-    costs, policy = Costs(prefill, step, verify, per_node, draft_ms), Policy(nodes, ride_along, adaptive)
+    costs, policy = StageCosts(prefill, step, verify, per_node, draft_ms), ReplayConfig(nodes, ride_along, adaptive)
 
     from rich.table import Table
 
     from crossdraft.methods import Place, build
 
-    place = Place(target=None, given={"trace": lambda: Recorded(recorded)})
+    place = Place(target=None, given={"trace": lambda: RecordedDrafter(recorded)})
     with progress("replaying", len(recorded)) as tick:
         found = run(recorded, build(drafter, place), policy, costs, lambda: tick(""))
     table = Table("figure", "value", title=f"{drafter} on {found.traces} recorded answers")

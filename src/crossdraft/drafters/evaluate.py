@@ -40,7 +40,7 @@ class AcceptanceStats:
     def tau(self) -> float:
         """1 where there was no pass.
 
-        >>> Tally(2, 7).tau
+        >>> AcceptanceStats(2, 7).tau
         3.5
         """
         return self.emitted / self.passes if self.passes else 1.0
@@ -49,8 +49,8 @@ class AcceptanceStats:
 def total(tallies: Iterable[AcceptanceStats]) -> AcceptanceStats:
     """Several answers as one; some were drafted deeper than others.
 
-    >>> total([Tally(1, 3, (1, 1), (1, 1)), Tally(2, 3, (2,), (1,))])
-    Tally(passes=3, emitted=6, offered_at=(3, 1), kept_at=(2, 1))
+    >>> total([AcceptanceStats(1, 3, (1, 1), (1, 1)), AcceptanceStats(2, 3, (2,), (1,))])
+    AcceptanceStats(passes=3, emitted=6, offered_at=(3, 1), kept_at=(2, 1))
     """
     parts = list(tallies)
     offered, kept = (

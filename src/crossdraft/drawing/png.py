@@ -3,7 +3,7 @@
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from crossdraft.drawing.shapes import PALETTE, Box, Drawing, Line, Text, columns
+from crossdraft.drawing.shapes import PALETTE, Box, Drawing, Line, TextLine, columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def to_png(drawing: Drawing) -> bytes:
     return file.getvalue()
 
 
-def _text(axes: "Axes", text: Text) -> None:
+def _text(axes: "Axes", text: TextLine) -> None:
     """Each run where the one before it ends: the face is monospaced."""
     advance = text.size * ADVANCE_OF_FACE
     before = {"start": 0.0, "middle": 0.5, "end": 1.0}[text.anchor]

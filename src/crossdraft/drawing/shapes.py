@@ -30,7 +30,7 @@ PALETTE = {
 
 
 @dataclass(frozen=True)
-class Run:
+class TextRun:
     """Characters of one colour."""
 
     text: str
@@ -38,12 +38,12 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Text:
+class TextLine:
     """Runs on one line; `y` is the baseline, `anchor` says which end of the text is at `x`: start, middle or end."""
 
     x: float
     y: float
-    runs: tuple[Run, ...]
+    runs: tuple[TextRun, ...]
     size: float = 14
     bold: bool = False
     anchor: str = "start"
@@ -85,7 +85,7 @@ class Drawing:
     title: str
     width: float
     height: float
-    shapes: tuple[Box | Line | Text, ...]
+    shapes: tuple[Box | Line | TextLine, ...]
 
 
 def columns(text: str) -> int:
@@ -115,7 +115,7 @@ def clean(text: str) -> str:
     )
 
 
-def wrap(runs: Sequence[Run], width: int) -> list[tuple[Run, ...]]:
+def wrap(runs: Sequence[TextRun], width: int) -> list[tuple[TextRun, ...]]:
     """Runs as lines of at most `width` columns, broken at blanks; a word that is longer than a line is cut.
 
     >>> [[run.text for run in line] for line in wrap([Run("a red ", "x"), Run("car", "y")], 6)]
@@ -124,7 +124,7 @@ def wrap(runs: Sequence[Run], width: int) -> list[tuple[Run, ...]]:
     letters = [replace(run, text=letter) for run in runs for letter in clean(run.text)]
     while letters and letters[0].text == " ":
         del letters[0]
-    lines: list[tuple[Run, ...]] = []
+    lines: list[tuple[TextRun, ...]] = []
     while letters:
         end, room = 0, width
         while end < len(letters) and (room := room - columns(letters[end].text)) >= 0:
@@ -139,27 +139,27 @@ def wrap(runs: Sequence[Run], width: int) -> list[tuple[Run, ...]]:
 
 
 def flow(
-    items: Sequence[tuple[Run, ...]], x: float, y: float, right: float, line: float, size: float, gap: float = 24
-) -> tuple[list[Text], float]:
+    items: Sequence[tuple[TextRun, ...]], x: float, y: float, right: float, line: float, size: float, gap: float = 24
+) -> tuple[list[TextLine], float]:
     """Items from left to right between `x` and `right`, in as many lines as they need.
 
     Returns:
         The texts, and the baseline of the last line.
     """
-    texts: list[Text] = []
+    texts: list[TextLine] = []
     at = x
     for item in items:
         wide = sum(width_of(run.text, size) for run in item)
         if at > x and at + wide > right:
             at, y = x, y + line
-        texts.append(Text(at, y, item, size))
+        texts.append(TextLine(at, y, item, size))
         at += wide + gap
     return texts, y
 
 
-def _joined(letters: Sequence[Run]) -> tuple[Run, ...]:
+def _joined(letters: Sequence[TextRun]) -> tuple[TextRun, ...]:
     """Neighbouring characters of one style as one run."""
-    runs: list[Run] = []
+    runs: list[TextRun] = []
     for letter in letters:
         if runs and runs[-1].style == letter.style:
             runs[-1] = replace(runs[-1], text=runs[-1].text + letter.text)

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from crossdraft.drawing.shapes import PALETTE, Box, Drawing, Line, Text
+from crossdraft.drawing.shapes import PALETTE, Box, Drawing, Line, TextLine
 
 FACE = "ui-monospace,SFMono-Regular,Menlo,Consolas,DejaVu Sans Mono,monospace"
 
@@ -26,7 +26,7 @@ def _style() -> str:
     return f"\ntext{{font-family:{FACE};white-space:pre}}\n{light}\n@media(prefers-color-scheme:dark){{{dark}}}\n"
 
 
-def _shape(shape: Box | Line | Text) -> str:
+def _shape(shape: Box | Line | TextLine) -> str:
     if isinstance(shape, Box):
         return _box(shape)
     if isinstance(shape, Line):
@@ -42,7 +42,7 @@ def _box(box: Box) -> str:
     return f'<rect class="{box.style}" {size} rx="2">{tip}</rect>'
 
 
-def _text(text: Text) -> str:
+def _text(text: TextLine) -> str:
     weight = ' font-weight="700"' if text.bold else ""
     where = f'x="{text.x:.2f}" y="{text.y:g}" font-size="{text.size:g}" text-anchor="{text.anchor}"{weight}'
     spans = "".join(f'<tspan class="{run.style}">{escape(run.text)}</tspan>' for run in text.runs)

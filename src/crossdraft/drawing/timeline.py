@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from crossdraft.drawing.axis import labels, ticks
 from crossdraft.drawing.figures import Baseline, counted, hidden_draft, ms, origins
 from crossdraft.drawing.kinds import DECODE, KINDS, ORIGINS, OTHER, Kind, end_of, kind_of, lanes_of, plain
-from crossdraft.drawing.shapes import Box, Drawing, Line, Run, Text, clean, flow, width_of, wrap
+from crossdraft.drawing.shapes import Box, Drawing, Line, TextLine, TextRun, clean, flow, width_of, wrap
 from crossdraft.drawing.svg import to_svg
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ def timeline_drawing(question: str, answer: "Answer", baseline: Baseline | None 
     """
     width = int((WIDTH - 2 * MARGIN) / width_of("x"))
     y = MARGIN + 14.0
-    shapes: list[Box | Line | Text] = []
-    for line in wrap([Run(question, "faint")], width):
-        shapes.append(Text(MARGIN, y, line))
+    shapes: list[Box | Line | TextLine] = []
+    for line in wrap([TextRun(question, "faint")], width):
+        shapes.append(TextLine(MARGIN, y, line))
         y += LINE
-    for line in wrap([Run(piece.text, piece.origin.value) for piece in answer.pieces], width):
-        shapes.append(Text(MARGIN, y, line, bold=True))
+    for line in wrap([TextRun(piece.text, piece.origin.value) for piece in answer.pieces], width):
+        shapes.append(TextLine(MARGIN, y, line, bold=True))
         y += LINE
     items = [
-        (Run("■ ", name), Run(f"{name}: {what}", "faint"))
+        (TextRun("■ ", name), TextRun(f"{name}: {what}", "faint"))
         for name, what in ORIGINS.items()
         if name in _used_origins(answer)
     ]
@@ -68,7 +68,7 @@ def _used_origins(answer: "Answer") -> set[str]:
     return {origin for origin, count in origins(answer) if count}
 
 
-def _lanes(answer: "Answer", baseline: Baseline | None, top: float) -> tuple[list[Box | Line | Text], float]:
+def _lanes(answer: "Answer", baseline: Baseline | None, top: float) -> tuple[list[Box | Line | TextLine], float]:
     """Axis, lanes and their legend from `top` on; also the baseline of the last line."""
     alone = None if baseline is None else baseline.answer
     seconds = max(end_of(one.timeline) for one in (answer, alone) if one is not None)
@@ -77,18 +77,20 @@ def _lanes(answer: "Answer", baseline: Baseline | None, top: float) -> tuple[lis
     scale = (WIDTH - LEFT - MARGIN) / seconds
     lanes = list(_lanes_of(answer, alone))
     bottom = top + LINE + len(lanes) * (LANE + GAP)
-    shapes: list[Box | Line | Text] = list(_axis(seconds, scale, top, bottom))
+    shapes: list[Box | Line | TextLine] = list(_axis(seconds, scale, top, bottom))
     rows = [top + LINE + GAP / 2 + row * (LANE + GAP) for row in range(len(lanes))]
     if alone is not None and len(rows) > 1:
         shapes += _saved(answer, alone, scale, rows, bottom)
     for y, (name, spans, start) in zip(rows, lanes, strict=True):
         where = baseline.where if baseline is not None and name == ALONE else ""
-        shapes.append(Text(MARGIN, y + LANE / 2 + (-1 if where else 5), (Run(name, "ink"),)))
+        shapes.append(TextLine(MARGIN, y + LANE / 2 + (-1 if where else 5), (TextRun(name, "ink"),)))
         if where:
-            shapes.append(Text(MARGIN, y + LANE / 2 + 14, (Run(where, "faint"),), SMALL))
+            shapes.append(TextLine(MARGIN, y + LANE / 2 + 14, (TextRun(where, "faint"),), SMALL))
         shapes += _lane(spans, start, scale, y)
     used = {kind_of(span) for _, spans, _ in lanes for span in spans}
-    items = [(Run("■ ", kind.style), Run(kind.meaning, "faint")) for kind in (*KINDS, DECODE, OTHER) if kind in used]
+    items = [
+        (TextRun("■ ", kind.style), TextRun(kind.meaning, "faint")) for kind in (*KINDS, DECODE, OTHER) if kind in used
+    ]
     legend, y = flow(items, LEFT, bottom + 16, WIDTH - MARGIN, LINE - 4, SMALL, gap=18)
     return [*shapes, *legend], y
 
@@ -102,17 +104,17 @@ def _lanes_of(answer: "Answer", alone: "Answer | None") -> Iterator[Lane]:
         yield ALONE, [span for span in plain(alone) if span.lane == "target"], alone.timeline.start
 
 
-def _axis(seconds: float, scale: float, top: float, bottom: float) -> Iterator[Line | Text]:
+def _axis(seconds: float, scale: float, top: float, bottom: float) -> Iterator[Line | TextLine]:
     marks = ticks(seconds, 8)
     for mark, label in zip(marks, labels(marks, seconds), strict=True):
         x = LEFT + mark * scale
         yield Line(x, top + LINE, x, bottom)
         half = width_of(label, SMALL) / 2
         anchor = "end" if x + half > WIDTH - MARGIN else "middle"
-        yield Text(x, top + 14, (Run(label, "faint"),), SMALL, anchor=anchor)
+        yield TextLine(x, top + 14, (TextRun(label, "faint"),), SMALL, anchor=anchor)
 
 
-def _lane(spans: "Sequence[Span]", start: float, scale: float, y: float) -> Iterator[Box | Text]:
+def _lane(spans: "Sequence[Span]", start: float, scale: float, y: float) -> Iterator[Box | TextLine]:
     """The boxes of a lane; neighbours of one kind have one label between them, if there is room."""
     ordered = sorted(spans, key=lambda span: span.start)
     groups: list[list[Box]] = []
@@ -136,12 +138,14 @@ def _lane(spans: "Sequence[Span]", start: float, scale: float, y: float) -> Iter
         if right - left >= wide:
             if len(group) > 1:  # a ground without gaps for the label
                 yield Box((left + right - wide) / 2, y, wide, LANE, kind.style)
-            yield Text((left + right) / 2, y + LANE / 2 + 4, (Run(kind.label, "label"),), SMALL, anchor="middle")
+            yield TextLine(
+                (left + right) / 2, y + LANE / 2 + 4, (TextRun(kind.label, "label"),), SMALL, anchor="middle"
+            )
 
 
 def _saved(
     answer: "Answer", alone: "Answer", scale: float, rows: Sequence[float], bottom: float
-) -> Iterator[Line | Text]:
+) -> Iterator[Line | TextLine]:
     """Where the pair's answer ended, and how much earlier or later that was than the target alone."""
     ends = [LEFT + end_of(one.timeline) * scale for one in (answer, alone)]
     yield Line(ends[0], rows[0], ends[0], bottom, "faint", dashed=True)
@@ -149,10 +153,10 @@ def _saved(
     y = rows[-2] if saved > 0 else rows[-1]  # the lane that ended first
     label = f"{ms(abs(saved))} {'saved' if saved > 0 else 'lost'}"
     if max(ends) - min(ends) >= width_of(label) + 16:
-        yield Text(sum(ends) / 2, y + LANE / 2 + 5, (Run(label, "ink"),), bold=True, anchor="middle")
+        yield TextLine(sum(ends) / 2, y + LANE / 2 + 5, (TextRun(label, "ink"),), bold=True, anchor="middle")
 
 
-def _figures(answer: "Answer", baseline: Baseline | None) -> list[tuple[Run, ...]]:
+def _figures(answer: "Answer", baseline: Baseline | None) -> list[tuple[TextRun, ...]]:
     """The figures that matter most, each with its name before it."""
     stats = answer.stats
     ttft, total = ms(stats.ttft_s), ms(stats.total_s)
@@ -172,4 +176,4 @@ def _figures(answer: "Answer", baseline: Baseline | None) -> list[tuple[Run, ...
         found.append(("tokens", ", ".join(f"{count} {origin}" for origin, count in origins(answer))))
     if not stats.lossless:
         found.append(("rule", f"lossy: {stats.rule}"))
-    return [(Run(f"{what} ", "faint"), Run(value, "ink")) for what, value in found]
+    return [(TextRun(f"{what} ", "faint"), TextRun(value, "ink")) for what, value in found]
