@@ -223,8 +223,7 @@ def _lookahead(spec: Spec, place: Place) -> "Drafter[Any]":
 
 
 def _memory(spec: Spec, place: Place) -> "Drafter[Any]":
-    from crossdraft.drafters.memory.drafter import MemoryDrafter
-    from crossdraft.drafters.memory.shelf import CAPACITY, Datastores
+    from crossdraft.drafters.memory.drafter import CAPACITY, Datastores, MemoryDrafter
 
     given = _settings(spec, {"folder": Path, "capacity": _count})
     vocabulary = json.dumps(sorted(_tokenizer(place).get_vocab().items())) if place.has_vocabulary else ""

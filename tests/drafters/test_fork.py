@@ -11,8 +11,7 @@ from crossdraft.drafters.combine.pyramid import PyramidDrafter
 from crossdraft.drafters.cross_vocab.drafter import CROSS_VOCAB_METHODS
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.lookahead import LookaheadDrafter
-from crossdraft.drafters.memory.drafter import MemoryDrafter
-from crossdraft.drafters.memory.shelf import Datastores
+from crossdraft.drafters.memory.drafter import Datastores, MemoryDrafter
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.drafters.phased import PhasedDrafter
 from crossdraft.drafters.tree_model import TreeDrafter

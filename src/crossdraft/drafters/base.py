@@ -1,9 +1,14 @@
-"""Copies of a drafter's memory of one answer, for its `fork`."""
+"""What drafters share: the list-first seam over one request at a time, and copies of a state for `fork`."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import torch
 
 from crossdraft.engine.cache import KVCache
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.request import Request
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -13,12 +18,50 @@ else:
     State = TypeVar("State")
 
 
-def fork_of(state: State) -> State:
-    """A copy of a dataclass that goes its own way.
+class PerRequestDrafter(Generic[State]):
+    """A drafter that does not batch: it says `_begin`, `_propose` and `_commit`, each for one request."""
 
-    What is changed in place is copied: lists, dicts, the cache. Whatever else a state holds, and what its lists hold,
-    is only ever put in another's place, and may be shared. The source of chance must be: were numbers drawn twice,
-    one would be known before its word is drawn, and the word would not follow the law that is told.
+    needs: Needs
+
+    @torch.inference_mode()
+    def begin(self, requests: Sequence[Request]) -> list[State]:
+        return [self._begin(request) for request in requests]
+
+    @torch.inference_mode()
+    def propose(self, states: Sequence[State], budgets: Sequence[Budget]) -> list[Draft]:
+        return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
+
+    @torch.inference_mode()
+    def commit(self, states: Sequence[State], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            self._commit(state, output)
+
+    @torch.inference_mode()
+    def fork(self, states: Sequence[State]) -> list[State]:
+        return [self._fork(state) for state in states]
+
+    def end(self, states: Sequence[State]) -> None:
+        """By default nothing to free but the states themselves."""
+
+    def _begin(self, request: Request) -> State:
+        raise NotImplementedError
+
+    def _propose(self, state: State, budget: Budget) -> Draft:
+        raise NotImplementedError
+
+    def _commit(self, state: State, output: VerifyOutput) -> None:
+        raise NotImplementedError
+
+    def _fork(self, state: State) -> State:
+        return fork_of(state)
+
+
+def fork_of(state: State) -> State:
+    """A copy of a dataclass that changes independently of the original.
+
+    What is changed in place is copied: lists, dicts, the cache. Everything else, and what the lists hold, is only ever
+    replaced, and may be shared. The random generator must be: were a number drawn twice, it would be known before its
+    token is drawn, and the token would not follow the distribution that is reported.
     """
     return replace(state, **{field.name: _own(getattr(state, field.name)) for field in fields(state)})
 
@@ -29,3 +72,18 @@ def _own(value: object) -> object:
             return value.copy()
         case _:
             return value
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many leading tokens two sequences have in common."""
+    for at, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return at
+    return min(len(left), len(right))
+
+
+def show(tokens: Sequence[int], budget: Budget) -> None:
+    """Report tokens of the main path to `budget.on_token`."""
+    if budget.on_token is not None:
+        for token in tokens:
+            budget.on_token(token)

@@ -34,17 +34,17 @@ def test_half_a_record_is_dropped_and_told(path, caplog):
     AppendLog(path, 1000, "v").append(HERE, [1, 2, 3])
     with path.open("ab") as file:
         file.write(pack(HERE, [9, 9, 9])[:-5])
-    journal = AppendLog(path, 1000, "v")
+    file_log = AppendLog(path, 1000, "v")
     (told,) = caplog.messages
     assert "its last 31 bytes were dropped" in told  # of 36
-    journal.append(HERE, [4])
-    assert [tokens for _, tokens in journal.news()] == [[1, 2, 3], [4]]
+    file_log.append(HERE, [4])
+    assert [tokens for _, tokens in file_log.news()] == [[1, 2, 3], [4]]
 
 
 def test_a_flipped_bit_ends_the_file_there(path):
-    journal = AppendLog(path, 1000, "v")
-    journal.append(HERE, [1, 2, 3])
-    journal.append(HERE, [4])
+    file_log = AppendLog(path, 1000, "v")
+    file_log.append(HERE, [1, 2, 3])
+    file_log.append(HERE, [4])
     content = bytearray(path.read_bytes())
     content[-9] ^= 1  # in the last record's token
     path.write_bytes(content)
@@ -57,11 +57,11 @@ def test_of_another_tokenizer_or_version_it_is_put_aside(path, caplog, key, valu
     line, _, rest = path.read_bytes().partition(b"\n")
     old = json.dumps(json.loads(line) | {key: value}).encode() + b"\n" + rest
     path.write_bytes(old)
-    journal = AppendLog(path, 1000, "v")
+    file_log = AppendLog(path, 1000, "v")
     (told,) = caplog.messages
     assert said in told
     assert "begun anew, the old one is default.old" in told
-    assert list(journal.news()) == []
+    assert list(file_log.news()) == []
     assert path.with_suffix(".old").read_bytes() == old
 
 
@@ -99,17 +99,17 @@ def test_a_reader_begins_again_when_the_file_was_written_anew(path):
 
 
 def test_whoever_appends_waits_for_the_lock(path):
-    journal = AppendLog(path, 1000, "v")
+    file_log = AppendLog(path, 1000, "v")
     before = path.read_bytes()
     with path.with_suffix(".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        writer = threading.Thread(target=journal.append, args=(HERE, [1]))
+        writer = threading.Thread(target=file_log.append, args=(HERE, [1]))
         writer.start()
         writer.join(0.05)
         assert writer.is_alive()
         assert path.read_bytes() == before
     writer.join()
-    assert list(journal.news()) == [(HERE, [1])]
+    assert list(file_log.news()) == [(HERE, [1])]
 
 
 def test_processes_append_side_by_side(path, caplog):
@@ -118,13 +118,13 @@ def test_processes_append_side_by_side(path, caplog):
         "import sys; from pathlib import Path\n"
         "from crossdraft.drafters.memory.append_log import AppendLog\n"
         "from crossdraft.drafters.memory.datastore import Scope\n"
-        "journal = AppendLog(Path(sys.argv[1]), 10**6, 'v')\n"
-        "for n in range(40): journal.append(Scope(int(sys.argv[2]), n + 1), [n] * (1 + n))\n"
+        "file_log = AppendLog(Path(sys.argv[1]), 10**6, 'v')\n"
+        "for n in range(40): file_log.append(Scope(int(sys.argv[2]), n + 1), [n] * (1 + n))\n"
     )
     running = [subprocess.Popen([sys.executable, "-c", program, str(path), str(who)]) for who in (1, 2, 3)]
     assert [process.wait() for process in running] == [0, 0, 0]
-    journal = AppendLog(path, 10**6, "v")
-    found = list(journal.news())
+    file_log = AppendLog(path, 10**6, "v")
+    found = list(file_log.news())
     assert not caplog.messages
     for who in (1, 2, 3):
         assert [tokens for scope, tokens in found if scope.clip == who] == [[n] * (1 + n) for n in range(40)]
@@ -134,10 +134,10 @@ def test_processes_append_side_by_side(path, caplog):
 def test_cut_off_in_its_first_line_it_is_begun_anew(path, caplog, left):
     AppendLog(path, 1000, "v")
     path.write_bytes(path.read_bytes()[:left])
-    journal = AppendLog(path, 1000, "v")
+    file_log = AppendLog(path, 1000, "v")
     assert "was cut off in its first line; it was begun anew" in caplog.messages[0]
-    journal.append(HERE, [1])
-    assert list(journal.news()) == [(HERE, [1])]
+    file_log.append(HERE, [1])
+    assert list(file_log.news()) == [(HERE, [1])]
 
 
 def test_whoever_is_ousted_by_another_tokenizer_neither_reads_nor_adds(path, caplog):
@@ -155,10 +155,10 @@ def test_whoever_is_ousted_by_another_tokenizer_neither_reads_nor_adds(path, cap
 
 def test_what_is_only_added_to_makes_room_too(path):
     """Nobody reads: the file's bound must not hang on that."""
-    journal = AppendLog(path, 256, "v")
+    file_log = AppendLog(path, 256, "v")
     for answer in range(300):
-        journal.append(HERE, [answer] * 9)
-    kept = [tokens[0] for _, tokens in journal.news()]
+        file_log.append(HERE, [answer] * 9)
+    kept = [tokens[0] for _, tokens in file_log.news()]
     assert kept == list(range(kept[0], 300))
     assert sum(1 + 9 for _ in kept) <= 2 * 256 + 10
 
@@ -168,8 +168,8 @@ def test_damage_is_told_to_whoever_uses_the_command_line(path):
     AppendLog(path, 1000, "v").append(HERE, [1])
     program = (
         "import sys; from pathlib import Path\n"
-        "from crossdraft.drafters.memory.shelf import Shelf\n"
-        "Shelf(Path(sys.argv[1]), 1000, 'w').store('')\n"
+        "from crossdraft.drafters.memory.drafter import Datastores\n"
+        "Datastores(Path(sys.argv[1]), 1000, 'w').store('')\n"
     )
     told = subprocess.run([sys.executable, "-c", program, str(path.parent)], capture_output=True, text=True, check=True)
     assert told.stdout == ""
@@ -184,8 +184,8 @@ def test_one_reads_while_others_add_and_evict(path):
         "import sys; from pathlib import Path\n"
         "from crossdraft.drafters.memory.append_log import AppendLog\n"
         "from crossdraft.drafters.memory.datastore import Scope\n"
-        "journal = AppendLog(Path(sys.argv[1]), 1000, 'v')\n"
-        "for n in range(300): journal.append(Scope(int(sys.argv[2]), n), [n] * (n % 30 + 1))\n"
+        "file_log = AppendLog(Path(sys.argv[1]), 1000, 'v')\n"
+        "for n in range(300): file_log.append(Scope(int(sys.argv[2]), n), [n] * (n % 30 + 1))\n"
     )
     reader = AppendLog(path, 1000, "v")
     running = [subprocess.Popen([sys.executable, "-c", program, str(path), str(who)]) for who in (1, 2)]

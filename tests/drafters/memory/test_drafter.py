@@ -4,8 +4,7 @@ import shutil
 
 import pytest
 
-from crossdraft.drafters.memory.drafter import MemoryDrafter, scope_of
-from crossdraft.drafters.memory.shelf import Datastores
+from crossdraft.drafters.memory.drafter import Datastores, MemoryDrafter, scope_of
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 
@@ -93,13 +92,13 @@ def test_a_namespace_may_be_called_anything(tmp_path, name):
 
 def test_of_many_namespaces_few_are_held(tmp_path):
     """Each finds its own again when its turn comes."""
-    shelf = Datastores(tmp_path, capacity=256, open_at_once=4)
-    drafter = MemoryDrafter(shelf)
+    datastores = Datastores(tmp_path, capacity=256, open_at_once=4)
+    drafter = MemoryDrafter(datastores)
     for turn in range(2):
         for tenant in range(100):
             known = answer(drafter, Request("?", namespace=f"tenant {tenant}"), [tenant, 1, 2])
             assert known == ((tenant, 1, 2) if turn else ())
-    assert shelf.held == 4
+    assert datastores.held == 4
 
 
 def test_what_is_no_text_has_a_number_too():

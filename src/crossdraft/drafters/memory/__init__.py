@@ -1,1 +1,1 @@
-"""Drafting from earlier answers: a store of them, and a vote among places that look like where this one is now."""
+"""Drafting by retrieval from earlier answers (REST: He et al. 2023; SAM decoding: Hu et al. 2024)."""

@@ -1,4 +1,4 @@
-"""A file of answers that several processes read and append to.
+"""An append-only log of answers that several processes read and write.
 
     one line of JSON: format, version, vocabulary, and a number that changes when the file is written anew
     records: <u32 n> <u64 clip> <u64 question> <n × u32 tokens> <u32 CRC of all that>
@@ -35,7 +35,7 @@ Record = tuple[Scope, list[int]]
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """A place in the file: bytes from the beginning of an edition."""
+    """Bytes from the beginning of an edition of the file."""
 
     edition: str = ""
     at: int = 0
@@ -44,7 +44,7 @@ class LogPosition:
 class AppendLog:
     """One file of answers.
 
-    What is wrong with it, and what was done about that, is told as a warning, one sentence each.
+    What is wrong with it, and what was done about that, is logged as a warning, one sentence each.
 
     Args:
         path: of the file; made if it is not there.
@@ -59,10 +59,10 @@ class AppendLog:
         self.path = path
         self.capacity = capacity
         self.vocabulary = vocabulary
-        self._read = LogPosition()  # what `news` told ends here
-        self._whole = LogPosition()  # what `_repair` looked through ends here
+        self._read = LogPosition()  # what `news` returned ends here
+        self._whole = LogPosition()  # what `_repair` checked ends here
         self._held = 0  # tokens up to there
-        self._ousted = False  # somebody with another tokenizer has begun the file anew
+        self._replaced = False  # a process with another tokenizer has begun the file anew
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._locked():
@@ -71,7 +71,7 @@ class AppendLog:
             raise CrossdraftError(f"Cannot use the memory {path}: {error.strerror}; name another folder.") from error
 
     def news(self) -> Iterator[Record]:
-        """Answers that were added since the last call, by whomever; after the file was written anew, all of it."""
+        """Answers added since the last call by any process; after the file was written anew, all of it."""
         try:
             content = self._unread()
         except OSError as error:
@@ -81,7 +81,7 @@ class AppendLog:
         yield from records
 
     def append(self, scope: Scope, tokens: Sequence[int]) -> None:
-        """Add an answer for everybody; it comes back with the next `news`."""
+        """Add an answer for every process; it comes back with the next `news`."""
         try:
             with self._locked():
                 if not self._repair():
@@ -108,13 +108,13 @@ class AppendLog:
         fault = self._fault(line)
         if fault is None:
             return LogPosition(json.loads(line)["edition"], len(line))
-        if not self._ousted:
+        if not self._replaced:
             log.warning("The memory %s %s by now; nothing more is read from it or added.", self.path, fault)
-        self._ousted = True
+        self._replaced = True
         return None
 
     def _open(self) -> None:
-        """Take the file over if it is ours and of today, else begin it."""
+        """Use the file if it is of this format and version, else begin it."""
         reason = None
         if self.path.exists():
             with self.path.open("rb") as file:
@@ -129,7 +129,7 @@ class AppendLog:
             self._repair()
 
     def _fault(self, line: bytes) -> str | None:
-        """What keeps us from using a file with this first line."""
+        """Why a file with this first line cannot be used; `None` if it can."""
         try:
             head = json.loads(line)
         except ValueError:
@@ -145,7 +145,7 @@ class AppendLog:
         return None
 
     def _repair(self) -> bool:
-        """Cut off what somebody left half written; false if the file is not ours any more."""
+        """Cut off a half-written record; false if the file is not ours any more."""
         with self.path.open("r+b") as file:
             begin = self._begin(file.readline(4096))
             if begin is None:

@@ -1,9 +1,8 @@
-"""Answers as one row of tokens, with chains that lead to the places where a few tokens stood before.
+"""A datastore of answers with an n-gram index (as in REST: He et al. 2023): one ring of tokens, and hash chains.
 
-The row is a ring: new answers overwrite the oldest. A chain links a position to the one before it at which the same
-gram ended, newest first, and there is one for every scope: within the same clip, the same question, anywhere. Chains
-start from a table of hashes. Two grams that share a hash share a chain, which is harmless: whoever walks a chain
-compares what he finds.
+New answers overwrite the oldest. A chain links a position to the one before it at which the same n-gram ended, newest
+first, and there is one for every scope: within the same clip, the same question, anywhere. Chains start from a hash
+table. Two n-grams that share a hash share a chain, which is harmless: whoever walks a chain compares what it finds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from crossdraft.errors import CrossdraftError
 
 START = -1  # stands in front of every answer
-GRAMS = (1, 2)  # lengths of the grams that are chained
+GRAMS = (1, 2)  # lengths of the n-grams that are indexed
 SMALLEST, LARGEST = 1 << 8, 1 << 28
 _PRIMES = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)  # large, odd, their bits well mixed
 _WORD = (1 << 64) - 1
@@ -23,14 +22,14 @@ _WORD = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Scope:
-    """Where an answer belongs: numbers for the clip and for the question."""
+    """The clip and the question of an answer, as numbers."""
 
     clip: int
     question: int
 
     @property
     def keys(self) -> tuple[int, int, int]:
-        """Of the same clip, the same question, anywhere: what the chains are told apart by."""
+        """Keys of the chains: the same clip, the same question, anywhere."""
         return self.clip, self.question, 0
 
 
@@ -68,30 +67,30 @@ class Datastore:
     def add(self, scope: Scope, tokens: Sequence[int]) -> None:
         """Remember an answer; of one longer than the ring, the end."""
         row = [START, *tokens][-(self.capacity - 1) :]
-        at = np.arange(self.written, self.written + len(row)) % self.capacity
-        self.tokens[at] = row
-        self.answer[at] = self.answers
+        ring = np.arange(self.written, self.written + len(row)) % self.capacity
+        self.tokens[ring] = row
+        self.answer[ring] = self.answers
         for chain, (gram, key) in enumerate(_chains(scope)):
             heads, before = self._heads[chain], self._before[chain]
-            for place in range(gram - 1, len(row)):
-                bucket = self._bucket(key, row[place - gram + 1 : place + 1])
-                before[(self.written + place) % self.capacity] = heads[bucket]
-                heads[bucket] = self.written + place
+            for at in range(gram - 1, len(row)):
+                bucket = self._bucket(key, row[at - gram + 1 : at + 1])
+                before[(self.written + at) % self.capacity] = heads[bucket]
+                heads[bucket] = self.written + at
         self.written += len(row)
         self.answers += 1
         self.tokens[self.written % self.capacity] = START  # an end to whoever reads on
 
     def ends(self, scope: Scope, gram: Sequence[int], most: int) -> list[list[int]]:
-        """Where a gram ended, in the same clip, the same question, anywhere: at most `most` positions, newest first.
+        """Positions where an n-gram ended, in the same clip, the same question, anywhere: the `most` newest of each.
 
-        Some may belong to another gram that shares the chain.
+        Some may belong to another n-gram that shares the chain.
         """
         chains = range(GRAMS.index(len(gram)), len(self._heads), len(GRAMS))
         return [self._walk(chain, self._bucket(key, gram), most) for chain, key in zip(chains, scope.keys, strict=True)]
 
-    def around(self, positions: NDArray[np.int64], before: int, ahead: int) -> NDArray[np.int32]:
-        """[N, before + ahead] tokens in front of each position, then those from it onwards."""
-        offsets = np.arange(-before, ahead)
+    def around(self, positions: NDArray[np.int64], before: int, after: int) -> NDArray[np.int32]:
+        """[N, before + after] tokens in front of each position, then those from it onwards."""
+        offsets = np.arange(-before, after)
         # Into the ring first: to wrap is quick for what is out of it by a few.
         return self.tokens.take((positions % self.capacity)[:, None] + offsets, mode="wrap")
 

@@ -1,73 +1,137 @@
-"""The drafter `memory`: trees from what the target has already answered.
+"""The drafter `memory`: trees retrieved from what the target has already answered.
 
-It trusts, in this order, this answer so far, answers about the same clip, to the same question, and all others. It
-needs no model and no training, costs well under a millisecond a round, and grows better with every answer.
+It weighs, in this order, this answer so far, answers about the same clip, to the same question, and all others. It
+needs no model and no training, costs well under a millisecond a round, and improves with every answer.
 """
 
 import hashlib
+import logging
 import os
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossdraft.drafters.base import fork_of
-from crossdraft.drafters.memory.datastore import START, Scope
+from crossdraft.drafters.base import PerRequestDrafter, show
+from crossdraft.drafters.memory.append_log import AppendLog
+from crossdraft.drafters.memory.datastore import START, Datastore, Scope
 from crossdraft.drafters.memory.retrieval import retrieve
-from crossdraft.drafters.memory.shelf import Datastores
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+
+log = logging.getLogger(__name__)
+
+CAPACITY = 1 << 18
+OPEN = 16  # namespaces held at a time
+
+
+class Datastores:
+    """One datastore per namespace, in memory and, if asked, in files that several processes share.
+
+    A file that cannot be used from the first is refused; one that fails later is reported as a warning, and left out.
+
+    Args:
+        folder: where they are kept, a file for each namespace; `None` = only in memory.
+        capacity: tokens for each namespace; the oldest answers make room for new ones.
+        vocabulary: a fingerprint of the tokenizer that the tokens are of.
+        open_at_once: namespaces held at a time.
+    """
+
+    def __init__(
+        self, folder: Path | None = None, capacity: int = CAPACITY, vocabulary: str = "", open_at_once: int = OPEN
+    ) -> None:
+        self.folder = folder
+        self.capacity = capacity
+        self.vocabulary = vocabulary
+        self.open_at_once = open_at_once
+        self._stores: OrderedDict[str, tuple[Datastore, AppendLog | None]] = OrderedDict()
+
+    def store(self, namespace: str) -> Datastore:
+        """Everything known in a namespace, other processes' answers included."""
+        store, file = self._entry(namespace)
+        if file is not None:
+            try:
+                for scope, tokens in file.news():
+                    store.add(scope, tokens)
+            except CrossdraftError as error:
+                self._drop_file(namespace, error)
+        return store
+
+    def add(self, namespace: str, scope: Scope, tokens: Sequence[int]) -> None:
+        """Remember an answer."""
+        store, file = self._entry(namespace)
+        if file is not None:
+            try:
+                file.append(scope, tokens)
+            except CrossdraftError as error:
+                self._drop_file(namespace, error)
+            else:
+                return  # it comes back with the news
+        store.add(scope, tokens)
+
+    @property
+    def held(self) -> int:
+        """How many namespaces are in memory."""
+        return len(self._stores)
+
+    def _drop_file(self, namespace: str, error: CrossdraftError) -> None:
+        """A disk that is full, or a folder that is gone, must not cost an answer that could do without."""
+        log.warning("%s What is learned is kept in this process alone.", error)
+        self._stores[namespace] = (self._stores[namespace][0], None)
+
+    def _entry(self, namespace: str) -> tuple[Datastore, AppendLog | None]:
+        if namespace not in self._stores:
+            file = None
+            if self.folder is not None:
+                file = AppendLog(self.folder / file_name(namespace), self.capacity, self.vocabulary)
+            self._stores[namespace] = (Datastore(self.capacity), file)
+            while len(self._stores) > self.open_at_once:  # the one not asked for longest; a file brings it back
+                self._stores.popitem(last=False)
+        self._stores.move_to_end(namespace)
+        return self._stores[namespace]
 
 
 @dataclass(eq=False)
 class MemoryState:
-    """One answer as the memory sees it: whose it is, where it belongs, and its tokens behind START."""
+    """One answer: its namespace, its scope, and its tokens behind START."""
 
     namespace: str | None
     scope: Scope
     written: list[int]
 
 
-class MemoryDrafter:
-    """Drafts deterministic trees from a shelf of answers, to which every finished answer is added.
+class MemoryDrafter(PerRequestDrafter[MemoryState]):
+    """Drafts deterministic trees from earlier answers; every finished answer is added to them.
 
     Args:
-        shelf: the answers; requests of different namespaces never see each other's.
+        datastores: the answers; requests of different namespaces never see each other's.
     """
 
     needs = Needs(remembers=True)
 
-    def __init__(self, shelf: Datastores | None = None) -> None:
-        self.shelf = shelf or Datastores()
-
-    def begin(self, requests: Sequence[Request]) -> list[MemoryState]:
-        return [MemoryState(request.namespace, scope_of(request), [START]) for request in requests]
-
-    def propose(self, states: Sequence[MemoryState], budgets: Sequence[Budget]) -> list[Draft]:
-        return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
-
-    def commit(self, states: Sequence[MemoryState], outputs: Sequence[VerifyOutput]) -> None:
-        for state, output in zip(states, outputs, strict=True):
-            state.written += output.tokens
-
-    def fork(self, states: Sequence[MemoryState]) -> list[MemoryState]:
-        return [fork_of(state) for state in states]
+    def __init__(self, datastores: Datastores | None = None) -> None:
+        self.datastores = datastores or Datastores()
 
     def end(self, states: Sequence[MemoryState]) -> None:
         for state in states:
             if state.namespace is not None and len(state.written) > 1:
-                self.shelf.add(state.namespace, state.scope, state.written[1:])
+                self.datastores.add(state.namespace, state.scope, state.written[1:])
+
+    def _begin(self, request: Request) -> MemoryState:
+        return MemoryState(request.namespace, scope_of(request), [START])
 
     def _propose(self, state: MemoryState, budget: Budget) -> Draft:
         if state.namespace is None:
             return Draft(DraftTree.empty())
-        store = self.shelf.store(state.namespace)
-        grown = retrieve(store, state.scope, state.written, budget.nodes, budget.min_confidence)
-        tree = DraftTree(grown.tokens, grown.parents)
-        if budget.on_token is not None:
-            for token in tree.main_path_tokens:
-                budget.on_token(token)
-        return Draft(tree, grown.path_probs)
+        store = self.datastores.store(state.namespace)
+        draft = retrieve(store, state.scope, state.written, budget.nodes, budget.min_confidence)
+        show(draft.tree.main_path_tokens, budget)
+        return draft
+
+    def _commit(self, state: MemoryState, output: VerifyOutput) -> None:
+        state.written += output.tokens
 
 
 def scope_of(request: Request) -> Scope:
@@ -81,3 +145,10 @@ def number(text: str) -> int:
     """A number of 63 bits for a text, the same in every process; never 0. File names may be no UTF-8."""
     content = text.encode(errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) >> 1 or 1
+
+
+def file_name(namespace: str) -> str:
+    """The file of a namespace, whatever characters that has, even halves of one (surrogates)."""
+    if not namespace:
+        return "default.answers"
+    return hashlib.blake2b(namespace.encode(errors="surrogatepass"), digest_size=12).hexdigest() + ".answers"

@@ -1,63 +1,84 @@
-"""A vote on how an answer goes on, among places in earlier answers, and in this one, that look like where it is now.
+"""Retrieval: a draft tree from weighted n-gram matches in earlier answers and in this one.
 
-Every place (a *voter*) says that the text goes on as it did there. Its weight is its chance to be right: it falls
-with every token in front of it that differs from ours, the more the nearer that token stands, with age, and with the
-distance of its scope. What the votes make of it is a tree: see `growth`.
+Every position whose context resembles the current one is a *match*: it predicts that the text goes on as it did there.
+A match's weight falls with every preceding token that differs from ours, the more the nearer that token stands, with
+its age, and with the distance of its scope.
+
+The tree is the mixture of what the matches predict (Bayes' rule for a mixture of experts, each of which predicts one
+text). Behind a token that a match did not predict, it keeps the share `CONTRADICTED` of its weight but stays in place:
+where one token was replaced by another, the tokens behind it are the same again. Nodes are taken best first.
 """
 
+import heapq
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from crossdraft.drafters.memory.datastore import Datastore, Scope
-from crossdraft.drafters.memory.growth import BuiltTree, grow
+from crossdraft.engine.drafter import Draft
+from crossdraft.engine.tree import DraftTree
 
-CONTEXT = 16  # tokens in front of a place that are compared
+CONTEXT = 16  # tokens in front of a position that are compared
 MISMATCH = 5.0 * 0.5 ** np.arange(CONTEXT)[::-1]  # nats that a differing token costs; the last one is the nearest
 OWN, TRUST = 1.0, (1.0, 1.0, 0.3)  # in this answer, of age 0; in the same clip, the same question, anywhere
-HALF_LIFE, OLD = 10, 0.1  # answers in which a voter loses half its weight; what it keeps for ever
-GAPS = 2  # as many of the last tokens may be another's in its place
-PER_CHAIN, MOST = 16, 64  # voters taken from one chain, and of all chains
-NEWEST = 100  # places that vote whatever stands in front of them: what is being talked about
-RECENT, ECHOES = 256, 16  # of this answer: tokens that are looked through, and most voters
+HALF_LIFE, OLD = 10, 0.1  # answers in which a match loses half its weight; what it always keeps
+GAPS = 2  # as many of the last tokens may be replaced ones
+PER_CHAIN, MOST = 16, 64  # matches taken from one chain, and of all chains
+NEWEST = 100  # positions that count whatever stands in front of them: what is being talked about
+RECENT, OWN_MOST = 256, 16  # of this answer: tokens that are searched, and most matches
 LIKE = 0.006  # ... and their least likeness: where the last token alone differs it is e^-5 = 0.0067
-AHEAD = 48  # the deepest tree
-FAINT = 1e-6  # less likely paths are not drafted
+DEEPEST = 48  # levels of a tree
+FAINT = 1e-6  # least path probability of a node
 NO_TOKEN = -2  # in front of START
 
+CONTRADICTED = 0.01  # what is left of a match's weight behind a token that it did not predict
+PRUNE = 0.02  # of the greatest weight: lighter matches are dropped
+UNPREDICTED = 0.05  # the weight of whatever no match predicts
+BRANCHES = 10  # most children of a node
 
-def retrieve(store: Datastore, scope: Scope, context: Sequence[int], nodes: int, faintest: float = FAINT) -> BuiltTree:
-    """The best `nodes` nodes behind `context`, which begins with START; none with less reach than `faintest`."""
-    places, trust = voters(store, scope, context)
-    weights = weigh(store, places, trust, context)
+Match = tuple[float, int]  # weight, row of what it predicts
+Matches = list[Match]  # heaviest first
+
+
+def retrieve(store: Datastore, scope: Scope, context: Sequence[int], nodes: int, faintest: float = FAINT) -> Draft:
+    """The likeliest `nodes` nodes behind `context`, which begins with START.
+
+    Args:
+        faintest: least path probability of a node.
+    """
+    positions, trust = find_matches(store, scope, context)
+    weights = match_weights(store, positions, trust, context)
     if len(weights) > MOST:
         best = np.argpartition(-weights, MOST)[:MOST]
-        places, weights = places[best], weights[best]
-    depth = min(nodes, AHEAD)
-    own, own_weights = echoes(context, depth)
-    ahead = np.concatenate([own, store.around(places, 0, depth)])
-    return grow(ahead, np.concatenate([own_weights, weights]), nodes, max(FAINT, faintest))
+        positions, weights = positions[best], weights[best]
+    depth = min(nodes, DEEPEST)
+    own, own_weights = own_matches(context, depth)
+    predicted = np.concatenate([own, store.around(positions, 0, depth)])
+    return tree_from_matches(predicted, np.concatenate([own_weights, weights]), nodes, max(FAINT, faintest))
 
 
-def echoes(context: Sequence[int], depth: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """[M, depth] how this answer went on at places of its own that look like where it is now, and their [M] weights.
+def own_matches(context: Sequence[int], depth: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """[M, depth] continuations at positions of this answer that resemble its end, and their [M] weights.
 
-    Behind the last token a place goes on as it did from itself onwards: what was repeated may be so again.
+    Behind the last token a continuation repeats from its own position: what was repeated may be so again.
     """
     recent = np.array(context[-RECENT:], np.int32)
     known = recent[-CONTEXT:]
     padded = np.concatenate([np.full(len(known), NO_TOKEN, np.int32), recent])
-    before = sliding_window_view(padded, len(known))[1:-1]  # [place - 1]; the last one would be where we are
+    before = sliding_window_view(padded, len(known))[1:-1]  # [position - 1]; the last one would be where we are
     weights: NDArray[np.float64] = np.exp(-((before != known) @ MISMATCH[-len(known) :]))
-    places = 1 + np.flatnonzero(weights >= LIKE)[-ECHOES:]
-    onwards = places[:, None] + np.arange(depth) % (len(recent) - places)[:, None]
-    return recent[onwards], weights[places - 1] * OWN * (1 + OLD)
+    positions = 1 + np.flatnonzero(weights >= LIKE)[-OWN_MOST:]
+    onwards = positions[:, None] + np.arange(depth) % (len(recent) - positions)[:, None]
+    return recent[onwards], weights[positions - 1] * OWN * (1 + OLD)
 
 
-def voters(store: Datastore, scope: Scope, context: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """[N] places where the last tokens of `context` stood before, or those in front of the last few; their trust."""
+def find_matches(
+    store: Datastore, scope: Scope, context: Sequence[int]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """[N] positions where the last tokens of `context` stood before, or those in front of the last few; their trust."""
     trust: dict[int, float] = {}
     for gap in range(GAPS + 1):
         for length in (2, 1) if gap < 2 else (2,):
@@ -66,19 +87,105 @@ def voters(store: Datastore, scope: Scope, context: Sequence[int]) -> tuple[NDAr
                 for worth, ends in zip(TRUST, store.ends(scope, gram, PER_CHAIN), strict=True):
                     for end in ends:
                         trust.setdefault(end + 1 + gap, worth)
-    for place in range(max(1, store.written - NEWEST), store.written + 1):
-        trust.setdefault(place, 1.0)
-    places = np.fromiter(trust, np.int64, len(trust))
-    there = places <= store.written
-    return places[there], np.fromiter(trust.values(), np.float64, len(trust))[there]
+    for position in range(max(1, store.written - NEWEST), store.written + 1):
+        trust.setdefault(position, 1.0)
+    positions = np.fromiter(trust, np.int64, len(trust))
+    held = positions <= store.written
+    return positions[held], np.fromiter(trust.values(), np.float64, len(trust))[held]
 
 
-def weigh(
-    store: Datastore, places: NDArray[np.int64], trust: NDArray[np.float64], context: Sequence[int]
+def match_weights(
+    store: Datastore, positions: NDArray[np.int64], trust: NDArray[np.float64], context: Sequence[int]
 ) -> NDArray[np.float64]:
-    """[N] weights by what stands in front of the places, by their age, and by what their scopes are worth."""
+    """[N] weights by what stands in front of the positions, by their age, and by the trust in their scopes."""
     known = np.array(context[-CONTEXT:], np.int32)
-    differs = store.around(places, len(known), 0) != known
-    age = store.answers - store.answer[(places - 1) % store.capacity]
+    differs = store.around(positions, len(known), 0) != known
+    age = store.answers - store.answer[(positions - 1) % store.capacity]
     weights: NDArray[np.float64] = np.exp(-(differs @ MISMATCH[-len(known) :])) * trust
     return weights * (0.5 ** (age / HALF_LIFE) + OLD)
+
+
+def tree_from_matches(predicted: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, faintest: float) -> Draft:
+    """The likeliest `nodes` nodes of the tree that the matches predict, best first.
+
+    Plain lists and tuples throughout: most nodes have a handful of matches, for which a numpy call takes longer than a
+    loop.
+
+    Args:
+        predicted: [N, d] the continuation at each match; a negative token is an end.
+        weights: [N].
+        nodes: most nodes.
+        faintest: least path probability of a node.
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    path_probs: list[float] = []
+    columns: list[list[int]] = []  # of `predicted`, as far down as the tree goes
+    # What may be added next: minus its path probability, a number that breaks ties, token, parent, depth, the matches
+    # that predict it, and all matches at its parent.
+    leaves: list[tuple[float, int, int, int, int, Matches, Matches]] = []
+    matches = sorted(zip(weights.tolist(), range(len(weights)), strict=True), reverse=True)
+    parent, above, depth, offered = -1, 1.0, 0, 0
+    while matches and len(tokens) < nodes:
+        if depth < predicted.shape[1]:
+            if depth == len(columns):
+                columns.append(predicted[:, depth].tolist())
+            for token, prob, agreeing in next_tokens(matches, columns[depth]):
+                if above * prob < faintest:
+                    break  # the others are fainter still
+                offered += 1
+                heapq.heappush(leaves, (-above * prob, offered, token, parent, depth, agreeing, matches))
+        if not leaves:
+            break
+        negative, _, token, its_parent, depth, agreeing, matches = heapq.heappop(leaves)
+        parent, above = len(tokens), -negative
+        tokens.append(token)
+        parents.append(its_parent)
+        path_probs.append(above)
+        matches = reweighted(matches, agreeing, columns[depth])
+        depth += 1
+    return Draft(DraftTree(tuple(tokens), tuple(parents)), tuple(path_probs))
+
+
+def next_tokens(matches: Matches, column: Sequence[int]) -> list[tuple[int, float, Matches]]:
+    """The likeliest tokens, likeliest first: (token, probability, the matches that predict it).
+
+    `column[row]` is what that match predicts; one that predicts an end adds to no token.
+    """
+    if len(matches) == 1:  # as most are
+        weight, row = matches[0]
+        return [(column[row], weight / (weight + UNPREDICTED), matches)] if column[row] >= 0 else []
+    agreeing: dict[int, Matches] = {}
+    counted: dict[int, float] = {}
+    for match in matches:
+        weight, row = match
+        token = column[row]
+        if token in agreeing:
+            agreeing[token].append(match)
+            counted[token] += weight
+        else:
+            agreeing[token] = [match]
+            counted[token] = weight
+    total = sum(counted.values()) + UNPREDICTED
+    best = sorted(counted.items(), key=itemgetter(1), reverse=True)[:BRANCHES]
+    return [(token, weight / total, agreeing[token]) for token, weight in best if token >= 0]
+
+
+def reweighted(matches: Matches, agreeing: Matches, column: Sequence[int]) -> Matches:
+    """The matches behind the token that `agreeing` predicts: the others lose weight, and the lightest are dropped."""
+    if len(agreeing) == len(matches):
+        token, heaviest_other = None, 0.0
+    else:
+        token, heaviest_other = column[agreeing[0][1]], matches[0][0] * CONTRADICTED
+    # If the heaviest itself agrees, then its weight counts, which is greater than `heaviest_other`.
+    least = max(agreeing[0][0], heaviest_other) * PRUNE
+    stay = [match for match in agreeing if match[0] > least] if agreeing[-1][0] <= least else agreeing
+    if heaviest_other <= least:
+        return stay
+    others: Matches = []
+    for weight, row in matches:
+        if weight * CONTRADICTED <= least:
+            break  # the others are lighter still
+        if column[row] != token:
+            others.append((weight * CONTRADICTED, row))
+    return sorted(stay + others, reverse=True) if others else stay
