@@ -205,5 +205,5 @@ def test_the_model_behind_a_glance_makes_no_words_of_its_own(pair, target, asked
         *_, loud = read_whole(plain, asked, 8, drafter.capture)
         *_, quiet = read_whole(silent, asked, 8, drafter.capture)
     assert loud.logits[0].shape == (1, plain.vocab_size)
-    assert banned_bias.logits[0].shape == (1, 0)
-    assert torch.equal(loud.hidden[0][0], banned_bias.hidden[0][0])
+    assert quiet.logits[0].shape == (1, 0)
+    assert torch.equal(loud.hidden[0][0], quiet.hidden[0][0])
