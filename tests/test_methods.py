@@ -14,7 +14,7 @@ from crossdraft.heads.event_medusa.drafter import tables_of
 from crossdraft.heads.files import config_of, make, save_head
 from crossdraft.heads.networks.base import TargetTables
 from crossdraft.load import load_drafter, load_target
-from crossdraft.methods import METHODS, Place, build
+from crossdraft.methods import METHODS, DrafterContext, build
 from crossdraft.video.read import read_frames
 
 SPECS = [
@@ -183,7 +183,7 @@ def test_event_medusa_drafts_what_the_event_drafter_drafts(pair, heads, requests
 def test_heads_of_others_are_refused(pair, heads, spec, said):
     target = "reference" if "another target" in said else str(pair.target)
     with pytest.raises(CrossdraftError, match=said):
-        build(owned(spec, pair, heads), Place(target))
+        build(owned(spec, pair, heads), DrafterContext(target))
 
 
 def test_a_memory_gets_better(pair, requests):
@@ -246,7 +246,7 @@ def test_probes_are_answered_in_a_process_of_its_own(pair, requests, alone):
 )
 def test_nonsense_is_one_clear_sentence(spec, said):
     with pytest.raises(CrossdraftError, match=said):
-        build(spec, Place())
+        build(spec, DrafterContext())
 
 
 def test_every_method_says_what_it_is():
@@ -271,4 +271,4 @@ def test_the_table_in_the_docs_is_the_table_of_methods():
 )
 def test_trees_that_make_no_sense(spec, said):
     with pytest.raises(CrossdraftError, match=said):
-        build(spec, Place())
+        build(spec, DrafterContext())

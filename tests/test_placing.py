@@ -5,7 +5,7 @@ import pytest
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.placement import Inline
 from crossdraft.engine.relay import Relay
-from crossdraft.methods import Place
+from crossdraft.methods import DrafterContext
 from crossdraft.placing import BESIDE, HIDDEN, WHOLE, ahead_in, needs_target, place_drafter
 from crossdraft.specs import parse
 from tests.engine.zoo import ZOO, as_target
@@ -36,8 +36,8 @@ def placed(spec: str, *, apart: bool = True):
         return Inline(factory(), CostModel())
 
     target = as_target(*ZOO["video_llava"]())
-    place = Place(target=None)
-    made = place_drafter(parse(spec), place, target, lambda d: Inline(d, CostModel()), elsewhere if apart else None)
+    context = DrafterContext(target=None)
+    made = place_drafter(parse(spec), context, target, lambda d: Inline(d, CostModel()), elsewhere if apart else None)
     return made, sent
 
 

@@ -42,7 +42,7 @@ from crossdraft.engine.supervisor import RESTARTS, Supervisor
 from crossdraft.engine.target import Target
 from crossdraft.errors import BatchError, CrossdraftError
 from crossdraft.load import adapt_model, load_target
-from crossdraft.methods import Place, check_spec, drafts_trees, read_spec
+from crossdraft.methods import DrafterContext, check_spec, drafts_trees, read_spec
 from crossdraft.placing import WHOLE, ahead_in, place_drafter, repays_a_core
 from crossdraft.specs import Spec
 from crossdraft.streaming import AsyncStream, Stream, awaited
@@ -196,7 +196,7 @@ class Engine:
         def adapted() -> Target:
             return load_target(source, options.device, options.dtype, num_frames=options.num_frames, fps=options.fps)
 
-        return cls._load(adapted, Place(source), spec, options)
+        return cls._load(adapted, DrafterContext(source), spec, options)
 
     @classmethod
     def from_model(
@@ -228,10 +228,10 @@ class Engine:
         target = adapt_model(model, processor, options.num_frames, options.fps, packed=packed)
         origin = model.config.name_or_path
         source = origin if origin and Path(origin).is_dir() else None
-        place = Place(source, tokenizer=parts(processor)[0])
+        context = DrafterContext(source, tokenizer=parts(processor)[0])
         options = replace(options, device=str(model.device))
         try:
-            return cls._load(lambda: target, place, spec, options, target.release)
+            return cls._load(lambda: target, context, spec, options, target.release)
         except BaseException:
             target.release()
             raise
@@ -240,28 +240,28 @@ class Engine:
     def _load(
         cls,
         make_target: Callable[[], Target],
-        place: Place,
+        context: DrafterContext,
         spec: Spec | None,
         options: Options,
         release: Callable[[], None] = lambda: None,
     ) -> Self:
-        """Make the pair; `place` knows the target by name."""
+        """Make the pair; `context` knows the target by name."""
         options, cost = decided(options, spec), CostModel()
         # The OpenMP threads of this thread would count against those of the loop; see `alone`.
         with one_thread():
             loaded = make_target()
-        placed = None if spec is None else cls._placed(spec, place, loaded, options, cost)
+        placed = None if spec is None else cls._placed(spec, context, loaded, options, cost)
         return cls(loaded, placed, options, cost, spec, release)
 
     @staticmethod
-    def _placed(spec: Spec, place: Place, loaded: Target, options: Options, cost: CostModel) -> Placement:
+    def _placed(spec: Spec, context: DrafterContext, loaded: Target, options: Options, cost: CostModel) -> Placement:
         """The drafter that a spec names, where the options want it.
 
         Raises:
             CrossdraftError: it cannot be made.
         """
-        place = replace(
-            place,
+        context = replace(
+            context,
             device=options.draft_device or options.device,
             dtype=options.draft_dtype or options.dtype,
             vocab_size=loaded.vocab_size,
@@ -280,7 +280,7 @@ class Engine:
 
         return place_drafter(
             spec,
-            place,
+            context,
             loaded,
             lambda drafter: Inline(drafter, cost, options.hidden, resolve(options.draft_device or loaded.device)),
             apart if options.placement == "process" else None,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class DrafterContext:
     """For which target a drafter is made, and where it runs.
 
     Without a target there is no vocabulary: only drafters that need none can be made, and those that are `given`.
@@ -68,7 +68,7 @@ class Method:
         joins: how many drafters it joins: 0 for a leaf, else the least number of them.
     """
 
-    build: "Callable[[Spec, Place], Drafter[Any]]"
+    build: "Callable[[Spec, DrafterContext], Drafter[Any]]"
     what: str
     training: bool
     tree: bool
@@ -93,13 +93,13 @@ def method_of(name: str) -> Method:
     )
 
 
-def build(text: str, place: Place) -> "Drafter[Any]":
+def build(text: str, context: DrafterContext) -> "Drafter[Any]":
     """The drafter that a spec names; a folder is an EventGPT.
 
     Raises:
         CrossdraftError: an unknown name or setting, too few parts, or a model that cannot be loaded.
     """
-    return build_spec(read_spec(text), place)
+    return build_spec(read_spec(text), context)
 
 
 def read_spec(text: str | os.PathLike[str]) -> Spec:
@@ -152,15 +152,15 @@ def drafts_trees(spec: Spec) -> bool:
     return told != "chain" and (own or any(map(drafts_trees, spec.parts)))
 
 
-def build_spec(spec: Spec, place: Place) -> "Drafter[Any]":
+def build_spec(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     """As `build`."""
-    if spec.name in place.given:
-        return place.given[spec.name]()
+    if spec.name in context.given:
+        return context.given[spec.name]()
     method = _looked_up(spec)
-    return _model(spec, place) if method is None else method.build(spec, place)
+    return _model(spec, context) if method is None else method.build(spec, context)
 
 
-def _model(spec: Spec, place: Place) -> "Drafter[Any]":
+def _model(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.drafters.tree_model import TreeDrafter
     from crossdraft.load import load_drafter
 
@@ -168,39 +168,39 @@ def _model(spec: Spec, place: Place) -> "Drafter[Any]":
     if len(given) > 1:
         raise CrossdraftError(f"'{spec}' asks for trees in two ways; give words or tree, not both.")
     drafter = load_drafter(
-        spec.name, place.device, place.dtype, place.banned, _tokenizer(place).get_vocab(), packed=place.packed
+        spec.name, context.device, context.dtype, context.banned, _tokenizer(context).get_vocab(), packed=context.packed
     )
     if "tree" in given:
-        return TreeDrafter(drafter.model, given["tree"], place.banned)
+        return TreeDrafter(drafter.model, given["tree"], context.banned)
     drafter.words = given.get("words", 1)
     return drafter
 
 
-def _text(spec: Spec, place: Place) -> "Drafter[Any]":
+def _text(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     given = _settings(spec, {"how": str})
-    return _language_model("text", given.get("how"), place)
+    return _language_model("text", given.get("how"), context)
 
 
-def _any_model(spec: Spec, place: Place) -> "Drafter[Any]":
+def _any_model(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     given = _settings(spec, {"dir": str, "how": str})
     if not given.get("dir"):
         raise CrossdraftError("The drafter 'model' needs a folder; write model:dir=FOLDER.")
-    return _language_model(given["dir"], given.get("how"), place)
+    return _language_model(given["dir"], given.get("how"), context)
 
 
-def _language_model(source: str, how: str | None, place: Place) -> "Drafter[Any]":
+def _language_model(source: str, how: str | None, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.drafters.cross_vocab.vocabulary import read_token_table
     from crossdraft.load import load_model_drafter
 
-    target = read_token_table(_tokenizer(place), place.vocab_size, place.eos, place.banned)
-    return load_model_drafter(source, target, how, place.device, place.dtype, packed=place.packed)
+    target = read_token_table(_tokenizer(context), context.vocab_size, context.eos, context.banned)
+    return load_model_drafter(source, target, how, context.device, context.dtype, packed=context.packed)
 
 
-def _ngram(spec: Spec, place: Place) -> "Drafter[Any]":
+def _ngram(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.drafters.ngram import COPIED, LONGEST, NgramDrafter
 
     given = _settings(spec, {"longest": _count, "copied": _count})
-    tokenizer = _tokenizer(place) if place.has_vocabulary else None
+    tokenizer = _tokenizer(context) if context.has_vocabulary else None
 
     def encode(text: str) -> list[int]:
         return [] if tokenizer is None else list(tokenizer.encode(text, add_special_tokens=False))
@@ -208,94 +208,100 @@ def _ngram(spec: Spec, place: Place) -> "Drafter[Any]":
     return NgramDrafter(encode, given.get("longest", LONGEST), given.get("copied", COPIED))
 
 
-def _lookahead(spec: Spec, place: Place) -> "Drafter[Any]":
+def _lookahead(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.drafters.lookahead import GRAMS, LEVEL, WINDOW, LookaheadDrafter
 
     given = _settings(spec, {"window": _count, "level": _count, "grams": _count})
-    tokenizer = _tokenizer(place)
+    tokenizer = _tokenizer(context)
     return LookaheadDrafter(
         lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
         given.get("window", WINDOW),
         given.get("level", LEVEL),
         given.get("grams", GRAMS),
-        place.banned,
+        context.banned,
     )
 
 
-def _memory(spec: Spec, place: Place) -> "Drafter[Any]":
+def _memory(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.drafters.memory.drafter import CAPACITY, Datastores, MemoryDrafter
 
     given = _settings(spec, {"folder": Path, "capacity": _count})
-    vocabulary = json.dumps(sorted(_tokenizer(place).get_vocab().items())) if place.has_vocabulary else ""
+    vocabulary = json.dumps(sorted(_tokenizer(context).get_vocab().items())) if context.has_vocabulary else ""
     fingerprint = hashlib.blake2b(vocabulary.encode(), digest_size=16).hexdigest()
     return MemoryDrafter(Datastores(given.get("folder"), given.get("capacity", CAPACITY), fingerprint))
 
 
-def _tokenizer(place: Place) -> "PreTrainedTokenizerBase":
+def _tokenizer(context: DrafterContext) -> "PreTrainedTokenizerBase":
     from crossdraft.load import tokenizer_of
 
-    if place.tokenizer is not None:
-        return place.tokenizer
-    if place.target is None:
+    if context.tokenizer is not None:
+        return context.tokenizer
+    if context.target is None:
         raise CrossdraftError(
             "That drafter needs a target's tokenizer, which recorded answers lack; name memory, ngram or trace."
         )
-    return tokenizer_of(place.target)
+    return tokenizer_of(context.target)
 
 
-def _parts(spec: Spec, place: Place) -> "list[Drafter[Any]]":
+def _parts(spec: Spec, context: DrafterContext) -> "list[Drafter[Any]]":
     _settings(spec, {})
-    return [build_spec(part, place) for part in spec.parts]
+    return [build_spec(part, context) for part in spec.parts]
 
 
-def _union(spec: Spec, place: Place) -> "Drafter[Any]":
+def _union(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.drafters.union import UnionDrafter
 
-    return UnionDrafter(_parts(spec, place), place.eos)
+    return UnionDrafter(_parts(spec, context), context.eos)
 
 
-def _choose(spec: Spec, place: Place) -> "Drafter[Any]":
+def _choose(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.drafters.choose import ChooseDrafter
 
-    return ChooseDrafter(_parts(spec, place))
+    return ChooseDrafter(_parts(spec, context))
 
 
-def _phased(spec: Spec, place: Place) -> "Drafter[Any]":
+def _phased(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.drafters.phased import PhasedDrafter
 
     if len(spec.parts) != 2:
         raise CrossdraftError(f"'{spec}' must join two drafters: the one while hidden, and the one afterwards.")
-    return PhasedDrafter(*_parts(spec, place))
+    return PhasedDrafter(*_parts(spec, context))
 
 
-def _view(spec: Spec, place: Place) -> "Drafter[Any]":
+def _view(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.drafters.view import FRAMES, FewerFrames, view_of
     from crossdraft.video_prompt import VideoPrompt
 
     frames = _settings(spec, {"frames": _count}).get("frames", FRAMES)
-    tokenizer = _tokenizer(place)
-    target = _host(place)
+    tokenizer = _tokenizer(context)
+    target = _host(context)
     if not isinstance(target.prepare, VideoPrompt):
         raise CrossdraftError(
-            f"The target {place.target} reads no video frames, of which '{spec}' could leave out some."
+            f"The target {context.target} reads no video frames, of which '{spec}' could leave out some."
         )
     seen = target.prepare.sampling.num_frames
     if seen is not None and frames > seen:
         raise CrossdraftError(f"'{spec}' asks for more than the {seen} frames that the target itself sees.")
     prepare = FewerFrames(target.model, tokenizer, target.prepare.spec, frames)
-    return view_of(target, prepare, place.banned)
+    return view_of(target, prepare, context.banned)
 
 
-def _head(spec: Spec, place: Place) -> "Drafter[Any]":
+def _head(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.heads.load import load_head_drafter
 
     given = _settings(spec, {"dir": Path, "tree": str})
     return load_head_drafter(
-        spec.name, _host(place), _source(place), given.get("dir"), given.get("tree"), place.banned, packed=place.packed
+        spec.name,
+        _host(context),
+        _source(context),
+        given.get("dir"),
+        given.get("tree"),
+        context.banned,
+        packed=context.packed,
     )
 
 
-def _online(spec: Spec, place: Place) -> "Drafter[Any]":
+def _online(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.heads.drafting.head_drafter import CoupledDrafter
     from crossdraft.heads.load import load_learning_drafter
     from crossdraft.heads.online import KEEP, RATE, SECONDS
@@ -304,16 +310,16 @@ def _online(spec: Spec, place: Place) -> "Drafter[Any]":
     name = spec.parts[0].name
     if len(spec.parts) != 1 or name not in HEADS:
         raise CrossdraftError(f"'{spec}' must name one head that is to learn, such as online:eagle2.")
-    host = _host(place)
+    host = _host(context)
     # Packed layers could not be written to.
-    drafter = build_spec(spec.parts[0], replace(place, host=host, packed=False))
+    drafter = build_spec(spec.parts[0], replace(context, host=host, packed=False))
     if not isinstance(drafter, CoupledDrafter):
         raise CrossdraftError(f"The drafter '{name}' cannot learn while it serves; online takes heads such as eagle2.")
     return load_learning_drafter(
         drafter,
         HEADS[name].network,
         host,
-        _source(place),
+        _source(context),
         given.get("seconds", SECONDS),
         given.get("keep", KEEP),
         given.get("rate", RATE),
@@ -321,7 +327,7 @@ def _online(spec: Spec, place: Place) -> "Drafter[Any]":
     )
 
 
-def _event_head(spec: Spec, place: Place) -> "Drafter[Any]":
+def _event_head(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.heads.load import load_event_head
 
     given = _settings(spec, {"dir": Path, "model": str, "words": _words})
@@ -329,89 +335,96 @@ def _event_head(spec: Spec, place: Place) -> "Drafter[Any]":
         spec.name,
         given.get("model", "event"),
         given.get("dir"),
-        place.device,
-        place.dtype,
-        place.banned,
-        _tokenizer(place).get_vocab(),
+        context.device,
+        context.dtype,
+        context.banned,
+        _tokenizer(context).get_vocab(),
         words=given.get("words"),
-        packed=place.packed,
+        packed=context.packed,
     )
 
 
-def _glance(spec: Spec, place: Place) -> "Drafter[Any]":
+def _glance(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.heads.load import load_glance_drafter
 
     given = _settings(spec, {"dir": Path, "heads": Path, "model": str, "words": _words})
     settings = {name: value for name, value in spec.settings.items() if name in ("model", "words")}
     if "heads" in given:
         settings["dir"] = spec.settings["heads"]
-    source, target = given.get("model", "event"), _source(place)
+    source, target = given.get("model", "event"), _source(context)
     # The shipped heads are the shipped model's; another one goes without, unless it is given its own.
     if source == "event" or "heads" in given:
-        drafter = _event_head(Spec("event_medusa", settings=settings), place)
+        drafter = _event_head(Spec("event_medusa", settings=settings), context)
     else:
-        drafter = _model(Spec(settings.pop("model"), settings=settings), place)
+        drafter = _model(Spec(settings.pop("model"), settings=settings), context)
     return load_glance_drafter(
         cast("IndependentDrafter", drafter),
-        place.host,
+        context.host,
         target,
         source,
         given.get("dir"),
-        place.banned,
-        packed=place.packed,
+        context.banned,
+        packed=context.packed,
     )
 
 
-def _pass(spec: Spec, place: Place) -> "Drafter[Any]":
+def _pass(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.heads.load import load_pass_drafter
 
     folder = _settings(spec, {"dir": Path}).get("dir")
-    return load_pass_drafter(_host(place), _source(place), folder, place.banned)
+    return load_pass_drafter(_host(context), _source(context), folder, context.banned)
 
 
-def _guided(spec: Spec, place: Place) -> "Drafter[Any]":
+def _guided(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.drafters.guided import GuidedDrafter
     from crossdraft.drafters.pruning import KEEP as KEPT
     from crossdraft.drafters.pruning import MASS
     from crossdraft.load import load_target
 
     given = _settings(spec, {"dir": str, "keep": _share, "mass": _share, "layers": _layers})
-    target = _host(place)
-    model = load_target(given["dir"], place.device, place.dtype, packed=place.packed) if "dir" in given else target
+    target = _host(context)
+    model = (
+        load_target(given["dir"], context.device, context.dtype, packed=context.packed) if "dir" in given else target
+    )
     return GuidedDrafter(
         model,
         target,
-        place.banned,
+        context.banned,
         layers=given.get("layers"),
         keep=given.get("keep", KEPT),
         mass=given.get("mass", MASS),
     )
 
 
-def _host(place: Place) -> "Target":
+def _host(context: DrafterContext) -> "Target":
     from crossdraft.load import load_target
 
-    return place.host or load_target(
-        _source(place), place.device, place.dtype, packed=place.packed, num_frames=place.num_frames, fps=place.fps
+    return context.host or load_target(
+        _source(context),
+        context.device,
+        context.dtype,
+        packed=context.packed,
+        num_frames=context.num_frames,
+        fps=context.fps,
     )
 
 
-def _source(place: Place) -> str:
+def _source(context: DrafterContext) -> str:
     """Where the target's weights lie."""
-    if place.target is None:
+    if context.target is None:
         raise CrossdraftError(
             "That drafter needs the folder of its target's weights; load the target from its folder (Engine.load), or "
             "name a drafter that needs none, such as union:memory,ngram."
         )
-    return place.target
+    return context.target
 
 
-def _cascade(spec: Spec, place: Place) -> "Drafter[Any]":
+def _cascade(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.drafters.combine.cascade import CascadeDrafter
     from crossdraft.drafters.combine.two_level import AHEAD
 
     given = _settings(spec, {"ahead": _count, "early": _count, "leniency": float})
-    *readers, drafter = [build_spec(part, place) for part in spec.parts]
+    *readers, drafter = [build_spec(part, context) for part in spec.parts]
     for reader in reversed(readers):
         drafter = CascadeDrafter(
             reader, drafter, given.get("ahead", AHEAD), given.get("early"), given.get("leniency", 1.0)
@@ -419,14 +432,14 @@ def _cascade(spec: Spec, place: Place) -> "Drafter[Any]":
     return drafter
 
 
-def _pyramid(spec: Spec, place: Place) -> "Drafter[Any]":
+def _pyramid(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.drafters.combine.pyramid import THRESHOLD, PyramidDrafter
     from crossdraft.drafters.combine.two_level import AHEAD
 
     given = _settings(spec, {"ahead": _count, "threshold": float})
     if len(spec.parts) != 2:
         raise CrossdraftError(f"'{spec}' must join two drafters: the qualifier, and the one that it qualifies.")
-    qualifier, drafter = (build_spec(part, place) for part in spec.parts)
+    qualifier, drafter = (build_spec(part, context) for part in spec.parts)
     return PyramidDrafter(qualifier, drafter, given.get("ahead", AHEAD), given.get("threshold", THRESHOLD))
 
 
@@ -476,7 +489,7 @@ def _count(text: str) -> int:
 
 
 def _words(text: str) -> int:
-    """As many words as a place of a draft holds, or fewer."""
+    """As many words as a context of a draft holds, or fewer."""
     from crossdraft.drafters.alternatives import WORDS
 
     if (value := _count(text)) > WORDS:

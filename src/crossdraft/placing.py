@@ -11,7 +11,7 @@ from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.placement import Placement
 from crossdraft.engine.relay import Relay
 from crossdraft.engine.target import Target
-from crossdraft.methods import COUPLED, Place, build_spec
+from crossdraft.methods import COUPLED, DrafterContext, build_spec
 from crossdraft.specs import Spec
 
 log = logging.getLogger(__name__)
@@ -61,13 +61,13 @@ def repays_a_core(spec: Spec) -> bool:
 
 
 def place_drafter(
-    spec: Spec, place: Place, host: Target, inline: Callable[[Drafter[Any]], Placement], apart: Apart | None
+    spec: Spec, context: DrafterContext, host: Target, inline: Callable[[Drafter[Any]], Placement], apart: Apart | None
 ) -> Placement:
     """The drafter that a spec names, where it can run.
 
     Args:
         spec: the drafter.
-        place: for which target it is made.
+        context: for which target it is made.
         host: that target.
         inline: puts a drafter into this process.
         apart: puts one into a process of its own; `None` = everything in this one. Where a drafter could not be parted
@@ -76,17 +76,17 @@ def place_drafter(
     Raises:
         CrossdraftError: as `methods.build`.
     """
-    beside = replace(place, host=host)
+    beside = replace(context, host=host)
     if apart is not None and not needs_target(spec):
-        return apart(partial(build_spec, spec, place), role=WHOLE)
+        return apart(partial(build_spec, spec, context), role=WHOLE)
     if apart is not None and spec.name == "phased" and not needs_target(spec.parts[0]):
         later = inline(build_spec(spec.parts[1], beside))
-        return Relay(apart(partial(build_spec, spec.parts[0], place), role=HIDDEN), later)
+        return Relay(apart(partial(build_spec, spec.parts[0], context), role=HIDDEN), later)
     free = [part for part in spec.parts if not needs_target(part)]
     if apart is not None and spec.name == "union" and free:
         coupled = [part for part in spec.parts if needs_target(part)]
         later = inline(build_spec(_united(coupled), beside))
-        return Relay(apart(partial(build_spec, _united(free), place), role=BESIDE), later, Blend(2))
+        return Relay(apart(partial(build_spec, _united(free), context), role=BESIDE), later, Blend(2))
     if apart is not None and not _leaves(spec) <= COUPLED:
         log.warning(
             "The drafter '%s' runs wholly in the target's process, as a part of it looks into the target; only the "

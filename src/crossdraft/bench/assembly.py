@@ -36,7 +36,7 @@ from crossdraft.engine.process import Process
 from crossdraft.engine.request import Answer
 from crossdraft.engine.target import Target
 from crossdraft.load import load_drafter, load_target, tokenizer_of, vocabulary_of
-from crossdraft.methods import Place, build_spec
+from crossdraft.methods import DrafterContext, build_spec
 from crossdraft.placing import WHOLE, ahead_in, place_drafter
 from crossdraft.specs import Spec, renamed
 
@@ -60,7 +60,7 @@ class Models:
 
     def factory(self, name: str, target: Target) -> "partial[Drafter[Any]]":
         """A picklable factory of the drafter that races under this name, or of the one that a spec names."""
-        return partial(build_spec, self.spec(name), self.place(target))
+        return partial(build_spec, self.spec(name), self.context(target))
 
     def spec(self, name: str) -> Spec:
         """What drafts under that name, the models of the pair being ours."""
@@ -72,11 +72,11 @@ class Models:
 
     def beside(self, spec: Spec, target: Target) -> Drafter[Any]:
         """The drafter of a spec in this process, whatever it needs of the target."""
-        return build_spec(self.named(spec), replace(self.place(target), host=target))
+        return build_spec(self.named(spec), replace(self.context(target), host=target))
 
-    def place(self, target: Target) -> Place:
+    def context(self, target: Target) -> DrafterContext:
         """Where drafters for that target run."""
-        return Place(
+        return DrafterContext(
             self.target,
             self.draft_device or self.device,
             self.draft_dtype or self.dtype,
@@ -250,7 +250,7 @@ def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> Ben
 
     placement = place_drafter(
         models.spec(drafter),
-        models.place(target),
+        models.context(target),
         target,
         lambda drafter: Inline(drafter, cost, device=resolve(models.draft_device or target.device)),
         None if inline or needs_no_process(spec) else apart,

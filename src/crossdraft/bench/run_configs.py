@@ -102,7 +102,7 @@ def open_configs(
                 return Process(factory, draft_cores, ahead=ahead_in(role, POLICIES.get(spec, BEST)))
 
             made = place_drafter(
-                models.spec(spec), models.place(target), target, lambda d: Inline(d, CostModel(), "off"), apart
+                models.spec(spec), models.context(target), target, lambda d: Inline(d, CostModel(), "off"), apart
             )
             return opened(made)
 

@@ -50,11 +50,11 @@ def replay(
 
     from rich.table import Table
 
-    from crossdraft.methods import Place, build
+    from crossdraft.methods import DrafterContext, build
 
-    place = Place(target=None, given={"trace": lambda: RecordedDrafter(recorded)})
+    context = DrafterContext(target=None, given={"trace": lambda: RecordedDrafter(recorded)})
     with progress("replaying", len(recorded)) as tick:
-        found = run(recorded, build(drafter, place), policy, costs, lambda: tick(""))
+        found = run(recorded, build(drafter, context), policy, costs, lambda: tick(""))
     table = Table("figure", "value", title=f"{drafter} on {found.traces} recorded answers")
     table.add_row("τ, tokens per pass [95 % bootstrap over answers]", str(found.tau))
     table.add_row("nodes per pass", f"{found.nodes:.1f}")
