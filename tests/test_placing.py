@@ -3,8 +3,8 @@
 import pytest
 
 from crossdraft.engine.cost import CostModel
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.relay import Relay
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.methods import DrafterContext
 from crossdraft.placing import BESIDE, HIDDEN, WHOLE, ahead_in, needs_target, place_drafter
 from crossdraft.specs import parse

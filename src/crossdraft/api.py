@@ -24,21 +24,21 @@ from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.checks import choice, core_numbers, positive, whole
 from crossdraft.dtypes import dtype_name
-from crossdraft.engine.ahead import POLICIES, policy_for
-from crossdraft.engine.cores import available_cores
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES, Decoder
 from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Drafter
-from crossdraft.engine.elastic import lending_pays
-from crossdraft.engine.live import OnPiece
-from crossdraft.engine.pinning import one_thread, pinned
-from crossdraft.engine.placement import HIDDEN_MODES, Inline, Placement
-from crossdraft.engine.process import PATIENCE_S, Process
+from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.fast.elastic import lending_pays
+from crossdraft.engine.fast.pinning import one_thread, pinned
 from crossdraft.engine.request import Answer, Request, listed
+from crossdraft.engine.request_state import OnPiece
 from crossdraft.engine.rules import check_rule
+from crossdraft.engine.runner.parallel import POLICIES, policy_for
+from crossdraft.engine.runner.process import PATIENCE_S, Process
+from crossdraft.engine.runner.runner import HIDDEN_MODES, Inline, Placement
+from crossdraft.engine.runner.supervisor import RESTARTS, Supervisor
 from crossdraft.engine.scheduler import Call, PendingAnswer, Scheduler
-from crossdraft.engine.supervisor import RESTARTS, Supervisor
 from crossdraft.engine.target import Target
 from crossdraft.errors import BatchError, CrossdraftError
 from crossdraft.load import adapt_model, load_target

@@ -23,11 +23,11 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead, read_ids
 from crossdraft.dtypes import DTYPES, dtype_name
 from crossdraft.engine.detokenize import TokenText
+from crossdraft.engine.fast.packed_linear import has_bf16, prepack
+from crossdraft.engine.fast.unused_layers import pass_unread
 from crossdraft.engine.generation import read_defaults, read_file
-from crossdraft.engine.prepack import has_bf16, prepack
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
-from crossdraft.engine.unread import pass_unread
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.video.clip import FrameSampling

@@ -249,19 +249,19 @@ def _parts(spec: Spec, context: DrafterContext) -> "list[Drafter[Any]]":
 
 
 def _union(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.union import UnionDrafter
+    from crossdraft.drafters.combine.union import UnionDrafter
 
     return UnionDrafter(_parts(spec, context), context.eos)
 
 
 def _choose(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.choose import ChooseDrafter
+    from crossdraft.drafters.combine.choose import ChooseDrafter
 
     return ChooseDrafter(_parts(spec, context))
 
 
 def _phased(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.phased import PhasedDrafter
+    from crossdraft.drafters.combine.phased import PhasedDrafter
 
     if len(spec.parts) != 2:
         raise CrossdraftError(f"'{spec}' must join two drafters: the one while hidden, and the one afterwards.")

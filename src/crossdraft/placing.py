@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from crossdraft.drafters.mixture import Blend
+from crossdraft.drafters.combine.tree_merger import TreeMerger
 from crossdraft.engine.drafter import Drafter
-from crossdraft.engine.placement import Placement
 from crossdraft.engine.relay import Relay
+from crossdraft.engine.runner.runner import Placement
 from crossdraft.engine.target import Target
 from crossdraft.methods import COUPLED, DrafterContext, build_spec
 from crossdraft.specs import Spec
@@ -86,7 +86,7 @@ def place_drafter(
     if apart is not None and spec.name == "union" and free:
         coupled = [part for part in spec.parts if needs_target(part)]
         later = inline(build_spec(_united(coupled), beside))
-        return Relay(apart(partial(build_spec, _united(free), context), role=BESIDE), later, Blend(2))
+        return Relay(apart(partial(build_spec, _united(free), context), role=BESIDE), later, TreeMerger(2))
     if apart is not None and not _leaves(spec) <= COUPLED:
         log.warning(
             "The drafter '%s' runs wholly in the target's process, as a part of it looks into the target; only the "

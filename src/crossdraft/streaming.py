@@ -7,8 +7,8 @@ from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from queue import SimpleQueue
 
-from crossdraft.engine.live import OnPiece
 from crossdraft.engine.request import Answer, Piece
+from crossdraft.engine.request_state import OnPiece
 from crossdraft.engine.scheduler import PendingAnswer
 
 Submit = Callable[[OnPiece], PendingAnswer]

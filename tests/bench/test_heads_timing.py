@@ -12,8 +12,8 @@ from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.probes import Probes
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 

@@ -12,7 +12,7 @@ from crossdraft.bench.specs import POLICIES, spec_of
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.placement import Inline
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.registry import HEADS

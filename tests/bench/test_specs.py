@@ -24,7 +24,7 @@ from crossdraft.bench.specs import (
 )
 from crossdraft.bench.suite import Suite, placement_of, runs_of
 from crossdraft.bench.workload import Workload, items
-from crossdraft.engine.placement import Inline
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.registry import HEADS
 from crossdraft.methods import METHODS

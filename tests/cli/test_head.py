@@ -9,8 +9,8 @@ from crossdraft.cli.head import host_of
 from crossdraft.cli.main import main
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.heads.files import config_of, make, save_head
 from crossdraft.heads.load import load_head_drafter

@@ -9,8 +9,8 @@ import pytest
 from crossdraft import api
 from crossdraft.cli import inputs
 from crossdraft.cli.inputs import HOUR_US, Clock, Part, check_files, size_of
-from crossdraft.engine.ahead import POLICIES
-from crossdraft.engine.placement import HIDDEN_MODES
+from crossdraft.engine.runner.parallel import POLICIES
+from crossdraft.engine.runner.runner import HIDDEN_MODES
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Newest, read_events, write_dsec_h5
 

@@ -9,8 +9,8 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Outcome
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from tests.engine.zoo import ZOO, as_target, noisy
 
 TEXT = [TokenAlternatives((1, 7), (0.6, 0.4)), TokenAlternatives((2, 8), (0.9, 0.1))]

@@ -5,18 +5,18 @@ from functools import cache, partial
 import pytest
 import torch
 
-from crossdraft.drafters.choose import ChooseDrafter
 from crossdraft.drafters.combine.cascade import CascadeDrafter
+from crossdraft.drafters.combine.choose import ChooseDrafter
+from crossdraft.drafters.combine.phased import PhasedDrafter
 from crossdraft.drafters.combine.pyramid import PyramidDrafter
+from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.cross_vocab.drafter import CROSS_VOCAB_METHODS
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.lookahead import LookaheadDrafter
 from crossdraft.drafters.memory.drafter import Datastores, MemoryDrafter
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.drafters.phased import PhasedDrafter
 from crossdraft.drafters.tree_model import TreeDrafter
 from crossdraft.drafters.trees import expand_and_rerank
-from crossdraft.drafters.union import UnionDrafter
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling

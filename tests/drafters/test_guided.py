@@ -8,8 +8,8 @@ from crossdraft.drafters.pruning import attention_scores, decoder_of, kept_place
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import VIDEO, ZOO, as_target, noisy
 

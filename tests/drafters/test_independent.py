@@ -32,9 +32,9 @@ def passes(twin, monkeypatch) -> list[int]:
     widths: list[int] = []
     extend = twin.model.extend
 
-    def counted(cache, rows, chunks, trees, capture=()):
+    def counted(cache, rows, chunks, trees, *more):
         widths.append(len(chunks[0].tokens) + len(trees[0]))
-        return extend(cache, rows, chunks, trees, capture)
+        return extend(cache, rows, chunks, trees, *more)
 
     monkeypatch.setattr(twin.model, "extend", counted)
     return widths

@@ -6,14 +6,14 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.lookahead import LookaheadDrafter, moved_on, ngrams, probes_of
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.drafters.union import UnionDrafter
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.engine.tree import DraftTree

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from crossdraft.drafters.short_head import FILE, ShortHead, read_ids
-from crossdraft.engine.prepack import prepack
+from crossdraft.engine.fast.packed_linear import prepack
 from crossdraft.errors import CrossdraftError
 
 IDS = [7, 2, 11, 2]

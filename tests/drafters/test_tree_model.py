@@ -17,10 +17,10 @@ from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
-from crossdraft.engine.live import Job, Live
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.request_state import Job, Live
 from crossdraft.engine.rules import rule_for
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree

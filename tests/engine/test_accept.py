@@ -8,8 +8,8 @@ from crossdraft.engine import accept
 from crossdraft.engine.accept import Acceptance, eldest_odds, law
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.rules import RULES, block, kseq, speculative
+from crossdraft.engine.runner.wire import pack_draft, unpack_draft
 from crossdraft.engine.tree import ROOT, DraftTree
-from crossdraft.engine.wire import pack_draft, unpack_draft
 from crossdraft.errors import CrossdraftError
 from tests.engine.drafting import Language, probs_of
 from tests.engine.exact import distribution

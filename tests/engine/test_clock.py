@@ -10,8 +10,8 @@ from crossdraft.engine.clock import HostClock, clock_of
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.tree import DraftTree
 from tests.engine.deferred import DeferredTarget, Device
 from tests.engine.zoo import ZOO, as_target

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from crossdraft.engine.ahead import policy_for
 from crossdraft.engine.devices import resolve, to_device
+from crossdraft.engine.runner.parallel import policy_for
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from transformers import LogitsProcessor
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.processors import TreeProcessors, judge
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import RULES, rule_for
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError

@@ -7,8 +7,8 @@ import pytest
 import crossdraft as cd
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import LETTERS_PER_TOKEN
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter, load_target
 

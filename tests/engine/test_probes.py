@@ -12,12 +12,12 @@ from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.wire import pack_draft, unpack_draft
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
-from crossdraft.engine.wire import pack_draft, unpack_draft
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import ZOO, as_target
 

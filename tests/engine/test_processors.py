@@ -17,9 +17,9 @@ from transformers.generation.logits_process import SynthIDTextWatermarkLogitsPro
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.processors import TreeProcessors, for_drafter
 from crossdraft.engine.request import Finish, Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -308,7 +308,7 @@ def test_a_processor_with_a_state_or_another_shape_is_refused(plain):
 
 def test_a_neutral_request_takes_the_fast_path(plain, frames, monkeypatch):
     """No logits processor is made, and none is called, where the tensor operations of `sampling` suffice."""
-    monkeypatch.setattr("crossdraft.engine.live.TreeProcessors", lambda *given: pytest.fail("not needed"))
+    monkeypatch.setattr("crossdraft.engine.request_state.TreeProcessors", lambda *given: pytest.fail("not needed"))
     fast = Sampling(0.7, 5, 0.9, 0.01, 1.2, ((3, 1.0),), 1, suppress_tokens=(4,), bad_words_ids=((5,),))
     for sampling in (Sampling(), Sampling(typical_p=0.5, eta_cutoff=0.1), fast):
         assert Decoder(plain).generate([Request("what?", frames, max_new_tokens=3, sampling=sampling)])[0].tokens

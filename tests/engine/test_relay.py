@@ -5,15 +5,15 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from crossdraft.drafters.combine.tree_merger import TreeMerger
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
-from crossdraft.drafters.mixture import Blend
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.relay import Relay, Worth
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.heads.pass_.ahead import AheadDrafter
@@ -104,7 +104,7 @@ def test_both_may_go_on_and_each_is_told_of_its_own_tree(target):
     """One knows every second word of the answer, the other the rest: only together do they get two words right."""
     alone = Decoder(target).generate([REQUESTS[0]])[0].tokens
     first, second = Listening(alone[1]), Listening(alone[1] + 1)
-    answer = Decoder(target, relayed(first, second, Blend(2)), adaptive=False).generate([REQUESTS[0]])[0]
+    answer = Decoder(target, relayed(first, second, TreeMerger(2)), adaptive=False).generate([REQUESTS[0]])[0]
     assert answer.tokens == alone
     assert [t for output in first.told for t in output.tokens] == list(alone)
     assert [t for output in second.told for t in output.tokens] == list(alone)
@@ -118,7 +118,7 @@ def test_answers_are_the_targets_own_with_both(target, temperature):
     model, prompt = ZOO["video_llava"]()
     hidden = IndependentDrafter(as_target(noisy(model, 1e-3), prompt))
     requests = [replace(r, sampling=Sampling(temperature=temperature, seed=3)) for r in REQUESTS]
-    decoder = Decoder(target, relayed(hidden, MemoryDrafter(), Blend(2)), max_batch=2, adaptive=False)
+    decoder = Decoder(target, relayed(hidden, MemoryDrafter(), TreeMerger(2)), max_batch=2, adaptive=False)
     answers = decoder.generate([*requests, *requests])
     assert all(answer.stats.accepted > 0 for answer in answers)
     if not temperature:
@@ -158,7 +158,7 @@ def test_what_it_hopes_is_corrected_by_what_came_of_it():
 def test_the_later_one_is_not_asked_where_the_prepared_draft_is_enough(target, monkeypatch):
     alone = Decoder(target).generate([REQUESTS[0]])[0].tokens
     first, second = Listening(alone[0]), Listening(alone[1])
-    relay = relayed(first, second, Blend(2))
+    relay = relayed(first, second, TreeMerger(2))
     monkeypatch.setattr(relay.worth, "enough", lambda prepared: True)
     answer = Decoder(target, relay, adaptive=False).generate([REQUESTS[0]])[0]
     assert answer.tokens == alone
@@ -189,7 +189,7 @@ def test_a_probing_drafter_hears_behind_its_probes_and_the_other_does_not(target
     request = replace(REQUESTS[3], sampling=Sampling(temperature=temperature, seed=3))
     probing, plain = Probing([7, 8]), Listening(alone[1])
     both = (probing, plain) if first else (plain, probing)
-    answer = Decoder(target, relayed(*both, Blend(2)), adaptive=False, nodes=4).generate([request])[0]
+    answer = Decoder(target, relayed(*both, TreeMerger(2)), adaptive=False, nodes=4).generate([request])[0]
     assert not answer.notes
     assert probed(probing.told) > len(probing.told) // 2
     assert probed(plain.told) == 0
@@ -200,7 +200,7 @@ def test_a_probing_drafter_hears_behind_its_probes_and_the_other_does_not(target
 
 def test_of_two_that_probe_the_first_ones_probes_are_fed(target):
     first, second = Probing([7]), Probing([8, 9])
-    relay = relayed(first, second, Blend(2))
+    relay = relayed(first, second, TreeMerger(2))
     Decoder(target, relay, adaptive=False, nodes=4).generate([REQUESTS[3]])
     assert probed(first.told) > 0
     assert all(len(output.probe_top) in (0, 1, 2) for output in first.told)

@@ -3,8 +3,8 @@
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from tests.drafters.test_fork import model
 

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
+from crossdraft.drafters.combine.phased import PhasedDrafter
 from crossdraft.drafters.combine.pyramid import PyramidDrafter
-from crossdraft.drafters.phased import PhasedDrafter
-from crossdraft.drafters.union import UnionDrafter
+from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one
 from crossdraft.engine.streams import apart, stirred
 from crossdraft.engine.tree import DraftTree
+from tests.drafters.combine.test_union import Scripted
 from tests.drafters.test_fork import independent
-from tests.drafters.test_union import Scripted
 
 COIN = torch.tensor([0.5, 0.5], dtype=torch.float64)
 

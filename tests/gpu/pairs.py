@@ -9,8 +9,8 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.placement import Inline, Placement
 from crossdraft.engine.request import Answer, Request
+from crossdraft.engine.runner.runner import Inline, Placement
 from crossdraft.engine.target import Target
 from tests.engine.zoo import ZOO, as_target, noisy
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from crossdraft.engine.conformance import PARENTS, check_conformance
-from crossdraft.engine.process import Process
+from crossdraft.engine.runner.process import Process
 from tests.engine.zoo import ZOO
 from tests.gpu.pairs import DEVICE, REQUESTS, answers, check_same, drafter_of, inline, target_of
 

@@ -11,8 +11,8 @@ from crossdraft.engine.clock import clock_of
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from tests.gpu.pairs import DEVICE, REQUESTS, answers, drafter_of, inline, target_of

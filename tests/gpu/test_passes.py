@@ -6,7 +6,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.devices import resolve, to_device
-from crossdraft.engine.lean import attend, find_lean
+from crossdraft.engine.fast.forward import attend, find_lean
 from crossdraft.engine.rules import RULES
 from crossdraft.engine.tree import DraftTree
 from tests.gpu.pairs import DEVICE, DTYPES, target_of

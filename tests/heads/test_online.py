@@ -10,9 +10,9 @@ from crossdraft.drafters.trees import Shape, fill
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, PromptFeatures, VerifyOutput
-from crossdraft.engine.placement import Inline
-from crossdraft.engine.prepack import prepack
+from crossdraft.engine.fast.packed_linear import prepack
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads import learner

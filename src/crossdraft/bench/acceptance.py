@@ -17,7 +17,7 @@ from crossdraft.bench.specs import is_blind, spec_of
 from crossdraft.bench.statistics import Interval, bootstrap, per_position
 from crossdraft.bench.workload import Item
 from crossdraft.engine.cost import CostModel
-from crossdraft.engine.placement import Inline
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 

@@ -25,15 +25,15 @@ from crossdraft.bench.specs import (
 )
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.ahead import policy_for
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Drafter
-from crossdraft.engine.elastic import lending_pays
-from crossdraft.engine.live import READING
-from crossdraft.engine.placement import Inline, Placement
-from crossdraft.engine.process import Process
+from crossdraft.engine.fast.elastic import lending_pays
 from crossdraft.engine.request import Answer
+from crossdraft.engine.request_state import READING
+from crossdraft.engine.runner.parallel import policy_for
+from crossdraft.engine.runner.process import Process
+from crossdraft.engine.runner.runner import Inline, Placement
 from crossdraft.engine.target import Target
 from crossdraft.load import load_drafter, load_target, tokenizer_of, vocabulary_of
 from crossdraft.methods import DrafterContext, build_spec

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from crossdraft.engine.cores import available_cores
+from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
 
 MOST_SPANS, MOST_LETTERS = 8, 40  # of a list in an error message

@@ -16,7 +16,7 @@ from crossdraft.bench.environment import peak_cuda_mib, peak_rss_of
 from crossdraft.bench.measure import answer_once
 from crossdraft.bench.specs import HUGGING_FACE
 from crossdraft.bench.workload import Item
-from crossdraft.engine.pinning import pinned
+from crossdraft.engine.fast.pinning import pinned
 
 HOW = (
     "peak resident set of a process that loads this contestant alone and answers one question, plus that of its "

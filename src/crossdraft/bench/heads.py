@@ -20,7 +20,7 @@ from crossdraft.bench.words import describe
 from crossdraft.bench.workload import Workload, items
 from crossdraft.drafters.evaluate import AcceptanceStats, decode_all
 from crossdraft.engine.drafter import Drafter
-from crossdraft.engine.pinning import pinned
+from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError

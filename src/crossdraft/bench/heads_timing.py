@@ -16,7 +16,7 @@ from crossdraft.bench.identity import ReferenceAnswer
 from crossdraft.bench.order import orders
 from crossdraft.bench.scale_measure import clocked
 from crossdraft.bench.statistics import Quartiles, quartiles
-from crossdraft.drafters.union import all_needs
+from crossdraft.drafters.combine.union import all_needs
 from crossdraft.engine.decode import answered
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, PromptFeatures, VerifyOutput
 from crossdraft.engine.request import Request

@@ -8,7 +8,7 @@ from typing import Protocol
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.order import orders
 from crossdraft.bench.workload import Item
-from crossdraft.engine.pinning import pinned
+from crossdraft.engine.fast.pinning import pinned
 from crossdraft.errors import CrossdraftError
 
 

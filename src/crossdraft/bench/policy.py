@@ -28,8 +28,8 @@ from crossdraft.bench.names import check_names
 from crossdraft.bench.statistics import Interval, acceptance_length, ratio, ratio_per_token
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.engine.cost import CostModel
-from crossdraft.engine.placement import Placement
-from crossdraft.engine.process import Process
+from crossdraft.engine.runner.process import Process
+from crossdraft.engine.runner.runner import Placement
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import REFERENCE

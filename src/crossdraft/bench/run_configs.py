@@ -9,12 +9,12 @@ from typing import Any
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.specs import POLICIES, spec_of
-from crossdraft.engine.ahead import BEST
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
-from crossdraft.engine.placement import Inline, Placement
-from crossdraft.engine.process import Process
+from crossdraft.engine.runner.parallel import BEST
+from crossdraft.engine.runner.process import Process
+from crossdraft.engine.runner.runner import Inline, Placement
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.placing import ahead_in, place_drafter

@@ -20,7 +20,7 @@ from crossdraft.bench.scale_beside import DraftCost, DraftPlacement, OverlapResu
 from crossdraft.bench.scale_measure import bandwidth, bound_of, measure_passes, measure_prefill
 from crossdraft.bench.scale_models import DRAFTERS, TARGETS, parameters, random_target, shape_of
 from crossdraft.bench.scale_report import Scale, ScaleResult, lines, to_json
-from crossdraft.engine.pinning import pinned
+from crossdraft.engine.fast.pinning import pinned
 from crossdraft.errors import CrossdraftError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

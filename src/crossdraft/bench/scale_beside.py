@@ -16,10 +16,10 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
-from crossdraft.engine.live import READING
-from crossdraft.engine.placement import DrafterLost, Inline, Placement
-from crossdraft.engine.process import Process
 from crossdraft.engine.request import Request
+from crossdraft.engine.request_state import READING
+from crossdraft.engine.runner.process import Process
+from crossdraft.engine.runner.runner import DrafterLost, Inline, Placement
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError

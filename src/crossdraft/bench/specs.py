@@ -32,7 +32,7 @@ SPECS = {
     "pyramid": "pyramid:event,memory",
     "guided": "guided",
 }
-# The event drafter with another policy while the target verifies; see `crossdraft.engine.ahead`.
+# The event drafter with another policy while the target verifies; see `crossdraft.engine.runner.parallel`.
 POLICIES = {"event-sync": "off", "event-pipespec": "pipespec", "event-pearl": "pearl", "event-ssd": "ssd"}
 ALL_METHODS = (*METHODS, *POLICIES, *(name for name in SPECS if name not in METHODS))
 WITHOUT_MODEL = ("ngram", "memory", "lookahead")  # so cheap that a process of their own would cost more

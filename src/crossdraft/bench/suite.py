@@ -13,7 +13,7 @@ from crossdraft.bench.summary import MethodSummary, mean_tokens, summarise
 from crossdraft.bench.traces import Trace
 from crossdraft.bench.words import cores_in_words, describe, words_of
 from crossdraft.bench.workload import Item, Workload, items
-from crossdraft.engine.pinning import pinned
+from crossdraft.engine.fast.pinning import pinned
 from crossdraft.errors import CrossdraftError
 
 WARM_UPS = 3

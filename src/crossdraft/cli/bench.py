@@ -201,7 +201,7 @@ def identity(
     from crossdraft.bench.run_configs import choose_configs
     from crossdraft.bench.words import describe
     from crossdraft.bench.workload import Workload, items
-    from crossdraft.engine.pinning import pinned
+    from crossdraft.engine.fast.pinning import pinned
 
     work, groups = Workload(pairs, "any", listed(kinds), max_new_tokens), choose_configs(drafters or ())
     models, cores = Models(target, event, blind, device, dtype), core_each(device, target_cores, draft_cores)
@@ -244,7 +244,7 @@ def policy(
     from crossdraft.bench.environment import environment
     from crossdraft.bench.names import listed
     from crossdraft.bench.policy import LOADS, Sweep, outputs, run_sweep, table
-    from crossdraft.engine.pinning import pinned
+    from crossdraft.engine.fast.pinning import pinned
 
     models = Models(target, event, device=device, dtype=dtype, draft_device=draft_device)
     cores = core_each(device, target_cores, draft_cores)

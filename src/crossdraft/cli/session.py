@@ -12,9 +12,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from crossdraft.api import FOREIGN, WITH_EVENTS, Engine, Options
 from crossdraft.bench.cores import choose_cores, spans
 from crossdraft.cli.view.terminal import PlainView, SilentView, TerminalView, View
-from crossdraft.engine.ahead import POLICIES
 from crossdraft.engine.decode import STILL_READING
 from crossdraft.engine.request import Answer, Request
+from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, check_spec, read_spec

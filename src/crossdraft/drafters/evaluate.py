@@ -8,8 +8,8 @@ from typing import Any
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Answer, Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 

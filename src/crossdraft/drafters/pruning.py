@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from crossdraft.engine.lean import ANATOMIES
+from crossdraft.engine.fast.forward import ANATOMIES
 from crossdraft.engine.target import Encoded, Prompt
 from crossdraft.errors import CrossdraftError
 

@@ -7,8 +7,8 @@ from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Budget, Draft
-from crossdraft.engine.live import READING, Live
 from crossdraft.engine.request import Request
+from crossdraft.engine.request_state import READING, RequestState
 from crossdraft.engine.tree import ROOT, DraftTree
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Harmless(Generic[Result]):
             except Exception:
                 log.exception("A policy failed.")
                 for live in given:
-                    if isinstance(live, Live):
+                    if isinstance(live, RequestState):
                         live.stats.policy_errors += 1
                 return self.otherwise()
 
@@ -73,7 +73,7 @@ class Budgets:
         return not self.adaptive or self.cost.reading_pays(request.token_limit)
 
     @Harmless(lambda: Budget(0))
-    def round(self, live: Live, rows: int) -> Budget:
+    def round(self, live: RequestState, rows: int) -> Budget:
         """For a round that so many rows share. Never past the answer's end: the bonus token needs a place too."""
         left = live.request.token_limit - len(live.tokens) - 1
         limit = max(0, min(self.nodes, left))
@@ -92,7 +92,7 @@ class Budgets:
         return Budget(cost.nodes(depth, limit), wait_s=wait_s)
 
     @Harmless(DraftTree.empty)
-    def trim(self, draft: Draft, live: Live, rows: int = 1, *, hidden: bool = False) -> DraftTree:
+    def trim(self, draft: Draft, live: RequestState, rows: int = 1, *, hidden: bool = False) -> DraftTree:
         """What of a tree is worth its place in the pass; where the drafter knows no chances, nothing is judged."""
         tree, kept = draft.tree, draft.path_probs
         if len(tree):
@@ -114,7 +114,7 @@ class Budgets:
             self.cost.saw_draft(self.cost.levels(nodes), draft.tree.depth, len(draft.tree), waited)
 
     @Harmless(lambda: None)
-    def saw_verdict(self, live: Live, tree: DraftTree, path: Sequence[int], *, hidden: bool) -> None:
+    def saw_verdict(self, live: RequestState, tree: DraftTree, path: Sequence[int], *, hidden: bool) -> None:
         """Of the tree this path was kept. A level is judged if a node above it was kept, and it has a child there."""
         judged = [(node, tree.children(node)) for node in (ROOT, *path)]
         judged = [(node, children) for node, children in judged if children]
@@ -128,14 +128,14 @@ class Budgets:
         self.cost.saw_verdict(live.frailty, len(judged), len(path), chances, hidden=hidden)
 
     @Harmless(lambda: None)
-    def saw_answer(self, live: Live) -> None:
+    def saw_answer(self, live: RequestState) -> None:
         """An answer is whole: its length, and what the target waited for its drafter to read."""
         self.cost.length.add(len(live.tokens))
         if live.drafter is not None:
             self.cost.read_waits.append(live.read_wait)
 
     @Harmless(lambda: None)
-    def saw_reading(self, live: Live, until: float) -> None:
+    def saw_reading(self, live: RequestState, until: float) -> None:
         """The prefill ended at `until`: what reading takes, alone or side by side."""
         cost, drafting = (self.cost, {span.name: span for span in live.timeline.spans if span.lane == "drafter"})
         draft = drafting.get("hidden draft")

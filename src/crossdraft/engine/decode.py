@@ -21,14 +21,14 @@ from crossdraft.engine.checks import checked
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.detokenize import AnswerText
 from crossdraft.engine.drafter import Draft, Needs, PromptFeatures, VerifyOutput
-from crossdraft.engine.elastic import borrowing, poll
-from crossdraft.engine.live import Job, Live, OnPiece
-from crossdraft.engine.placement import NOTHING, DrafterLost, OnToken, Placement
+from crossdraft.engine.fast.elastic import borrowing, poll
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.processors import for_drafter, judge
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
+from crossdraft.engine.request_state import Job, OnPiece, RequestState
 from crossdraft.engine.rules import rule_for
-from crossdraft.engine.supervisor import Supervisor
+from crossdraft.engine.runner.runner import NOTHING, DrafterLost, OnToken, Placement
+from crossdraft.engine.runner.supervisor import Supervisor
 from crossdraft.engine.target import Chunk, Target, TargetOut
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
@@ -82,8 +82,8 @@ class Decoder:
         self._warned = False  # that the drafter gave up on a request; each answer's notes tell of its own
         self.cache = target.new_cache(max_batch)
         self._waiting: dict[int, Job] = {}
-        self._live: list[Live] = []  # in the order of their cache rows
-        self._done: dict[int, Live | Exception] = {}
+        self._live: list[RequestState] = []  # in the order of their cache rows
+        self._done: dict[int, RequestState | Exception] = {}
         self._waited = 0.0  # for drafting: reading a request is no cost of a longer draft
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class Decoder:
             drafted = for_drafter(job.request, self.target.defaults.most(self.target.context))
             fresh = self.needs.remembers
             drafter = self.drafter if fresh or self.budgets.reads(drafted) else None
-            live = Live(job, rule_for(self.rule, job.request.sampling), drafter, fresh=fresh)
+            live = RequestState(job, rule_for(self.rule, job.request.sampling), drafter, fresh=fresh)
             if self.supervisor.absence is not None:
                 live.notes.append(f"Written without the drafter: {self.supervisor.absence}.")
             nodes = self.budgets.hidden(drafted)
@@ -222,7 +222,7 @@ class Decoder:
                     self._guard([live], lambda drafter: drafter.end([job.request_id]))
             raise
 
-    def _read(self, live: Live, waited: float) -> None:
+    def _read(self, live: RequestState, waited: float) -> None:
         """Prefill a new row; the hidden draft rides along with the last piece, the text behind the visual part."""
         try:
             with live.timeline.span("target", "prepare"):
@@ -264,7 +264,7 @@ class Decoder:
             live.prompt = _features(pieces, outs, self.needs.visual_layers)
         self._commit([live], [draft], out, [len(pieces[-1].tokens)], Origin.HIDDEN)
 
-    def _round(self, lives: list[Live]) -> None:
+    def _round(self, lives: list[RequestState]) -> None:
         """Propose → verify → commit → emit, for all live requests in one target pass."""
         start = time.perf_counter()
         for live in lives:
@@ -285,7 +285,7 @@ class Decoder:
             live.stats.add_time("verify", out.seconds)
             live.stats.add_time("rounds", end - start)
 
-    def _propose(self, lives: Sequence[Live]) -> list[Draft]:
+    def _propose(self, lives: Sequence[RequestState]) -> list[Draft]:
         speculating = [live for live in lives if self._speculates(live)]
         budgets = {live.request_id: self.budgets.round(live, len(lives)) for live in speculating}
         asked = [live for live in speculating if budgets[live.request_id].nodes > 0]
@@ -304,7 +304,7 @@ class Decoder:
             accepted[live.request_id] = self._accept(draft, live, nodes, len(lives))
         return [accepted.get(live.request_id, NOTHING) for live in lives]
 
-    def _accept(self, draft: Draft, live: Live, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
+    def _accept(self, draft: Draft, live: RequestState, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
         """What of a draft the target verifies: what it can read, what is worth its place, at most so many nodes."""
         if draft.refusal is not None:
             if not self._warned:
@@ -329,7 +329,12 @@ class Decoder:
         return draft if fits else replace(draft, probes=None)
 
     def _commit(
-        self, lives: Sequence[Live], drafts: Sequence[Draft], out: TargetOut, roots: Sequence[int], origin: Origin
+        self,
+        lives: Sequence[RequestState],
+        drafts: Sequence[Draft],
+        out: TargetOut,
+        roots: Sequence[int],
+        origin: Origin,
     ) -> None:
         """Judge each row's tree, move its accepted path into place, emit, and tell the drafter.
 
@@ -368,7 +373,7 @@ class Decoder:
         rows: Tensor,
         layers: Sequence[Tensor],
         root: int,
-        live: Live,
+        live: RequestState,
     ) -> VerifyOutput:
         """What a drafter hears of a verdict: `rows` [1 + n, V] and `layers` [root + n, h] are of the whole tree."""
         needs = self.needs
@@ -383,7 +388,7 @@ class Decoder:
         prompt, live.prompt = live.prompt, None
         return VerifyOutput(path, emitted, hidden, prompt, logits)
 
-    def _judge(self, live: Live, tree: DraftTree, logits: Tensor) -> Acceptance:
+    def _judge(self, live: RequestState, tree: DraftTree, logits: Tensor) -> Acceptance:
         warped = live.warp(logits, tree)
         if live.processors is None:
             return live.rule(tree, warped, live.generator)
@@ -407,7 +412,7 @@ class Decoder:
             else:
                 self._done[live.request_id] = failed(live.error, live.job)
 
-    def _note_silence(self, live: Live) -> None:
+    def _note_silence(self, live: RequestState) -> None:
         """Say so if the drafter was too slow a reader to take part at all."""
         began = any(span.lane == "drafter" for span in live.timeline.spans)
         if self._speculates(live) and live.stats.rounds > 1 and not began:
@@ -415,13 +420,13 @@ class Decoder:
 
     # -- a drafter may be lost, the answer may not -----------------------------------------------------------------
 
-    def _speculates(self, live: Live) -> bool:
+    def _speculates(self, live: RequestState) -> bool:
         """Whether the drafter that began the request still drafts for it."""
         if live.drafter is not None and live.drafter is not self.drafter:  # another loop saw it lost
             live.end_drafting(self.supervisor.absence or "it was restarted meanwhile")
         return live.drafter is not None
 
-    def _guard(self, lives: Sequence[Live], call: Callable[[Placement], Result]) -> Result | None:
+    def _guard(self, lives: Sequence[RequestState], call: Callable[[Placement], Result]) -> Result | None:
         """Call the drafter; whatever it does, nobody fails: it is lost, and everybody goes on with the target alone."""
         drafter = self.drafter
         if drafter is None or not any(self._speculates(live) for live in lives):
@@ -453,7 +458,7 @@ class Decoder:
 
     # -- who watches ---------------------------------------------------------------------------------------------
 
-    def _watch(self, live: Live) -> OnToken | None:
+    def _watch(self, live: RequestState) -> OnToken | None:
         """Show the drafter's tokens as provisional text, if anybody looks."""
         if live.job.on_piece is None or not live.job.provisional:
             return None

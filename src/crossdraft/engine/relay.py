@@ -15,15 +15,15 @@ from torch import Tensor
 
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.estimates import Ema
-from crossdraft.engine.placement import NOTHING, OnToken, Placement
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import NOTHING, OnToken, Placement
 from crossdraft.engine.streams import apart
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.together import own_part, with_probes
 
 
 class Join(Protocol):
-    """Makes one draft of two; see `drafters.mixture.Blend`."""
+    """Makes one draft of two; see `drafters.combine.tree_merger.TreeMerger`."""
 
     def share(self, budget: Budget, place: int, *, greedy: bool) -> Budget:
         """What the one at that place may draft."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.live import OnPiece
-from crossdraft.engine.pinning import pinned
+from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.request import Answer, Request
+from crossdraft.engine.request_state import OnPiece
 from crossdraft.errors import CrossdraftError, RequestError
 
 log = logging.getLogger(__name__)

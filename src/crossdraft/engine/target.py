@@ -20,9 +20,9 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.clock import Mark, clock_of
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.devices import to_device
-from crossdraft.engine.elastic import poll_between
+from crossdraft.engine.fast.elastic import poll_between
+from crossdraft.engine.fast.forward import find_lean
 from crossdraft.engine.generation import GenerationDefaults
-from crossdraft.engine.lean import find_lean
 from crossdraft.engine.request import Request
 from crossdraft.engine.traits import detect_traits
 from crossdraft.engine.tree import DraftTree

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossdraft.engine.prepack import PrepackedLinear
+from crossdraft.engine.fast.packed_linear import PrepackedLinear
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.apprentice import Apprentice, trained
 from crossdraft.heads.networks.base import Head

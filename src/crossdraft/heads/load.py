@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.prepack import has_bf16, prepack
+from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.drafting.head_drafter import CoupledDrafter

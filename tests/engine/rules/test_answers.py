@@ -7,8 +7,8 @@ import pytest
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import ZOO, as_target, noisy

@@ -6,8 +6,8 @@ import torch
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT
 from crossdraft.heads.drafting.block import BlockDrafter

@@ -9,8 +9,8 @@ import torch
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.heads.drafting.autoregressive import AutoregressiveDrafter
 from crossdraft.heads.drafting.trees import TREES
 from crossdraft.heads.files import make

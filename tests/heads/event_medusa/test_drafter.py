@@ -10,8 +10,8 @@ from crossdraft.drafters.short_head import ShortHead
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.event_medusa.drafter import CrossDrafter, tables_of

@@ -7,8 +7,8 @@ from crossdraft.drafters.independent import top_tokens
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Prompt
 from crossdraft.errors import CrossdraftError

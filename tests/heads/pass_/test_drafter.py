@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.drafters.union import UnionDrafter
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
-from crossdraft.engine.placement import Inline
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, save_head

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from crossdraft.engine.prepack import has_bf16
+from crossdraft.engine.fast.packed_linear import has_bf16
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.core.average import Average
 from crossdraft.train.core.checkpoint import (

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossdraft import scenes
-from crossdraft.engine.prepack import has_bf16
+from crossdraft.engine.fast.packed_linear import has_bf16
 from crossdraft.train.core.recipe import Train
 from crossdraft.train.core.share import LossOf, whole
 from crossdraft.train.reference.attributes import PrefixHead, SightHead, attribute_accuracy, attribute_loss

@@ -1,0 +1,110 @@
+"""The drafter `choose`: which of several drafters to use, learned from how fast answers came.
+
+A bandit (UCB1: Auer et al. 2002, with fading counts): for every answer the drafter with the best upper bound of its
+rate is taken, a rate being the tokens that one answer got for each second between its first proposal and its end.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from crossdraft.drafters.combine.union import all_needs
+from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
+from crossdraft.engine.request import Request
+from crossdraft.errors import CrossdraftError
+
+FADING = 0.98  # what an old answer counts for when one more has come
+CURIOSITY = 0.3  # how much of the best rate an arm of which little is known may be short of
+
+
+@dataclass
+class Arm:
+    """What is known of a drafter."""
+
+    answers: float = 0.0
+    rate: float = 0.0  # tokens per second, summed over those answers
+
+    @property
+    def mean(self) -> float:
+        """Tokens per second."""
+        return self.rate / self.answers if self.answers else 0.0
+
+
+@dataclass(eq=False)
+class Chosen:
+    """One answer: the drafter that was taken, its state, and the tokens and time since its first proposal."""
+
+    arm: int
+    state: Any
+    began: float | None = None
+    tokens: int = 0
+
+
+class ChooseDrafter:
+    """One of several drafters for each answer.
+
+    Args:
+        drafters: to choose from.
+        clock: in seconds.
+
+    Raises:
+        CrossdraftError: fewer than two drafters.
+    """
+
+    def __init__(self, drafters: Sequence[Drafter[Any]], clock: Callable[[], float] = time.perf_counter) -> None:
+        if len(drafters) < 2:
+            raise CrossdraftError("A choice needs two drafters or more, such as choose:event,memory.")
+        self.drafters = list(drafters)
+        self.arms = [Arm() for _ in drafters]
+        self.clock = clock
+        self.needs = all_needs([drafter.needs for drafter in drafters])
+
+    def begin(self, requests: Sequence[Request]) -> list[Chosen]:
+        chosen = []
+        for request in requests:
+            arm = best_arm(self.arms)
+            chosen.append(Chosen(arm, self.drafters[arm].begin([request])[0]))
+        return chosen
+
+    def propose(self, states: Sequence[Chosen], budgets: Sequence[Budget]) -> list[Draft]:
+        drafts: list[Draft] = []
+        for state, budget in zip(states, budgets, strict=True):
+            state.began = self.clock() if state.began is None else state.began
+            drafts += self.drafters[state.arm].propose([state.state], [budget])
+        return drafts
+
+    def commit(self, states: Sequence[Chosen], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            state.tokens += len(output.tokens)
+            self.drafters[state.arm].commit([state.state], [output])
+
+    def fork(self, states: Sequence[Chosen]) -> list[Chosen]:
+        return [replace(state, state=self.drafters[state.arm].fork([state.state])[0]) for state in states]
+
+    def end(self, states: Sequence[Chosen]) -> None:
+        for state in states:
+            self.drafters[state.arm].end([state.state])
+            if state.began is not None and state.tokens:
+                learn(self.arms, state.arm, state.tokens / max(1e-9, self.clock() - state.began))
+
+
+def learn(arms: Sequence[Arm], taken: int, rate: float) -> None:
+    """An answer was drafted by `taken` and got `rate` tokens a second; what is older counts for less."""
+    for place, arm in enumerate(arms):
+        arm.answers *= FADING
+        arm.rate *= FADING
+        if place == taken:
+            arm.answers += 1
+            arm.rate += rate
+
+
+def best_arm(arms: Sequence[Arm]) -> int:
+    """The arm of the highest upper bound; one that was hardly tried comes first."""
+    untried = next((place for place, arm in enumerate(arms) if arm.answers < 0.5), None)
+    if untried is not None:
+        return untried
+    seen, best = sum(arm.answers for arm in arms), max(arm.mean for arm in arms)
+    bounds = [arm.mean + CURIOSITY * best * math.sqrt(math.log(1 + seen) / arm.answers) for arm in arms]
+    return bounds.index(max(bounds))

@@ -1,0 +1,1 @@
+"""Speed alone, never a result: lean passes, packed weights, CPU cores."""

@@ -1,0 +1,204 @@
+"""A text decoder's layers, run one after another without the wrappers around them.
+
+A decode step of a small model, or of a large one on a fast GPU, spends a good part of its time in `transformers`'
+wrappers: output recording, mask construction, kernel dispatch, argument checks. Passes go through these few lines
+instead, with the model's own modules, in the order of `LlamaDecoderLayer.forward`: operation by operation the same
+arithmetic. Decoders of another anatomy keep their own forward.
+
+And of a prefill's first piece nobody reads the logits: there the last layer does no more than its keys and values.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import LlamaModel, PreTrainedModel, Qwen2Model
+
+from crossdraft.engine.cache import KVCache
+from crossdraft.engine.fast.elastic import poll
+
+ANATOMIES = (LlamaModel, Qwen2Model)  # pre-norm, rotary, gated MLP; biases and grouped heads as they come
+
+
+class FastDecoder:
+    """The decoder and head of a vision-language model; see `find_lean`.
+
+    Args:
+        text: a decoder of one of `ANATOMIES`.
+        head: hidden states -> logits.
+    """
+
+    def __init__(self, text: nn.Module, head: nn.Module) -> None:
+        self.text: Any = text
+        self.head = head
+        self.skipped = [text, *self.text.layers]
+        for layer in self.text.layers:
+            self.skipped += [layer.self_attn, layer.mlp, layer.input_layernorm, layer.post_attention_layernorm]
+            if isinstance(layer.mlp.act_fn, nn.Module):
+                self.skipped.append(layer.mlp.act_fn)  # what it says is written over
+
+    def features_only(self) -> "FastDecoder":
+        """The same decoder without a head: its logits are [B, kept, 0]."""
+        return FastDecoder(self.text, _NoHead())
+
+    @property
+    def usable(self) -> bool:
+        """False while somebody listens to, or changes, what a module does whose forward is skipped here."""
+        return not any(m._forward_hooks or m._forward_pre_hooks for m in self.skipped)  # noqa: SLF001
+
+    def __call__(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        cache: KVCache,
+        kept: int,
+        embeds: Tensor | None = None,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """One pass over [B, n] ids, written behind the cache's window.
+
+        Args:
+            ids, positions: [B, n].
+            mask: [B, 1, n, keys], true = may attend; `None` = everything up to itself.
+            cache: its window is open.
+            kept: how many of the last places need logits.
+            embeds: [B, n, h] what is read in place of the ids.
+
+        Returns:
+            Logits [B, kept, V], and hidden states as `output_hidden_states` counts them: embeddings, then after each
+            layer, the last of them behind the final norm.
+        """
+        states = [self.text.embed_tokens(ids) if embeds is None else embeds]
+        turn = self._turn(states[0], positions)
+        stores = cast("list[Any]", cache.layers)
+        bias = None if mask is None else states[0].new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
+        for layer, store in zip(self.text.layers, stores, strict=True):
+            states.append(self._layer(layer, store, states[-1], turn, bias))
+        states[-1] = _norm(self.text.norm, states[-1])
+        return self.head(states[-1][:, -kept:]), states
+
+    def fill(self, embeds: Tensor, positions: Tensor, cache: KVCache, *, whole: bool = False) -> list[Tensor]:
+        """Write [B, n, h] embeddings into an empty row's window; each sees those before it, and none is answered.
+
+        Returns the hidden states, those of the last layer only if they are wanted: `whole`.
+        """
+        turn = self._turn(embeds, positions)
+        states = [embeds]
+        *before, (last, store) = zip(self.text.layers, cast("list[Any]", cache.layers), strict=True)
+        for layer, own in before:
+            states.append(self._layer(layer, own, states[-1], turn, None))
+        if whole:
+            return [*states, _norm(self.text.norm, self._layer(last, store, states[-1], turn, None))]
+        self._remember(last.self_attn, store, _norm(last.input_layernorm, states[-1]), turn)
+        return states
+
+    def _turn(self, stream: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """What queries and keys are rotated by."""
+        cos, sin = self.text.rotary_emb(stream, positions)
+        return cos.unsqueeze(1), _signed(sin.unsqueeze(1))
+
+    def _layer(
+        self, layer: Any, store: Any, stream: Tensor, turn: tuple[Tensor, Tensor], bias: Tensor | None
+    ) -> Tensor:
+        attention, mlp = layer.self_attn, layer.mlp
+        poll()
+        normed = _norm(layer.input_layernorm, stream)
+        query = _rotate(_heads(attention.q_proj(normed), attention.head_dim), *turn)
+        keys, values = self._remember(attention, store, normed, turn)
+        first = bias is None and stream.shape[1] > 1  # only a first pass over several tokens goes without a mask
+        mixed = attend(query, keys, values, bias, causal=first, scale=attention.scaling)
+        poll()
+        stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
+        normed = _norm(layer.post_attention_layernorm, stream)
+        inner = mlp.act_fn(mlp.gate_proj(normed)).mul_(mlp.up_proj(normed))
+        poll()
+        return stream + mlp.down_proj(inner)
+
+    def _remember(
+        self, attention: Any, store: Any, normed: Tensor, turn: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Write keys and values behind those that are there; returns all of them."""
+        key = _rotate(_heads(attention.k_proj(normed), attention.head_dim), *turn)
+        return store.update(key, _heads(attention.v_proj(normed), attention.head_dim))
+
+
+def find_lean(model: PreTrainedModel) -> FastDecoder | None:
+    """The lean path of a model, if its decoder has a known anatomy and its weights stay where they are."""
+    text: Any = getattr(model.base_model, "language_model", model.base_model)
+    head = model.get_output_embeddings()
+    if type(text) not in ANATOMIES or head is None or text.config._attn_implementation != "sdpa":
+        return None
+    moved = any(hasattr(module, "_hf_hook") for module in model.modules())  # accelerate's doing
+    return None if moved else FastDecoder(text, head)
+
+
+class _NoHead(nn.Module):
+    """A head without words."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states[..., :0]
+
+
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    *,
+    causal: bool,
+    scale: float,
+    masked_groups: bool | None = None,
+) -> Tensor:
+    """Attention of [B, H, n, d] queries to [B, G, keys, d] keys and values; each of the G serves H / G heads.
+
+    Args:
+        bias: [B, 1, n, keys] added to the scores, or `None`.
+        causal: without a bias, each query sees the keys up to its own.
+        scale: of the scores.
+        masked_groups: whether the kernels take a bias and grouped heads at once; `None` = on a CPU alone. CUDA's fused
+            ones do not, and the plain one that is left writes all scores to memory. So, as in `transformers`, a single
+            query's heads are put side by side as if they were queries, and else the keys and values are repeated.
+
+    Returns:
+        [B, H, n, d].
+    """
+    groups = query.shape[1] // keys.shape[1]
+    if masked_groups is None:
+        masked_groups = query.device.type == "cpu"
+    if groups == 1 or bias is None or masked_groups:
+        return F.scaled_dot_product_attention(
+            query, keys, values, bias, is_causal=causal, scale=scale, enable_gqa=groups > 1
+        )
+    if query.shape[2] == 1:
+        packed = query.reshape(query.shape[0], keys.shape[1], groups, -1)
+        return F.scaled_dot_product_attention(packed, keys, values, bias, scale=scale).reshape(query.shape)
+    keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
+    return F.scaled_dot_product_attention(query, keys, values, bias, scale=scale)
+
+
+def _norm(module: Any, states: Tensor) -> Tensor:
+    """Root-mean-square norm, as the module does it, to the bit."""
+    wide = states.float()
+    if wide.device.type != "cpu":  # `mean` divides there in another way: say what the module says
+        return module.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)).to(
+            states.dtype
+        )
+    # A mean is a sum, divided; so it takes fewer passes.
+    scale = wide.square().sum(-1, keepdim=True).div_(states.shape[-1]).add_(module.variance_epsilon).rsqrt_()
+    return module.weight * (wide * scale).to(states.dtype)
+
+
+def _heads(states: Tensor, head_dim: int) -> Tensor:
+    """[B, n, heads * head_dim] -> [B, heads, n, head_dim]."""
+    return states.view(*states.shape[:2], -1, head_dim).transpose(1, 2)
+
+
+def _signed(sin: Tensor) -> Tensor:
+    """The sines with the first half negated: x·cos + rotate_half(x)·sin = x·cos + roll(x)·signed."""
+    first, second = sin.chunk(2, -1)
+    return torch.cat((-first, second), -1)
+
+
+def _rotate(states: Tensor, cos: Tensor, signed: Tensor) -> Tensor:
+    return states * cos + states.roll(states.shape[-1] // 2, -1) * signed

@@ -1,0 +1,44 @@
+"""Keeping a thread, and the threads that it starts, on CPU cores of its own."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from crossdraft.engine.fast.cores import available_cores, bind_cores
+
+
+def pin(cores: Sequence[int] | None) -> Callable[[], None]:
+    """Bind the calling thread to the cores, one torch thread for each; `None` = as it is. Returns what undoes it."""
+    if cores is None:
+        return lambda: None
+    before, threads = available_cores(), torch.get_num_threads()
+
+    def undo() -> None:
+        bind_cores(before)
+        torch.set_num_threads(threads)
+
+    bind_cores(cores)
+    torch.set_num_threads(len(cores))
+    return undo
+
+
+@contextmanager
+def pinned(cores: Sequence[int] | None) -> Iterator[None]:
+    """`pin` for as long as the context is open."""
+    undo = pin(cores)
+    try:
+        yield
+    finally:
+        undo()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Have the calling thread compute alone, without OpenMP helpers, while the context is open."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

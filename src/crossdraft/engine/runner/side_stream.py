@@ -1,0 +1,98 @@
+"""A CUDA stream of the drafter's own: on one GPU its work can then run beside the target's prefill.
+
+Work of one stream runs in its order; between two streams nothing is ordered but what one is told to wait for. So the
+drafter's stream waits for what it is given, and the stream that takes a draft waits for the drafter's, never the whole
+device. All of a drafter's work goes to its stream, whenever it is asked: what it keeps between two calls is allocated
+there and freed there, and the allocator may reuse it in that stream's order. A tensor that crosses over is recorded, so
+that its memory stays until both are done with it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
+from crossdraft.engine.request import Request
+
+State = TypeVar("State")
+
+
+class StreamDrafter(Generic[State]):
+    """A drafter on a stream of its own.
+
+    Args:
+        drafter: what drafts, on `device`.
+        device: a CUDA device.
+    """
+
+    def __init__(self, drafter: Drafter[State], device: torch.device) -> None:
+        self.drafter = drafter
+        self.needs = drafter.needs
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+
+    def point(self) -> torch.cuda.Event:
+        """Where this thread's stream stands: what a thread that starts now may read."""
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    @contextmanager
+    def beside(self, point: torch.cuda.Event) -> Iterator[None]:
+        """In another thread: work behind `point`, but not behind what the caller launches from then on."""
+        self.stream.wait_event(point)
+        with torch.cuda.stream(self.stream):
+            yield
+
+    def take(self, drafts: Sequence[Draft]) -> None:
+        """Let this thread's stream read drafts; those of `propose` it may read already."""
+        stream = torch.cuda.current_stream(self.device)
+        if stream == self.stream:
+            return  # handed over later, by the thread that collects it
+        stream.wait_stream(self.stream)
+        for draft in drafts:
+            self._cross((draft.tree.dists, draft.tail), stream)
+
+    def begin(self, requests: Sequence[Request]) -> list[State]:
+        with self._entered():
+            return self.drafter.begin(requests)
+
+    def propose(self, states: Sequence[State], budgets: Sequence[Budget]) -> list[Draft]:
+        with self._entered():
+            drafts = self.drafter.propose(states, budgets)
+        self.take(drafts)
+        return drafts
+
+    def commit(self, states: Sequence[State], outputs: Sequence[VerifyOutput]) -> None:
+        with self._entered():
+            for output in outputs:
+                visual = output.prompt.visual.values() if output.prompt is not None else ()
+                told = (*output.hidden.values(), *visual, output.logits, output.probe_logits)
+                self._cross(told, self.stream)
+            self.drafter.commit(states, outputs)
+
+    def fork(self, states: Sequence[State]) -> list[State]:
+        with self._entered():
+            return self.drafter.fork(states)
+
+    def end(self, states: Sequence[State]) -> None:
+        with self._entered():
+            self.drafter.end(states)
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        """The body's work goes to the stream, behind what this thread has launched."""
+        stream = torch.cuda.current_stream(self.device)
+        if stream != self.stream:
+            self.stream.wait_stream(stream)
+        with torch.cuda.stream(self.stream):
+            yield
+
+    def _cross(self, tensors: Sequence[Tensor | None], stream: torch.cuda.Stream) -> None:
+        """These tensors are read by that stream, too."""
+        for tensor in tensors:
+            if tensor is not None and tensor.device == self.device:
+                tensor.record_stream(stream)

@@ -1,0 +1,111 @@
+"""Keeping a drafter alive: it is restarted when it is lost, not too often, and beside the answers that go on."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from crossdraft.engine.runner.runner import Placement
+
+log = logging.getLogger(__name__)
+
+RESTARTS = 3  # at most so many
+WINDOW_S = 600.0  # within this time
+BACKOFF_S = 0.5
+
+
+class Supervisor:
+    """A drafter, and what is done when it is lost.
+
+    Args:
+        placement: the drafter; `None` = there is none.
+        restarts: how often it is restarted within `WINDOW_S`; 0 = never.
+        clock: seconds, as `time.monotonic`.
+        backoff_s: before the first restart; four times as long before each further one.
+    """
+
+    def __init__(
+        self,
+        placement: Placement | None,
+        restarts: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        backoff_s: float = BACKOFF_S,
+    ) -> None:
+        self.absence: str | None = None  # why there is no drafter now, where there should be one
+        self._placement = placement
+        self._restarts = restarts
+        self._clock = clock
+        self._backoff_s = backoff_s
+        self._losses: list[float] = []
+        self._fresh: Placement | None = None  # restarted, not taken up yet
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def placement(self) -> Placement | None:
+        """The drafter, if it is there now."""
+        return self._placement
+
+    def take_up(self) -> Placement | None:
+        """The drafter, a restarted one included."""
+        with self._lock:
+            if self._fresh is not None:
+                self._placement, self._fresh, self.absence = self._fresh, None, None
+        return self._placement
+
+    def lose(self, why: str) -> None:
+        """The drafter is lost: it is closed, and restarted in a thread if that has not been done too often."""
+        lost, self._placement = self._placement, None
+        if lost is None:
+            return
+        _close(lost)
+        if not self._restarts:
+            self.absence = f"it was lost ({why}), and is not restarted"
+            return
+        delay = self._delay(f"it was lost ({why})")
+        threading.Thread(target=self._restart, args=(lost, delay), name="drafter-restart", daemon=True).start()
+
+    def _delay(self, why: str) -> float:
+        """Seconds until the next attempt to restart it, the last one having ended so."""
+        now = self._clock()
+        self._losses = [at for at in self._losses if now - at < WINDOW_S] + [now]
+        count = len(self._losses)
+        if count <= self._restarts:
+            self.absence = f"{why}, and is being restarted"
+            return self._backoff_s * 4 ** (count - 1)
+        until = self._losses[count - 1 - self._restarts] + WINDOW_S - now
+        often = f"for the {count}th time in {WINDOW_S / 60:g} minutes"
+        self.absence = f"{why}, {often}, and is restarted {until / 60:.0f} minutes later"
+        return until
+
+    def close(self) -> None:
+        """Stop the drafter; it is not restarted any more."""
+        with self._lock:
+            self._closed.set()
+            placements, self._placement, self._fresh = (self._placement, self._fresh), None, None
+        for placement in placements:
+            if placement is not None:
+                _close(placement)
+
+    def _restart(self, lost: Placement, delay: float) -> None:
+        while True:
+            if self._closed.wait(delay):
+                return
+            try:
+                fresh = lost.restarted()
+                break
+            except Exception as error:
+                log.exception("The drafter could not be restarted.")
+                delay = self._delay(f"it was lost, could not be restarted ({error})")
+        with self._lock:
+            if not self._closed.is_set():
+                self._fresh = fresh
+                return
+        _close(fresh)
+
+
+def _close(placement: Placement) -> None:
+    try:
+        placement.close()
+    except Exception:  # whatever it was, it is over
+        log.exception("A drafter could not be closed properly.")

@@ -1,0 +1,83 @@
+"""Drafts and requests as plain data, for a drafter that lives in another process."""
+
+import pickle
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.checks import faulty
+from crossdraft.engine.drafter import Draft
+from crossdraft.engine.probes import Probes
+from crossdraft.engine.request import Request
+from crossdraft.engine.runner.wire_rows import PackedRows, pack_rows, unpack_rows
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+
+PackedTensor = tuple[str, tuple[int, ...]]  # dtype, shape
+PackedDraft = tuple[
+    tuple[int, ...], tuple[int, ...], PackedRows, tuple[int, ...], bool, tuple[float, ...], Probes | None, str | None
+]
+
+
+def pack_draft(draft: Draft) -> PackedDraft:
+    """A draft as tuples and numpy arrays: torch would pass tensors by shared memory that outlives a crash.
+
+    Raises:
+        CrossdraftError: its probes ask for whole logits, which are too large to be sent every round, or are embeddings.
+    """
+    if draft.probes is not None and not draft.probes.top:
+        raise CrossdraftError(
+            "This drafter reads whole logits behind its probes, which are not sent to another process; "
+            "use the inline placement, or have it ask for the top ids alone."
+        )
+    if draft.tail is not None:
+        raise CrossdraftError(
+            "This drafter has the target read embeddings of its own, which are not sent to another process; use the "
+            "inline placement."
+        )
+    tree = draft.tree
+    chosen = tree.drawn_from, tree.independent
+    return tree.tokens, tree.parents, pack_rows(tree), *chosen, draft.path_probs, draft.probes, draft.fault
+
+
+def unpack_draft(packed: PackedDraft) -> Draft:
+    """The inverse of `pack_draft`; a faulty draft of whatever else it is given. See `checks` for what is in it."""
+    try:
+        tokens, parents, dists, drawn_from, independent, reach, probes, fault = packed
+        rows = unpack_rows(dists)
+        return Draft(DraftTree(tokens, parents, rows, drawn_from, independent), reach, None, fault, probes)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is no draft
+        return faulty(f"it cannot be read ({type(error).__name__}: {error})")
+
+
+def pack_request(request: Request) -> tuple[bytes, list[memoryview]]:
+    """A request, and apart from it its NumPy arrays as they lie in memory: clips and recordings are megabytes.
+
+    Plain pickle copies tensors; torch would pass them on by a server that only multiprocessing's children reach.
+    """
+    arrays: list[pickle.PickleBuffer] = []
+    packed = pickle.dumps(request, protocol=5, buffer_callback=arrays.append)
+    return packed, [array.raw() for array in arrays]
+
+
+def pack_tensor(tensor: Tensor | None) -> tuple[PackedTensor | None, list[memoryview]]:
+    """What it is, and apart from that its values as they lie in memory, in its own precision; nothing of `None`."""
+    if tensor is None:
+        return None, []
+    values = tensor.detach().cpu().contiguous()
+    name = str(values.dtype).removeprefix("torch.")
+    return (name, tuple(values.shape)), [values.flatten().view(torch.uint8).numpy().data]
+
+
+def unpack_tensor(packed: PackedTensor | None, arrays: Sequence[bytearray]) -> Tensor | None:
+    """The inverse of `pack_tensor`."""
+    if packed is None:
+        return None
+    name, shape = packed
+    return torch.frombuffer(arrays[0], dtype=getattr(torch, name)).view(shape)
+
+
+def unpack_request(packed: bytes, arrays: Sequence[bytearray]) -> Request:
+    """The inverse of `pack_request`; the arrays may be written to, as those that were packed."""
+    return pickle.loads(packed, buffers=arrays)  # noqa: S301 - from the parent, over their own authenticated socket

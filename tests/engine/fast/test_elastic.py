@@ -1,0 +1,119 @@
+"""A thread's operations run on the drafter's cores while the drafter has nothing to do, and only then."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from crossdraft.engine.fast.elastic import borrowing, poll, poll_between
+from crossdraft.engine.fast.pinning import pinned
+
+ALLOWED = sorted(os.sched_getaffinity(0))
+needs_two_cores = pytest.mark.skipif(len(ALLOWED) < 2, reason="nothing can be borrowed on one core")
+
+
+class Drafter:
+    """Its core is the second one."""
+
+    def __init__(self) -> None:
+        self.idle = False
+
+    def spare_cores(self) -> tuple[int, ...]:
+        return (ALLOWED[1],) if self.idle else ()
+
+
+def cores_of_threads() -> list[set[int]]:
+    """The cores of each thread of this process."""
+    return [os.sched_getaffinity(int(task.name)) for task in Path("/proc/self/task").iterdir()]
+
+
+@needs_two_cores
+def test_an_idle_drafters_core_is_borrowed_and_given_back():
+    drafter = Drafter()
+    with pinned((ALLOWED[0],)), borrowing(drafter.spare_cores):
+        assert torch.get_num_threads() == 1
+        drafter.idle = True
+        assert torch.get_num_threads() == 1  # only between two layers
+        poll()
+        assert torch.get_num_threads() == 2
+        drafter.idle = False
+        poll()
+        assert torch.get_num_threads() == 1
+
+
+@needs_two_cores
+def test_the_thread_stays_on_its_core_and_its_helper_serves_on_the_other():
+    drafter = Drafter()
+    drafter.idle = True
+
+    def borrow() -> None:
+        with pinned((ALLOWED[0],)), borrowing(drafter.spare_cores):
+            assert os.sched_getaffinity(0) == {ALLOWED[0]}
+            assert {ALLOWED[1]} in cores_of_threads()
+
+    with ThreadPoolExecutor(1) as fresh:  # helpers that this thread already has were started on all cores
+        fresh.submit(borrow).result()
+
+
+@needs_two_cores
+def test_what_is_borrowed_is_given_back_at_the_end():
+    drafter = Drafter()
+    drafter.idle = True
+    with pinned((ALLOWED[0],)):
+        with borrowing(drafter.spare_cores):
+            assert torch.get_num_threads() == 2
+        assert torch.get_num_threads() == 1
+        poll()  # nobody lends any more
+        assert torch.get_num_threads() == 1
+
+
+@needs_two_cores
+def test_cores_that_the_thread_may_use_anyway_are_not_borrowed():
+    drafter = Drafter()
+    drafter.idle = True
+    with pinned(ALLOWED[:2]):
+        threads = torch.get_num_threads()
+        with borrowing(drafter.spare_cores):
+            assert torch.get_num_threads() == threads
+
+
+@needs_two_cores
+def test_another_thread_borrows_nothing():
+    drafter = Drafter()
+    drafter.idle = True
+    seen: list[int] = []
+
+    def work() -> None:
+        with pinned((ALLOWED[0],)):
+            poll()
+            seen.append(torch.get_num_threads())
+
+    with pinned((ALLOWED[0],)), borrowing(drafter.spare_cores):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert seen == [1]
+
+
+@needs_two_cores
+def test_a_model_looks_before_each_of_its_layers():
+    drafter = Drafter()
+    threads: list[int] = []
+
+    class Layer(nn.Module):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            threads.append(torch.get_num_threads())
+            drafter.idle = len(threads) == 1
+            return rows
+
+    model = nn.Module()
+    model.layers = nn.ModuleList(Layer() for _ in range(3))
+    poll_between(model)
+    with pinned((ALLOWED[0],)), borrowing(drafter.spare_cores):
+        for layer in model.layers:
+            layer(torch.zeros(1))
+    assert threads == [1, 2, 1]

@@ -1,0 +1,96 @@
+"""The lean path against the model's own forward: the same bits, wherever both may be asked."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from crossdraft.engine.fast.forward import attend, find_lean
+from crossdraft.engine.tree import DraftTree
+from tests.engine.zoo import ZOO, as_target
+
+LEAN = ("video_llava", "llava_next_video", "llava_onevision", "eventgpt")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", LEAN)
+@torch.inference_mode()
+def test_logits_and_hidden_states_are_the_models_own_to_the_bit(name, dtype):
+    model = ZOO[name]()[0].to(dtype)
+    lean, target = find_lean(model), as_target(model, ZOO[name]()[1])
+    ids = torch.tensor([[5, 6, 7, 8, 9, 10, 11]])
+    cache = target.new_cache()
+    cache.add_row(64)
+    cache.open_window(slice(0, 1), ids.shape[1])
+    logits, states = lean(ids, torch.arange(ids.shape[1])[None], None, cache, 3)
+    own = model(input_ids=ids, use_cache=False, output_hidden_states=True, logits_to_keep=3)
+    assert torch.equal(logits, own.logits)
+    assert all(torch.equal(mine, its) for mine, its in zip(states, own.hidden_states, strict=True))
+
+
+@pytest.mark.parametrize("name", sorted(set(ZOO) - set(LEAN)))
+def test_other_anatomies_keep_their_own_forward(name):
+    assert find_lean(ZOO[name]()[0]) is None
+
+
+def first_piece(name, dtype, *, skip):
+    """Keys and values of a prompt's first piece, read with or without anybody asking for its logits."""
+    model, prompt = ZOO[name]()
+    target = as_target(model.to(dtype), prompt)
+    piece = target.chunks(prompt, target.encode(prompt))[0][0]
+    cache = target.new_cache()
+    cache.add_row(128)
+    out = target.extend(cache, slice(0, 1), [replace(piece, skip_logits=skip)], [DraftTree.empty()])
+    length = cache.lengths[0]
+    return out.logits[0], [
+        part[:, :, :length].clone() for layer in cache._stores for part in (layer.keys, layer.values)
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", LEAN)
+def test_a_piece_that_nobody_asks_about_leaves_the_same_keys_and_values(name, dtype):
+    answer, asked = first_piece(name, dtype, skip=False)
+    nothing, unasked = first_piece(name, dtype, skip=True)
+    assert len(answer) == 1
+    assert len(nothing) == 0  # so it was read the short way
+    assert all(torch.equal(mine, its) for mine, its in zip(unasked, asked, strict=True))
+
+
+def test_features_that_do_not_fill_their_places_are_the_models_own_business():
+    model, prompt = ZOO["video_llava"]()
+    target = as_target(model, prompt)
+    encoded = target.encode(prompt)
+    piece = target.chunks(prompt, encoded)[0][0]
+    cache = target.new_cache()
+    cache.add_row(128)
+    short = replace(piece, tokens=piece.tokens[:-1], encoded=encoded)
+    with pytest.raises(ValueError, match="do not match"):  # as transformers says it
+        target.extend(cache, slice(0, 1), [short], [DraftTree.empty()])
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_grouped_heads_need_no_kernel_that_takes_a_bias_too(rows, queries):
+    """What a CUDA device is asked to do gives what the CPU's kernel gives, and asks for groups only without a bias."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(rows, 6, queries, 8, generator=generator, dtype=torch.float64)
+    keys, values = (torch.randn(rows, 2, 11, 8, generator=generator, dtype=torch.float64) for _ in range(2))
+    seen = torch.rand(rows, 1, queries, 11, generator=generator) < 0.5
+    bias = torch.zeros(seen.shape, dtype=torch.float64).masked_fill_(~seen, float("-inf"))
+    bias[..., 0] = 0
+    asked = []
+    plain = torch.nn.functional.scaled_dot_product_attention
+
+    def kernel(*arguments, enable_gqa=False, **settings):
+        asked.append(enable_gqa)
+        return plain(*arguments, enable_gqa=enable_gqa, **settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "scaled_dot_product_attention", kernel)
+        here = attend(query, keys, values, bias, causal=False, scale=0.3, masked_groups=True)
+        there = attend(query, keys, values, bias, causal=False, scale=0.3, masked_groups=False)
+        attend(query, keys, values, None, causal=False, scale=0.3, masked_groups=False)
+    assert asked == [True, False, True]
+    assert there.shape == here.shape == query.shape
+    assert torch.allclose(here, there, rtol=0, atol=1e-14)

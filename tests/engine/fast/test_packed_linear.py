@@ -1,0 +1,70 @@
+"""Packed linear layers: the same products, and the same bits for a row whatever stands beside it."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from crossdraft.engine.fast.packed_linear import DTYPES, PrepackedLinear, prepack
+from crossdraft.errors import CrossdraftError
+
+ROWS = (1, 2, 3, 8, 16, 17, 33)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(96, 160)
+        self.down = nn.Sequential(nn.GELU(), nn.Linear(160, 96, bias=False))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.down(self.up(rows))
+
+
+@pytest.fixture
+def block() -> Block:
+    torch.manual_seed(0)
+    return Block().eval()
+
+
+@torch.inference_mode()
+def test_products_are_those_of_the_plain_layers(block):
+    plain = copy.deepcopy(block)
+    assert prepack(block) == 2
+    rows = torch.randn(2, 5, 96)
+    torch.testing.assert_close(block(rows), plain(rows), rtol=1e-5, atol=1e-6)
+    assert block(rows[:, :0]).shape == (2, 0, 96)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@torch.inference_mode()
+def test_a_row_gets_the_same_bits_in_any_company(block, dtype):
+    if prepack(block.to(dtype)) == 0:
+        pytest.skip("this processor has no packed kernels for the type")
+    rows = torch.randn(33, 96).to(dtype)
+    together = block(rows)
+    for count in ROWS:
+        assert torch.equal(block(rows[:count].contiguous()), together[:count])
+
+
+def test_weights_can_be_read_back(block):
+    plain = copy.deepcopy(block).state_dict()
+    prepack(block)
+    assert isinstance(block.up, PrepackedLinear)
+    assert torch.equal(block.up.weight, plain["up.weight"])
+    packed = block.state_dict()
+    assert packed.keys() == plain.keys()
+    assert all(torch.equal(packed[name], plain[name]) for name in plain)
+
+
+def test_doubles_and_other_kinds_of_layers_stay(block):
+    assert prepack(block.double()) == 0
+    assert type(block.up) is nn.Linear
+
+
+def test_it_cannot_be_moved_or_cast_unawares(block):
+    prepack(block)
+    assert block.float() is block
+    with pytest.raises(CrossdraftError, match="packed=False"):
+        block.double()

@@ -1,0 +1,535 @@
+"""A drafter in a process of its own: same tokens, and an answer even if the process dies, hangs or refuses."""
+
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.request import Origin, Request
+from crossdraft.engine.runner.parallel import POLICIES
+from crossdraft.engine.runner.process import Process
+from crossdraft.engine.runner.runner import DrafterLost
+from crossdraft.engine.runner.wire import (
+    pack_draft,
+    pack_request,
+    pack_tensor,
+    unpack_draft,
+    unpack_request,
+    unpack_tensor,
+)
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from crossdraft.events import Events, read_events
+from crossdraft.load import load_drafter, load_target
+from crossdraft.video.read import read_frames
+
+needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: none can be spare")
+QUESTIONS = ("what is the car doing?", "is there a red light?", "where is the car?")
+
+
+@pytest.fixture(scope="module")
+def target(pair):
+    return load_target(str(pair.target))
+
+
+@pytest.fixture(scope="module")
+def requests(clip):
+    return [
+        Request(question, str(clip.video), str(clip.events), max_new_tokens=24 + 4 * i)
+        for i, question in enumerate(QUESTIONS)
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(target, requests):
+    return [answer.tokens for answer in Decoder(target).generate(requests)]
+
+
+@pytest.fixture
+def process(pair, target):
+    factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
+    placement = Process(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60)
+    yield placement
+    placement.close()
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_answers_are_the_targets_own_and_drafted_beside_its_prefill(target, process, requests, alone, batch):
+    pieces = []
+    found = Decoder(target, process, max_batch=batch, adaptive=False, on_piece=pieces.append).generate(requests)
+    assert [answer.tokens for answer in found] == alone
+    assert sum(answer.stats.accepted for answer in found) > 0
+    assert all(answer.stats.hidden_share > 0 for answer in found)
+    shown = sum(len(piece.tokens) for piece in pieces if piece.origin is Origin.PROVISIONAL)
+    spans = [span for answer in found for span in answer.timeline.spans if span.name == "hidden draft"]
+    assert shown == sum(span.tokens for span in spans)  # on a busy machine the target may be the faster one: 0
+    assert not any(answer.notes for answer in found)
+
+
+@pytest.mark.parametrize("ahead", [name for name in POLICIES if name != "off"])
+def test_drafting_ahead_changes_no_token(pair, target, requests, alone, ahead):
+    factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
+    placement = Process(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, ahead=ahead)
+    try:
+        drafted_ahead = False
+        for batch in (1, 3, *[3] * 20):  # on a busy machine a tiny target may be done before anything is prepared
+            found = Decoder(target, placement, max_batch=batch, adaptive=False, nodes=4).generate(requests)
+            assert [answer.tokens for answer in found] == alone
+            assert not any(answer.notes for answer in found)
+            spans = [span for answer in found for span in answer.timeline.spans]
+            drafted_ahead |= any(span.name == "ahead" for span in spans)
+            if drafted_ahead and batch > 1:
+                break
+    finally:
+        placement.close()
+    assert drafted_ahead
+
+
+@needs_two_cores
+def test_the_drafters_core_is_spare_while_it_has_nothing_to_do(process, requests):
+    core = (max(os.sched_getaffinity(0)),)
+    assert until(lambda: process.spare_cores() == core)
+    os.kill(process.pid, signal.SIGSTOP)
+    process.start(0, requests[0], 4, None)
+    assert process.spare_cores() == ()
+    os.kill(process.pid, signal.SIGCONT)
+    assert until(lambda: process.spare_cores() == core)
+    assert len(process.collect(0).tree) == 4
+
+
+@needs_two_cores
+def test_the_target_runs_on_both_cores_while_the_drafter_idles(target, process, requests, alone):
+    threads = []
+    hook = target.model.get_output_embeddings().register_forward_pre_hook(
+        lambda *_: threads.append(torch.get_num_threads())
+    )
+    try:
+        with pinned((min(os.sched_getaffinity(0)),)):
+            found = Decoder(target, process).generate(requests)
+            assert torch.get_num_threads() == 1
+    finally:
+        hook.remove()
+    assert [answer.tokens for answer in found] == alone
+    assert max(threads) == 2
+
+
+@needs_two_cores
+def test_nothing_is_prepared_for_while_the_target_reads(pair, target, requests):
+    factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
+    placement = Process(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, ahead="ssd")
+    try:
+        placement.start(0, requests[0], 4, None)
+        assert until(placement.spare_cores)
+        placement.collect(0)
+        assert {span.name for span in placement.drain()} == {"read", "hidden draft"}
+        assert until(placement.spare_cores)
+        placement.commit([0], [VerifyOutput((), (9,))])
+        placement.propose([0], [Budget(4)])
+        assert "ahead" in {span.name for span in placement.drain()}
+    finally:
+        placement.close()
+
+
+def until(done) -> bool:
+    deadline = time.monotonic() + 60
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return bool(done())
+
+
+def test_where_nothing_is_ready_nobody_is_asked(process, requests):
+    process.start(0, requests[0], 4, None)
+    assert len(process.ready([0], [Budget(4)])[0].tree) == 0  # it still reads
+    process.collect(0)
+    process.commit([0], [VerifyOutput((), (9,))])
+    process._prepared = {0: {(0, (8,)): pack_draft(Draft(DraftTree.chain([3])))}}
+    serial = process._serial
+    assert len(process.ready([0], [Budget(4)])[0].tree) == 0
+    assert process._serial == serial  # no question was sent
+    process._prepared = {0: {(0, (9,)): pack_draft(Draft(DraftTree.chain([4, 5])))}}
+    assert process.ready([0], [Budget(1)])[0].tree == DraftTree.chain([4])
+
+
+def drawn_behind_its_first_word(process, request, *, late: bool) -> bool:
+    """Whether what a sampled answer's hidden draft said behind its first word is what is drafted next."""
+    nodes = 6
+    process.start(0, request, nodes, None)
+    serial = process._reading[0]
+    reply = process._fetch(serial, 60)
+    process._replies[serial] = "answer", reply
+    first = unpack_draft(reply if late else pack_draft(process.collect(0))).tree.tokens
+    assert len(first) > 2
+    process.commit([0], [VerifyOutput((0,) if not late else (), first[:1])])
+    after = process.propose([0], [Budget(nodes)])[0].tree.tokens
+    process.end([0])
+    return after[: len(first) - 1] == first[1:]
+
+
+def test_a_sampled_draft_that_was_not_waited_for_is_not_drafted_on(process, requests):
+    """That it took long says something of what was drawn; see `Ahead.missed`."""
+    request = replace(requests[0], sampling=Sampling(temperature=50.0, seed=1))
+    assert drawn_behind_its_first_word(process, request, late=False)
+    assert not drawn_behind_its_first_word(process, request, late=True)
+    assert drawn_behind_its_first_word(process, requests[0], late=True)  # greedy: it would say the same again
+
+
+def test_what_was_prepared_for_another_verdict_is_not_taken(process, requests):
+    """A draft is known by its round and its outcome: one that comes late must not answer a later question."""
+    process.start(0, requests[0], 4, None)
+    process.collect(0)
+    process.commit([0], [VerifyOutput((), (9,))])
+    other_round, other_word = pack_draft(Draft(DraftTree.chain([1]))), pack_draft(Draft(DraftTree.chain([2])))
+    process._prepared = {
+        0: {(5, (9,)): other_round, (0, (8,)): other_word},
+        1: {(0, (9,)): pack_draft(Draft(DraftTree.chain([3])))},
+    }
+    assert process._take(0, Budget(4)) is None
+    process._prepared = {0: {(0, (9,)): pack_draft(Draft(DraftTree.chain([4, 5]), (0.5, 0.4)))}}
+    taken = process._take(0, Budget(1))
+    assert taken == Draft(DraftTree.chain([4]), (0.5,))
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])
+def test_a_lost_drafter_costs_nothing_but_time(target, process, requests, alone, blow):
+    pid = process.pid
+    decoding = Decoder(target, process, adaptive=False, nodes=2, hidden_nodes=1)
+    request_id = decoding.submit(requests[2])
+    for _ in range(3):
+        decoding.step()
+    process.patience_s = 0.5
+    os.kill(pid, blow)
+    while decoding.busy:
+        decoding.step()
+    assert "target went on alone" in the_one_note(decoding.answer(request_id), alone[2])
+    assert decoding.drafter is None
+    assert decoding.generate(requests[:1])[0].tokens == alone[0]
+
+
+def the_one_note(answer, tokens):
+    """The answer is the target's own, and says one thing about its drafter."""
+    assert answer.tokens == tokens
+    (note,) = answer.notes
+    return note
+
+
+def test_a_drafter_that_dies_before_the_prefill_is_over(target, process, requests, alone):
+    os.kill(process.pid, signal.SIGKILL)
+    time.sleep(0.1)
+    answer = Decoder(target, process).generate(requests[:1])[0]
+    assert answer.tokens == alone[0]
+    assert answer.notes
+
+
+def test_what_one_request_lacks_ends_drafting_for_that_request_alone(target, process, requests, alone):
+    decoding = Decoder(target, process, max_batch=2)
+    bad = replace(requests[0], events="nowhere.h5")
+    answer, good = decoding.generate([bad, requests[1]])
+    assert "nowhere.h5" in the_one_note(answer, alone[0])
+    assert (good.tokens, good.notes) == (alone[1], ())
+    assert decoding.drafter is process
+
+
+def test_a_refusal_after_the_answer_has_begun_is_a_note(target, process, requests, alone, tmp_path):
+    """The worker is held until the target has read; what it then cannot read does not end the answer."""
+    broken = tmp_path / "broken.h5"
+    broken.write_bytes(b"no recording")
+    process.grace_s = 0.0
+    os.kill(process.pid, signal.SIGSTOP)
+    decoding = Decoder(target, process, adaptive=False)
+    request_id = decoding.submit(replace(requests[2], events=str(broken)))
+    for _ in range(3):
+        decoding.step()
+    os.kill(process.pid, signal.SIGCONT)
+    time.sleep(0.5)
+    while decoding.busy:
+        decoding.step()
+    assert "broken.h5" in the_one_note(decoding.answer(request_id), alone[2])
+    process.grace_s = 60
+    assert decoding.generate(requests[:1])[0].notes == ()  # the drafter itself is well
+
+
+def test_a_long_prefill_does_not_make_a_drafter_hang(process, requests):
+    """Patience counts from the stop signal, not from the start of a prefill that may take minutes."""
+    process.patience_s, process.grace_s = 0.2, 0.0
+    os.kill(process.pid, signal.SIGSTOP)
+    process.start(0, requests[0], 4, None)
+    time.sleep(0.4)
+    assert len(process.collect(0).tree) == 0
+    os.kill(process.pid, signal.SIGCONT)
+    process.patience_s = 60
+    while not len(process.propose([0], [Budget(3)])[0].tree):
+        time.sleep(0.05)
+
+
+def test_tensors_in_a_request_stay_behind(target, process, requests, alone):
+    frames, _ = read_frames(requests[0].video, 8)
+    decoding = Decoder(target, process, adaptive=False)
+    answer = decoding.generate([replace(requests[0], video=frames)])[0]
+    assert answer.notes == ()
+    assert answer.tokens == alone[0]
+    assert answer.stats.accepted > 0
+
+
+def test_a_child_that_never_got_its_drafter_is_ended():
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        Process(lambda: None)
+    children = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
+    with open(children) as file:
+        ids = file.read().split()
+    assert not any("crossdraft.engine.runner.worker" in Path(f"/proc/{i}/cmdline").read_text() for i in ids)
+
+
+def test_a_drafter_that_cannot_be_loaded_is_refused_at_once(tmp_path):
+    with pytest.raises(CrossdraftError, match="lacks"):
+        Process(partial(load_drafter, str(tmp_path)))
+
+
+def test_a_worker_that_cannot_start_is_said_not_awaited(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(CrossdraftError, match="could not be started"):
+        Process(partial(load_drafter, "event"))
+
+
+def test_the_target_does_not_wait_for_a_slow_reader(target, process, requests, alone):
+    process.grace_s = 0.0
+    os.kill(process.pid, signal.SIGSTOP)
+    decoding = Decoder(target, process, adaptive=False)
+    request_id = decoding.submit(requests[2])
+    for _ in range(4):
+        decoding.step()
+    os.kill(process.pid, signal.SIGCONT)
+    time.sleep(1.0)  # it reads the request and catches up with the four commits
+    while decoding.busy:
+        decoding.step()
+    answer = decoding.answer(request_id)
+    assert answer.tokens == alone[2]
+    assert answer.stats.drafted > 0
+    assert answer.notes == ()
+
+
+def test_a_stale_reply_is_dropped(process, requests):
+    """A question whose answer was never awaited (Ctrl-C) must not answer the next one."""
+    process.start(0, requests[0], 4, None)
+    process.start(1, requests[1], 6, None)
+    assert len(process.collect(1).tree) <= 6
+    assert len(process.propose([1], [Budget(3)])[0].tree) == 3
+
+
+def heavy(request: Request) -> Request:
+    """With megabytes of events: the last one over and over."""
+    events = read_events(request.events)
+    parts = (np.pad(part, (0, 400_000), "edge") for part in (events.x, events.y, events.t, events.p))
+    return replace(request, events=Events(*parts, events.width, events.height))
+
+
+def test_a_large_request_is_not_waited_for(process, requests):
+    """The child is held, so it takes nothing from the socket; the target goes on reading, and nothing is lost."""
+    os.kill(process.pid, signal.SIGSTOP)
+    large = replace(heavy(requests[0]), video=None, inputs=None, namespace="x" * 5_000_000)
+    starting = threading.Thread(target=process.start, args=(0, large, 4, None), daemon=True)
+    starting.start()
+    starting.join(20)
+    held = starting.is_alive()
+    os.kill(process.pid, signal.SIGCONT)
+    assert not held
+    assert len(process.collect(0).tree) <= 4
+    assert len(process.propose([0], [Budget(4)])[0].tree) > 0
+
+
+def test_who_is_interrupted_while_a_request_is_on_its_way_writes_nothing_into_it(process, requests):
+    """Ctrl-C in `collect`, and the end of the request behind it: the arrays arrive whole all the same."""
+    os.kill(process.pid, signal.SIGSTOP)
+    process.start(0, heavy(requests[0]), 4, None)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            process.collect(0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    threading.Timer(0.3, os.kill, (process.pid, signal.SIGCONT)).start()
+    process.end([0])
+    process.start(1, requests[1], 4, None)
+    process.collect(1)
+    assert len(process.propose([1], [Budget(3)])[0].tree) == 3
+
+
+def test_a_child_that_takes_nothing_is_given_up(process, requests, monkeypatch):
+    monkeypatch.setattr(process, "patience_s", 0.2)
+    monkeypatch.setattr(process, "grace_s", 0.3)
+    os.kill(process.pid, signal.SIGSTOP)
+    process.start(0, heavy(requests[0]), 4, None)
+    with pytest.raises(DrafterLost, match="did not answer"):
+        process.collect(0)
+
+
+def test_a_draft_is_waited_for_as_long_as_it_can_save(process, requests):
+    """A child that hangs costs one such wait; nothing more is asked until its reply is here, which is then dropped."""
+    process.start(0, requests[0], 4, None)
+    process.collect(0)
+    process.commit([0], [VerifyOutput((), (9,))])
+    os.kill(process.pid, signal.SIGSTOP)
+    assert process.propose([0], [Budget(3, wait_s=0.05)])[0] == Draft(DraftTree.empty())
+    serial = process._serial
+    assert process.propose([0], [Budget(3, wait_s=30.0)])[0] == Draft(DraftTree.empty())
+    assert process._serial == serial  # nobody was asked, nobody was waited for
+    process.commit([0], [VerifyOutput((), (8,))])
+    os.kill(process.pid, signal.SIGCONT)
+    while not len(process.propose([0], [Budget(3)])[0].tree):
+        time.sleep(0.01)
+    assert process._serial == serial + 1
+
+
+def test_what_was_drawn_and_came_too_late_ends_drafting_for_that_request(process, requests, monkeypatch):
+    monkeypatch.setattr("crossdraft.engine.runner.process.LONGEST_WAIT_S", 0.05)
+    sampled = replace(requests[0], sampling=Sampling(temperature=1.0))
+    process.start(0, sampled, 4, None)
+    process.start(1, requests[1], 4, None)
+    for request_id in (0, 1):
+        process.collect(request_id)
+        process.commit([request_id], [VerifyOutput((), (9,))])
+    os.kill(process.pid, signal.SIGSTOP)
+    drawn, greedy = process.propose([0, 1], [Budget(3, wait_s=30.0)] * 2)
+    os.kill(process.pid, signal.SIGCONT)
+    assert "came too late" in drawn.refusal
+    assert greedy == Draft(DraftTree.empty())
+    assert "came too late" in process.propose([0], [Budget(3)])[0].refusal
+
+
+def test_who_is_silent_too_long_is_lost_though_nobody_waits(process, requests):
+    process.patience_s, process.grace_s = 0.3, 0.01
+    os.kill(process.pid, signal.SIGSTOP)
+    process.start(0, requests[0], 4, None)
+    assert process.collect(0) == Draft(DraftTree.empty())
+    process.end([0])  # the answer was shorter than that
+    time.sleep(0.4)
+    process.start(1, requests[1], 4, None)
+    with pytest.raises(DrafterLost, match=r"within 0\.3 s"):
+        process.collect(1)
+
+
+def test_a_slow_reader_skips_what_is_over(process, requests):
+    process.patience_s, process.grace_s = 60, 0.01
+    os.kill(process.pid, signal.SIGSTOP)
+    for request_id in range(5):
+        process.start(request_id, requests[0], 4, None)
+        process.collect(request_id)
+        process.end([request_id])
+    os.kill(process.pid, signal.SIGCONT)
+    process.start(9, requests[1], 4, None)
+    while not len(process.propose([9], [Budget(3)])[0].tree):
+        time.sleep(0.05)
+    assert [span.name for span in process.drain()].count("read") == 1
+
+
+def test_a_restarted_one_is_a_new_process_and_drafts(process, requests, target, alone):
+    os.kill(process.pid, signal.SIGKILL)
+    again = process.restarted()
+    try:
+        (answer,) = Decoder(target, again, adaptive=False).generate(requests[:1])
+        assert (answer.tokens, answer.notes) == (alone[0], ())
+        assert answer.stats.accepted > 0
+        assert again.pid != process.pid
+    finally:
+        again.close()
+
+
+def babbling(folder: str, banned: tuple[int, ...]):
+    """In the child: a drafter whose messages are damaged on their way out."""
+    from crossdraft.engine.runner import wire, worker
+    from tests.engine.test_checks import damaged
+
+    pack, rng = wire.pack_draft, random.Random(0)
+    wire.pack_draft = lambda draft: damaged(pack(draft), rng) if rng.random() < 0.7 else pack(draft)
+    assert worker
+    return load_drafter(folder, banned=banned)
+
+
+def test_damaged_messages_of_a_process_cost_drafts_and_no_answer(pair, target, requests, alone):
+    factory = partial(babbling, str(pair.event), tuple(sorted(target.reserved)))
+    placement = Process(factory, patience_s=60, grace_s=60)
+    try:
+        found = Decoder(target, placement, max_batch=2, adaptive=False, nodes=2).generate(requests * 3)
+    finally:
+        placement.close()
+    assert [answer.tokens for answer in found] == alone * 3
+    assert sum(answer.stats.bad_drafts for answer in found) > 5
+    assert sum(answer.stats.accepted for answer in found) > 0
+
+
+def test_closing_ends_the_child(process):
+    process.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+    with pytest.raises((DrafterLost, OSError)):
+        process.start(0, Request("x"), 1, None)
+
+
+def test_drafts_survive_the_wire():
+    tree = DraftTree((5, 6, 7), (-1, 0, -1), torch.eye(9)[[5, 6]], (0, 1, -1))
+    back = unpack_draft(pack_draft(Draft(tree))).tree
+    assert (back.tokens, back.parents, back.drawn_from) == (tree.tokens, tree.parents, tree.drawn_from)
+    assert torch.equal(back.dists, tree.dists)
+    assert unpack_draft(pack_draft(Draft(DraftTree.chain([1])))).tree.dists is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_tensors_survive_the_wire_to_the_bit(dtype):
+    tensor = torch.randn(5, 4, 3).to(dtype)[:, 1:]  # with gaps
+    packed, arrays = pack_tensor(tensor)
+    back = unpack_tensor(packed, [bytearray(array) for array in arrays])
+    assert back is not None
+    assert back.dtype == dtype
+    assert torch.equal(back, tensor)
+    assert unpack_tensor(*pack_tensor(None)) is None
+
+
+def test_requests_survive_the_wire_with_arrays_apart_and_writable():
+    clip = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
+    events = Events(np.arange(5, dtype=np.uint16), np.zeros(5, np.uint16), np.arange(5), np.ones(5, np.uint8), 8, 8)
+    # An array with gaps, and a tensor, travel in the message itself.
+    for video, apart in (
+        (clip, 5), (clip[:0], 5), (np.asfortranarray(clip), 5), (clip[:, ::2], 4), (torch.ones(2, 3), 4), (None, 4),
+    ):  # fmt: skip
+        request = Request("?", video=video, events=events, sampling=Sampling(0.5), namespace="n")
+        packed, arrays = pack_request(request)
+        back = unpack_request(packed, [bytearray(array) for array in arrays])
+        assert replace(back, video=None, events=None) == replace(request, video=None, events=None)
+        assert len(arrays) == apart  # four are the events'
+        if video is not None:
+            assert np.array_equal(np.asarray(back.video), np.asarray(video))
+        for name in ("x", "y", "t", "p"):
+            there = getattr(back.events, name)
+            assert np.array_equal(there, getattr(events, name))
+            there[:] = 0
+
+
+def test_arrays_of_any_size_reach_the_child_and_what_follows_is_not_taken_for_one(process, requests, alone, target):
+    events = read_events(requests[0].events)
+    process.start(9, replace(requests[0], events=events.slice(0, 0)), 4, None)  # nothing to see in it
+    with suppress(CrossdraftError):
+        process.collect(9)
+    process.end([9])
+    for request, tokens in zip(requests, alone, strict=True):
+        (answer,) = Decoder(target, process, adaptive=False).generate([replace(request, events=events)])
+        assert answer.tokens == tokens
+        assert answer.stats.accepted > 0

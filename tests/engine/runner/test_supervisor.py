@@ -1,0 +1,254 @@
+"""A lost drafter is restarted, not too often; until then every answer says that it was written without it."""
+
+import time
+
+import pytest
+
+from crossdraft.engine.cost import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Draft, Needs
+from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import DrafterLost, Inline
+from crossdraft.engine.runner.supervisor import BACKOFF_S, RESTARTS, WINDOW_S, Supervisor
+from crossdraft.engine.tree import DraftTree
+from tests.engine.zoo import ZOO, as_target
+
+
+class Scripted:
+    """Proposes given trees, one a round."""
+
+    def __init__(self, trees):
+        self.needs, self.trees = Needs(), trees
+
+    def begin(self, requests):
+        return [0 for _ in requests]
+
+    def propose(self, states, budgets):
+        return [Draft(self.trees.pop(0) if self.trees else DraftTree.empty()) for _ in states]
+
+    def commit(self, states, outputs):
+        pass
+
+    def fork(self, states):
+        return list(states)
+
+    def end(self, states):
+        pass
+
+
+class Fragile(Inline):
+    """Is lost whenever it is told to be; counts what was made of it."""
+
+    made = 0
+
+    def __init__(self, drafter, cost):
+        super().__init__(drafter, cost, "before")
+        self.broken = self.closed = False
+        type(self).made += 1
+
+    def propose(self, request_ids, budgets):
+        if self.broken:
+            raise DrafterLost("its process ended")
+        return super().propose(request_ids, budgets)
+
+    def close(self):
+        self.closed = True
+        super().close()
+
+    def restarted(self):
+        return type(self)(self.drafter, self.cost)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def until(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def fragile():
+    class Fresh(Fragile):
+        pass
+
+    return Fresh(Scripted([DraftTree.chain([1])] * 99), CostModel())
+
+
+def test_it_is_restarted_three_times_in_ten_minutes_and_again_when_they_are_over(fragile):
+    clock = Clock()
+    supervisor = Supervisor(fragile, RESTARTS, clock, backoff_s=0.001)
+    for loss in range(RESTARTS):
+        before = supervisor.placement
+        clock.now += 1
+        supervisor.lose("it is on fire")
+        assert before.closed
+        assert supervisor.placement is None
+        assert supervisor.absence == "it was lost (it is on fire), and is being restarted"
+        until(lambda: supervisor.take_up() is not None)
+        assert supervisor.placement is not before
+        assert supervisor.absence is None
+        assert type(fragile).made == loss + 2
+    supervisor.lose("again")
+    time.sleep(0.1)
+    assert supervisor.take_up() is None
+    assert "for the 4th time in 10 minutes, and is restarted 10 minutes later" in supervisor.absence
+    supervisor.close()
+
+    other = Supervisor(fragile, RESTARTS, clock, backoff_s=0.001)
+    for _ in range(5):  # one a window is no matter
+        clock.now += WINDOW_S
+        other.lose("now and then")
+        until(lambda: other.take_up() is not None)
+
+
+def waiting(supervisor, monkeypatch):
+    """The seconds that it waits for, one after another; it does not."""
+    waits = []
+    monkeypatch.setattr(supervisor._closed, "wait", lambda seconds: waits.append(seconds) or False)
+    return waits
+
+
+def test_each_restart_waits_longer_and_the_fourth_until_the_window_allows_it(fragile, monkeypatch):
+    clock = Clock()
+    supervisor = Supervisor(fragile, RESTARTS, clock)
+    waits = waiting(supervisor, monkeypatch)
+    for _ in range(RESTARTS + 2):
+        clock.now += 1
+        supervisor.lose("it is on fire")
+        until(lambda: supervisor.take_up() is not None)
+    # Lost at 1, 2, 3, 4 and 5 s: what was at 1 s is forgotten at 601 s, what was at 2 s a second later.
+    assert waits == [BACKOFF_S, 4 * BACKOFF_S, 16 * BACKOFF_S, 597, 597]
+
+
+def test_a_restart_that_fails_is_tried_again(fragile, monkeypatch):
+    attempts = []
+
+    def fail():
+        attempts.append(None)
+        if len(attempts) < 3:
+            raise OSError("no memory")
+        return fragile
+
+    monkeypatch.setattr(fragile, "restarted", fail)
+    supervisor = Supervisor(fragile, RESTARTS, Clock())
+    waits = waiting(supervisor, monkeypatch)
+    supervisor.lose("it is on fire")
+    until(lambda: supervisor.take_up() is not None)
+    assert waits == [BACKOFF_S, 4 * BACKOFF_S, 16 * BACKOFF_S]
+
+
+def test_one_that_cannot_be_restarted_is_told_so(fragile):
+    def fail():
+        raise OSError("no memory")
+
+    fragile.restarted = fail
+    supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.001)
+    supervisor.lose("it is on fire")
+    until(lambda: "could not be restarted (no memory), for the 4th time" in supervisor.absence)
+    assert supervisor.take_up() is None
+    supervisor.close()
+
+
+def test_without_restarts_it_stays_lost(fragile):
+    supervisor = Supervisor(fragile)
+    supervisor.lose("it is on fire")
+    assert supervisor.absence == "it was lost (it is on fire), and is not restarted"
+
+
+def test_after_closing_nothing_is_restarted(fragile):
+    supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.05)
+    supervisor.lose("it is on fire")
+    supervisor.close()
+    time.sleep(0.2)
+    assert type(fragile).made == 1
+    supervisor.close()
+
+
+def test_answers_say_that_they_were_written_without_until_the_drafter_is_back(fragile):
+    target = as_target(*ZOO["video_llava"]())
+    request = Request("x", max_new_tokens=12)
+    alone = Decoder(target).generate([request])[0].tokens
+    supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.3)
+    decoder = Decoder(target, supervisor, adaptive=False)
+    fragile.broken = True
+    first, second = decoder.generate([request, request])
+    (lost,), (without,) = first.notes, second.notes
+    assert lost == "The drafter was lost (its process ended); the target went on alone."
+    assert without == ("Written without the drafter: it was lost (its process ended), and is being restarted.")
+    until(lambda: supervisor._fresh is not None)
+    (third,) = decoder.generate([request])
+    assert (third.notes, third.stats.drafted > 0) == ((), True)
+    assert {first.tokens, second.tokens, third.tokens} == {alone}
+
+
+def test_two_loops_over_one_drafter_both_see_it_lost(fragile):
+    target = as_target(*ZOO["video_llava"]())
+    request = Request("x", max_new_tokens=12)
+    supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.001)
+    loops = [Decoder(target, supervisor, adaptive=False) for _ in range(2)]
+    request_ids = [loop.submit(request) for loop in loops]
+    for loop in loops:
+        loop.step()
+    fragile.broken = True
+    loops[0].step()
+    until(lambda: supervisor.take_up() is not None)
+    for loop in loops:
+        while loop.busy:
+            loop.step()
+    answers = [loop.answer(request_id) for loop, request_id in zip(loops, request_ids, strict=True)]
+    assert answers[0].tokens == answers[1].tokens
+    assert [len(answer.notes) for answer in answers] == [1, 1]
+
+
+@pytest.mark.parametrize("method", ["begin", "propose", "commit", "end"])
+@pytest.mark.parametrize("error", [ValueError, KeyError, RuntimeError, MemoryError])
+def test_whatever_a_drafter_raises_costs_no_answer(method, error):
+    """An inline drafter is a library's code: it may raise anything, anywhere."""
+    target = as_target(*ZOO["video_llava"]())
+    request = Request("x", max_new_tokens=12)
+    alone = Decoder(target).generate([request])[0].tokens
+
+    class Failing(Scripted):
+        pass
+
+    def fail(*given):
+        raise error("boom")
+
+    setattr(Failing, method, fail)
+    supervisor = Supervisor(Inline(Failing([DraftTree.chain([1])] * 9), CostModel(), "before"), RESTARTS)
+    (answer,) = Decoder(target, supervisor, adaptive=False).generate([request])
+    assert answer.tokens == alone
+    assert any("boom" in note for note in answer.notes) or method == "end"
+    assert (supervisor.placement is None) == (method != "begin")
+    supervisor.close()
+
+
+@pytest.mark.parametrize(
+    "where", ["plan", "node_gain", "worthwhile", "hidden_nodes", "ask", "saw_draft", "saw_verdict"]
+)
+def test_no_error_of_the_cost_model_costs_an_answer(where, monkeypatch):
+    target = as_target(*ZOO["video_llava"]())
+    request = Request("x", max_new_tokens=12)
+    alone = Decoder(target).generate([request])[0].tokens
+    tree = DraftTree.chain([*alone[:3]])
+
+    def fail(*given, **named):
+        raise TypeError("float() argument must be a string or a real number, not 'complex'")
+
+    monkeypatch.setattr(CostModel, where, fail)
+    cost = CostModel()
+    (answer,) = Decoder(target, Inline(Scripted([tree] * 9), cost, "before"), cost=cost).generate([request])
+    assert answer.tokens == alone
+    monkeypatch.undo()
+    (after,) = Decoder(target, Inline(Scripted([tree] * 9), cost, "before"), cost=cost).generate([request])
+    assert (after.tokens, after.notes) == (alone, ())
+    if where in ("plan", "hidden_nodes"):
+        assert where == "hidden_nodes" or answer.stats.policy_errors > 0
