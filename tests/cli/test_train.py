@@ -5,7 +5,7 @@ import re
 
 from crossdraft.cli import train
 from crossdraft.cli.main import main
-from crossdraft.train.core.recipe import load_recipe
+from crossdraft.train.reference.recipe import load_recipe
 
 
 def test_the_override_that_the_help_shows_is_accepted():

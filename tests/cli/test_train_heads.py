@@ -12,7 +12,7 @@ from crossdraft.cli.main import main
 from crossdraft.cli.train import _taken
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture.store import Store
-from crossdraft.train.core.trainer import Sitting
+from crossdraft.train.core.trainer import Trainer
 from tests.support import ClipPaths, PairPaths
 
 SMALL = (
@@ -40,14 +40,14 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Runs a training that is stopped behind its first checkpoint."""
 
     def interrupt(run: Callable[..., int], *args: Any) -> None:
-        keep = Sitting.keep
+        save = Trainer.save
 
-        def once(self: Sitting) -> None:
-            keep(self)
+        def once(self: Trainer) -> None:
+            save(self)
             raise CrossdraftError("The light went out.")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Sitting, "keep", once)
+            patch.setattr(Trainer, "save", once)
             assert run(*args) == 2
 
     return interrupt

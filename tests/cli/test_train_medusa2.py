@@ -12,7 +12,7 @@ from crossdraft.files import fingerprint
 from crossdraft.heads.files import save_head
 from crossdraft.heads.networks.base import TargetTables
 from crossdraft.load import load_target
-from crossdraft.train.core.trainer import Sitting
+from crossdraft.train.core.trainer import Trainer
 from tests.support import ClipPaths, PairPaths
 from tests.train.heads.together import medusa_for
 
@@ -72,15 +72,15 @@ def test_a_new_target_and_its_head_draft_losslessly(
 def test_an_interrupted_training_ends_as_an_unbroken_one(
     pair: PairPaths, heads: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep = Sitting.keep
+    save = Trainer.save
 
-    def once(self: Sitting) -> None:
-        keep(self)
+    def once(self: Trainer) -> None:
+        save(self)
         raise CrossdraftError("The light went out.")
 
     assert train(pair, heads / "medusa", tmp_path / "whole") == 0
     with monkeypatch.context() as patch:
-        patch.setattr(Sitting, "keep", once)
+        patch.setattr(Trainer, "save", once)
         assert train(pair, heads / "medusa", tmp_path / "broken") == 2
     assert not (tmp_path / "broken" / "target").exists()
     assert train(pair, heads / "medusa", tmp_path / "broken") == 0

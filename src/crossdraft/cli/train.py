@@ -33,7 +33,7 @@ def reference(
     ] = None,
 ) -> None:
     """Train the target, its event drafter and the ablation without events; every stage resumes where it stopped."""
-    from crossdraft.train.core.recipe import REFERENCE_RECIPE, load_recipe
+    from crossdraft.train.reference.recipe import REFERENCE_RECIPE, load_recipe
     from crossdraft.train.reference.stages import STAGES, Reference, run_stages
 
     settings = load_recipe(recipe or REFERENCE_RECIPE, overrides or ())

@@ -15,10 +15,9 @@ from torch.distributed.tensor import DTensor
 from crossdraft.heads.networks.base import positions_of
 from crossdraft.heads.networks.objective import Objective, score, teacher
 from crossdraft.heads.networks.train_batch import Guess, Lesson
-from crossdraft.train.core.dist import ALONE, Ranks, joined
-from crossdraft.train.core.loop import Stage, optimise
+from crossdraft.train.core.dist import SINGLE, Distributed, MicroBatch, init_distributed
 from crossdraft.train.core.recipe import Optim
-from crossdraft.train.core.share import Share
+from crossdraft.train.core.trainer import Stage, Trainer
 
 WORDS, WIDTH, ANSWERS, LONGEST = 11, 6, 4, 9
 DRAFTED = torch.tensor([10, 8, 7, 5, 3, 2, 1, 0])
@@ -49,7 +48,7 @@ def fresh() -> TinyHead:
     return TinyHead()
 
 
-def lesson_of(step: int, share: Share) -> Lesson:
+def lesson_of(step: int, share: MicroBatch) -> Lesson:
     """A share of a step's four answers, each of its own length: shares differ in how much they judge."""
     generator = torch.Generator().manual_seed(step)
     tokens = torch.randint(0, WORDS, (ANSWERS, LONGEST), generator=generator)
@@ -60,8 +59,8 @@ def lesson_of(step: int, share: Share) -> Lesson:
     return Lesson(tokens[taken], {0: hidden[taken]}, torch.full((len(rows),), 2), lengths[taken])
 
 
-def loss_for(head: nn.Module) -> Callable[[int, Share], tuple[Tensor, dict[str, float]]]:
-    def loss_of(step: int, share: Share) -> tuple[Tensor, dict[str, float]]:
+def loss_for(head: nn.Module) -> Callable[[int, MicroBatch], tuple[Tensor, dict[str, float]]]:
+    def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
         lesson = lesson_of(step, share)
         logits, labels = teacher(lesson, OUT, 0, positions_of(DRAFTED, WORDS))
         return score(OBJECTIVE, head(lesson), lesson, logits, labels, lesson.hidden[0].roll(-1, 1))
@@ -74,17 +73,17 @@ def settings(**changes: object) -> Optim:
     return Optim.model_validate(given | changes)
 
 
-def learn(folder: Path, optim: Optim, ranks: Ranks = ALONE) -> TinyHead:
+def learn(folder: Path, optim: Optim, ranks: Distributed = SINGLE) -> TinyHead:
     """Train a fresh head; a step later than the last is what it is checked on."""
     head = fresh()
     loss_of = loss_for(head)
 
     def check(step: int) -> dict[str, float]:
         with torch.no_grad():
-            loss, figures = loss_of(1000, Share())
+            loss, figures = loss_of(1000, MicroBatch())
         return {"loss": float(loss), "tau": figures["tau"]}
 
-    optimise(Stage(folder, "head", optim), head, loss_of, check=check, ranks=ranks)
+    Trainer(Stage(folder, "head", optim), head, loss_of, check=check, ranks=ranks).run()
     return head
 
 
@@ -104,10 +103,10 @@ def held(weight: Tensor) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with joined() as (mine, _):
+    with init_distributed() as (mine, _):
         for argument in sys.argv[2:]:  # one training each, one after the other
             name, _, changes = argument.partition(":")
             head = learn(Path(sys.argv[1]) / name, settings(**json.loads(changes or "{}")), mine)
-            sizes = mine.gathered(held(head.mix.weight))
+            sizes = mine.all_gather(held(head.mix.weight))
             if mine.first:
                 (Path(sys.argv[1]) / name / "held.json").write_text(json.dumps(sizes))

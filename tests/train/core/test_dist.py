@@ -8,8 +8,16 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.core.checkpoint import read_checkpoint
-from crossdraft.train.core.dist import ALONE, Ranks
-from crossdraft.train.core.loop import Stage, load_weights
+from crossdraft.train.core.dist import (
+    SINGLE,
+    Distributed,
+    MicroBatch,
+    MicroLoss,
+    full_batch,
+    merge_losses,
+    micro_weight,
+)
+from crossdraft.train.core.trainer import Stage, load_weights
 from tests.train.core.learner import fresh, learn, logged, settings
 from tests.train.core.two import run_two
 
@@ -100,9 +108,49 @@ def test_the_second_rank_holds_all_weights_or_its_part_of_them_and_writes_nothin
 
 def test_clips_that_cannot_be_shared_are_told(tmp_path):
     with pytest.raises(CrossdraftError, match=r"clips=4 .* among 2 passes of 3 ranks; make it a multiple of 6"):
-        learn(tmp_path, settings(accumulate=2), Ranks(0, 3))
+        learn(tmp_path, settings(accumulate=2), Distributed(0, 3))
 
 
 def test_alone_there_is_nobody_to_wait_for():
-    ALONE.wait()
-    assert (ALONE.first, ALONE.gathered(3), ALONE.agreed("so")) == (True, [3], "so")
+    SINGLE.barrier()
+    assert (SINGLE.first, SINGLE.all_gather(3), SINGLE.broadcast("so")) == (True, [3], "so")
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 7])
+def test_shares_are_the_batch(of):
+    batch = list(range(6))
+    assert [item for index in range(of) for item in MicroBatch(index, of).take(batch)] == batch
+
+
+def test_a_share_by_hand():
+    assert MicroBatch(1, 2).take("abcd") == "cd"
+    assert MicroBatch().take("abcd") == "abcd"
+
+
+def test_losses_are_weighted_and_places_are_counted():
+    parts = [
+        MicroLoss(1.0, 3.0, {"places": 3.0, "tau": 2.0}),
+        MicroLoss(5.0, 1.0, {"places": 1.0, "tau": 4.0, "right_3": 0.5}),
+    ]
+    assert merge_losses(parts) == (2.0, {"places": 4.0, "tau": 2.5, "right_3": 0.5})
+
+
+def test_one_share_passes_untouched():
+    assert merge_losses([MicroLoss(0.1, 1.0, {"places": 7.0, "right": 0.3})]) == (0.1, {"places": 7.0, "right": 0.3})
+
+
+def test_shares_that_judge_nothing_cost_nothing():
+    assert merge_losses([MicroLoss(0.0, 0.0, {"places": 0.0})] * 2) == (0.0, {"places": 0.0})
+
+
+def test_a_whole_batch_weighs_one():
+    assert micro_weight(MicroBatch(), {"places": 9.0}) == 1.0
+    assert micro_weight(MicroBatch(0, 2), {"places": 9.0}) == 9.0
+    assert micro_weight(MicroBatch(0, 2), {}) == 1.0
+
+
+def test_a_training_in_one_piece_says_so():
+    loss_of = full_batch(lambda step: (torch.tensor(float(step)), {}))
+    assert loss_of(3, MicroBatch())[0] == 3
+    with pytest.raises(CrossdraftError, match=r"in one piece; set optim\.accumulate to 1"):
+        loss_of(3, MicroBatch(0, 2))

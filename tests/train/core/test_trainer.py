@@ -1,6 +1,7 @@
 """The training loop: stopping changes nothing, nor does cutting a step into passes."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,10 @@ from torch import nn
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import Guess, Lesson
-from crossdraft.train.core.checkpoint import read_checkpoint
-from crossdraft.train.core.loop import Stage, load_weights, optimise
+from crossdraft.train.core.checkpoint import read_checkpoint, restore_tensors
+from crossdraft.train.core.dist import MicroBatch, full_batch
 from crossdraft.train.core.recipe import Optim
-from crossdraft.train.core.share import Share, whole
+from crossdraft.train.core.trainer import AveragedWeights, EarlyStop, Stage, Trainer, load_weights, watched_figure
 from tests.train.core.learner import TinyHead, entries, learn, logged, loss_for, settings
 
 
@@ -35,7 +36,7 @@ def train(folder: Path, steps: int, spoil: Callable[[int], float] = lambda step:
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(step))
         return (model(x) - x.sum(1, keepdim=True)).square().mean() * spoil(step), {"seen": 3.0}
 
-    optimise(Stage(folder, "fit", optim(steps)), model, whole(loss_of))
+    Trainer(Stage(folder, "fit", optim(steps)), model, full_batch(loss_of)).run()
     return [json.loads(line)["loss"] for line in (folder / "fit.log.jsonl").read_text().splitlines()]
 
 
@@ -91,7 +92,7 @@ def test_a_gradient_that_is_no_number_stops_too(tmp_path: Path) -> None:
         return (model(torch.ones(1, 4)) * 0).sqrt().sum(), {}
 
     with pytest.raises(CrossdraftError, match=r"Step 1 .* diverged: loss 0.0, gradient norm nan; there is no"):
-        optimise(Stage(tmp_path, "fit", optim(4)), model, whole(loss_of))
+        Trainer(Stage(tmp_path, "fit", optim(4)), model, full_batch(loss_of)).run()
     assert torch.equal(model.weight, fresh().weight)
 
 
@@ -148,7 +149,7 @@ def test_wherever_it_is_interrupted_everything_goes_on_as_if_it_had_not_been(tmp
         head = DroppingHead()
         lessons = loss_for(head)
 
-        def loss_of(step: int, share: Share) -> tuple[torch.Tensor, dict[str, float]]:
+        def loss_of(step: int, share: MicroBatch) -> tuple[torch.Tensor, dict[str, float]]:
             if stop == f"step {step}" and share.index == 1:
                 raise Interrupted
             return lessons(step, share)
@@ -157,10 +158,10 @@ def test_wherever_it_is_interrupted_everything_goes_on_as_if_it_had_not_been(tmp
             if stop == f"check {step}":
                 raise Interrupted
             with torch.no_grad():
-                return {"loss": float(lessons(1000, Share())[0])}
+                return {"loss": float(lessons(1000, MicroBatch())[0])}
 
         torch.rand(hash(folder) % 7)  # what else draws chance must not matter
-        optimise(Stage(folder, "head", settings(**EVERYTHING)), head, loss_of, check=check)
+        Trainer(Stage(folder, "head", settings(**EVERYTHING)), head, loss_of, check=check).run()
         return head
 
     ends = run(tmp_path / "whole")
@@ -186,7 +187,7 @@ def test_averaged_weights_are_checked_given_and_loaded(tmp_path: Path) -> None:
         assert not model.training
         checked.append(model.weight.clone())
 
-    optimise(stage, model, whole(lambda step: (model(torch.ones(1, 4)).square().sum(), {})), check=check)
+    Trainer(stage, model, full_batch(lambda step: (model(torch.ones(1, 4)).square().sum(), {})), check=check).run()
     state = read_checkpoint(stage.checkpoint)
     assert torch.equal(checked[-1], state["average"]["weight"])
     assert torch.equal(model.weight, state["average"]["weight"])
@@ -209,7 +210,7 @@ def stopped(folder: Path, figures: list[float], **changes: object) -> tuple[nn.M
         return {"tau": figures[step // 2 - 1]}
 
     stage = Stage(folder, "fit", Optim.model_validate(given | changes))
-    return model, steps, optimise(stage, model, whole(loss_of), check=check)
+    return model, steps, Trainer(stage, model, full_batch(loss_of), check=check).run()
 
 
 def test_it_stops_early_and_gives_the_best(tmp_path: Path) -> None:
@@ -237,7 +238,9 @@ def test_a_figure_that_cannot_be_watched_is_told(tmp_path: Path) -> None:
     with pytest.raises(CrossdraftError, match=r"no figure 'tua', .* did you mean 'tau'"):
         stopped(tmp_path, [1.0], watch="tua")
     with pytest.raises(CrossdraftError, match=r"optim\.watch names 'tau', but this training has no checks"):
-        optimise(Stage(tmp_path, "fit", settings(watch="tau")), fresh(), whole(lambda step: (torch.zeros(1), {})))
+        Trainer(
+            Stage(tmp_path, "fit", settings(watch="tau")), fresh(), full_batch(lambda step: (torch.zeros(1), {}))
+        ).run()
 
 
 def test_a_batch_that_ruins_the_loss_is_named(tmp_path: Path) -> None:
@@ -247,9 +250,12 @@ def test_a_batch_that_ruins_the_loss_is_named(tmp_path: Path) -> None:
         return model(torch.ones(1, 4)).sum() * (float("nan") if step == 2 else 1.0), {}
 
     with pytest.raises(CrossdraftError, match=r"^Step 3 of .*/fit, on answers 2, 12, diverged: loss nan"):
-        optimise(
-            Stage(tmp_path, "fit", optim(4)), model, whole(loss_of), describe=lambda step: f"answers {step}, 1{step}"
-        )
+        Trainer(
+            Stage(tmp_path, "fit", optim(4)),
+            model,
+            full_batch(loss_of),
+            describe=lambda step: f"answers {step}, 1{step}",
+        ).run()
     assert read_checkpoint(tmp_path / "fit.ckpt")["step"] == 2
 
 
@@ -265,8 +271,8 @@ def test_bf16_is_for_products_and_weights_stay_whole(
         seen.append(out.dtype)
         return out.float().square().sum(), {}
 
-    optimise(Stage(tmp_path, "fit", settings(steps=1, bf16=True)), model, whole(loss_of))
-    optimise(Stage(tmp_path, "fit", settings(steps=2)), model, whole(loss_of))
+    Trainer(Stage(tmp_path, "fit", settings(steps=1, bf16=True)), model, full_batch(loss_of)).run()
+    Trainer(Stage(tmp_path, "fit", settings(steps=2)), model, full_batch(loss_of)).run()
     assert seen == [torch.bfloat16 if able else torch.float32, torch.float32]
     assert model.weight.dtype == torch.float32
     assert not torch.equal(model.weight, fresh().weight)
@@ -282,14 +288,80 @@ def test_every_pass_has_a_chance_of_its_own_and_the_same_one_again(tmp_path: Pat
     def drawn(folder: Path) -> list[float]:
         model, seen = fresh(), []
 
-        def loss_of(step: int, share: Share) -> tuple[torch.Tensor, dict[str, float]]:
+        def loss_of(step: int, share: MicroBatch) -> tuple[torch.Tensor, dict[str, float]]:
             seen.append(float(torch.rand(())))
             return model(torch.ones(1, 4)).sum(), {}
 
-        optimise(Stage(folder, "fit", settings(steps=3, accumulate=2)), model, loss_of)
+        Trainer(Stage(folder, "fit", settings(steps=3, accumulate=2)), model, loss_of).run()
         return seen
 
     first = drawn(tmp_path / "first")
     torch.rand(3)
     assert drawn(tmp_path / "second") == first
     assert len(set(first)) == 6
+
+
+@pytest.fixture
+def weights() -> nn.Linear:
+    linear = nn.Linear(1, 1)
+    nn.init.constant_(linear.weight, 1.0)
+    linear.bias.requires_grad_(False)
+    return linear
+
+
+def test_it_follows_by_hand(weights):
+    """Decays of 1/10, then 2/11 would come; 0.15 is the most allowed."""
+    average = AveragedWeights(weights, 0.15)
+    nn.init.constant_(weights.weight, 2.0)
+    average.update(0)
+    assert average.values["weight"].item() == pytest.approx(0.1 * 1 + 0.9 * 2)
+    nn.init.constant_(weights.weight, 4.0)
+    average.update(1)
+    assert average.values["weight"].item() == pytest.approx(0.15 * 1.9 + 0.85 * 4)
+    assert weights.weight.item() == 4.0
+
+
+def test_what_is_not_trained_has_no_average(weights):
+    assert set(AveragedWeights(weights, 0.9).values) == {"weight"}
+
+
+def test_it_stands_in_for_the_weights_and_goes_again(weights):
+    average = AveragedWeights(weights, 0.9)
+    nn.init.constant_(weights.weight, 2.0)
+    with pytest.raises(RuntimeError, match="on the way"), average.swapped_in():
+        assert weights.weight.item() == 1.0
+        raise RuntimeError("on the way")
+    assert weights.weight.item() == 2.0
+    average.copy_to_weights()
+    assert weights.weight.item() == 1.0
+
+
+def test_it_goes_on_from_kept_values(weights):
+    average = AveragedWeights(weights, 0.9)
+    restore_tensors(average.values, {"weight": torch.tensor([[7.0]]), "bias": torch.zeros(1)}, Path("x"))
+    assert average.values["weight"].item() == 7.0
+    assert weights.weight.item() == 1.0
+
+
+def test_the_best_is_kept_and_the_misses_are_counted_anew():
+    stop = EarlyStop()
+    seen = []
+    for step, value in [(2, 1.0), (4, 0.5), (6, 1.0), (8, 1.5), (10, math.nan)]:
+        stop = stop.after(step, value)
+        seen.append((stop.best, stop.best_step, stop.missed, stop.checked))
+    assert seen == [(1.0, 2, 0, 2), (1.0, 2, 1, 4), (1.0, 2, 2, 6), (1.5, 8, 0, 8), (1.5, 8, 1, 10)]
+
+
+@pytest.mark.parametrize(("missed", "patience", "over"), [(1, 2, False), (2, 2, True), (3, 2, True), (9, 0, False)])
+def test_patience_ends(missed, patience, over):
+    assert EarlyStop(missed=missed).should_stop(patience) is over
+
+
+def test_a_minus_turns_a_figure_round():
+    assert watched_figure({"tau": 2.5}, "tau") == 2.5
+    assert watched_figure({"loss": 2.5}, "-loss") == -2.5
+
+
+def test_a_figure_that_nobody_measures_is_told():
+    with pytest.raises(CrossdraftError, match=r"no figure 'taw', which optim\.watch names; did you mean 'tau'"):
+        watched_figure({"tau": 1.0, "loss": 2.0}, "taw")

@@ -8,7 +8,7 @@ from crossdraft.heads.files import make
 from crossdraft.heads.networks.base import Head, TargetTables
 from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.heads.networks.train_batch import Lesson
-from crossdraft.train.core.share import Share
+from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads.recipe import HeadRecipe
 
 HIDDEN, VOCABULARY, LAYERS = 16, 30, 4
@@ -47,7 +47,7 @@ def counting(rows: int, first: int = 0) -> Lesson:
 class Counting:
     """An endless source of such answers."""
 
-    def lesson(self, step: int, count: int, share: Share) -> Lesson:
+    def lesson(self, step: int, count: int, share: MicroBatch) -> Lesson:
         part = share.take(range(step * count, step * count + count))
         return counting(len(part), part[0] % len(IDS))
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
-from crossdraft.train.core.dist import ALONE, Ranks, joined
+from crossdraft.train.core.dist import SINGLE, Distributed, init_distributed
 from crossdraft.train.heads.feature_task import Teaching
 from crossdraft.train.heads.recipe import HeadRecipe
 from crossdraft.train.heads.run import HeadRun, train_head
@@ -76,12 +76,12 @@ def run_of(folder: Path, **more: Any) -> HeadRun:
     return HeadRun(taught, CountingCourse(taught), {"numbers": True}, folder)
 
 
-def train(folder: Path, ranks: Ranks = ALONE, **more: Any) -> dict[str, Any]:
+def train(folder: Path, ranks: Distributed = SINGLE, **more: Any) -> dict[str, Any]:
     return train_head(run_of(folder, **more), ranks)
 
 
 if __name__ == "__main__":
-    with joined() as (mine, _):
+    with init_distributed() as (mine, _):
         for argument in sys.argv[2:]:
             name, _, changes = argument.partition(":")
             train(Path(sys.argv[1]) / name, mine, **json.loads(changes))

@@ -11,14 +11,14 @@ from crossdraft.heads.event_medusa.network import Cross, CrossConfig
 from crossdraft.heads.fast.network import Fast, FastConfig
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
-from crossdraft.train.core.recipe import Jitter
-from crossdraft.train.core.share import Share
+from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads.event_data import EventAnswers, spoken_of
 from crossdraft.train.heads.event_task import accepted, cross_loss, fast_loss, first_words
 from crossdraft.train.reference.batches import Look, Spoken
 from crossdraft.train.reference.clips import ClipCache
 from crossdraft.train.reference.models import EventSeer
 from crossdraft.train.reference.prompt import PromptCodec
+from crossdraft.train.reference.recipe import Jitter
 from crossdraft.train.reference.tokenizer import EVENT, load_tokenizer
 from tests.support import EVENT_FRAMES, SIDE, tiny_pair
 
@@ -123,7 +123,7 @@ def learned(head, loss_of, steps=40, rate=3e-3) -> tuple[list[float], dict[str, 
     optimiser = torch.optim.Adam([p for p in head.parameters() if p.requires_grad], rate)
     losses, figures = [], {}
     for _ in range(steps):
-        loss, figures = loss_of(0, Share())
+        loss, figures = loss_of(0, MicroBatch())
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -12,7 +12,7 @@ from crossdraft.files import fingerprint
 from crossdraft.heads.files import config_of, load_head, make
 from crossdraft.heads.networks.base import TargetTables
 from crossdraft.heads.networks.objective import Objective
-from crossdraft.train.core.share import Share
+from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads.joint import Joint, adapt, addition, save_joint
 from tests.engine.zoo import VIDEO, VOCABULARY, ZOO, as_target
 
@@ -92,8 +92,8 @@ def test_without_its_additions_the_target_is_the_one_that_it_was(joint, asked):
 def test_shares_of_a_step_come_to_the_loss_of_the_whole(joint, asked):
     uneven = [asked[0], (asked[1][0], asked[1][1][:3]), asked[1], (asked[0][0], asked[0][1][:2])]
     loss_of = joint.loss_of(lambda step: uneven)
-    whole, figures = loss_of(0, Share())
-    parts = [loss_of(0, Share(i, 2)) for i in range(2)]
+    whole, figures = loss_of(0, MicroBatch())
+    parts = [loss_of(0, MicroBatch(i, 2)) for i in range(2)]
     places = [found["places"] for _, found in parts]
     assert figures["places"] == sum(places) == 7 + 2 + 7 + 1
     mean = sum(float(loss.detach()) * n for (loss, _), n in zip(parts, places, strict=True)) / sum(places)
@@ -122,7 +122,7 @@ def test_learning_moves_the_target_and_its_folder_is_another_targets(joint, aske
     losses = []
     for step in range(6):
         optimiser.zero_grad()
-        loss, figures = loss_of(step, Share())
+        loss, figures = loss_of(step, MicroBatch())
         loss.backward()
         optimiser.step()
         losses.append(float(loss.detach()))

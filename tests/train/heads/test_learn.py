@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.core.loop import optimise
-from crossdraft.train.core.share import Share
-from crossdraft.train.core.stage import Stage
+from crossdraft.train.core.dist import MicroBatch
+from crossdraft.train.core.trainer import Stage, Trainer
 from crossdraft.train.heads.batches import noisy
 from crossdraft.train.heads.feature_task import Teaching
 from tests.train.heads.small import IDS, Counting, counting, recipe, small_head, tables
@@ -24,7 +23,7 @@ def test_a_head_learns_to_count(network, tmp_path):
     head = small_head(network)
     taught = teaching(head, network=network, loss=loss)
     before = taught.figures(Counting(), 2)
-    optimise(Stage(tmp_path, "train", taught.recipe.optim), head, taught.loss_of(Counting()))
+    Trainer(Stage(tmp_path, "train", taught.recipe.optim), head, taught.loss_of(Counting())).run()
     after = taught.figures(Counting(), 2)
     assert before["tau"] < 1.6
     assert after["right_1"] > 0.9
@@ -53,14 +52,14 @@ def test_figures_of_batches_are_weighed_by_their_own_places():
             return lesson if step == 0 else replace(lesson, lengths=lesson.starts + short - 4)
 
     alone, both = (teaching(head).figures(Shortened(), steps) for steps in (1, 2))
-    found = Shortened().lesson(1, 8, Share())
+    found = Shortened().lesson(1, 8, MicroBatch())
     assert int(found.judged(1).sum()) == 8 * 2
     assert int(found.judged(2).sum()) == 8
-    guesses = [[guess.logits.argmax(-1) for guess in head(Shortened().lesson(s, 8, Share()))] for s in (0, 1)]
+    guesses = [[guess.logits.argmax(-1) for guess in head(Shortened().lesson(s, 8, MicroBatch()))] for s in (0, 1)]
     for offset in (1, 2):
         right = count = 0
         for step in (0, 1):
-            lesson = Shortened().lesson(step, 8, Share())
+            lesson = Shortened().lesson(step, 8, MicroBatch())
             said = torch.tensor(IDS)[guesses[step][offset - 1]]
             for row in range(8):
                 for place in range(3, int(lesson.lengths[row]) - 1 - offset):
@@ -120,8 +119,8 @@ def test_an_answer_sounds_the_same_in_every_share_and_beside_every_neighbour():
 def test_shares_of_a_step_come_to_the_loss_of_the_whole(noise):
     head = small_head()
     loss_of = teaching(head, noise=noise).loss_of(Counting())
-    whole = loss_of(5, Share())[0].detach()
-    parts = [loss_of(5, Share(i, 2)) for i in range(2)]
+    whole = loss_of(5, MicroBatch())[0].detach()
+    parts = [loss_of(5, MicroBatch(i, 2)) for i in range(2)]
     places = [figures["places"] for _, figures in parts]
     mean = sum(loss.detach() * n for (loss, _), n in zip(parts, places, strict=True)) / sum(places)
     assert float(mean) == pytest.approx(float(whole), abs=1e-5)

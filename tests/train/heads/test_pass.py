@@ -9,7 +9,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.heads.pass_.drafter import PassDrafter
-from crossdraft.train.core.share import Share
+from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads import pass_task as pass_
 from crossdraft.train.heads.pass_task import Passage, look_ahead, pass_loss, read_passage
 from tests.engine.zoo import ZOO, as_target
@@ -70,7 +70,7 @@ def test_the_loss_by_hand():
     """All places of one answer: 0.8^(j - 1) times the surprise at the word j further on, over the places."""
     target = as_target(*ZOO["video_llava"]())
     head, passage = rows_for(target), passages(target)[0]
-    loss, figures = pass_loss(target, head, lambda step: [passage], OBJECTIVE, places=99)(0, Share())
+    loss, figures = pass_loss(target, head, lambda step: [passage], OBJECTIVE, places=99)(0, MicroBatch())
     end = len(passage.answer)
     said = probed(target, head, passage).log_softmax(-1)
     total = sum(
@@ -88,14 +88,14 @@ def test_shares_add_up_and_steps_repeat():
     target = as_target(*ZOO["video_llava"]())
     head, four = rows_for(target), passages(target, 4)
     loss_of = pass_loss(target, head, lambda step: four, OBJECTIVE, places=3)
-    whole, figures = loss_of(5, Share())
-    parts = [loss_of(5, Share(i, 2)) for i in range(2)]
+    whole, figures = loss_of(5, MicroBatch())
+    parts = [loss_of(5, MicroBatch(i, 2)) for i in range(2)]
     weights = [part[1]["places"] for part in parts]
     mean = sum(float(part[0].detach()) * w for part, w in zip(parts, weights, strict=True)) / sum(weights)
     assert mean == pytest.approx(float(whole.detach()))
-    assert float(loss_of(5, Share())[0].detach()) == float(whole.detach())
+    assert float(loss_of(5, MicroBatch())[0].detach()) == float(whole.detach())
     assert figures["places"] == sum(weights) <= 12
-    assert float(loss_of(6, Share())[0].detach()) != float(whole.detach())
+    assert float(loss_of(6, MicroBatch())[0].detach()) != float(whole.detach())
 
 
 def test_only_the_rows_learn_and_they_do():
@@ -106,7 +106,7 @@ def test_only_the_rows_learn_and_they_do():
     optimiser = torch.optim.Adam(head.parameters(), 0.1)
     losses = []
     for _ in range(12):
-        loss, _ = loss_of(0, Share())
+        loss, _ = loss_of(0, MicroBatch())
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -122,5 +122,5 @@ def test_what_cannot_be_learned_from_is_refused_or_left_out():
     with pytest.raises(CrossdraftError, match="guesses no features"):
         pass_loss(target, head, lambda step: [passage], Objective({"mse": 1.0}))
     short = Passage(passage.prompt, passage.answer[:1])
-    loss, figures = pass_loss(target, head, lambda step: [short], OBJECTIVE)(0, Share())
+    loss, figures = pass_loss(target, head, lambda step: [short], OBJECTIVE)(0, MicroBatch())
     assert (float(loss.detach()), figures) == (0.0, {"places": 0.0})

@@ -10,11 +10,11 @@ import torch
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
-from crossdraft.train.core.recipe import Jitter
 from crossdraft.train.reference import clips
 from crossdraft.train.reference.batches import Look, blank_pixels, draw_questions, labels, question_words, wear
 from crossdraft.train.reference.clips import PALETTE, ClipCache, render_clips, render_events, render_rgb, sample_times
 from crossdraft.train.reference.pixels import shake, to_pixels
+from crossdraft.train.reference.recipe import Jitter
 from crossdraft.video import read_frames
 from crossdraft.video.preprocess import FrameSpec, preprocess
 

@@ -11,8 +11,8 @@ from transformers import AutoTokenizer, VideoLlavaForConditionalGeneration
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
-from crossdraft.train.core.recipe import load_recipe
 from crossdraft.train.reference.answers import append_answers, read_answers
+from crossdraft.train.reference.recipe import load_recipe
 from crossdraft.train.reference.ship import run_ship
 from crossdraft.train.reference.stages import MODELS, STAGES, Reference, learned_answers, run_stages
 

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.core.provenance import sha256
-from crossdraft.train.core.recipe import load_recipe
+from crossdraft.train.reference.recipe import load_recipe
 from crossdraft.train.reference.stages import Reference, run_stages
 from crossdraft.train.reference.text_drafter import PROMPT, squeeze
 from crossdraft.train.reference.text_tokenizer import ALPHABET, SPECIALS, train_text_tokenizer

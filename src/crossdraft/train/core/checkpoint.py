@@ -1,7 +1,8 @@
 """A stage's checkpoint: written whole, and refused with a sentence where it cannot be resumed from."""
 
+import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ from torch import Tensor, nn
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
-from crossdraft.train.core.average import Average
-from crossdraft.train.core.dist import ALONE, Ranks, all_of, moments_of, part_of
+from crossdraft.train.core.dist import SINGLE, Distributed, full_tensors, shard_like, shard_optimiser
 
 _ANEW = "remove it to train this stage anew."
+_QUOTED = 24  # characters of a setting's value that a complaint quotes
 # Damage shows where torch's reader of archives and pickles happens to stumble over it.
 _UNREADABLE = (
     OSError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, pickle.UnpicklingError,
@@ -27,7 +28,7 @@ def write_checkpoint(
     step: int,
     spent: float,
     more: Mapping[str, Any] | None = None,
-    ranks: Ranks = ALONE,
+    ranks: Distributed = SINGLE,
 ) -> None:
     """Weights, optimiser, steps done, seconds spent, and what else a stage resumes from.
 
@@ -43,7 +44,7 @@ def write_checkpoint(
     _save(path, state, ranks)
 
 
-def write_weights(path: Path, modules: nn.Module, step: int, ranks: Ranks = ALONE) -> None:
+def write_weights(path: Path, modules: nn.Module, step: int, ranks: Distributed = SINGLE) -> None:
     """Weights alone, and the steps they took. All ranks must call; the first one writes."""
     _save(path, {"modules": modules.state_dict(), "step": step}, ranks)
 
@@ -58,7 +59,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """What `write_weights` wrote of a network.
+    """The weights that `write_weights` or `write_checkpoint` wrote.
 
     Raises:
         CrossdraftError: the file is damaged or something else.
@@ -66,54 +67,100 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return _read(path, {"modules", "step"})["modules"]
 
 
-def take_weights(module: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Put a checkpoint's weights in place.
+def restore_weights(module: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Load a checkpoint's weights into a module.
 
     Raises:
         CrossdraftError: they are those of another network.
     """
     try:
-        module.load_state_dict(part_of(weights, module.state_dict()))
+        module.load_state_dict(shard_like(weights, module.state_dict()))
     except RuntimeError as error:
-        raise _of_another_recipe(path) from error
+        raise _of_another_network(path) from error
 
 
-def take_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any], path: Path) -> None:
-    """Resume a checkpoint's optimiser moments.
+def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any], path: Path) -> None:
+    """Load a checkpoint's optimiser moments.
 
     Raises:
-        CrossdraftError: they are of other parameters, as where another recipe froze the tower.
+        CrossdraftError: they are of other parameters, as where another recipe froze the vision tower.
     """
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     try:
-        optimiser.load_state_dict(moments_of(state, parameters))
+        optimiser.load_state_dict(shard_optimiser(state, parameters))
     except (ValueError, KeyError) as error:
-        raise _of_another_recipe(path) from error
+        raise _of_another_network(path) from error
 
 
-def take_average(average: Average, values: Mapping[str, Tensor], path: Path) -> None:
-    """Resume a checkpoint's averaged weights.
+@torch.no_grad()
+def restore_tensors(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor], path: Path) -> None:
+    """Copy a checkpoint's tensors into those of the same names.
 
     Raises:
-        CrossdraftError: they are of other parameters.
+        CrossdraftError: it has none of that name or shape.
     """
     try:
-        average.take(part_of(values, average.values))
+        for name, value in shard_like({name: values[name] for name in tensors}, tensors).items():
+            tensors[name].copy_(value)
     except (KeyError, RuntimeError) as error:
-        raise _of_another_recipe(path) from error
+        raise _of_another_network(path) from error
 
 
-def _save(path: Path, state: Mapping[str, Any], ranks: Ranks) -> None:
-    gathered = all_of(state)
+def config_fingerprint(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides a training's weights, as a checkpoint gives it back: tuples become lists."""
+    return json.loads(json.dumps(config))
+
+
+def require_same_config(kept: Mapping[str, Any] | None, config: Mapping[str, Any] | None, path: Path) -> None:
+    """Refuse to resume another training's checkpoint.
+
+    Args:
+        kept: the checkpoint's fingerprint; `None` = it was written without one, and is believed.
+        config: what decides this training's weights; `None` = it asks nothing.
+        path: the checkpoint.
+
+    Raises:
+        CrossdraftError: they differ; the first setting that does is named.
+    """
+    if kept is None or config is None:
+        return
+    theirs, ours = dict(_flat(kept)), dict(_flat(config_fingerprint(config)))
+    for name in {**ours, **theirs}:
+        if name not in theirs or name not in ours or theirs[name] != ours[name]:
+            raise CrossdraftError(
+                f"The checkpoint {path} is of another training: its {name} is {_shown(theirs, name)}, not "
+                f"{_shown(ours, name)}; choose another --out, or delete it."
+            )
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, object]]:
+    """(dotted name, value) of nested mappings, in their order."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield before + name, value
+
+
+def _shown(values: Mapping[str, object], name: str) -> str:
+    """A value short enough for a sentence: a number in full, the beginning of a hash."""
+    if name not in values:
+        return "left out"
+    text = str(values[name])
+    return text if len(text) <= _QUOTED else f"{text[: _QUOTED // 2]}…"
+
+
+def _save(path: Path, state: Mapping[str, Any], ranks: Distributed) -> None:
+    gathered = full_tensors(state)
     if ranks.first:
         with atomic_path(path) as temporary:
             torch.save(gathered, temporary)
-    ranks.wait()  # nobody reads what is not there yet
+    ranks.barrier()  # nobody reads what is not there yet
 
 
 def _read(path: Path, keys: set[str]) -> dict[str, Any]:
     try:
-        # Where it was written matters not: what takes its tensors moves them.
+        # Read onto the CPU, whatever device it was written on: loading copies it to where it belongs.
         state = torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         raise CrossdraftError(f"The checkpoint {path} is damaged; {_ANEW}") from error
@@ -122,7 +169,7 @@ def _read(path: Path, keys: set[str]) -> dict[str, Any]:
     return state
 
 
-def _of_another_recipe(path: Path) -> CrossdraftError:
+def _of_another_network(path: Path) -> CrossdraftError:
     return CrossdraftError(
         f"The checkpoint {path} is of another network than the recipe's; choose another --out, or {_ANEW}"
     )

@@ -1,12 +1,12 @@
-"""One process or several: `torchrun` starts ranks, which share every step's batch, and with FSDP the weights too.
+"""Data-parallel training: a step's batch in micro-batches, on one process or on several that `torchrun` started.
 
-What a rank sums over its shares is added up over all of them before the optimiser sees it, so a run has the same
-losses, within rounding, on any number of ranks; and its checkpoints hold whole tensors, so it may change that number
-between two sittings.
+Loss and gradient of a step are the weighted means over its micro-batches, summed over all ranks before the optimiser
+sees them. So a run has the same losses, within rounding, on any number of ranks. Checkpoints hold whole tensors, so a
+run may be resumed on another number of ranks.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -19,14 +19,79 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from crossdraft.train.core.share import LossOf, Share
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.objective import PLACES
 
+Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
-    """This process among those that train together. The first of them writes; the others look on."""
+class MicroBatch:
+    """The `index`-th of `of` equal parts of a step's batch; by default all of it."""
+
+    index: int = 0
+    of: int = 1
+
+    def take(self, batch: Sequence[Item]) -> Sequence[Item]:
+        """This part of what the step learns from. Example: part 1 of 2 of (a, b, c, d) is (c, d)."""
+        return batch[len(batch) * self.index // self.of : len(batch) * (self.index + 1) // self.of]
+
+
+LossFn = Callable[[int, MicroBatch], tuple[Tensor, dict[str, float]]]
+"""(step, micro-batch) -> (loss with a graph, figures for the log). Pure: the same arguments give the same loss."""
+
+
+def full_batch(loss_fn: Callable[[int], tuple[Tensor, dict[str, float]]]) -> LossFn:
+    """The loss of a training that takes each step's batch in one piece.
+
+    Raises:
+        CrossdraftError: it is asked for a part of one.
+    """
+
+    def loss_of(step: int, batch: MicroBatch) -> tuple[Tensor, dict[str, float]]:
+        if batch.of > 1:
+            raise CrossdraftError(
+                "This training takes a step in one piece; set optim.accumulate to 1 and run it in one process."
+            )
+        return loss_fn(step)
+
+    return loss_of
+
+
+@dataclass(frozen=True, slots=True)
+class MicroLoss:
+    """Result of one micro-batch: its mean loss, the weight of that mean, its figures."""
+
+    loss: float
+    weight: float
+    figures: dict[str, float]
+
+
+def micro_weight(batch: MicroBatch, figures: dict[str, float]) -> float:
+    """How much a micro-batch's mean counts: the number of positions it judged."""
+    return 1.0 if batch.of == 1 else figures.get(PLACES, 1.0)
+
+
+def merge_losses(parts: Sequence[MicroLoss]) -> tuple[float, dict[str, float]]:
+    """Loss and figures of the whole step: weighted means, and the sum of `places`."""
+    figures: dict[str, float] = {}
+    for name in dict.fromkeys(name for part in parts for name in part.figures):
+        known = [part for part in parts if name in part.figures]
+        mean = _mean([part.figures[name] for part in known], [part.weight for part in known])
+        figures[name] = sum(part.figures[name] for part in known) if name == PLACES else mean
+    return _mean([part.loss for part in parts], [part.weight for part in parts]), figures
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    if len(values) == 1:
+        return values[0]
+    return sum(v * w for v, w in zip(values, weights, strict=True)) / (sum(weights) or 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Distributed:
+    """This process among the ranks that train together. The first one writes files and the log."""
 
     rank: int = 0
     count: int = 1
@@ -35,12 +100,12 @@ class Ranks:
     def first(self) -> bool:
         return self.rank == 0
 
-    def wait(self) -> None:
-        """Until all ranks are here."""
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
         if self.count > 1:
             dist.barrier()
 
-    def gathered(self, value: Value) -> list[Value]:
+    def all_gather(self, value: Value) -> list[Value]:
         """Every rank's value, in order of ranks."""
         if self.count == 1:
             return [value]
@@ -48,7 +113,7 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values
 
-    def agreed(self, value: Value) -> Value:
+    def broadcast(self, value: Value) -> Value:
         """The first rank's value, on all of them."""
         if self.count == 1:
             return value
@@ -57,108 +122,108 @@ class Ranks:
         return values[0]
 
 
-ALONE = Ranks()
+SINGLE = Distributed()
 
 
 @contextmanager
-def joined(device: torch.device | str = "cpu") -> Iterator[tuple[Ranks, torch.device]]:
+def init_distributed(device: torch.device | str = "cpu") -> Iterator[tuple[Distributed, torch.device]]:
     """Join the ranks that `torchrun` started, if it did; yield this one and its device.
 
     gloo joins CPUs, NCCL joins GPUs, of which each rank takes the one of its local number.
     """
     device = torch.device(device)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield ALONE, device
+        yield SINGLE, device
         return
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size()), device
+        yield Distributed(dist.get_rank(), dist.get_world_size()), device
         dist.barrier()  # all leave together: the connections of the others end with the first one's process
     finally:
         dist.destroy_process_group()
 
 
-class Passes(nn.Module):
+class LossModule(nn.Module):
     """The loss as a module's forward, which is where DDP and FSDP take hold of the weights in it."""
 
-    def __init__(self, modules: nn.Module, loss_of: LossOf) -> None:
+    def __init__(self, modules: nn.Module, loss_fn: LossFn) -> None:
         super().__init__()
         self.learner = modules
-        self.loss_of = loss_of
+        self.loss_fn = loss_fn
 
-    def forward(self, step: int, share: Share) -> tuple[Tensor, dict[str, float]]:
-        return self.loss_of(step, share)
+    def forward(self, step: int, batch: MicroBatch) -> tuple[Tensor, dict[str, float]]:
+        return self.loss_fn(step, batch)
 
 
-def spread(modules: nn.Module, loss_of: LossOf, parallel: Literal["ddp", "fsdp"], ranks: Ranks) -> nn.Module:
+def parallelise(modules: nn.Module, loss_fn: LossFn, parallel: Literal["ddp", "fsdp"], ranks: Distributed) -> nn.Module:
     """The loss as a module whose gradients are means over the ranks; all begin with the first one's weights.
 
-    With FSDP2 (`fully_shard`) each rank keeps its part of `modules`, whose parameters become `DTensor`s.
+    With FSDP2 (`fully_shard`) each rank keeps its shard of `modules`, whose parameters become `DTensor`s.
     """
-    passes = Passes(modules, loss_of)
+    module = LossModule(modules, loss_fn)
     if ranks.count == 1:
-        return passes
+        return module
     if parallel == "ddp":
-        # A head may leave a part of itself out of a step (a frozen table, a guess nobody judges).
-        return DistributedDataParallel(passes, find_unused_parameters=True, broadcast_buffers=False)
+        # A head may leave a part of itself out of a step (a frozen table, logits that no label judges).
+        return DistributedDataParallel(module, find_unused_parameters=True, broadcast_buffers=False)
     for value in (*modules.parameters(), *modules.buffers()):
         dist.broadcast(value.data, src=0)
     device = next(modules.parameters()).device
-    fully_shard(passes, mesh=init_device_mesh(device.type, (ranks.count,)))
-    return passes
+    fully_shard(module, mesh=init_device_mesh(device.type, (ranks.count,)))
+    return module
 
 
-def syncing(passes: nn.Module, last: bool) -> AbstractContextManager[object]:
-    """Ranks exchange gradients in the last pass of a step only; those before it add up at home."""
-    if isinstance(passes, DistributedDataParallel):
-        return nullcontext() if last else passes.no_sync()
-    if isinstance(passes, FSDPModule):
-        passes.set_requires_gradient_sync(last)
+def gradient_sync(module: nn.Module, last: bool) -> AbstractContextManager[object]:
+    """Exchange gradients between ranks in the last micro-batch of a step only; those before it add up locally."""
+    if isinstance(module, DistributedDataParallel):
+        return nullcontext() if last else module.no_sync()
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(last)
     return nullcontext()
 
 
 @contextmanager
-def at_home(passes: nn.Module) -> Iterator[None]:
+def unsharded(module: nn.Module) -> Iterator[None]:
     """Every rank holds all the weights for a while, so that a check may use the modules as they are."""
-    if not isinstance(passes, FSDPModule):
+    if not isinstance(module, FSDPModule):
         yield
         return
-    passes.unshard()
+    module.unshard()
     try:
         yield
     finally:
-        passes.reshard()
+        module.reshard()
 
 
-def all_of(state: Any) -> Any:
-    """A state with whole tensors in place of a rank's parts of them; every rank must ask for it."""
+def full_tensors(state: Any) -> Any:
+    """A state with whole tensors in place of a rank's shards of them; every rank must ask for it."""
     if isinstance(state, DTensor):
         return state.full_tensor()
     if isinstance(state, Mapping):
-        return {key: all_of(value) for key, value in state.items()}
+        return {key: full_tensors(value) for key, value in state.items()}
     if isinstance(state, list):
-        return [all_of(value) for value in state]
+        return [full_tensors(value) for value in state]
     return state
 
 
-def part_of(whole: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def shard_like(whole: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Whole tensors laid out as those of the same name in `like` are."""
-    return {name: _laid_out(value, like.get(name)) for name, value in whole.items()}
+    return {name: _shard(value, like.get(name)) for name, value in whole.items()}
 
 
-def moments_of(state: dict[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
+def shard_optimiser(state: dict[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
     """An optimiser's whole state laid out as its parameters are; they are numbered in their order."""
     laid: dict[int, Any] = {}
     for number, moments in state["state"].items():
         like = parameters[number] if number < len(parameters) else None
-        laid[number] = {key: _laid_out(value, like if value.ndim else None) for key, value in moments.items()}
+        laid[number] = {key: _shard(value, like if value.ndim else None) for key, value in moments.items()}
     return state | {"state": laid}
 
 
-def _laid_out(value: Tensor, like: Tensor | None) -> Tensor:
+def _shard(value: Tensor, like: Tensor | None) -> Tensor:
     if not isinstance(like, DTensor):
         return value
     # Every rank has read the whole: each keeps its own part, and nothing is sent.

@@ -6,6 +6,7 @@ typing error never trains the wrong thing for an hour. `key=value` overrides use
 """
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from crossdraft.errors import CrossdraftError
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-REFERENCE_RECIPE = RECIPES / "reference.yaml"
 NUMBERS = re.compile(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*(,\s*[-+]?[\d.]+(e[-+]?\d+)?\s*)+", re.IGNORECASE)
 Read = TypeVar("Read", bound="Section")
 
@@ -61,138 +61,29 @@ class Optim(Section):
         return self
 
 
-class Tokenizer(Section):
-    """One byte-level BPE for both models."""
+def learning_rate(optim: Optim, step: int) -> float:
+    """Linear warm-up times the schedule's decay, from the rate to `final` times it; `step` counts from 0.
 
-    vocab_size: int = Field(default=4096, gt=300)
-    scenes: int = Field(default=2000, gt=0, description="training scenes whose questions and answers are read")
-
-
-class Cache(Section):
-    """Clips rendered once: RGB for the target, event frames for the drafter (its first `event_clips`)."""
-
-    train_clips: int = Field(gt=0)
-    event_clips: int = Field(gt=0)
-    validation_clips: int = Field(gt=0)
-    workers: int = Field(default=2, gt=0)
+    - `wsd`: constant, then linear over the last `decay_steps`;
+    - `linear` and `cosine`: over all steps, warm-up included, half a wave for the cosine;
+    - `constant`: no decay.
+    """
+    warm = min(1.0, (step + 1) / optim.warmup_steps) if optim.warmup_steps else 1.0
+    return optim.learning_rate * warm * (optim.final + (1 - optim.final) * _undecayed(optim, step))
 
 
-class Vision(Section):
-    """A CLIP vision tower; features come from the layer before the last, which therefore has no say."""
-
-    image_size: int = 112
-    patch_size: int = Field(gt=0)
-    hidden_size: int = Field(gt=0)
-    layers: int = Field(gt=1)
-    heads: int = Field(gt=0)
-    intermediate_size: int = Field(gt=0)
-
-
-class Text(Section):
-    """A Llama decoder."""
-
-    hidden_size: int = Field(gt=0)
-    layers: int = Field(gt=1)
-    heads: int = Field(gt=0)
-    head_dim: int = 64
-    intermediate_size: int = Field(gt=0)
-    max_positions: int = 1024
-    tie_embeddings: bool = Field(default=False, description="one table for tokens in and out")
-
-
-class Jitter(Section):
-    """What pictures undergo in training; event frames know only `drop` and `shift`."""
-
-    noise: float = Field(default=0.0, ge=0, description="largest std of the pixel noise, 8-bit steps")
-    brightness: float = Field(default=0.0, ge=0, description="largest relative change of brightness")
-    drop: float = Field(default=0.0, ge=0, lt=1, description="largest share of pixels turned white")
-    shift: int = Field(default=0, ge=0, description="largest translation, pixels")
-
-
-class Sight(Section):
-    """Pre-training of a tower on the scene's attributes."""
-
-    optim: Optim
-    jitter: Jitter = Jitter()
-
-
-class Train(Section):
-    """Next-token training on answers, `questions` of them a clip in one pass."""
-
-    optim: Optim
-    questions: int = Field(gt=0)
-    attribute_weight: float = Field(default=0.3, ge=0)
-    question_wear: float = Field(
-        default=0.0, ge=0, lt=1, description="largest share of a question's words dropped or replaced (prompt noise)"
-    )
-    freeze_tower: bool = Field(default=False, description="keep the tower as its sight stage left it")
-    jitter: Jitter = Jitter()
-
-
-class Target(Section):
-    """The video VLM: shapes, sight, training."""
-
-    frames: int = 8
-    vision: Vision
-    text: Text
-    sight: Sight
-    train: tuple[Train, ...] = Field(min_length=1, description="phases; each starts from the weights of the last")
-
-
-class Answers(Section):
-    """The target's own greedy answers, which the drafters learn."""
-
-    questions: int = Field(gt=0, description="answers a clip")
-    clips: int = Field(gt=0, description="clips decoded together")
-    max_new_tokens: int = Field(default=112, gt=0)
-
-
-class Drafter(Section):
-    """The event VLM and its blind twin: shapes, sight, training."""
-
-    frames: int = 5
-    vision: Vision
-    text: Text
-    sight: Sight
-    train: tuple[Train, ...] = Field(min_length=1)
-
-
-class TextDrafter(Section):
-    """A blind text model with a vocabulary of its own, which learns from ground truth: no pictures, no target."""
-
-    vocab_size: int = Field(gt=128)
-    scenes: int = Field(gt=0, description="training scenes whose texts the vocabulary is learned from")
-    text: Text
-    questions: int = Field(gt=0, description="questions a scene and step")
-    question_wear: float = Field(default=0.0, ge=0, lt=1)
-    optim: Optim = Field(description="`clips` counts scenes")
-
-
-class Evaluate(Section):
-    """Held-out figures: scenes of the test split."""
-
-    scenes: int = Field(gt=0)
-    questions: int = Field(gt=0, description="questions a scene")
-    clips: int = Field(default=8, gt=0, description="clips decoded together")
-
-
-class Recipe(Section):
-    """Everything that `crossdraft train reference` does."""
-
-    seed: int = 0
-    threads: int = Field(default=2, gt=0)
-    tokenizer: Tokenizer
-    cache: Cache
-    target: Target
-    answers: Answers
-    drafter: Drafter
-    text_drafter: TextDrafter
-    evaluate: Evaluate
-
-
-def load_recipe(path: str | Path = REFERENCE_RECIPE, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of the reference pair; see `read_section`."""
-    return read_section(Recipe, path, overrides)
+def _undecayed(optim: Optim, step: int) -> float:
+    """How much of the decay is still to come, 1 to 0."""
+    remaining = optim.steps - step
+    match optim.schedule:
+        case "wsd":
+            return min(1.0, remaining / optim.decay_steps) if optim.decay_steps else 1.0
+        case "linear":
+            return remaining / optim.steps
+        case "cosine":
+            return (1 - math.cos(math.pi * remaining / optim.steps)) / 2
+        case "constant":
+            return 1.0
 
 
 def read_section(

@@ -1,46 +1,105 @@
-"""One sitting of a training stage: from where the last one left it, step by step, to what it gives."""
+"""The trainer: one for everything that is trained here. A step is a pure function of its number.
 
+So a resumed run repeats the losses of an unbroken one, and neither the number of micro-batches that a step is cut into
+nor the number of ranks that share them changes what is learned, rounding apart. One exception: what a network draws for
+itself while it learns (dropout, DFlash's anchors, SpecVLM's soft choice of a compressor) is drawn per micro-batch. It
+is the same whenever that micro-batch is run, but not the same where a step is cut otherwise.
+"""
+
+import difflib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from crossdraft.engine.fast.packed_linear import has_bf16
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.core.average import Average
 from crossdraft.train.core.checkpoint import (
+    config_fingerprint,
     read_checkpoint,
     read_weights,
-    take_average,
-    take_optimiser,
-    take_weights,
+    require_same_config,
+    restore_optimiser,
+    restore_tensors,
+    restore_weights,
     write_checkpoint,
     write_weights,
 )
-from crossdraft.train.core.console import say
-from crossdraft.train.core.dist import Ranks, at_home, spread, syncing
-from crossdraft.train.core.identity import plain, require_same
-from crossdraft.train.core.log import cut, note_check, note_step
-from crossdraft.train.core.recipe import Optim
-from crossdraft.train.core.schedule import learning_rate
-from crossdraft.train.core.share import LossOf, Part, Share, merged, weight
-from crossdraft.train.core.stage import Stage
-from crossdraft.train.core.stopping import Standing, watched
+from crossdraft.train.core.dist import (
+    SINGLE,
+    Distributed,
+    LossFn,
+    MicroBatch,
+    MicroLoss,
+    gradient_sync,
+    merge_losses,
+    micro_weight,
+    parallelise,
+    unsharded,
+)
+from crossdraft.train.core.log import MetricsLog, progress_bar, say
+from crossdraft.train.core.recipe import Optim, learning_rate
 
 Check = Callable[[int], Mapping[str, float] | None]
-"""steps done -> figures of a look at validation data, if it measures any. Called on the first rank alone."""
+"""steps done -> figures on validation data, if it measures any. Called on the first rank alone."""
 
 
-class Sitting:
-    """A stage under way: what changes from step to step, and what a checkpoint holds of it.
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One training stage: where it keeps its checkpoints and log, and its optimiser settings.
 
     Args:
-        stage, modules, loss_of, check, describe, ranks: as `loop.optimise` has them.
+        config: what decides the weights, by name: a checkpoint of another one is refused. `None` = whoever runs the
+            stage knows whose its folder is.
+    """
+
+    folder: Path
+    name: str
+    optim: Optim
+    config: Mapping[str, Any] | None = None
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / f"{self.name}.ckpt"
+
+    @property
+    def best(self) -> Path:
+        """The weights of the best check, where a figure is watched."""
+        return self.folder / f"{self.name}.best.ckpt"
+
+    @property
+    def log(self) -> MetricsLog:
+        return MetricsLog(self.folder / f"{self.name}.log.jsonl")
+
+
+def load_weights(stage: Stage, modules: nn.Module) -> None:
+    """Take from a finished stage the weights, and only those, that it left in its modules."""
+    state = read_checkpoint(stage.checkpoint)
+    if stage.optim.watch and stage.best.exists():
+        restore_weights(modules, read_weights(stage.best), stage.best)
+    else:
+        restore_weights(modules, state["modules"] | state.get("average", {}), stage.checkpoint)
+
+
+class Trainer:
+    """One training stage: steps, checks, checkpoints, exact resume.
+
+    `Trainer(stage, modules, loss_fn).run()` trains `modules` to the recipe's last step, from the checkpoint if there is
+    one. A run that is finished is not repeated.
+
+    Args:
+        loss_fn: the loss of a micro-batch, `step` counted from 0; `dist.full_batch` adapts one that takes no parts.
+        check: figures on validation data, measured every `checkpoint_every` steps and at the end.
+        describe: what a step learns from ("answers 13, 77"), for the complaint if its loss is not finite.
+        ranks: the processes that train together.
 
     Raises:
         CrossdraftError: a step's clips cannot be shared out, or a figure is watched that nothing measures.
@@ -50,41 +109,65 @@ class Sitting:
         self,
         stage: Stage,
         modules: nn.Module,
-        loss_of: LossOf,
-        check: Check | None,
-        describe: Callable[[int], str] | None,
-        ranks: Ranks,
+        loss_fn: LossFn,
+        *,
+        check: Check | None = None,
+        describe: Callable[[int], str] | None = None,
+        ranks: Distributed = SINGLE,
     ) -> None:
-        optim, pieces = stage.optim, stage.optim.accumulate * ranks.count
-        if pieces > 1 and optim.clips % pieces:
+        optim, parts = stage.optim, stage.optim.accumulate * ranks.count
+        if parts > 1 and optim.clips % parts:
             raise CrossdraftError(
                 f"A step's optim.clips={optim.clips} cannot be shared out evenly among {optim.accumulate} passes of "
-                f"{ranks.count} ranks; make it a multiple of {pieces}."
+                f"{ranks.count} ranks; make it a multiple of {parts}."
             )
         if optim.watch is not None and check is None:
             raise CrossdraftError(
                 f"optim.watch names '{optim.watch}', but this training has no checks that measure it; leave it out."
             )
-        self.stage, self.modules, self.check, self.describe, self.ranks = (stage, modules, check, describe, ranks)
+        self.stage, self.optim, self.modules, self.ranks = stage, optim, modules, ranks
+        self.check, self.describe = check, describe
         self.device = next(modules.parameters()).device
-        self.passes = spread(modules, loss_of, optim.parallel, ranks)
-        self.optimiser = _adamw(modules, optim)  # after `spread`, which may exchange the parameters
-        self.average = Average(modules, optim.ema) if optim.ema else None
-        self.standing = Standing()
+        self.loss_module = parallelise(modules, loss_fn, optim.parallel, ranks)
+        self.optimiser = _adamw(modules, optim)  # after `parallelise`, which may exchange the parameters
+        self.average = AveragedWeights(modules, optim.ema) if optim.ema else None
+        self.early_stop = EarlyStop()
         self.step = 0
-        self.losses: list[float] = []
+        self.recent_losses: list[float] = []
         self.started = time.monotonic()
 
     @property
-    def over(self) -> bool:
-        optim = self.stage.optim
-        return self.step >= optim.steps or self.standing.is_over(optim.patience)
+    def finished(self) -> bool:
+        return self.step >= self.optim.steps or self.early_stop.should_stop(self.optim.patience)
 
     @property
-    def spent(self) -> float:
+    def seconds(self) -> float:
+        """Seconds of training so far, those before a resume included."""
         return time.monotonic() - self.started
 
-    def restore(self) -> None:
+    def run(self) -> dict[str, float]:
+        """Train to the end; return the closing figures.
+
+        What is left in `modules` is the best checked weights where the recipe watches a figure, else the averaged ones
+        where it averages, else the last. With FSDP, `modules` stay sharded: `load_weights` puts what was learned in
+        whole ones.
+
+        Raises:
+            CrossdraftError: the loss or its gradient is not finite, the checkpoint cannot be resumed from, or the
+                checks do not give the figure that is watched.
+        """
+        self.resume()
+        self.modules.train()
+        with self._progress() as advance:
+            while not self.finished:
+                advance(self.train_step())
+                if self.step % self.optim.checkpoint_every == 0 or self.step == self.optim.steps:
+                    self.save()
+                    self.report()
+                    self.validate()
+        return self.finish()
+
+    def resume(self) -> None:
         """Take up the checkpoint, if there is one, and the check that it still owes.
 
         Raises:
@@ -93,77 +176,79 @@ class Sitting:
         stage = self.stage
         stage.folder.mkdir(parents=True, exist_ok=True)
         if stage.checkpoint.exists():
-            state = read_checkpoint(stage.checkpoint)
-            require_same(state.get("identity"), stage.identity, stage.checkpoint)
-            take_weights(self.modules, state["modules"], stage.checkpoint)
-            take_optimiser(self.optimiser, state["optimiser"], stage.checkpoint)
-            if self.average is not None:
-                values = state["modules"] | state.get("average", {})  # a stage that only now begins to average
-                take_average(self.average, values, stage.checkpoint)
-            self.standing = Standing(**state.get("standing", {}))
-            self.step = int(state["step"])
-            self.started -= float(state["spent"])
+            self._restore(read_checkpoint(stage.checkpoint))
             if self.ranks.first:
                 say(f"{stage.name}: resumed from step {self.step}")
-        self.ranks.wait()
+        self.ranks.barrier()
         if self.ranks.first:
-            cut(stage.log, self.step, self.standing.checked if stage.optim.watch else self.step)
-        if self.step and stage.optim.watch and self.standing.checked < self.step:
-            self.look()  # it was stopped between a checkpoint and its check
+            stage.log.truncate(self.step, self.early_stop.checked if self.optim.watch else self.step)
+        if self.step and self.optim.watch and self.early_stop.checked < self.step:
+            self.validate()  # it was stopped between a checkpoint and its check
 
-    def learn(self) -> float:
+    def _restore(self, state: dict[str, Any]) -> None:
+        path = self.stage.checkpoint
+        require_same_config(state.get("identity"), self.stage.config, path)
+        restore_weights(self.modules, state["modules"], path)
+        restore_optimiser(self.optimiser, state["optimiser"], path)
+        if self.average is not None:
+            # The weights themselves where the stage only now begins to average.
+            restore_tensors(self.average.values, state["modules"] | state.get("average", {}), path)
+        self.early_stop = EarlyStop(**state.get("standing", {}))
+        self.step = int(state["step"])
+        self.started -= float(state["spent"])
+
+    def train_step(self) -> float:
         """One step of the optimiser, logged; return its loss.
 
         Raises:
             CrossdraftError: before a step that would ruin the weights.
         """
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(self.stage.optim, self.step)
-        parts = [part for sides in self.ranks.gathered(self._passes()) for part in sides]
-        self._unweigh(sum(part.weight for part in parts))
-        loss, figures = merged(parts)
-        norm = nn.utils.clip_grad_norm_(self.modules.parameters(), self.stage.optim.clip_norm)
-        length = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-        self._refuse_unless_finite(loss, length)
+            group["lr"] = learning_rate(self.optim, self.step)
+        parts = [part for own in self.ranks.all_gather(self._backward()) for part in own]
+        self._scale_gradients(sum(part.weight for part in parts))
+        loss, figures = merge_losses(parts)
+        norm = nn.utils.clip_grad_norm_(self.modules.parameters(), self.optim.clip_norm)
+        length = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        self._require_finite(loss, length)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update(self.step)
         self.step += 1
-        self.losses.append(loss)
+        self.recent_losses.append(loss)
         if self.ranks.first:
-            note_step(self.stage.log, self.step, self.spent, {"loss": loss, "norm": length, **figures})
+            self.stage.log.add_step(self.step, self.seconds, {"loss": loss, "norm": length, **figures})
         return loss
 
-    def _passes(self) -> list[Part]:
-        """This rank's shares of the step: their gradients, times their weights, add up in the parameters."""
-        optim, ranks, parts = self.stage.optim, self.ranks, []
-        for turn in range(optim.accumulate):
-            share = Share(turn * ranks.count + ranks.rank, optim.accumulate * ranks.count)
-            with syncing(self.passes, last=turn + 1 == optim.accumulate):
-                with _seeded(self.step * share.of + share.index, self.device), self._precision():
-                    loss, figures = self.passes(self.step, share)
-                heavy = weight(share, figures)
-                (loss * heavy).backward()
-            parts.append(Part(float(loss.detach()), heavy, figures))
+    def _backward(self) -> list[MicroLoss]:
+        """Run this rank's micro-batches: their gradients, times their weights, add up in the parameters."""
+        parts, of = [], self.optim.accumulate * self.ranks.count
+        for turn in range(self.optim.accumulate):
+            batch = MicroBatch(turn * self.ranks.count + self.ranks.rank, of)
+            with gradient_sync(self.loss_module, last=turn + 1 == self.optim.accumulate):
+                with _seeded(self.step * of + batch.index, self.device), self._autocast():
+                    loss, figures = self.loss_module(self.step, batch)
+                weight = micro_weight(batch, figures)
+                (loss * weight).backward()
+            parts.append(MicroLoss(float(loss.detach()), weight, figures))
         return parts
 
-    def _unweigh(self, total: float) -> None:
-        """Make gradients, which are means over ranks of weighted sums, those of the weighted mean."""
-        factor = self.ranks.count / (total or 1.0)
+    def _scale_gradients(self, total_weight: float) -> None:
+        """Turn gradients, which are means over ranks of weighted sums, into those of the weighted mean."""
+        factor = self.ranks.count / (total_weight or 1.0)
         if factor != 1:
             for parameter in self.modules.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(factor)
 
-    def _precision(self) -> AbstractContextManager[object]:
-        """bf16 products where the recipe asks for them and the processor has them; else what is around stays."""
+    def _autocast(self) -> AbstractContextManager[object]:
+        """bf16 products where the recipe asks for them and the processor has them."""
         able = self.device.type != "cpu" or has_bf16()
-        wanted = self.stage.optim.bf16 and able
-        return torch.autocast(self.device.type, torch.bfloat16) if wanted else nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16) if self.optim.bf16 and able else nullcontext()
 
-    def _refuse_unless_finite(self, loss: float, norm: float) -> None:
-        """Stop before a step that would ruin the weights: what the last checkpoint holds stays good."""
+    def _require_finite(self, loss: float, norm: float) -> None:
+        """Stop before a step that would ruin the weights: the last checkpoint stays good."""
         if math.isfinite(loss) and math.isfinite(norm):
             return
         stage = self.stage
@@ -178,64 +263,161 @@ class Sitting:
             f"{norm}; {kept}. Lower this stage's optim.learning_rate and run it again."
         )
 
-    def keep(self) -> None:
-        """Write the checkpoint."""
-        more: dict[str, Any] = {"standing": asdict(self.standing)}
-        if self.stage.identity is not None:
-            more["identity"] = plain(self.stage.identity)
+    def save(self) -> None:
+        """Write the checkpoint. The keys `standing` and `identity` are those of earlier versions' files."""
+        more: dict[str, Any] = {"standing": asdict(self.early_stop)}
+        if self.stage.config is not None:
+            more["identity"] = config_fingerprint(self.stage.config)
         if self.average is not None:
             more["average"] = self.average.values
-        write_checkpoint(self.stage.checkpoint, self.modules, self.optimiser, self.step, self.spent, more, self.ranks)
+        path, ranks = self.stage.checkpoint, self.ranks
+        write_checkpoint(path, self.modules, self.optimiser, self.step, self.seconds, more, ranks)
 
-    def look(self) -> None:
-        """Check the weights that would be given if this were the end; where a figure is watched, judge by it."""
+    def report(self) -> None:
+        """Print how far the stage is, and the mean loss since the last line."""
+        if self.ranks.first:
+            mean = math.fsum(self.recent_losses) / len(self.recent_losses)
+            say(f"{self.stage.name} {self.step}/{self.optim.steps} loss {mean:.3f}")
+        self.recent_losses.clear()
+
+    def validate(self) -> None:
+        """Check the weights that would be given if this were the end; where a figure is watched, keep the best."""
         if self.check is None:
             return
-        watch = self.stage.optim.watch
-        with self.average.in_place() if self.average is not None else nullcontext():
-            figures = self._checked(self.check)
+        watch = self.optim.watch
+        with self.average.swapped_in() if self.average is not None else nullcontext():
+            figures = self._run_check(self.check)
             if watch is None:
                 return
-            self.standing = self.standing.after(self.step, watched(figures, watch))
-            if self.standing.best_step == self.step:
+            self.early_stop = self.early_stop.after(self.step, watched_figure(figures, watch))
+            if self.early_stop.best_step == self.step:
                 write_weights(self.stage.best, self.modules, self.step, self.ranks)
-        self.keep()  # once more, with this check in it
+        self.save()  # once more, with this check in it
 
-    def _checked(self, check: Check) -> Mapping[str, float]:
-        """The first rank's look, which all of them go by."""
+    def _run_check(self, check: Check) -> Mapping[str, float]:
+        """The first rank's check, which all ranks go by."""
         figures: Mapping[str, float] = {}
         self.modules.eval()
-        with at_home(self.passes):
+        with unsharded(self.loss_module):
             if self.ranks.first:
                 figures = check(self.step) or {}
         self.modules.train()
-        figures = self.ranks.agreed(figures)
+        figures = self.ranks.broadcast(figures)
         if figures and self.ranks.first:
-            note_check(self.stage.log, self.step, self.spent, figures)
-            told = " ".join(f"{name} {value:.3f}" for name, value in figures.items())
-            say(f"{self.stage.name} {self.step}: validation {told}")
+            self.stage.log.add_check(self.step, self.seconds, figures)
+            shown = " ".join(f"{name} {value:.3f}" for name, value in figures.items())
+            say(f"{self.stage.name} {self.step}: validation {shown}")
         return figures
 
-    def tell(self) -> None:
-        """One line: how far, and the mean loss since the last line."""
-        if self.ranks.first:
-            mean = math.fsum(self.losses) / len(self.losses)
-            say(f"{self.stage.name} {self.step}/{self.stage.optim.steps} loss {mean:.3f}")
-        self.losses.clear()
-
-    def settle(self) -> dict[str, float]:
-        """Put in place what the stage gives; return the closing figures."""
-        closing = {"steps": float(self.step), "wall_s": self.spent}
-        if self.stage.optim.watch and self.standing.best_step:
-            take_weights(self.modules, read_weights(self.stage.best), self.stage.best)
-            return closing | {"best_step": float(self.standing.best_step), "best": self.standing.best}
+    def finish(self) -> dict[str, float]:
+        """Put the weights that the stage gives into `modules`; return the closing figures."""
+        closing = {"steps": float(self.step), "wall_s": self.seconds}
+        if self.optim.watch and self.early_stop.best_step:
+            restore_weights(self.modules, read_weights(self.stage.best), self.stage.best)
+            return closing | {"best_step": float(self.early_stop.best_step), "best": self.early_stop.best}
         if self.average is not None:
-            self.average.put()
+            self.average.copy_to_weights()
         return closing
+
+    @contextmanager
+    def _progress(self) -> Iterator[Callable[[float], None]]:
+        """A bar with loss and rate; yields what advances it after a step."""
+        name, first_step, began = self.stage.name, self.step, time.monotonic()
+        with progress_bar() as bar:
+            task = bar.add_task(name, total=self.optim.steps, completed=self.step, visible=self.ranks.first)
+
+            def advance(loss: float) -> None:
+                rate = (self.step - first_step) * self.optim.clips / (time.monotonic() - began)
+                bar.update(task, completed=self.step, description=f"{name} loss {loss:.3f} {rate:.1f} clips/s")
+
+            yield advance
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStop:
+    """Early stopping: the best check so far, and how many since were no better; part of the checkpoint.
+
+    Args:
+        best: the best value so far of the figure that is watched; more is better.
+        best_step: steps done then; 0 before the first.
+        missed: checks since, none of them better.
+        checked: steps done at the last check.
+    """
+
+    best: float = -math.inf
+    best_step: int = 0
+    missed: int = 0
+    checked: int = 0
+
+    def after(self, step: int, value: float) -> "EarlyStop":
+        """The state after one more check. NaN is no better than any value."""
+        if value > self.best:
+            return EarlyStop(value, step, 0, step)
+        return replace(self, missed=self.missed + 1, checked=step)
+
+    def should_stop(self, patience: int) -> bool:
+        """True once `patience` checks in a row were no better; a patience of 0 never stops."""
+        return 0 < patience <= self.missed
+
+
+def watched_figure(figures: Mapping[str, float], watch: str) -> float:
+    """The figure that is watched, so that more is better; a leading '-' negates it.
+
+    Raises:
+        CrossdraftError: the checks give no such figure; the nearest is suggested.
+    """
+    name = watch.removeprefix("-")
+    if name not in figures:
+        near = difflib.get_close_matches(name, figures, n=1, cutoff=0.4)
+        hint = f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(figures) or 'none'}."
+        raise CrossdraftError(f"The checks give no figure '{name}', which optim.watch names; {hint}")
+    return -figures[name] if watch.startswith("-") else figures[name]
+
+
+class AveragedWeights:
+    """Exponential moving average (EMA) of the trained weights.
+
+    Every step moves the average (1 − d) of the way to the weights. d grows to `decay` with the steps done, as
+    min(decay, (1 + step) / (10 + step)): so a short run does not remember how it was initialised.
+
+    Args:
+        modules: whose weights; their present values are where the average begins.
+        decay: how much of the average a step keeps, 0 to 1; 0.999 is common.
+    """
+
+    def __init__(self, modules: nn.Module, decay: float) -> None:
+        self._decay = decay
+        self._weights = {name: p for name, p in modules.named_parameters() if p.requires_grad}
+        self.values: dict[str, Tensor] = {name: p.detach().clone() for name, p in self._weights.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Follow the weights after the `step`-th step."""
+        decay = min(self._decay, (1 + step) / (10 + step))
+        get_ema_multi_avg_fn(decay)(list(self.values.values()), list(self._weights.values()), step)
+
+    @contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """Put the averages in the weights' place for a while."""
+        kept = {name: weight.detach().clone() for name, weight in self._weights.items()}
+        self.copy_to_weights()
+        try:
+            yield
+        finally:
+            self._copy(kept)
+
+    def copy_to_weights(self) -> None:
+        """Put the averages in the weights' place for good."""
+        self._copy(self.values)
+
+    @torch.no_grad()
+    def _copy(self, values: Mapping[str, Tensor]) -> None:
+        for name, weight in self._weights.items():
+            weight.copy_(values[name])
 
 
 def _adamw(modules: nn.Module, optim: Optim) -> torch.optim.AdamW:
-    """Weight decay on matrices only."""
+    """AdamW with weight decay on matrices only."""
     parameters = [p for p in modules.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": optim.weight_decay},
@@ -246,7 +428,7 @@ def _adamw(modules: nn.Module, optim: Optim) -> torch.optim.AdamW:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Chance (dropout) that is the same whenever this pass is taken; what is drawn outside goes on undisturbed."""
+    """Seed what is drawn inside (dropout) by the micro-batch; the generator outside goes on undisturbed."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

@@ -12,7 +12,7 @@ from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.train.capture.clip import walked
 from crossdraft.train.capture.online import Online
 from crossdraft.train.capture.store import Store
-from crossdraft.train.core.share import Share
+from crossdraft.train.core.dist import MicroBatch
 
 POOL = 16  # batches whose answers are sorted by length together, so that little is padding
 
@@ -20,7 +20,7 @@ POOL = 16  # batches whose answers are sorted by length together, so that little
 class Lessons(Protocol):
     """Answers of a target, step by step."""
 
-    def lesson(self, step: int, count: int, share: Share) -> Lesson:
+    def lesson(self, step: int, count: int, share: MicroBatch) -> Lesson:
         """The share's part of the step's `count` answers."""
         ...
 
@@ -46,7 +46,7 @@ class Stored:
         self._lengths = tuple(len(tokens) for tokens in store.tokens())
         self._sizes = store.piece_lengths() if self.visual_layers else (0,) * len(self._lengths)
 
-    def lesson(self, step: int, count: int, share: Share) -> Lesson:
+    def lesson(self, step: int, count: int, share: MicroBatch) -> Lesson:
         return self.store.lesson(share.take(self.indices(step, count)), self.layers, self.visual_layers)
 
     def describe(self, step: int, count: int) -> str:
@@ -69,7 +69,7 @@ class Asked:
     def __init__(self, online: Online) -> None:
         self.online = online
 
-    def lesson(self, step: int, count: int, share: Share) -> Lesson:
+    def lesson(self, step: int, count: int, share: MicroBatch) -> Lesson:
         part = len(share.take(range(count)))
         return self.online.lesson(step * share.of + share.index, part)
 

@@ -28,7 +28,7 @@ from crossdraft.heads.networks.objective import OUTSIDE, Objective, score, teach
 from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
 from crossdraft.train.capture.store import Store
-from crossdraft.train.core.share import LossOf, whole
+from crossdraft.train.core.dist import LossFn, full_batch
 from crossdraft.train.heads.event_data import (
     EventAnswers,
     GlanceAnswers,
@@ -48,8 +48,8 @@ from crossdraft.train.reference.prompt import PromptCodec
 from crossdraft.train.reference.tokenizer import EVENT
 
 
-def cross_loss(head: Head, lesson_of: Callable[[int], Lesson], objective: Objective, rows: Tensor) -> LossOf:
-    """The loss of a step, for `loop.optimise`; its figure `tau` counts the target's words, as everywhere.
+def cross_loss(head: Head, lesson_of: Callable[[int], Lesson], objective: Objective, rows: Tensor) -> LossFn:
+    """The loss of a step, for `core.trainer.Trainer`; its figure `tau` counts the target's words, as everywhere.
 
     Args:
         head: what is trained.
@@ -65,11 +65,11 @@ def cross_loss(head: Head, lesson_of: Callable[[int], Lesson], objective: Object
         logits, labels = teacher(lesson, rows, layer, lookup)
         return score(objective, head(lesson), lesson, logits, labels)
 
-    return whole(loss_of)
+    return full_batch(loss_of)
 
 
-def fast_loss(head: Fast, answers: EventAnswers) -> LossOf:
-    """The loss of a step, for `loop.optimise`.
+def fast_loss(head: Fast, answers: EventAnswers) -> LossFn:
+    """The loss of a step, for `core.trainer.Trainer`.
 
     Figures: `right`, the share of the places whose likeliest word is the target's; `tau`, tokens of a first pass with
     the chain of these: 1 + those right in a row from the answer's beginning.
@@ -84,7 +84,7 @@ def fast_loss(head: Fast, answers: EventAnswers) -> LossOf:
         loss = F.cross_entropy(logits.flatten(0, 1), known.flatten(), ignore_index=OUTSIDE)
         return loss, accepted(logits, known, there)
 
-    return whole(loss_of)
+    return full_batch(loss_of)
 
 
 def said(head: Fast, heard: Heard) -> Tensor:
@@ -226,7 +226,7 @@ class EventCourse:
         seer = EventSeer(cast("Any", self.host.model))
         return EventAnswers(seer, sight, codec, answered_texts(spoken, each, seed), clips)
 
-    def _loss(self, head: Head, answers: EventAnswers, store: Store) -> LossOf:
+    def _loss(self, head: Head, answers: EventAnswers, store: Store) -> LossFn:
         recipe = self.given.recipe
         if isinstance(head, Cross | Glance):
             rows = self.tables().head[head.draft_ids].float()

@@ -17,7 +17,7 @@ from crossdraft.heads.networks.train_batch import Lesson
 from crossdraft.train.capture.online import Online
 from crossdraft.train.capture.sources import SceneSource
 from crossdraft.train.capture.store import Store
-from crossdraft.train.core.share import WHOLE, LossOf, Share
+from crossdraft.train.core.dist import LossFn, MicroBatch
 from crossdraft.train.heads.batches import Asked, Lessons, Stored, noisy
 from crossdraft.train.heads.measure import figures_of, methods_of, worth
 from crossdraft.train.heads.recipe import HeadRecipe, levels_read, scales_of
@@ -38,12 +38,12 @@ class Teaching:
     rows: Tensor
     recipe: HeadRecipe
 
-    def loss_of(self, lessons: Lessons) -> LossOf:
+    def loss_of(self, lessons: Lessons) -> LossFn:
         """The loss of a step's share."""
         objective = self._objective()
         extra = {name: weight for name, weight in self.recipe.loss.items() if name in self.head.extras}
 
-        def loss_of(step: int, share: Share) -> tuple[Tensor, dict[str, float]]:
+        def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
             lesson = lessons.lesson(step, self.recipe.optim.clips, share).to(self.rows.device)
             logits, labels = self._teacher(lesson)
             first = share.take(range(self.recipe.optim.clips))[0]
@@ -65,7 +65,7 @@ class Teaching:
         """
         totals: dict[str, tuple[int, int]] = {}
         for step in range(steps):
-            lesson = lessons.lesson(step, self.recipe.optim.clips, WHOLE).to(self.rows.device)
+            lesson = lessons.lesson(step, self.recipe.optim.clips, MicroBatch()).to(self.rows.device)
             _, labels = self._teacher(lesson)
             guesses = sorted(self.head(lesson), key=lambda guess: guess.offset)
             for name, (right, count) in counted(guesses, lesson, labels).items():
@@ -121,7 +121,7 @@ class FeatureCourse:
         levels = levels_read(kind, settings)
         if not levels or "level_scales" in settings:
             return {}
-        lesson = self._source(sorted(set(levels)), ()).lesson(0, SIZED, WHOLE)
+        lesson = self._source(sorted(set(levels)), ()).lesson(0, SIZED, MicroBatch())
         return {"level_scales": scales_of(lesson.hidden, lesson.lengths.tolist(), levels)}
 
     def tables(self) -> TargetTables:

@@ -32,7 +32,7 @@ from crossdraft.heads.files import save_head
 from crossdraft.heads.networks.base import Head, positions_of
 from crossdraft.heads.networks.objective import PLACES, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import Lesson
-from crossdraft.train.core.share import LossOf, Part, Share, merged
+from crossdraft.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
 
 RANK, HEADS_WEIGHT, SLOW = 32, 0.2, 0.25
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -110,15 +110,15 @@ class Joint(nn.Module):
             for one in additions:
                 one.on = True
 
-    def loss_of(self, asked: Callable[[int], Sequence[Asked]]) -> LossOf:
-        """The loss of a step's share, as `train.loop.optimise` wants it; `asked` says what a step learns from."""
+    def loss_of(self, asked: Callable[[int], Sequence[Asked]]) -> LossFn:
+        """The loss of a step's share, as `core.trainer.Trainer` wants it; `asked` says what a step learns from."""
 
-        def loss_of(step: int, share: Share) -> tuple[Tensor, dict[str, float]]:
+        def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
             found = [self.loss(*pair) for pair in share.take(asked(step))]
-            parts = [Part(float(loss.detach()), figures[PLACES], figures) for loss, figures in found]
+            parts = [MicroLoss(float(loss.detach()), figures[PLACES], figures) for loss, figures in found]
             # An answer weighs as many places as it has: so shares add up to the whole, as with a head alone.
             total = torch.stack([loss * figures[PLACES] for loss, figures in found]).sum()
-            return total / (sum(part.weight for part in parts) or 1.0), merged(parts)[1]
+            return total / (sum(part.weight for part in parts) or 1.0), merge_losses(parts)[1]
 
         return loss_of
 

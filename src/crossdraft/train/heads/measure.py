@@ -20,7 +20,7 @@ from crossdraft.heads.drafting.static import LARGEST
 from crossdraft.heads.drafting.trees import TREES
 from crossdraft.heads.networks.base import Head
 from crossdraft.heads.registry import HeadMethod, serving
-from crossdraft.train.core.console import progress_bar, say
+from crossdraft.train.core.log import progress_bar, say
 from crossdraft.train.heads.recipe import Measure
 
 

@@ -31,12 +31,11 @@ from crossdraft.train.capture.online import CLIPS
 from crossdraft.train.capture.recorder import Scribe
 from crossdraft.train.capture.shard import Wanted
 from crossdraft.train.capture.sources import SceneSource
-from crossdraft.train.core.console import say
-from crossdraft.train.core.dist import Ranks, joined
-from crossdraft.train.core.loop import optimise
+from crossdraft.train.core.dist import Distributed, init_distributed
+from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_provenance
 from crossdraft.train.core.recipe import RECIPES, Optim, Section
-from crossdraft.train.core.stage import Stage
+from crossdraft.train.core.trainer import Stage, Trainer
 from crossdraft.train.heads.joint import HEADS_WEIGHT, RANK, Asked, Joint, save_joint
 from crossdraft.train.heads.measure import Accepted, figures_of, methods_of, worth
 from crossdraft.train.heads.recipe import Measure
@@ -257,23 +256,23 @@ def train_together(
         head: the folder of the head; default the shipped `medusa`.
 
     Raises:
-        CrossdraftError: as `Beginning`, `Joint` and `optimise`.
+        CrossdraftError: as `Beginning`, `Joint` and `Trainer`.
     """
     beginning = Beginning.of(source, head, online)
     network = read_config(beginning.head).network
     methods_of(network)
     torch.set_num_threads(recipe.threads)
-    with joined(device or ("cuda" if torch.cuda.is_available() else "cpu")) as (ranks, own):
+    with init_distributed(device or ("cuda" if torch.cuda.is_available() else "cpu")) as (ranks, own):
         torch.manual_seed(recipe.seed)
         joint, figures = _learn(recipe, beginning, out, own, ranks)
         if ranks.first:
             _save(recipe, beginning, joint, network, out, figures)
-        ranks.wait()
+        ranks.barrier()
     return figures
 
 
 def _learn(
-    recipe: JointRecipe, beginning: Beginning, out: Path, device: torch.device, ranks: Ranks
+    recipe: JointRecipe, beginning: Beginning, out: Path, device: torch.device, ranks: Distributed
 ) -> tuple[Joint, dict[str, Any]]:
     dtype = None if device.type == "cuda" else "float32"
     target = load_target(beginning.source, str(device), dtype, packed=False)
@@ -284,14 +283,14 @@ def _learn(
     stage = Stage(out, "train", recipe.optim, identity(recipe, beginning))
     said = Said(target, joint, SceneSource(clips=beginning.online, seed=recipe.seed), recipe.optim.clips)
     return joint, dict(
-        optimise(
+        Trainer(
             stage,
             joint.learning,
             joint.loss_of(said),
             check=_check(recipe, target, joint),
             describe=said.describe,
             ranks=ranks,
-        )
+        ).run()
     )
 
 

@@ -29,7 +29,7 @@ from crossdraft.heads.networks.objective import PLACES, Objective
 from crossdraft.heads.pass_.drafter import PassDrafter
 from crossdraft.heads.pass_.network import LookaheadRows
 from crossdraft.train.capture.store import Store
-from crossdraft.train.core.share import LossOf, Share
+from crossdraft.train.core.dist import LossFn, MicroBatch
 from crossdraft.train.heads.event_data import Walk
 from crossdraft.train.heads.measure import figures_of, measure
 from crossdraft.train.heads.task import Given, Lectures, check_of, draft_ids_of, kept_back_requests, source_behind
@@ -67,8 +67,8 @@ PassagesOf = Callable[[int], Sequence[Passage]]
 
 def pass_loss(
     target: Target, head: LookaheadRows, passages_of: PassagesOf, objective: Objective, places: int = 12, seed: int = 0
-) -> LossOf:
-    """The loss of a step's share, for `loop.optimise`.
+) -> LossFn:
+    """The loss of a step's share, for `core.trainer.Trainer`.
 
     Args:
         target: with plain layers, not packed ones (`load_target(…, packed=False)`), and sdpa attention.
@@ -85,7 +85,7 @@ def pass_loss(
             raise CrossdraftError(f"PaSS guesses no features, so '{name}' teaches it nothing; weigh a loss of words.")
     target.model.requires_grad_(False)
 
-    def loss_of(step: int, share: Share) -> tuple[Tensor, dict[str, float]]:
+    def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
         passages = passages_of(step)
         rng = np.random.default_rng([seed, step])
         drawn = [_drawn(len(passage.answer), places, rng) for passage in passages]
@@ -266,7 +266,7 @@ class PassCourse:
 
         return lambda step: [passage(number) for number in order(step)], order
 
-    def _loss(self, head: Head, passages_of: PassagesOf) -> LossOf:
+    def _loss(self, head: Head, passages_of: PassagesOf) -> LossFn:
         recipe = self.given.recipe
         objective = Objective(recipe.loss, recipe.step_weight)
         return pass_loss(self.host, cast("LookaheadRows", head), passages_of, objective, seed=recipe.seed)

@@ -19,11 +19,10 @@ from crossdraft.heads.networks.base import Head, HeadConfig
 from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.load import load_target, target_fingerprint
 from crossdraft.train.capture.store import Store
-from crossdraft.train.core.console import say
-from crossdraft.train.core.dist import ALONE, Ranks, joined
-from crossdraft.train.core.loop import load_weights, optimise
+from crossdraft.train.core.dist import SINGLE, Distributed, init_distributed
+from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_provenance
-from crossdraft.train.core.stage import Stage
+from crossdraft.train.core.trainer import Stage, Trainer, load_weights
 from crossdraft.train.heads.event_task import EventCourse
 from crossdraft.train.heads.feature_task import FeatureCourse
 from crossdraft.train.heads.pass_task import PassCourse
@@ -89,7 +88,7 @@ class HeadRun:
         return self.out / "head"
 
 
-def train_head(run: HeadRun, ranks: Ranks = ALONE) -> dict[str, Any]:
+def train_head(run: HeadRun, ranks: Distributed = SINGLE) -> dict[str, Any]:
     """Train a head and leave it in `run.folder`; returns its figures.
 
     Raises:
@@ -101,16 +100,16 @@ def train_head(run: HeadRun, ranks: Ranks = ALONE) -> dict[str, Any]:
     config = head_config(recipe, course, str(run.source.get("target", "")))
     stage = Stage(run.out, "train", recipe.optim, identity(run, config))
     head, lectures = _beginning(run, config)
-    figures: dict[str, Any] = optimise(
+    figures: dict[str, Any] = Trainer(
         stage, head, lectures.loss_of, check=_in_earnest(head, lectures.check), describe=lectures.describe, ranks=ranks
-    )
+    ).run()
     if ranks.count > 1 and recipe.optim.parallel == "fsdp":
         head, lectures = _beginning(run, config)  # a whole one: each rank kept its part of that which learned
         load_weights(stage, head)
     figures["parameters"] = sum(value.numel() for value in head.stored().values())
     if ranks.first:
         save(run, head.eval(), figures, lectures.check)
-    ranks.wait()
+    ranks.barrier()
     return figures
 
 
@@ -232,7 +231,7 @@ def start(
             "and --online SCENES."
         )
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with joined(place) as (ranks, own):
+    with init_distributed(place) as (ranks, own):
         loaded = load_target(target, str(own), None if own.type == "cuda" else "float32", packed=False)
         digest = target_fingerprint(target)
         store, back = (_opened(folder, digest) for folder in (capture, kept_back))

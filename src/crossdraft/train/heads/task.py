@@ -16,7 +16,7 @@ from crossdraft.heads.networks.objective import PLACES
 from crossdraft.train.capture.clip import Source
 from crossdraft.train.capture.sources import source_of
 from crossdraft.train.capture.store import Store
-from crossdraft.train.core.share import WHOLE, LossOf, Part, merged
+from crossdraft.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
 from crossdraft.train.heads.recipe import HeadRecipe
 
 CHECKED = 8  # batches of a validation check
@@ -65,7 +65,7 @@ class Lectures:
         check: validation; `None` = there is no validation data.
     """
 
-    loss_of: LossOf
+    loss_of: LossFn
     describe: Callable[[int], str]
     check: Check | None
 
@@ -118,16 +118,16 @@ class Course(Protocol):
         ...
 
 
-def check_of(loss_of: LossOf) -> Check:
+def check_of(loss_of: LossFn) -> Check:
     """Validation: the figures of a loss, over some batches."""
 
     @torch.no_grad()
     def check(step: int) -> Mapping[str, float]:
         parts = []
         for batch in range(CHECKED):
-            loss, figures = loss_of(batch, WHOLE)
-            parts.append(Part(float(loss), figures.get(PLACES, 1.0), figures))
-        loss, figures = merged(parts)
+            loss, figures = loss_of(batch, MicroBatch())
+            parts.append(MicroLoss(float(loss), figures.get(PLACES, 1.0), figures))
+        loss, figures = merge_losses(parts)
         return {"loss": loss} | {key: value for key, value in figures.items() if key != PLACES}
 
     return check

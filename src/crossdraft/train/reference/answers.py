@@ -10,8 +10,7 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
-from crossdraft.train.core.console import progress_bar, say
-from crossdraft.train.core.lines import whole_lines
+from crossdraft.train.core.log import complete_lines, progress_bar, say
 from crossdraft.train.reference.batches import blank_pixels
 from crossdraft.train.reference.clips import ClipCache, Kind
 from crossdraft.train.reference.decode import greedy
@@ -152,6 +151,6 @@ def read_answers(path: Path) -> list[Answered]:
         CrossdraftError: a line is no answer.
     """
     try:
-        return [Answered(**json.loads(line)) for line in whole_lines(path)]
+        return [Answered(**json.loads(line)) for line in complete_lines(path)]
     except (ValueError, TypeError) as error:
         raise CrossdraftError(f"The answers {path} are damaged; remove the file to have them asked anew.") from error

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from crossdraft import scenes
 from crossdraft.scenes import QA
-from crossdraft.train.core.recipe import Jitter
 from crossdraft.train.reference.attributes import label_row
 from crossdraft.train.reference.clips import ClipCache, Kind, clip_seed
 from crossdraft.train.reference.packing import Branches, pack
 from crossdraft.train.reference.pixels import shake, to_pixels
 from crossdraft.train.reference.prompt import PromptCodec
+from crossdraft.train.reference.recipe import Jitter
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from crossdraft.train.core.recipe import Recipe
+from crossdraft.train.reference.recipe import ReferenceRecipe
 
 _TITLES = {
     "target": "crossdraft reference target",
@@ -56,7 +56,7 @@ lossless drafting can be shown and measured, end to end, on any computer.
 _TAU = "τ here is tokens a round, bonus included, of greedy chains of 8 and of 16 laid along the target's answers."
 
 
-def card(name: str, recipe: Recipe, figures: Mapping[str, Any], parameters: int) -> str:
+def card(name: str, recipe: ReferenceRecipe, figures: Mapping[str, Any], parameters: int) -> str:
     """The README of one shipped model."""
     shape = recipe.target if name == "target" else recipe.drafter
     visual = shape.frames * ((shape.vision.image_size // shape.vision.patch_size) ** 2 + 1)

@@ -25,7 +25,7 @@ from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
 from crossdraft.files import atomic_path
-from crossdraft.train.core.console import progress_bar
+from crossdraft.train.core.log import progress_bar
 from crossdraft.video.preprocess import resize
 
 CHUNK = 64

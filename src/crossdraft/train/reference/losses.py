@@ -10,20 +10,20 @@ from torch.nn import functional as F
 
 from crossdraft import scenes
 from crossdraft.engine.fast.packed_linear import has_bf16
-from crossdraft.train.core.recipe import Train
-from crossdraft.train.core.share import LossOf, whole
+from crossdraft.train.core.dist import LossFn, full_batch
 from crossdraft.train.reference.attributes import PrefixHead, SightHead, attribute_accuracy, attribute_loss
 from crossdraft.train.reference.batches import Look, Spoken, draw_questions, labels, question_rows, question_words, wear
 from crossdraft.train.reference.models import Seer, prefix_embeds
 from crossdraft.train.reference.packed import Prefix, read_prefix, run_branches
 from crossdraft.train.reference.packing import IGNORE, Branches
 from crossdraft.train.reference.prompt import PromptCodec
+from crossdraft.train.reference.recipe import AnswerPhase
 
 TextsOf = Callable[[int, Sequence[int]], list[Spoken]]
 """(step, clips) -> what was asked and said, clip-major."""
 
 
-def sight_loss(seer: Seer, head: SightHead, look: Look, clips: int) -> LossOf:
+def sight_loss(seer: Seer, head: SightHead, look: Look, clips: int) -> LossFn:
     """Attribute cross-entropy of the tower's features."""
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
@@ -34,12 +34,12 @@ def sight_loss(seer: Seer, head: SightHead, look: Look, clips: int) -> LossOf:
             loss = attribute_loss(logits, truth)
         return loss, {"right": float(np.mean(attribute_accuracy(logits, truth)))}
 
-    return whole(loss_of)
+    return full_batch(loss_of)
 
 
 def answer_loss(
-    seer: Seer, head: PrefixHead, look: Look, codec: PromptCodec, train: Train, texts_of: TextsOf
-) -> LossOf:
+    seer: Seer, head: PrefixHead, look: Look, codec: PromptCodec, train: AnswerPhase, texts_of: TextsOf
+) -> LossFn:
     """Next-token cross-entropy on the answers, plus attributes read from the prefix."""
     prefix_ids = torch.tensor([codec.prefix_ids()])
     words = question_words()
@@ -64,7 +64,7 @@ def answer_loss(
                 figures["attributes"] = float(np.mean(attribute_accuracy(logits, truth)))
         return loss, figures
 
-    return whole(loss_of)
+    return full_batch(loss_of)
 
 
 def token_loss(seer: Seer, prefix: Prefix, rows: Branches) -> tuple[Tensor, float]:

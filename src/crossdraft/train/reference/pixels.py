@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from crossdraft.train.core.recipe import Jitter
+from crossdraft.train.reference.recipe import Jitter
 from crossdraft.video.preprocess import FrameSpec, normalise
 
 

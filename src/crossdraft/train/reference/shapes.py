@@ -10,11 +10,11 @@ from transformers import (
 )
 
 from crossdraft.models.eventgpt import EventGPTConfig, EventGPTForConditionalGeneration
-from crossdraft.train.core.recipe import Recipe, Text, Vision
+from crossdraft.train.reference.recipe import ReferenceRecipe, TextShape, VisionShape
 from crossdraft.train.reference.tokenizer import EVENT, IMAGE, VIDEO
 
 
-def vision_config(shape: Vision) -> CLIPVisionConfig:
+def vision_config(shape: VisionShape) -> CLIPVisionConfig:
     """A CLIP tower config."""
     return CLIPVisionConfig(
         hidden_size=shape.hidden_size,
@@ -28,7 +28,7 @@ def vision_config(shape: Vision) -> CLIPVisionConfig:
     )
 
 
-def text_config(shape: Text, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+def text_config(shape: TextShape, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
     """A Llama config with the tokenizer's vocabulary."""
     return LlamaConfig(
         vocab_size=len(tokenizer),
@@ -46,7 +46,7 @@ def text_config(shape: Text, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
     )
 
 
-def build_target(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> VideoLlavaForConditionalGeneration:
+def build_target(recipe: ReferenceRecipe, tokenizer: PreTrainedTokenizerFast) -> VideoLlavaForConditionalGeneration:
     """A freshly initialised Video-LLaVA of the recipe's shape, seeded."""
     shape = recipe.target
     per_frame = (shape.vision.image_size // shape.vision.patch_size) ** 2 + 1
@@ -64,7 +64,7 @@ def build_target(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> VideoLla
     return VideoLlavaForConditionalGeneration(config)
 
 
-def build_drafter(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> EventGPTForConditionalGeneration:
+def build_drafter(recipe: ReferenceRecipe, tokenizer: PreTrainedTokenizerFast) -> EventGPTForConditionalGeneration:
     """A freshly initialised EventGPT of the recipe's shape, seeded."""
     shape = recipe.drafter
     config = EventGPTConfig(

@@ -14,7 +14,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import put_in_place, temporary_folder
 from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
 from crossdraft.scenes import DURATION_S
-from crossdraft.train.core.console import say
+from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_json, write_provenance
 from crossdraft.train.reference.answers import Answered, keep_answers, read_answers
 from crossdraft.train.reference.cards import card

@@ -16,11 +16,10 @@ from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
-from crossdraft.train.core.checkpoint import read_checkpoint, take_weights
-from crossdraft.train.core.console import say
-from crossdraft.train.core.loop import Stage, load_weights, optimise
+from crossdraft.train.core.checkpoint import read_checkpoint, restore_weights
+from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_provenance
-from crossdraft.train.core.recipe import Recipe, Sight, Train
+from crossdraft.train.core.trainer import Stage, Trainer, load_weights
 from crossdraft.train.reference.answers import Answered, Asked, Respondent, keep_answers, read_answers
 from crossdraft.train.reference.batches import Look, Spoken, draw_questions
 from crossdraft.train.reference.clips import ClipCache, clip_seed, render_clips
@@ -36,6 +35,7 @@ from crossdraft.train.reference.losses import (
 )
 from crossdraft.train.reference.models import EventSeer, Seer, VideoSeer
 from crossdraft.train.reference.prompt import PromptCodec
+from crossdraft.train.reference.recipe import AnswerPhase, ReferenceRecipe, TowerPhase
 from crossdraft.train.reference.shapes import build_drafter, build_target
 from crossdraft.train.reference.tokenizer import EVENT, VIDEO, load_tokenizer, train_tokenizer
 
@@ -48,7 +48,7 @@ WEIGHTS = "model.safetensors"
 class Reference:
     """A run of the recipe in a folder."""
 
-    recipe: Recipe
+    recipe: ReferenceRecipe
     out: Path
 
     @property
@@ -239,7 +239,7 @@ def _per_frame(seer: Seer) -> int:
     return (config.image_size // config.patch_size) ** 2 + 1
 
 
-def _look(run: Reference, name: str, section: Sight | Train, seed: int, first: int = 0) -> Look:
+def _look(run: Reference, name: str, section: TowerPhase | AnswerPhase, seed: int, first: int = 0) -> Look:
     """How a stage looks at training clips."""
     kind = "rgb" if name == "target" else "events"
     return Look(run.cache, kind, _pool(run, name), section.jitter, seed, first, blank=name == "blind")
@@ -250,11 +250,11 @@ def _pool(run: Reference, name: str) -> int:
     return run.recipe.cache.train_clips if name == "target" else run.recipe.cache.event_clips
 
 
-def _see(run: Reference, seer: Seer, name: str, sight: Sight) -> None:
+def _see(run: Reference, seer: Seer, name: str, sight: TowerPhase) -> None:
     head, _ = heads_for(seer, run.recipe.target.frames if name == "target" else run.recipe.drafter.frames, 1)
     stage = Stage(run.out / name, "sight", sight.optim)
     loss_of = sight_loss(seer, head, _look(run, name, sight, run.recipe.seed), sight.optim.clips)
-    figures = optimise(stage, together(tower=seer.tower, head=head), loss_of)
+    figures = Trainer(stage, together(tower=seer.tower, head=head), loss_of).run()
     write_provenance(run.out / name / "sight.json", run.recipe, figures, {"clips": _pool(run, name)})
 
 
@@ -265,14 +265,14 @@ def _load_sight(run: Reference, name: str, tower: nn.Module) -> None:
         raise CrossdraftError(f"No {path}; run the stage '{name}-sight' first.")
     state = read_checkpoint(path)["modules"]
     weights = {k.removeprefix("tower."): v for k, v in state.items() if k.startswith("tower.")}
-    take_weights(tower, weights, path)
+    restore_weights(tower, weights, path)
 
 
 def _fit(
     run: Reference,
     respondent: Respondent,
     name: str,
-    phases: Sequence[Train],
+    phases: Sequence[AnswerPhase],
     texts_of: Callable[[int, int], TextsOf],
     *,
     per_frame: int,
@@ -307,7 +307,7 @@ def _fit(
         seed = run.recipe.seed + 1000 * number
         look = _look(run, name, train, seed, first)
         loss_of = answer_loss(seer, head, look, respondent.codec, train, texts_of(train.questions, seed))
-        done = optimise(stage, modules, loss_of, check=check)
+        done = Trainer(stage, modules, loss_of, check=check).run()
         figures |= {f"phase_{number + 1}_{key}": value for key, value in done.items()}
         last, first = stage, first + train.optim.steps * train.optim.clips
     return figures

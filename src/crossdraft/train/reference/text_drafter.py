@@ -19,10 +19,10 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder, atomic_path
-from crossdraft.train.core.console import say
-from crossdraft.train.core.loop import Stage, optimise
+from crossdraft.train.core.dist import LossFn, full_batch
+from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_provenance
-from crossdraft.train.core.share import LossOf, whole
+from crossdraft.train.core.trainer import Stage, Trainer
 from crossdraft.train.reference.batches import Spoken, draw_questions, question_words, wear
 from crossdraft.train.reference.clips import clip_seed
 from crossdraft.train.reference.evaluate import mean_accepted
@@ -66,7 +66,7 @@ def run_text(run: Reference) -> None:
     tokenizer = _tokenizer(run)
     model = _build(run, tokenizer)
     stage = Stage(run.out / "text", "train", run.recipe.text_drafter.optim)
-    figures = optimise(stage, model, text_loss(run, model, tokenizer))
+    figures = Trainer(stage, model, text_loss(run, model, tokenizer)).run()
     model.eval().to(torch.bfloat16)  # as it ships, and as it is judged
     measured = {
         "train_wordings": measure(run, model, tokenizer, held_out=False),
@@ -76,7 +76,7 @@ def run_text(run: Reference) -> None:
     _save(run, model, tokenizer, figures, measured)
 
 
-def text_loss(run: Reference, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> LossOf:
+def text_loss(run: Reference, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> LossFn:
     """Next-token cross-entropy on the answers to worn questions about the scenes of a step."""
     section, seed = run.recipe.text_drafter, run.recipe.seed
     texts_of, words = drawn_texts(section.questions, seed), question_words()
@@ -92,7 +92,7 @@ def text_loss(run: Reference, model: LlamaForCausalLM, tokenizer: PreTrainedToke
         loss = F.cross_entropy(logits, targets)
         return loss, {"right": float((logits.argmax(-1) == targets).float().mean())}
 
-    return whole(loss_of)
+    return full_batch(loss_of)
 
 
 @torch.inference_mode()
