@@ -5,14 +5,15 @@ import os
 import pytest
 
 from crossdraft.api import Options, decided
-from crossdraft.cli.session import Setup, place
+from crossdraft.cli.options import PairOptions
+from crossdraft.cli.session import engine_options, with_drafter
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import read_spec
 
 
-def options_of(setup: Setup) -> Options:
-    spec = None if setup.drafter in (None, "none") else read_spec(setup.drafter)
-    return decided(place(setup), spec)
+def options_of(pair: PairOptions) -> Options:
+    spec = None if pair.drafter in (None, "none") else read_spec(pair.drafter)
+    return decided(engine_options(pair), spec)
 
 
 CORES = tuple(sorted(os.sched_getaffinity(0)))
@@ -20,61 +21,61 @@ CORES = tuple(sorted(os.sched_getaffinity(0)))
 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two CPU cores")
 def test_on_a_cpu_with_cores_to_spare_the_drafter_has_its_own():
-    options = options_of(Setup(drafter="glance", device="cpu"))
+    options = options_of(PairOptions(drafter="glance", device="cpu"))
     assert options.placement == "process"
     assert (options.target_cores, options.draft_cores) == (CORES[:-1], CORES[-1:])
 
 
 @pytest.mark.parametrize("drafter", ["union:memory,ngram", "eagle2", "phased:ngram,eagle3"])
 def test_a_drafter_that_runs_no_network_of_its_own_leaves_all_cores_to_the_target(drafter):
-    options = options_of(Setup(drafter=drafter, device="cpu"))
+    options = options_of(PairOptions(drafter=drafter, device="cpu"))
     assert (options.placement, options.target_cores, options.draft_cores) == ("inline", None, None)
 
 
-def test_the_default_drafter_fits_target_and_files():
-    assert Setup().chosen(events=True).drafter == "glance"
-    assert Setup().chosen(events=False).drafter == "eagle2"
-    assert Setup().chosen(events=True).advice == Setup().chosen(events=False).advice == ""
+def test_the_default_drafter_fits_target_and_files(capsys):
+    assert with_drafter(PairOptions(), events=True).drafter == "glance"
+    assert with_drafter(PairOptions(), events=False).drafter == "eagle2"
+    assert with_drafter(PairOptions("my/vlm"), events=True, quiet=True).drafter == "union:memory,ngram"
+    assert capsys.readouterr().err == ""
     for events in (True, False):
-        chosen = Setup("my/vlm").chosen(events=events)
-        assert chosen.drafter == "union:memory,ngram"
-        assert "crossdraft drafters" in chosen.advice
-    assert Setup(drafter="event").chosen(events=True) == Setup(drafter="event")
+        assert with_drafter(PairOptions("my/vlm"), events=events).drafter == "union:memory,ngram"
+        assert "crossdraft drafters" in capsys.readouterr().err
+    assert with_drafter(PairOptions(drafter="event"), events=True) == PairOptions(drafter="event")
 
 
 @pytest.mark.parametrize("drafter", ["event", "glance", "union:event_medusa,memory"])
 def test_a_drafter_that_reads_events_needs_some(drafter):
     with pytest.raises(CrossdraftError, match="--events"):
-        Setup(drafter=drafter).chosen(events=False)
+        with_drafter(PairOptions(drafter=drafter), events=False)
 
 
 def test_without_a_drafter_the_target_has_all_cores():
-    options = options_of(Setup(drafter="none", device="cpu"))
+    options = options_of(PairOptions(drafter="none", device="cpu"))
     assert (options.placement, options.target_cores, options.draft_cores) == ("inline", None, None)
 
 
 def test_a_wish_for_hidden_drafting_inline_is_a_wish_for_inline():
-    options = options_of(Setup(drafter="event", hidden="before", device="cpu"))
+    options = options_of(PairOptions(drafter="event", hidden="before", device="cpu"))
     assert (options.placement, options.hidden, options.draft_cores) == ("inline", "before", None)
 
 
 def test_cores_are_as_they_were_asked_for():
     first = str(CORES[0])
     options = options_of(
-        Setup(drafter="event", placement="process", device="cpu", target_cores=first, draft_cores=first)
+        PairOptions(drafter="event", placement="process", device="cpu", target_cores=first, draft_cores=first)
     )
     assert options.target_cores == options.draft_cores == CORES[:1]
-    inline = options_of(Setup(placement="inline", device="cpu", target_cores=first))
+    inline = options_of(PairOptions(placement="inline", device="cpu", target_cores=first))
     assert (inline.target_cores, inline.draft_cores) == (CORES[:1], None)
 
 
 @pytest.mark.parametrize(
-    ("setup", "sentence"),
+    ("pair", "sentence"),
     [
-        (Setup(placement="process", hidden="beside"), "--hidden is for an inline drafter"),
-        (Setup(placement="inline", draft_cores="0"), "--draft-cores needs"),
+        (PairOptions(placement="process", hidden="beside"), "--hidden is for an inline drafter"),
+        (PairOptions(placement="inline", draft_cores="0"), "--draft-cores needs"),
     ],
 )
-def test_settings_that_exclude_each_other_are_refused(setup, sentence):
+def test_settings_that_exclude_each_other_are_refused(pair, sentence):
     with pytest.raises(CrossdraftError, match=sentence):
-        place(setup)
+        engine_options(pair)

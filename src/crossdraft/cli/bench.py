@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from crossdraft.bench.outputs import check_outputs, write_json
-from crossdraft.cli.inputs import check_values
-from crossdraft.cli.outputs import AsJson, Force, JsonOut
+from crossdraft.cli.options import AsJson, Force, JsonOut, check_values
 from crossdraft.cli.reporting import console_for, core_each, hush, progress
 from crossdraft.errors import CrossdraftError
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.cli.inputs import check_values
+from crossdraft.cli.options import check_values
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class AnswerComparison:
     """The drafted answer beside the target's own, both measured without anybody watching, in turns.
 
     Args:
@@ -71,9 +71,9 @@ class Comparison:
 
     def sentence(self) -> str:
         """For people."""
-        return " ".join([f"{self._verdict()}.", *self.notes])
+        return " ".join([f"{self._sentence()}.", *self.notes])
 
-    def _verdict(self) -> str:
+    def _sentence(self) -> str:
         alone, drafted = self.alone_ms, self.drafted_ms
         unit, digits = "ms", 0
         if self.identical is None and self.alone is not None and self.drafted is not None:
@@ -101,7 +101,7 @@ class Comparison:
         )
 
 
-def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REPEATS) -> Comparison:
+def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REPEATS) -> AnswerComparison:
     """Answer again with and without the drafter, in turns; `answer` was given before and is compared as well.
 
     The target alone is judged exactly, whatever rule the drafted answers are judged by.
@@ -144,7 +144,7 @@ def summarise(
     drafted: Sequence[Answer],
     watched: Answer,
     cores: tuple[int, ...] | None = None,
-) -> Comparison:
+) -> AnswerComparison:
     """The figures of all runs; the answer that somebody watched counts for its tokens, not for its time."""
     greedy = engine.target.defaults.resolve(request).sampling.greedy
     pair = first_unequal(alone, (watched, *drafted)) if greedy else None
@@ -154,7 +154,7 @@ def summarise(
     if engine.drafter is not None and engine.drafter.needs.remembers:
         notes.append("The drafter remembers: each run knew the answers of the runs before.")
     own, other = _median_run(alone), _median_run(drafted)
-    return Comparison(
+    return AnswerComparison(
         identical=pair is None if greedy else None,
         difference=None if pair is None else find_difference(engine.target, request, *pair),
         speedup=round(_per_token(own) / _per_token(other), 3),

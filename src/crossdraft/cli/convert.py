@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from crossdraft.cli.options import AsJson
 from crossdraft.errors import CrossdraftError
 
 app = typer.Typer(help="Convert checkpoints of other projects.", no_args_is_help=True, add_completion=False)
@@ -25,7 +26,7 @@ def eventgpt(
     vision_config: Annotated[
         Path | None, typer.Option(help="The tower's config.json, if its heads are not 64 wide as OpenAI CLIP's are.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Convert an official EventGPT checkpoint (safetensors or PyTorch, in shards or not) and say what was decided."""
     if not source.is_dir():

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crossdraft.cli.options import MaxNewTokens, NoColour, PairOptions
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from crossdraft.cli.compare import Comparison
+    from crossdraft.cli.compare import AnswerComparison
     from crossdraft.engine.request import Answer
     from crossdraft.scenes import QA
 
@@ -29,17 +30,15 @@ def demo(
     drafter: Annotated[
         str | None, typer.Option(help="glance (by default), event, … or the folder of an EventGPT.")
     ] = None,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128.")
-    ] = None,
-    no_color: Annotated[bool, typer.Option("--no-color", help="Plain text, no escape codes.")] = False,
+    max_new_tokens: MaxNewTokens = None,
+    no_color: NoColour = False,
 ) -> None:
     """Make a clip of a held-out scene, ask held-out questions about it, and compare each with the target alone."""
     from crossdraft.api import Request
-    from crossdraft.cli.ask import show, typical
+    from crossdraft.cli.ask import typical
     from crossdraft.cli.compare import compare
-    from crossdraft.cli.session import Setup, opened, stream, view_for
-    from crossdraft.cli.view.terminal import coloured, console_for
+    from crossdraft.cli.session import opened, stream, with_drafter
+    from crossdraft.cli.view import answer_console, say, show
     from crossdraft.scenes import ask, make_scene, split_seeds, write_clip
 
     if drafter == "none":
@@ -47,36 +46,34 @@ def demo(
     test = split_seeds("test")
     if seed >= len(test):
         raise CrossdraftError(f"There are {len(test)} test scenes; give a --seed below that.")
-    colour = coloured(wanted=not no_color)
-    console = console_for(colour=colour)
+    console = answer_console(plain=no_color)
     scene = make_scene(test[seed])
     clip = write_clip(scene, out)
-    console.print(f"A road scene: {clip.video} and {clip.events}", markup=False, soft_wrap=True)
+    say(console, f"A road scene: {clip.video} and {clip.events}")
     asked = [ask(scene, kind, 0, held_out=True) for kind in KINDS]
     requests = [Request(qa.question, clip.video, clip.events, max_new_tokens) for qa in asked]
     results = []
-    setup = Setup(target, drafter).chosen(events=True)
-    setup.tell()
-    with opened(setup, requests[0]) as engine:
+    with opened(with_drafter(PairOptions(target, drafter), events=True), requests[0]) as engine:
         for qa, request in zip(asked, requests, strict=True):
-            console.rule() if colour else console.print()
-            console.print(qa.question, style="bold", markup=False, soft_wrap=True)
-            answer = stream(engine, request, view_for(console, as_json=False))
+            console.rule() if console.color_system else console.print()
+            say(console, qa.question, "bold")
+            answer = stream(engine, request, console)
             comparison = compare(engine, request, answer, REPEATS)
             timed, baseline = typical(answer, comparison)
             show(console, timed, engine.target, baseline)
-            console.print(f"\n{comparison.sentence()}", markup=False, soft_wrap=True)
+            say(console, f"\n{comparison.sentence()}")
             results.append((qa, timed, comparison))
     summarise(console, results)
     command = "crossdraft" if which("crossdraft") else ".venv/bin/crossdraft"
-    console.print("\nAsk it yourself:", markup=False)
-    console.print(f'{command} ask --video {clip.video} --events {clip.events} "…"', markup=False, soft_wrap=True)
+    say(console, "\nAsk it yourself:")
+    say(console, f'{command} ask --video {clip.video} --events {clip.events} "…"')
 
 
-def summarise(console: "Console", results: "list[tuple[QA, Answer, Comparison]]") -> None:
+def summarise(console: "Console", results: "list[tuple[QA, Answer, AnswerComparison]]") -> None:
     """One line for each question, and the whole; `hidden` is accepted/drafted of the hidden draft."""
     from rich.table import Table
 
+    from crossdraft.cli.view import say
     from crossdraft.scenes import score
 
     heads = ("question", "facts", "tokens", "τ", "hidden", "alone", "drafter", "speedup", "identical")
@@ -100,8 +97,4 @@ def summarise(console: "Console", results: "list[tuple[QA, Answer, Comparison]]"
     drafted = sum(comparison.drafted_ms for _, _, comparison in results)
     identical = all(comparison.identical for _, _, comparison in results)
     same = "the tokens are identical" if identical else "the tokens are NOT identical"
-    console.print(
-        f"All questions together: {alone / drafted:.2f}x as fast as the target alone; {same}.",
-        markup=False,
-        soft_wrap=True,
-    )
+    say(console, f"All questions together: {alone / drafted:.2f}x as fast as the target alone; {same}.")

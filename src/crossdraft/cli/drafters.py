@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crossdraft.cli.options import AsJson
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -25,7 +27,7 @@ def drafters(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these.", show_default=False)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List every drafter: what it drafts from, whether it needs training, drafts trees and sees the clip."""
     from crossdraft.methods import METHODS, method_of

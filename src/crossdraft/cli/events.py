@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from crossdraft.bench.outputs import check_outputs
-from crossdraft.cli.inputs import Format, SensorSize, size_of
-from crossdraft.cli.outputs import Force
+from crossdraft.cli.options import AsJson, Force, Format, SensorSize, option_groups, size_of
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class Preset(StrEnum):
     NOISY = "noisy"
 
 
-class Covering(StrEnum):
+class Overlap(StrEnum):
     """Which event shows where several share a pixel."""
 
     LAST = "last"
@@ -41,28 +40,67 @@ class Covering(StrEnum):
 
 
 Source = Annotated[Path, typer.Argument(help="Event recording.", show_default=False)]
-Start = Annotated[float | None, typer.Option("--start", help="From this second after the first event.")]
-End = Annotated[float | None, typer.Option("--end", help="Up to this second after the first event.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
-MaxEvents = Annotated[
-    int | None, typer.Option(min=1, help="Read and hold at most this many events; by default 4 billion and 32 million.")
-]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How a recording is read."""
+
+    kind: Format = None
+    sensor: SensorSize = None
+    max_events: Annotated[
+        int | None,
+        typer.Option(min=1, help="Read and hold at most this many events; by default 4 billion and 32 million."),
+    ] = None
+
+    @property
+    def limits(self) -> "EventLimits":
+        """The usual limits, or as many events as the user allows."""
+        from crossdraft.events.limits import DEFAULT_LIMITS
+
+        most = self.max_events
+        return DEFAULT_LIMITS if most is None else replace(DEFAULT_LIMITS, events=most, scanned=most, lines=most)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanOptions(ReadOptions):
+    """How a recording is read, and which span of it."""
+
+    start: Annotated[float | None, typer.Option("--start", help="From this second after the first event.")] = None
+    end: Annotated[float | None, typer.Option("--end", help="Up to this second after the first event.")] = None
+
+    def chunks(self, source: Path) -> Iterator["Events"]:
+        """Consecutive chunks of the span."""
+        from crossdraft.events.excerpt import window_in_seconds
+        from crossdraft.events.read import iter_events
+
+        size, limits = size_of(self.sensor), self.limits
+        window = window_in_seconds(source, self.kind, size, self.start, self.end, limits)
+        bounds = {"start_us": window.start_us, "end_us": window.end_us}
+        return iter_events(source, format=self.kind, sensor=size, limits=limits, **bounds)
+
+    def refuse_empty(self, chunks: Iterable["Events"]) -> Iterator["Events"]:
+        """Pass chunks by; CrossdraftError if a span was asked for that holds no event."""
+        count = 0
+        for chunk in chunks:
+            count += len(chunk)
+            yield chunk
+        if count == 0 and (self.start is not None or self.end is not None):
+            raise CrossdraftError(
+                "No event lies between --start and --end (seconds since the first event); "
+                "`crossdraft events info` says how long the recording is."
+            )
 
 
 @app.command()
-def info(
-    source: Source,
-    kind: Format = None,
-    sensor: SensorSize = None,
-    max_events: MaxEvents = None,
-    as_json: AsJson = False,
-) -> None:
+@option_groups
+def info(source: Source, read: ReadOptions, as_json: AsJson = False) -> None:
     """Format, sensor, span of time, rates and polarity of a recording."""
     from crossdraft.events.excerpt import summarise
     from crossdraft.events.read import detect_format, iter_events
 
-    kind, limits = kind or detect_format(source), _limits(max_events)
-    chunks = iter_events(source, format=kind, sensor=size_of(sensor), limits=limits)
+    kind = read.kind or detect_format(source)
+    chunks = iter_events(source, format=kind, sensor=size_of(read.sensor), limits=read.limits)
     summary = summarise(_progress(chunks, "reading"))
     if as_json:
         typer.echo(json.dumps({"path": str(source), "format": kind} | asdict(summary)))
@@ -75,16 +113,13 @@ def info(
 
 
 @app.command()
+@option_groups
 def convert(
     source: Source,
     destination: Annotated[
         Path, typer.Argument(help="New file: .h5 (DSEC), .npy (EventGPT), .txt, .zip, .aedat4, .raw or .dat.")
     ],
-    kind: Format = None,
-    sensor: SensorSize = None,
-    start: Start = None,
-    end: End = None,
-    max_events: MaxEvents = None,
+    span: SpanOptions,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -93,26 +128,21 @@ def convert(
 
     _check_other(source, destination)
     check_outputs(destination, force=force)
-    size, limits = size_of(sensor), _limits(max_events)
-    chunks = _Tally(_progress(_chunks(source, kind, size, start, end, limits), "converting"))
-    write_events(destination, _some(chunks, start, end), limits)
-    _report(destination, chunks.count, {}, as_json)
-    _warn_of_lost_size(destination, chunks.sensor)
+    chunks = _Counted(_progress(span.chunks(source), "converting"))
+    write_events(destination, span.refuse_empty(chunks), span.limits)
+    _report(destination, chunks, {}, as_json)
 
 
 @app.command()
+@option_groups
 def render(
     source: Source,
     destination: Annotated[Path, typer.Argument(help="Folder for PNG images, or a name ending in .mp4.")],
+    span: SpanOptions,
     frames: Annotated[int, typer.Option(min=1, help="Images of equal event count, as EventGPT sees them.")] = 5,
     canvas: Annotated[str, typer.Option(help="sensor, tight (as EventGPT's release) or WxH.")] = "sensor",
-    overlap: Annotated[Covering, typer.Option(help="Which event covers the others.")] = Covering.LAST,
+    overlap: Annotated[Overlap, typer.Option(help="Which event covers the others.")] = Overlap.LAST,
     fps: Annotated[float, typer.Option(help="Film frames a second, for .mp4.")] = 25,
-    kind: Format = None,
-    sensor: SensorSize = None,
-    start: Start = None,
-    end: End = None,
-    max_events: MaxEvents = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -120,28 +150,28 @@ def render(
     from crossdraft.events import eventgpt_frames
     from crossdraft.events.read import gathered
     from crossdraft.events.render import film, write_pngs
+    from crossdraft.video import write_mp4
 
+    as_film = destination.suffix.lower() == ".mp4"
     _check_other(source, destination)
-    if destination.suffix.lower() == ".mp4":
+    if as_film:
         check_outputs(destination, force=force)
     else:
         _check_folder(destination)
-    limits = _limits(max_events)
-    chunks = _Tally(_progress(_chunks(source, kind, size_of(sensor), start, end, limits), "drawing"))
-    if destination.suffix.lower() == ".mp4":
-        from crossdraft.video import write_mp4
-
+    chunks = _Counted(_progress(span.chunks(source), "drawing"))
+    if as_film:
         write_mp4(destination, film(chunks, fps, overlap.value), fps)
         paths = [destination]
     else:
-        events = gathered(chunks, source, limits)
+        events = gathered(chunks, source, span.limits)
         if canvas == "tight":
-            paths = write_pngs(destination, eventgpt_frames(events, frames, "tight", overlap.value))
+            images = eventgpt_frames(events, frames, "tight", overlap.value)
         else:
             shape = size_of(None if canvas == "sensor" else canvas)
             where = "sensor" if shape is None else (shape[1], shape[0])
-            paths = write_pngs(destination, eventgpt_frames(events, frames, where, overlap.value))
-    _report(destination, chunks.count, {"files": [str(path) for path in paths]}, as_json)
+            images = eventgpt_frames(events, frames, where, overlap.value)
+        paths = write_pngs(destination, images)
+    _report(destination, chunks, {"files": [str(path) for path in paths]}, as_json)
 
 
 @app.command()
@@ -176,10 +206,9 @@ def simulate(
     simulator = Simulator(replace(PRESETS[preset.value], max_rate_hz_px=max_rate or None), seed)
     total = probe(video).frames * steps or None
     greys = simulator_frames(iter_frames(video), size_of(sensor), steps)
-    chunks = _Tally(simulator.feed(grey, t_us) for t_us, grey in _progress(greys, "simulating", total))
+    chunks = _Counted(simulator.feed(grey, t_us) for t_us, grey in _progress(greys, "simulating", total))
     write_events(destination, chunks)
-    _report(destination, chunks.count, {"dropped": simulator.dropped}, as_json)
-    _warn_of_lost_size(destination, chunks.sensor)
+    _report(destination, chunks, {"dropped": simulator.dropped}, as_json)
     if simulator.dropped:
         typer.echo(
             f"{simulator.dropped:,} events beyond --max-rate {max_rate:g} were dropped "
@@ -188,20 +217,7 @@ def simulate(
         )
 
 
-def _some(chunks: "Iterable[Events]", start: float | None, end: float | None) -> "Iterator[Events]":
-    """The chunks, if a span that was asked for holds any event."""
-    count = 0
-    for chunk in chunks:
-        count += len(chunk)
-        yield chunk
-    if count == 0 and (start is not None or end is not None):
-        raise CrossdraftError(
-            "No event lies between --start and --end (seconds since the first event); "
-            "`crossdraft events info` says how long the recording is."
-        )
-
-
-class _Tally:
+class _Counted:
     """Counts the events of chunks that pass by, and keeps the size of their sensor."""
 
     def __init__(self, chunks: Iterable["Events"]) -> None:
@@ -214,30 +230,6 @@ class _Tally:
             self.count += len(chunk)
             self.sensor = chunk.width, chunk.height
             yield chunk
-
-
-def _chunks(
-    source: Path,
-    kind: str | None,
-    size: tuple[int, int] | None,
-    start: float | None,
-    end: float | None,
-    limits: "EventLimits",
-) -> Iterator["Events"]:
-    from crossdraft.events.excerpt import window_in_seconds
-    from crossdraft.events.read import iter_events
-
-    window = window_in_seconds(source, kind, size, start, end, limits)
-    return iter_events(source, format=kind, sensor=size, start_us=window.start_us, end_us=window.end_us, limits=limits)
-
-
-def _limits(max_events: int | None) -> "EventLimits":
-    """The usual limits, or as many events as the user allows."""
-    from crossdraft.events.limits import DEFAULT_LIMITS
-
-    if max_events is None:
-        return DEFAULT_LIMITS
-    return replace(DEFAULT_LIMITS, events=max_events, scanned=max_events, lines=max_events)
 
 
 def _check_other(source: Path, destination: Path) -> None:
@@ -259,19 +251,16 @@ def _check_folder(destination: Path) -> None:
         )
 
 
-def _report(destination: Path, count: int, more: dict[str, object], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps({"path": str(destination), "events": count} | more))
-    else:
-        typer.echo(f"{destination}: {count:,} events")
-
-
-def _warn_of_lost_size(destination: Path, sensor: tuple[int, int]) -> None:
-    """EventGPT's format has no place for the sensor's size, and its readers take the usual one."""
+def _report(destination: Path, chunks: _Counted, more: dict[str, object], as_json: bool) -> None:
+    """What was written; and a warning where EventGPT's format loses the sensor's size: its readers take the usual."""
     from crossdraft.events.npy import EVENTGPT_SENSOR
 
-    if destination.suffix.lower() == ".npy" and sensor != EVENTGPT_SENSOR:
-        usual, size = (f"{width}x{height}" for width, height in (EVENTGPT_SENSOR, sensor))
+    if as_json:
+        typer.echo(json.dumps({"path": str(destination), "events": chunks.count} | more))
+    else:
+        typer.echo(f"{destination}: {chunks.count:,} events")
+    if destination.suffix.lower() == ".npy" and chunks.sensor != EVENTGPT_SENSOR:
+        usual, size = (f"{width}x{height}" for width, height in (EVENTGPT_SENSOR, chunks.sensor))
         typer.echo(
             f"{destination} does not keep the sensor's size and will be taken for {usual}; "
             f"read it again with --sensor {size}.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crossdraft.cli.options import AsJson
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ app = typer.Typer(
 )
 
 Target = Annotated[str, typer.Option(help="'reference', or the folder of the target's Hugging Face checkpoint.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
 
 
 @app.command()

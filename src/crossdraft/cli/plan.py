@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crossdraft.bench.outputs import check_outputs, write_json
-from crossdraft.cli.outputs import AsJson, Force, JsonOut
+from crossdraft.cli.options import AsJson, Force, JsonOut
 from crossdraft.cli.reporting import console_for, core_each, hush, progress
 from crossdraft.errors import CrossdraftError
 

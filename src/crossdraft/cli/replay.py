@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from crossdraft.bench.outputs import check_outputs, write_json
-from crossdraft.cli.outputs import AsJson, Force, JsonOut
+from crossdraft.cli.options import AsJson, Force, JsonOut
 from crossdraft.cli.reporting import console_for, progress
 
 app = typer.Typer(add_completion=False)

@@ -1,5 +1,6 @@
 """What the commands that measure do alike: a bar on stderr, tables on stdout, a core for each side."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -46,8 +47,10 @@ def core_each(device: str | None, target: str | None, draft: str | None) -> "Cor
 
 
 def hush() -> None:
-    """Hugging Face's advice on its own defaults is no part of a report."""
+    """Silence Hugging Face's bars and advice, here and in processes that we start: they would tear the display."""
     from transformers.utils import logging
 
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crossdraft.bench.outputs import check_outputs
-from crossdraft.cli.outputs import Force
+from crossdraft.cli.options import AsJson, Force
+from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from crossdraft.scenes import Scene
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Make clips of the synthetic road world, or look at one.", no_args_is_help=True, add_completion=False
 )
-
-
-@app.callback()
-def scenes() -> None:
-    """Make clips of the synthetic road world, or look at one."""
 
 
 @app.command()
@@ -31,13 +27,12 @@ def make(
     seed: Annotated[int | None, typer.Option(min=0, help="First scene's seed; the split's first by default.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the clips.")] = Path("demo"),
     force: Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write clips: video (mp4), events (DSEC h5) on the same clock, and every question with its answer (json)."""
     from rich.console import Console
     from rich.progress import track
 
-    from crossdraft.errors import CrossdraftError
     from crossdraft.scenes import clip_files, make_scene, split_seeds, write_clip
 
     named, split = split is not None, split or "test"
@@ -79,7 +74,6 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the scene's attributes as JSON.")] = False,
 ) -> None:
     """Draw a scene on one page: eight video frames above five event frames."""
-    from crossdraft.errors import CrossdraftError
     from crossdraft.scenes import attributes, make_scene
 
     if out is None and not as_json:
@@ -100,7 +94,6 @@ def show(
 def _draw(scene: "Scene", out: Path) -> None:
     import cv2
 
-    from crossdraft.errors import CrossdraftError
     from crossdraft.files import atomic_path
     from crossdraft.scenes.sheet import contact_sheet
 

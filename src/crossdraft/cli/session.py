@@ -1,17 +1,19 @@
-"""What `ask`, `chat` and `demo` do alike: place a pair, load it with progress, warm it up, stream an answer."""
+"""What `ask`, `chat` and `demo` do alike: choose a drafter, load a pair with progress, warm it up, stream an answer."""
 
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from crossdraft.api import FOREIGN, WITH_EVENTS, Engine, Options
 from crossdraft.bench.cores import choose_cores, spans
-from crossdraft.cli.view.terminal import PlainView, SilentView, TerminalView, View
+from crossdraft.cli.options import PairOptions
+from crossdraft.cli.reporting import hush
+from crossdraft.cli.view import live_view
 from crossdraft.engine.decode import STILL_READING
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.parallel import POLICIES
@@ -19,124 +21,101 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, check_spec, read_spec
 
-# The drafters that are taken if none is named: for the reference target with events and without, and for another one.
-WITHOUT = "eagle2"
+WITHOUT_EVENTS = "eagle2"  # the reference target's drafter if none is named and there is no recording
 EVENT_DRAFTERS = frozenset(("event", "event_medusa", "fast", "glance"))  # read an event recording
 WARM_UP_TOKENS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """A pair and how it runs. `None` leaves a choice to us; see `chosen` and `place`. A drafter 'none' is none."""
+def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> PairOptions:
+    """The same with a drafter: the one that was named, or the one that fits target and files.
 
-    target: str = "reference"
-    drafter: str | None = None
-    placement: str | None = None
-    ahead: str = "auto"
-    hidden: str = "auto"
-    device: str | None = None
-    dtype: str | None = None
-    draft_device: str | None = None
-    target_cores: str | None = None
-    draft_cores: str | None = None
-    rule: str | None = None
-    num_frames: int | None = None
-    fps: float | None = None
-    advice: str = ""  # why this drafter was chosen, if it was not the user who named it
+    Args:
+        events: whether there is an event recording.
+        quiet: do not explain on stderr a choice that is not the usual one.
 
-    def chosen(self, *, events: bool) -> "Setup":
-        """The same with a drafter: the one that was named, or the one that fits target and files.
-
-        Args:
-            events: whether there is an event recording.
-
-        Raises:
-            CrossdraftError: the named drafter is unknown, or reads events and there are none.
-        """
-        if self.drafter is None:
-            if self.target == "reference":
-                return replace(self, drafter=WITH_EVENTS if events else WITHOUT)
-            advice = (
+    Raises:
+        CrossdraftError: the named drafter is unknown, or reads events and there are none.
+    """
+    if pair.drafter is None:
+        if pair.target == "reference":
+            return replace(pair, drafter=WITH_EVENTS if events else WITHOUT_EVENTS)
+        if not quiet:
+            print(
                 f"Drafter: {FOREIGN}, because the target is your own and it needs neither events nor training; it "
-                "gains little on a first question. `crossdraft drafters` lists the others."
+                "gains little on a first question. `crossdraft drafters` lists the others.",
+                file=sys.stderr,
             )
-            return replace(self, drafter=FOREIGN, advice=advice)
-        if self.drafter == "none":
-            return self
-        spec = read_spec(self.drafter)
-        check_spec(spec)
-        names = spec.names
-        if not events and names & EVENT_DRAFTERS:
-            if "model=" not in self.drafter:  # with another vocabulary, a recording would not help either
-                check_event_drafter("event", self.target)
-            raise CrossdraftError(
-                f"The drafter {self.drafter} needs an event recording; give one with --events, or name one that "
-                "needs none, such as --drafter union:memory,ngram."
-            )
-        return self
-
-    def tell(self) -> None:
-        """Say on stderr which drafter was chosen, if that is not the usual one."""
-        if self.advice:
-            print(self.advice, file=sys.stderr)
-
-    def described(self, engine: Engine) -> str:
-        """Which drafter runs, what it is, and where; for people."""
-        if self.drafter is None or self.drafter == "none" or engine.drafter is None:
-            return f"No drafter: the target {self.target} answers alone."
-        method = METHODS.get(read_spec(self.drafter).name)
-        what = "a folder" if method is None else method.what
-        options = engine.options
-        where = "in the target's process" if options.placement == "inline" else "in a process of its own"
-        cores = "" if options.draft_cores is None else f" on CPU core {spans(options.draft_cores)}"
-        target = "" if options.target_cores is None else f" on CPU core {spans(options.target_cores)}"
-        return f"{self.drafter} ({what}), {where}{cores}; the target {self.target}{target}."
+        return replace(pair, drafter=FOREIGN)
+    if pair.drafter == "none":
+        return pair
+    spec = read_spec(pair.drafter)
+    check_spec(spec)
+    if not events and spec.names & EVENT_DRAFTERS:
+        if "model=" not in pair.drafter:  # with another vocabulary, a recording would not help either
+            check_event_drafter("event", pair.target)
+        raise CrossdraftError(
+            f"The drafter {pair.drafter} needs an event recording; give one with --events, or name one that needs "
+            "none, such as --drafter union:memory,ngram."
+        )
+    return pair
 
 
-def place(setup: Setup) -> Options:
-    """The options of a setup; what it leaves open is `auto`.
+def described(pair: PairOptions, engine: Engine) -> str:
+    """Which drafter runs, what it is, and where; for people."""
+    if pair.drafter is None or pair.drafter == "none" or engine.drafter is None:
+        return f"No drafter: the target {pair.target} answers alone."
+    method = METHODS.get(read_spec(pair.drafter).name)
+    what = "a folder" if method is None else method.what
+    options = engine.options
+    where = "in the target's process" if options.placement == "inline" else "in a process of its own"
+    cores = "" if options.draft_cores is None else f" on CPU core {spans(options.draft_cores)}"
+    target = "" if options.target_cores is None else f" on CPU core {spans(options.target_cores)}"
+    return f"{pair.drafter} ({what}), {where}{cores}; the target {pair.target}{target}."
+
+
+def engine_options(pair: PairOptions) -> Options:
+    """The engine's options; what was left open is `auto`.
 
     Raises:
         CrossdraftError: an unknown name, a core that this process may not use, or settings that exclude each other.
     """
-    if setup.placement == "process" and setup.hidden != "auto":
+    if pair.placement == "process" and pair.hidden != "auto":
         raise CrossdraftError("--hidden is for an inline drafter; leave it out, or say --placement inline.")
-    if setup.placement == "inline" and setup.draft_cores:
+    if pair.placement == "inline" and pair.draft_cores:
         raise CrossdraftError("--draft-cores needs a drafter in a process of its own; say --placement process.")
-    if setup.placement == "inline" and setup.ahead in POLICIES and setup.ahead != "off":
+    if pair.placement == "inline" and pair.ahead in POLICIES and pair.ahead != "off":
         raise CrossdraftError("--ahead needs a drafter in a process of its own; say --placement process.")
     target_cores = draft_cores = None
-    if setup.target_cores or setup.draft_cores or setup.placement == "process":
-        cores = choose_cores(setup.target_cores, setup.draft_cores, all_target=True)
-        target_cores, draft_cores = cores.target, None if setup.placement == "inline" else cores.draft
+    if pair.target_cores or pair.draft_cores or pair.placement == "process":
+        cores = choose_cores(pair.target_cores, pair.draft_cores, all_target=True)
+        target_cores, draft_cores = cores.target, None if pair.placement == "inline" else cores.draft
     return Options(
-        placement=setup.placement or "auto",
-        ahead=setup.ahead,
-        hidden=setup.hidden,
-        device=setup.device,
-        dtype=setup.dtype,
-        draft_device=setup.draft_device,
+        placement=pair.placement or "auto",
+        ahead=pair.ahead,
+        hidden=pair.hidden,
+        device=pair.device,
+        dtype=pair.dtype,
+        draft_device=pair.draft_device,
         target_cores=target_cores,
         draft_cores=draft_cores,
-        rule=setup.rule,
-        num_frames=setup.num_frames,
-        fps=setup.fps,
+        rule=pair.rule,
+        num_frames=pair.frames,
+        fps=pair.fps,
     )
 
 
 @contextmanager
-def opened(setup: Setup, warm_up: Request) -> Iterator[Engine]:
+def opened(pair: PairOptions, warm_up: Request) -> Iterator[Engine]:
     """The loaded engine, warm: it has begun to answer `warm_up` once, so that first-time costs are paid.
 
     Loading shows on stderr. The drafter's process ends with the context.
     """
-    quiet()
-    options = place(setup)
-    drafter = None if setup.drafter == "none" else setup.drafter
-    with _progress("loading the models"):
-        engine = Engine.load(setup.target, drafter, options)
+    hush()
+    options = engine_options(pair)
+    with _spinner("loading the models"):
+        engine = Engine.load(pair.target, None if pair.drafter == "none" else pair.drafter, options)
     with engine:
-        with _progress("warming up"):
+        with _spinner("warming up"):
             tokens = min(WARM_UP_TOKENS, warm_up.token_limit)
             again = replace(warm_up, max_new_tokens=tokens, namespace=None)  # nothing is to be learned from it
             found = engine.generate(again).notes
@@ -147,42 +126,21 @@ def opened(setup: Setup, warm_up: Request) -> Iterator[Engine]:
         yield engine
 
 
-def stream(engine: Engine, request: Request, view: View) -> Answer:
-    """Answer a request and show its pieces as they come."""
+def stream(engine: Engine, request: Request, console: Console | None) -> Answer:
+    """Answer a request and show its pieces on a console as they come, in colours if it has any; None = show nothing."""
     pieces = engine.stream(request)
-    with view:
+    with live_view(console) as show:
         for piece in pieces:
-            view.show(piece)
+            show(piece)
     if pieces.answer is None:
         raise CrossdraftError("The answer was cancelled before it began.")
     return pieces.answer
 
 
-def view_for(console: Console, *, as_json: bool) -> View:
-    """Where the pieces of one answer go: nowhere, to a terminal with colours, or to a plain stream."""
-    if as_json:
-        return SilentView()
-    return PlainView() if console.color_system is None else TerminalView(console)
-
-
-def quiet() -> None:
-    """Silence Hugging Face's own bars and advice, here and in processes that we start: they would tear the display."""
-    from transformers.utils import logging
-
-    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-
-
 @contextmanager
-def _progress(what: str) -> Iterator[None]:
+def _spinner(what: str) -> Iterator[None]:
     """A line on stderr that shows that time passes; nothing if stderr is no terminal."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not _watched()) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not os.isatty(2)) as bar:
         bar.add_task(what, total=None)
         yield
-
-
-def _watched() -> bool:
-    return os.isatty(2)

@@ -1,22 +1,19 @@
 """`crossdraft train`: from a recipe to the reference pair, or to a head for a target."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from crossdraft.cli.options import AsJson, Device
 
 app = typer.Typer(help="Train models from recipes.", no_args_is_help=True, add_completion=False)
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, such as optim.steps=500")
 ]
-Device = Annotated[str | None, typer.Option(help="Device; by default CUDA if there is a GPU.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
-
-
-@app.callback()
-def train() -> None:
-    """Train models from recipes."""
+Target = Annotated[str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")]
 
 
 @app.command()
@@ -56,8 +53,6 @@ def medusa2(
     as_json: AsJson = False,
 ) -> None:
     """Medusa-2 (Cai et al. 2024): a target and its head learn together. What comes out is another target."""
-    import json
-
     from crossdraft.cli.reporting import hush
     from crossdraft.train.core.recipe import read_section
     from crossdraft.train.heads.medusa2 import JOINT_RECIPE, JointRecipe, train_together
@@ -79,7 +74,7 @@ def head(
     overrides: Overrides = None,
     config: Annotated[Path | None, typer.Option(help="Recipe file; the shipped one of that name by default.")] = None,
     capture: Annotated[Path | None, typer.Option(help="What to learn from: a folder of `crossdraft capture`.")] = None,
-    kept_back: Annotated[
+    validation: Annotated[
         Path | None,
         typer.Option(
             "--validation",
@@ -87,7 +82,7 @@ def head(
             help="Validation capture, of other clips: checks and the final measurement use it.",
         ),
     ] = None,
-    target: Annotated[str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")] = "reference",
+    target: Target = "reference",
     out: Annotated[Path | None, typer.Option(help="Folder; runs/heads/METHOD by default.")] = None,
     device: Device = None,
     online: Annotated[
@@ -99,8 +94,6 @@ def head(
     as_json: AsJson = False,
 ) -> None:
     """Train a head on a target's answers; an interrupted run is resumed."""
-    import json
-
     from crossdraft.cli.reporting import hush
     from crossdraft.train.heads.recipe import load_head_recipe
     from crossdraft.train.heads.run import start
@@ -109,12 +102,12 @@ def head(
     name = str(context.info_name)
     reference = target == "reference" and event == "event"
     recipe = load_head_recipe(config or name, overrides or (), reference=reference)
-    place = out or Path("runs/heads") / name
-    figures = start(recipe, place, target, device, capture, kept_back, online, event)
+    folder = out or Path("runs/heads") / name
+    figures = start(recipe, folder, target, device, capture, validation, online, event)
     if as_json:
-        typer.echo(json.dumps({"out": str(place / "head"), **figures}))
+        typer.echo(json.dumps({"out": str(folder / "head"), **figures}))
         return
-    typer.echo(f"The head lies in {place / 'head'}; {_taken(recipe.network, place / 'head', event)}.")
+    typer.echo(f"The head lies in {folder / 'head'}; {_taken(recipe.network, folder / 'head', event)}.")
 
 
 def _taken(network: str, folder: Path, event: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossdraft.cli.view.lanes import axis, cells, draw, timeline_text
+from crossdraft.cli.view import axis, cells, draw, timeline_text
 from crossdraft.drawing.axis import labels, ticks
 from crossdraft.drawing.figures import Baseline
 from crossdraft.drawing.kinds import DECODE, KINDS, OTHER, end_of, kind_of

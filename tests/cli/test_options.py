@@ -2,13 +2,17 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass, fields
+from typing import Annotated
 
 import numpy as np
 import pytest
+import typer
 
 from crossdraft import api
-from crossdraft.cli import inputs
-from crossdraft.cli.inputs import HOUR_US, Clock, Part, check_files, size_of
+from crossdraft.cli import options
+from crossdraft.cli.main import main, run
+from crossdraft.cli.options import HOUR_US, EventClock, PairOptions, RecordingOptions, option_groups, size_of
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.runner import HIDDEN_MODES
 from crossdraft.errors import CrossdraftError
@@ -16,9 +20,9 @@ from crossdraft.events import Events, Newest, read_events, write_dsec_h5
 
 
 def test_names_that_are_checked_early_are_those_that_are_known():
-    assert tuple(name for name in api.PLACEMENTS if name != "auto") == inputs.PLACEMENTS
-    assert ("auto", *POLICIES) == inputs.AHEAD
-    assert inputs.HIDDEN == HIDDEN_MODES
+    assert tuple(name for name in api.PLACEMENTS if name != "auto") == options.PLACEMENTS
+    assert ("auto", *POLICIES) == options.AHEAD
+    assert options.HIDDEN == HIDDEN_MODES
 
 
 WRONG = [
@@ -69,56 +73,58 @@ def recording(path, first_us):
 
 
 def test_a_clip_of_one_moment_passes(clip):
-    excerpt = check_files(clip.video, clip.events, Clock.AUTO)
+    excerpt = RecordingOptions(clip.events, EventClock.AUTO).excerpt(clip.video)
     assert len(excerpt.read()) == len(read_events(clip.events))
-    assert check_files(clip.video, None, Clock.AUTO) is None
+    assert RecordingOptions(None, EventClock.AUTO).excerpt(clip.video) is None
 
 
-@pytest.mark.parametrize(("clock", "first"), [(Clock.AUTO, 0), (Clock.OWN, 0), (Clock.AUTO, 2 * HOUR_US)])
+@pytest.mark.parametrize(
+    ("clock", "first"), [(EventClock.AUTO, 0), (EventClock.OWN, 0), (EventClock.AUTO, 2 * HOUR_US)]
+)
 def test_of_a_long_recording_only_the_video_s_second_is_read(clip, tmp_path, clock, first):
     t = first + np.arange(0, 10_000_000, 100_000)
     zeros = np.zeros(len(t), int)
     path = tmp_path / "drive.h5"
     write_dsec_h5(path, Events.checked(zeros, zeros, t, zeros, 64, 64))
-    assert len(check_files(clip.video, path, clock).read()) == 10
+    assert len(RecordingOptions(path, clock).excerpt(clip.video).read()) == 10
 
 
-@pytest.mark.parametrize("clock", [Clock.AUTO, Clock.VIDEO])
+@pytest.mark.parametrize("clock", [EventClock.AUTO, EventClock.VIDEO])
 def test_events_after_the_video_do_not(clip, tmp_path, clock):
     late = recording(tmp_path / "late.h5", 1_500_000)
     with pytest.raises(CrossdraftError, match=r"begin 1.500 s after the video, which lasts 1.000 s; .*--clock own"):
-        check_files(clip.video, late, clock)
-    check_files(clip.video, late, Clock.OWN)
+        RecordingOptions(late, clock).excerpt(clip.video)
+    RecordingOptions(late, EventClock.OWN).excerpt(clip.video)
 
 
 def test_times_beyond_an_hour_are_a_clock_of_their_own(clip, tmp_path):
     sensor = recording(tmp_path / "sensor.h5", 2 * HOUR_US)
-    check_files(clip.video, sensor, Clock.AUTO)
+    RecordingOptions(sensor, EventClock.AUTO).excerpt(clip.video)
     with pytest.raises(CrossdraftError, match="No overlap in time"):
-        check_files(clip.video, sensor, Clock.VIDEO)
+        RecordingOptions(sensor, EventClock.VIDEO).excerpt(clip.video)
 
 
 def test_missing_and_empty_files_are_named(clip, tmp_path):
     with pytest.raises(CrossdraftError, match=r"nowhere\.mp4"):
-        check_files(tmp_path / "nowhere.mp4", clip.events, Clock.AUTO)
+        RecordingOptions(clip.events, EventClock.AUTO).excerpt(tmp_path / "nowhere.mp4")
     with pytest.raises(CrossdraftError, match=r"nowhere\.h5"):
-        check_files(clip.video, tmp_path / "nowhere.h5", Clock.AUTO)
+        RecordingOptions(tmp_path / "nowhere.h5", EventClock.AUTO).excerpt(clip.video)
     empty = tmp_path / "empty.h5"
     write_dsec_h5(empty, Events.empty(64, 64))
     with pytest.raises(CrossdraftError, match=r"empty\.h5 holds no events"):
-        check_files(clip.video, empty, Clock.AUTO)
+        RecordingOptions(empty, EventClock.AUTO).excerpt(clip.video)
 
 
 def test_a_recording_that_does_not_say_what_it_is(clip, tmp_path):
     path = tmp_path / "a.rec"
     path.write_text("0.5 1000 700 1\n0.6 1279 719 0\n")
-    excerpt = check_files(clip.video, path, Clock.AUTO, "e2vid", (1280, 720))
+    excerpt = RecordingOptions(path, kind="e2vid", sensor="1280x720").excerpt(clip.video)
     found = excerpt.read()
     assert (found.width, found.height, found.t.tolist()) == (1280, 720, [500_000, 600_000])
     with pytest.raises(CrossdraftError, match="no format that we know"):
-        check_files(clip.video, path, Clock.AUTO)
+        RecordingOptions(path, EventClock.AUTO).excerpt(clip.video)
     with pytest.raises(CrossdraftError, match="outside the 640x480 sensor"):
-        check_files(clip.video, path, Clock.AUTO, "e2vid", (640, 480))
+        RecordingOptions(path, kind="e2vid", sensor="640x480").excerpt(clip.video)
 
 
 def drive(path, first_us):
@@ -133,15 +139,15 @@ def drive(path, first_us):
 def test_a_part_of_a_clip_s_events_is_told_in_seconds_of_the_clip(clip, tmp_path, first):
     path, size = drive(tmp_path / "drive.h5", first), Newest(50_000, 5)
 
-    def times(part: Part) -> list[int]:
-        excerpt = check_files(clip.video, path, Clock.AUTO, part=part)
+    def times(**part: float) -> list[int]:
+        excerpt = RecordingOptions(path, **part).excerpt(clip.video)
         return [int(t) - first for window in excerpt.read_windows(size) for t in window.t]
 
-    assert times(Part()) == list(range(950_000, 1_000_000, 10_000))
-    assert times(Part(end_s=0.5)) == list(range(450_000, 500_000, 10_000))
-    assert times(Part(0.2, 0.5)) == list(range(200_000, 500_000, 10_000))
-    assert times(Part(0.7)) == list(range(700_000, 1_000_000, 10_000))
-    assert times(Part(windows=5)) == [10_000 * i for i in (0, 25, 49, 74, 99)]
+    assert times() == list(range(950_000, 1_000_000, 10_000))
+    assert times(end_s=0.5) == list(range(450_000, 500_000, 10_000))
+    assert times(start_s=0.2, end_s=0.5) == list(range(200_000, 500_000, 10_000))
+    assert times(start_s=0.7) == list(range(700_000, 1_000_000, 10_000))
+    assert times(windows=5) == [10_000 * i for i in (0, 25, 49, 74, 99)]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +161,7 @@ def test_a_part_of_a_clip_s_events_is_told_in_seconds_of_the_clip(clip, tmp_path
 )
 def test_a_part_without_sense_is_one_sentence(clip, start, end, words):
     with pytest.raises(CrossdraftError, match=words):
-        check_files(clip.video, clip.events, Clock.AUTO, part=Part(start, end))
+        RecordingOptions(clip.events, start_s=start, end_s=end).excerpt(clip.video)
 
 
 def test_sizes():
@@ -164,3 +170,31 @@ def test_sizes():
     for text in ("big", "640", "640x", "-1x5", "1.5x2", "²x3", "9" * 5000 + "x1", "1x2x3"):
         with pytest.raises(CrossdraftError, match="write it like 640x480"):
             size_of(text)
+
+
+@dataclass
+class Group:
+    size: Annotated[int, typer.Option(min=1)]
+    names: Annotated[list[str] | None, typer.Option("--name")] = None
+
+
+def test_a_group_of_options_is_one_option_for_each_field(capsys):
+    made = []
+
+    @option_groups
+    def command(word: str, group: Group, loud: bool = False) -> None:
+        made.append((word, group, loud))
+
+    app = typer.Typer()
+    app.command()(command)
+    assert run(app, ["a", "--size=2", "--name=b", "--name=c", "--loud"]) == 0
+    assert made == [("a", Group(2, ["b", "c"]), True)]
+    assert run(app, ["a", "--size=0"]) == run(app, ["a"]) == 2
+    assert len(made) == 1
+
+
+def test_chat_takes_the_pair_s_options_as_ask_does(capsys):
+    for command in ("ask", "chat"):
+        assert main([command, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert all(f"--{option.name.replace('_', '-')}" in shown for option in fields(PairOptions)), command

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from crossdraft.cli.view.summary import record
+from crossdraft.cli.view import record
 from crossdraft.drawing.figures import Baseline, figures
 from crossdraft.engine.request import Answer, Finish, Origin, Piece
 from crossdraft.engine.stats import Stats

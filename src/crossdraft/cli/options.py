@@ -1,0 +1,345 @@
+"""Options that several commands share, each defined once, and what their values tell before anything slow is imported.
+
+A dataclass of options is a group: a command decorated with `option_groups` takes one option for each of its fields, and
+is called with the group made of them.
+"""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from crossdraft.bench.cores import choose_cores
+from crossdraft.checks import choice, positive, whole
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import check_spec, read_spec
+
+if TYPE_CHECKING:
+    from crossdraft.events import Excerpt
+
+# As `api.PLACEMENTS`, `engine.runner.parallel.POLICIES` and `engine.runner.runner.HIDDEN_MODES`, which take seconds to import.
+PLACEMENTS = ("inline", "process")
+AHEAD = ("auto", "off", "pipespec", "pearl", "ssd", "spare")
+HIDDEN = ("auto", "before", "beside", "off")
+
+HOUR_US = 3_600_000_000
+MAX_SECONDS = 1e9  # 31 years; in µs it fits in int64
+
+Video = Annotated[Path, typer.Option(help="The clip, a video file.")]
+Target = Annotated[
+    str,
+    typer.Option(
+        "--target", help="'reference', the folder of a Hugging Face checkpoint, or the id of one in the local cache."
+    ),
+]
+Device = Annotated[str | None, typer.Option(help="Device of the target; by default CUDA if there is a GPU.")]
+DraftDevice = Annotated[str | None, typer.Option(help="Device of the drafter; by default the target's.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default float32 on a CPU, bfloat16 on a GPU.")]
+MaxNewTokens = Annotated[
+    int | None, typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128.")
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="Format: dsec, m3ed, mvsec, eventgpt, e2vid, dat, aedat2, aedat4 or evt; by default by content.",
+    ),
+]
+SensorSize = Annotated[
+    str | None, typer.Option("--sensor", metavar="WxH", help="Sensor size, where the file does not say.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="The report as JSON on standard output; tables and progress go to stderr.")
+]
+JsonOut = Annotated[
+    Path | None, typer.Option("--json-out", metavar="FILE", help="Write the report as JSON into a file, too.")
+]
+NoColour = Annotated[bool, typer.Option("--no-color", help="Plain text, no escape codes.")]
+
+
+def option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """A command for typer in whose signature a parameter of a dataclass is replaced by that dataclass's fields."""
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind: Any = parameter.annotation
+        if not is_dataclass(kind):
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+            continue
+        groups[name], hints = kind, get_type_hints(kind, include_extras=True)
+        for option in fields(kind):
+            default = parameter.empty if option.default is MISSING else option.default
+            parameters.append(
+                parameter.replace(
+                    name=option.name, kind=parameter.KEYWORD_ONLY, default=default, annotation=hints[option.name]
+                )
+            )
+
+    @wraps(command)
+    def grouped(**given: Any) -> None:
+        made = {name: kind(*(given.pop(option.name) for option in fields(kind))) for name, kind in groups.items()}
+        command(**given, **made)
+
+    vars(grouped)["__signature__"] = inspect.Signature(parameters)
+    grouped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return grouped
+
+
+def _help_wanted(drafter: str | None) -> str | None:
+    """`--drafter help` lists the drafters, whatever else was given."""
+    if drafter == "help":
+        from crossdraft.cli.drafters import show_drafters
+
+        show_drafters()
+        raise typer.Exit
+    return drafter
+
+
+@dataclass(frozen=True, slots=True)
+class PairOptions:
+    """A target, its drafter, where they run, and how long they answer. `None` leaves a choice to us."""
+
+    target: Target = "reference"
+    drafter: Annotated[
+        str | None,
+        typer.Option(
+            help="glance, event, eagle2, union:memory,ngram … (crossdraft drafters lists them), none, or the folder of "
+            "an EventGPT. Default for the reference target: glance with events, else eagle2; for others: "
+            "union:memory,ngram.",
+            callback=_help_wanted,
+            is_eager=True,
+        ),
+    ] = None
+    placement: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the drafter runs: inline or process; by default in a process if a core is free for it."
+        ),
+    ] = None
+    ahead: Annotated[
+        str,
+        typer.Option(
+            help="Parallel drafting, while the target verifies: off, pipespec, pearl, ssd, spare or auto; in a process "
+            "only."
+        ),
+    ] = "auto"
+    hidden: Annotated[
+        str,
+        typer.Option(help="When an inline drafter makes the hidden draft: auto, before, beside (the prefill) or off."),
+    ] = "auto"
+    target_cores: Annotated[
+        str | None, typer.Option(help="CPU cores of the target, such as 0,2-3; by default all but one.")
+    ] = None
+    draft_cores: Annotated[str | None, typer.Option(help="CPU cores of the drafter's process; by default one.")] = None
+    device: Device = None
+    draft_device: DraftDevice = None
+    dtype: Dtype = None
+    frames: Annotated[
+        int | None,
+        typer.Option(help="Frames of the clip that the target reads; the checkpoint's own number by default."),
+    ] = None
+    fps: Annotated[float | None, typer.Option(help="In place of --frames: frames for each second of the clip.")] = None
+    max_new_tokens: MaxNewTokens = None
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help="Acceptance rule, such as typical:eps=0.1, or for chains block (--drafter eagle2:tree=chain); the "
+            "exact one by default."
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Refuse what the values tell by themselves; see `check_values`."""
+        check_values(**{option.name: getattr(self, option.name) for option in fields(self) if option.name != "target"})
+
+
+class EventClock(StrEnum):
+    """What the times of an event recording count from."""
+
+    AUTO = "auto"
+    VIDEO = "video"
+    OWN = "own"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingOptions:
+    """An event recording of the clip's moment, how its file is read, and which part of it the drafter reads.
+
+    Raises:
+        CrossdraftError: times or a size without sense.
+    """
+
+    events: Annotated[
+        Path | None, typer.Option("--events", help="What an event camera saw of the same moment (DSEC .h5, .npy, …).")
+    ] = None
+    clock: Annotated[EventClock, typer.Option(help="What the events' times count from.")] = EventClock.AUTO
+    kind: Format = None
+    sensor: SensorSize = None
+    start_s: Annotated[
+        float | None,
+        typer.Option(
+            "--events-start",
+            help="Read all events from this second of the clip on; by default the last 50 ms to 1 s, as the model "
+            "wants.",
+        ),
+    ] = None
+    end_s: Annotated[
+        float | None, typer.Option("--events-end", help="Read no events from this second of the clip on.")
+    ] = None
+    windows: Annotated[
+        int,
+        typer.Option(
+            "--events-windows", min=1, help="Divide what is read into so many windows, spread evenly over the clip."
+        ),
+    ] = 1
+
+    def __post_init__(self) -> None:
+        size_of(self.sensor)
+        for option, second in (("--events-start", self.start_s), ("--events-end", self.end_s)):
+            if second is not None and not 0 <= second <= MAX_SECONDS:  # NaN is in no order with anything
+                raise CrossdraftError(
+                    f"{option} is {second:g} s; give seconds since the clip's beginning, 0 to {MAX_SECONDS:g}."
+                )
+        if self.start_s is not None and self.end_s is not None and self.end_s <= self.start_s:
+            raise CrossdraftError(
+                f"--events-end ({self.end_s:g} s) must lie behind --events-start ({self.start_s:g} s)."
+            )
+
+    def refuse_unused(self) -> None:
+        """Raise CrossdraftError if an option says how a recording is read, and there is none."""
+        given = {
+            "--clock": self.clock is not EventClock.AUTO,
+            "--format": self.kind is not None,
+            "--sensor": self.sensor is not None,
+            "--events-start": self.start_s is not None,
+            "--events-end": self.end_s is not None,
+            "--events-windows": self.windows != 1,
+        }
+        unused = [option for option, is_given in given.items() if is_given and self.events is None]
+        if unused:
+            raise CrossdraftError(f"{unused[0]} is about an event recording; name one with --events, too.")
+
+    def excerpt(self, video: Path) -> "Excerpt | None":
+        """What the drafter reads of the recording; raises unless it and the video can be read and overlap in time.
+
+        A video's times begin at 0. An event recording's may count from there too (clips made by crossdraft do), or from
+        anywhere else (DSEC's: since the sensor was switched on). No format says which, so `auto` takes times that begin
+        beyond an hour for a clock of their own, and compares the others with the video's; `own` compares nothing.
+
+        Returns:
+            The part of the recording that the video shows: its span on the video's clock; on a clock of its own, as
+            much as the video is long, from the first event on. From `start_s` on, all up to the end is read; without
+            it, as much before the end as the model was made for. None without a recording.
+
+        Raises:
+            CrossdraftError: a file is missing, empty or unreadable, there are no events, or they lie outside the video.
+        """
+        from crossdraft.events import Excerpt
+        from crossdraft.events.read import first_time
+        from crossdraft.video import probe
+
+        seconds = probe(video).seconds
+        if self.events is None:
+            return None
+        size = size_of(self.sensor)
+        first = first_time(self.events, format=self.kind, sensor=size)  # no more than that is read
+        if first is None:
+            raise CrossdraftError(
+                f"{self.events} holds no events; record or simulate some (crossdraft events simulate)."
+            )
+        unrelated = self.clock is EventClock.OWN or (self.clock is EventClock.AUTO and first > HOUR_US)
+        if not unrelated and 0 < seconds * 1e6 < first:
+            raise CrossdraftError(
+                f"No overlap in time: the events of {self.events} begin {first / 1e6:.3f} s after the video, which "
+                f"lasts {seconds:.3f} s; give recordings of the same moment, or --clock own if the events' times do "
+                "not count from the video's start."
+            )
+        begin = first if unrelated else 0
+        end = begin + math.ceil(seconds * 1e6) if seconds > 0 else None  # else the container does not say
+        return self._part(Excerpt(self.events, begin, end, self.kind, size))
+
+    def _part(self, clip: "Excerpt") -> "Excerpt":
+        """The part of a clip's events from `start_s` to `end_s`."""
+        begin = clip.start_us or 0
+        start = begin if self.start_s is None else begin + round(self.start_s * 1e6)
+        end = clip.end_us if self.end_s is None else begin + round(self.end_s * 1e6)
+        if clip.end_us is not None and start >= clip.end_us:
+            raise CrossdraftError(
+                f"--events-start is {self.start_s:g} s, but the clip lasts {(clip.end_us - begin) / 1e6:.3f} s."
+            )
+        return replace(clip, start_us=start, end_us=end, whole=self.start_s is not None, windows=self.windows)
+
+
+def size_of(text: str | None) -> tuple[int, int] | None:
+    """(width, height) of "640x480"; None of None. CrossdraftError of anything else."""
+    if text is None:
+        return None
+    width, _, height = text.lower().partition("x")
+    if not all(side.isascii() and side.isdecimal() and len(side) < 10 for side in (width, height)):
+        raise CrossdraftError(f"{text!r} is no size; write it like 640x480.")
+    return int(width), int(height)
+
+
+def check_values(
+    *,
+    placement: str | None = None,
+    dtype: str | None = None,
+    draft_device: str | None = None,
+    device: str | None = None,
+    target_cores: str | None = None,
+    draft_cores: str | None = None,
+    frames: int | None = None,
+    fps: float | None = None,
+    max_new_tokens: int | None = None,
+    ahead: str = "auto",
+    hidden: str = "auto",
+    rule: str | None = None,
+    drafter: str | None = None,
+) -> None:
+    """Refuse what the values tell by themselves, before models and what they need are imported, which takes seconds.
+
+    Raises:
+        CrossdraftError: an unknown name, or a number out of range.
+    """
+    if placement is not None:
+        choice("--placement", placement, PLACEMENTS)
+    choice("--ahead", ahead, AHEAD)
+    choice("--hidden", hidden, HIDDEN)
+    if frames is not None:
+        whole("--frames", frames)
+    if fps is not None:
+        positive("--fps", fps)
+    if max_new_tokens is not None:
+        whole("--max-new-tokens", max_new_tokens)
+    if drafter not in (None, "none"):
+        check_spec(read_spec(drafter))
+    if target_cores or draft_cores:
+        choose_cores(target_cores, draft_cores, all_target=True)
+    if dtype is not None or rule is not None or device is not None or draft_device is not None:
+        _check_torch_names(dtype, rule, {"--device": device, "--draft-device": draft_device})
+
+
+def _check_torch_names(dtype: str | None, rule: str | None, devices: dict[str, str | None]) -> None:
+    """What PyTorch alone is needed for."""
+    import torch
+
+    from crossdraft.dtypes import dtype_name
+    from crossdraft.engine.rules import check_rule
+
+    if dtype is not None:
+        dtype_name(dtype, "--dtype")
+    check_rule(rule)
+    for option, device in devices.items():
+        try:
+            known = device is None or torch.device(device)
+        except RuntimeError:
+            known = None
+        if known is None:
+            raise CrossdraftError(f"{option} is '{device}', no device of PyTorch; try cpu or cuda.")
