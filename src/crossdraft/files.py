@@ -4,11 +4,15 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from crossdraft.errors import CrossdraftError
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -43,21 +47,80 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+class DeferredErrorFile:
+    """A new file for HDF5 or PyAV to write to, which keeps a failed write from them: on leaving its context it raises.
+
+    Neither can take that a disk is full. HDF5 writes again whenever it lets go of something, prints a traceback each
+    time, and may crash the process in the end; PyAV prints a traceback for each call and goes on as if nothing had
+    been. So both are led to believe that all went well, nothing reaches the disk any more, and we ask afterwards.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w+b")
+        self._failure: OSError | None = None
+        self.name = self._file.name  # FFmpeg reads the file by it once more, to put the index first
+
+    def check(self) -> None:
+        """Raise the OSError that was kept, if any."""
+        if self._failure is not None:
+            raise self._failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._try(self._file.close, None)
+        with suppress(OSError):  # what it still held may not fit either
+            self._file.close()
+        self.check()  # whatever else went wrong came of it
+
+    def write(self, content: Any) -> int:
+        return self._try(lambda: self._file.write(content), len(content))
+
+    def read(self, size: int = -1) -> bytes:
+        return self._try(lambda: self._file.read(size), b"")
+
+    def readinto(self, buffer: Any) -> int:
+        return self._try(lambda: self._file.readinto(buffer), 0)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._try(lambda: self._file.seek(offset, whence), offset)
+
+    def tell(self) -> int:
+        return self._try(self._file.tell, 0)
+
+    def truncate(self, size: int | None = None) -> int:
+        return self._try(lambda: self._file.truncate(size), size or 0)
+
+    def flush(self) -> None:
+        self._try(self._file.flush, None)
+
+    def _try(self, action: Callable[[], T], otherwise: T) -> T:
+        if self._failure is None:
+            try:
+                return action()
+            except OSError as error:
+                self._failure = error
+        return otherwise
+
+
 @contextmanager
-def temporary_folder(beside: Path) -> Iterator[Path]:
-    """Yield a new folder next to `beside`, from where a rename puts its contents in place; remove what is left of it.
+def temporary_folder(final: Path) -> Iterator[Path]:
+    """Yield a new folder next to `final`, from where a rename puts its contents in place; remove what is left of it.
 
     Raises:
         CrossdraftError: a folder or file cannot be written (an OSError, here or in the body).
     """
     folder: Path | None = None
     try:
-        beside.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{beside.name}-", dir=beside.parent))
+        final.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
         yield folder
     except OSError as error:
         raise CrossdraftError(
-            f"Cannot write {beside}: {error.strerror or error}; choose a place that has room and that you may write to."
+            f"Cannot write {final}: {error.strerror or error}; choose a place that has room and that you may write to."
         ) from error
     finally:
         if folder is not None:

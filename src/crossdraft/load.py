@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from crossdraft.checkpoints.files import check_files, read_config
-from crossdraft.checkpoints.locate import find_checkpoint, mend
+from crossdraft.checkpoints.locate import find_checkpoint, repair_hint
 from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, load_weights
 from crossdraft.drafters.cross_vocab.drafter import CrossVocabDrafter
@@ -211,8 +211,8 @@ def load_model_drafter(
 
 def _draft_dtype(device: str | None) -> str | None:
     """The dtype of a drafter of which nothing is said: what is drafted need not be as exact as what is said."""
-    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return "bfloat16" if place == "cpu" and has_bf16() else None
+    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return "bfloat16" if kind == "cpu" and has_bf16() else None
 
 
 def event_fingerprint(source: str) -> str:
@@ -294,12 +294,12 @@ def _model(kind: Any, folder: Path, device: str | None, dtype: str | None) -> Pr
     gpu = torch.cuda.is_available()
     name = dtype_name(dtype or ("bfloat16" if gpu and device != "cpu" else "float32"))
     try:
-        place = torch.device(device or ("cuda" if gpu else "cpu"))
-        torch.empty(0, device=place)
+        where = torch.device(device or ("cuda" if gpu else "cpu"))
+        torch.empty(0, device=where)
     except (RuntimeError, AssertionError) as error:
         raise CrossdraftError(f"Device '{device}' cannot be used here; try --device cpu.") from error
     model: Any = load_weights(kind, folder, DTYPES[name])
-    return model.to(place).eval()
+    return model.to(where).eval()
 
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -308,7 +308,7 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     except LIBRARY_ERRORS as error:
         never = " (a checkpoint's own code is never run)" if "custom code" in str(error) else ""
         raise CrossdraftError(
-            f"The tokenizer in {folder} cannot be loaded{never}: {first_line(error)}; {mend(folder)}."
+            f"The tokenizer in {folder} cannot be loaded{never}: {first_line(error)}; {repair_hint(folder)}."
         ) from error
 
 

@@ -12,7 +12,7 @@ import typer
 from crossdraft import api
 from crossdraft.cli import options
 from crossdraft.cli.main import main, run
-from crossdraft.cli.options import HOUR_US, EventClock, PairOptions, RecordingOptions, option_groups, size_of
+from crossdraft.cli.options import HOUR_US, PairOptions, RecordingClock, RecordingOptions, option_groups, size_of
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.runner import HIDDEN_MODES
 from crossdraft.errors import CrossdraftError
@@ -73,13 +73,13 @@ def recording(path, first_us):
 
 
 def test_a_clip_of_one_moment_passes(clip):
-    excerpt = RecordingOptions(clip.events, EventClock.AUTO).excerpt(clip.video)
+    excerpt = RecordingOptions(clip.events, RecordingClock.AUTO).excerpt(clip.video)
     assert len(excerpt.read()) == len(read_events(clip.events))
-    assert RecordingOptions(None, EventClock.AUTO).excerpt(clip.video) is None
+    assert RecordingOptions(None, RecordingClock.AUTO).excerpt(clip.video) is None
 
 
 @pytest.mark.parametrize(
-    ("clock", "first"), [(EventClock.AUTO, 0), (EventClock.OWN, 0), (EventClock.AUTO, 2 * HOUR_US)]
+    ("clock", "first"), [(RecordingClock.AUTO, 0), (RecordingClock.OWN, 0), (RecordingClock.AUTO, 2 * HOUR_US)]
 )
 def test_of_a_long_recording_only_the_video_s_second_is_read(clip, tmp_path, clock, first):
     t = first + np.arange(0, 10_000_000, 100_000)
@@ -89,30 +89,30 @@ def test_of_a_long_recording_only_the_video_s_second_is_read(clip, tmp_path, clo
     assert len(RecordingOptions(path, clock).excerpt(clip.video).read()) == 10
 
 
-@pytest.mark.parametrize("clock", [EventClock.AUTO, EventClock.VIDEO])
+@pytest.mark.parametrize("clock", [RecordingClock.AUTO, RecordingClock.VIDEO])
 def test_events_after_the_video_do_not(clip, tmp_path, clock):
     late = recording(tmp_path / "late.h5", 1_500_000)
     with pytest.raises(CrossdraftError, match=r"begin 1.500 s after the video, which lasts 1.000 s; .*--clock own"):
         RecordingOptions(late, clock).excerpt(clip.video)
-    RecordingOptions(late, EventClock.OWN).excerpt(clip.video)
+    RecordingOptions(late, RecordingClock.OWN).excerpt(clip.video)
 
 
 def test_times_beyond_an_hour_are_a_clock_of_their_own(clip, tmp_path):
     sensor = recording(tmp_path / "sensor.h5", 2 * HOUR_US)
-    RecordingOptions(sensor, EventClock.AUTO).excerpt(clip.video)
+    RecordingOptions(sensor, RecordingClock.AUTO).excerpt(clip.video)
     with pytest.raises(CrossdraftError, match="No overlap in time"):
-        RecordingOptions(sensor, EventClock.VIDEO).excerpt(clip.video)
+        RecordingOptions(sensor, RecordingClock.VIDEO).excerpt(clip.video)
 
 
 def test_missing_and_empty_files_are_named(clip, tmp_path):
     with pytest.raises(CrossdraftError, match=r"nowhere\.mp4"):
-        RecordingOptions(clip.events, EventClock.AUTO).excerpt(tmp_path / "nowhere.mp4")
+        RecordingOptions(clip.events, RecordingClock.AUTO).excerpt(tmp_path / "nowhere.mp4")
     with pytest.raises(CrossdraftError, match=r"nowhere\.h5"):
-        RecordingOptions(tmp_path / "nowhere.h5", EventClock.AUTO).excerpt(clip.video)
+        RecordingOptions(tmp_path / "nowhere.h5", RecordingClock.AUTO).excerpt(clip.video)
     empty = tmp_path / "empty.h5"
     write_dsec_h5(empty, Events.empty(64, 64))
     with pytest.raises(CrossdraftError, match=r"empty\.h5 holds no events"):
-        RecordingOptions(empty, EventClock.AUTO).excerpt(clip.video)
+        RecordingOptions(empty, RecordingClock.AUTO).excerpt(clip.video)
 
 
 def test_a_recording_that_does_not_say_what_it_is(clip, tmp_path):
@@ -122,7 +122,7 @@ def test_a_recording_that_does_not_say_what_it_is(clip, tmp_path):
     found = excerpt.read()
     assert (found.width, found.height, found.t.tolist()) == (1280, 720, [500_000, 600_000])
     with pytest.raises(CrossdraftError, match="no format that we know"):
-        RecordingOptions(path, EventClock.AUTO).excerpt(clip.video)
+        RecordingOptions(path, RecordingClock.AUTO).excerpt(clip.video)
     with pytest.raises(CrossdraftError, match="outside the 640x480 sensor"):
         RecordingOptions(path, kind="e2vid", sensor="640x480").excerpt(clip.video)
 

@@ -1,13 +1,13 @@
 """Provisional text is shown behind the final text for as long as the target agrees with it."""
 
-from crossdraft.cli.view import STYLES, AnswerText, legend
+from crossdraft.cli.view import STYLES, PartialAnswer, legend
 from crossdraft.engine.request import Answer, Finish, Origin, Piece
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.timeline import Timeline
 
 
-def growing(*pieces: tuple[Origin, tuple[int, ...], str]) -> AnswerText:
-    shown = AnswerText()
+def growing(*pieces: tuple[Origin, tuple[int, ...], str]) -> PartialAnswer:
+    shown = PartialAnswer()
     for origin, tokens, text in pieces:
         shown.add(Piece(tokens, text, origin))
     return shown

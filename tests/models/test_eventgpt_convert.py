@@ -313,7 +313,7 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path, limit: int):
 def test_a_place_that_is_no_folder(tmp_path):
     source = write_official(tmp_path / "source", official_weights(ROWS), byte_tokenizer(ROWS))
     (tmp_path / "file").touch()
-    with pytest.raises(CrossdraftError, match=r"Cannot write .*out: File exists; choose a folder"):
+    with pytest.raises(CrossdraftError, match=r"Cannot write .*out: File exists; choose a place"):
         convert_eventgpt(source, tmp_path / "file" / "out")
 
 

@@ -14,7 +14,7 @@ from crossdraft.events import Events, Newest, eventgpt_frames, read_events
 from crossdraft.load import REFERENCE
 from crossdraft.models import EventGPTConfig, EventGPTForConditionalGeneration
 from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
-from crossdraft.models.eventgpt.checkpoint import told_as
+from crossdraft.models.eventgpt.checkpoint import library_errors_as
 from crossdraft.models.eventgpt.processing import Canvas
 from crossdraft.scenes import DURATION_S
 from tests.events.helpers import made_up
@@ -297,13 +297,13 @@ def test_a_file_that_is_no_json_object_is_named(tokenizer, config, tmp_path, nam
 @pytest.mark.parametrize("error", [OSError("gone"), KeyError("gone"), Exception("gone"), ValueError("go\nne")])
 def test_what_a_library_raises_is_told(error: Exception):
     with pytest.raises(CrossdraftError, match=r"^The file is damaged \('?go ?ne'?\); mend it\.$"):  # noqa: SIM117
-        with told_as("The file is damaged", "mend it"):
+        with library_errors_as("The file is damaged", "mend it"):
             raise error
 
 
 @pytest.mark.parametrize("error", [CrossdraftError("one sentence"), NameError("a bug"), AssertionError("a bug")])
 def test_our_own_sentences_and_bugs_pass(error: Exception):
-    with pytest.raises(type(error)) as caught, told_as("The file is damaged", "mend it"):
+    with pytest.raises(type(error)) as caught, library_errors_as("The file is damaged", "mend it"):
         raise error
     assert caught.value is error
 

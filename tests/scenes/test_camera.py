@@ -52,10 +52,10 @@ def test_a_bend_leaves_the_straight_line(layout, way):
 
 def test_what_is_behind_us_stays_on_the_same_line():
     # A lane mark's near end slides along the mark, so that the mark keeps its direction in the picture.
-    behind, near, ahead = seen(camera(), [(1.75, 0, -3), (1.75, 0, NEAR_M), (1.75, 0, 8)])[0]
+    behind, near, depth = seen(camera(), [(1.75, 0, -3), (1.75, 0, NEAR_M), (1.75, 0, 8)])[0]
     np.testing.assert_allclose(behind, near)
     vanishing = np.array([0.5, HORIZON])
-    towards = [(point - vanishing) / np.linalg.norm(point - vanishing) for point in (near, ahead)]
+    towards = [(point - vanishing) / np.linalg.norm(point - vanishing) for point in (near, depth)]
     np.testing.assert_allclose(towards[0], towards[1], atol=1e-5)
 
 

@@ -89,7 +89,7 @@ def test_what_is_asked_for_is_in_view(seed):
     scene = make_scene(seed)
     picture = render(scene, SEEN, 112)
     for side in ("left", "right"):
-        if scene.beside(side) != "empty":
+        if scene.thing_at(side) != "empty":
             assert changed(render(replace(scene, **{side: "empty"}), SEEN, 112), picture) > 120
     for name in ("lead", "light", "sign"):
         if getattr(scene, name) != "none":

@@ -40,8 +40,8 @@ def test_a_scene_agrees_with_itself(seed):
     assert (scene.people > 0) == (scene.people_colour != "none")
     assert (scene.cyclist != "none") == ("cyclist" in stations)
     assert (scene.lead == "none") == (scene.lead_colour == "none") == (scene.lead_motion == "none")
-    assert scene.beside("left") == scene.left
-    assert scene.beside("right") == scene.right
+    assert scene.thing_at("left") == scene.left
+    assert scene.thing_at("right") == scene.right
 
 
 @pytest.mark.parametrize("slot", ATTRIBUTES)

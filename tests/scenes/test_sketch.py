@@ -3,7 +3,7 @@ import numpy as np
 from crossdraft.scenes import make_scene
 from crossdraft.scenes.camera import camera_at, project
 from crossdraft.scenes.palette import air_of
-from crossdraft.scenes.sketch import Place, Sketch, disc, limb, quads, strip
+from crossdraft.scenes.sketch import Anchor, Sketch, disc, limb, quads, strip
 
 TIMES = np.array([0.0, 0.25, 0.75])
 
@@ -28,7 +28,7 @@ def test_everything_lands_in_order_and_in_place():
     sketch = Sketch(camera_at(scene, TIMES), air_of(scene))
     track = np.array([(1, 0, 9), (1, 0, 8), (1, 0, 7)], dtype=np.float32)
     flat = np.full((3, 2, 3, 2), 0.25, dtype=np.float32)
-    sketch.body(quads((-1, 0, 1, 2)), Place(track, 1.0, 8.0), (1, 1, 1))
+    sketch.body(quads((-1, 0, 1, 2)), Anchor(track, 1.0, 8.0), (1, 1, 1))
     sketch.road(np.concatenate([strip(0, 1, 5, 6), strip(0, 1, 7, 8)]), (2, 2, 2))
     sketch.flat(flat, (3, 3, 3))
     painting = sketch.painting()

@@ -300,8 +300,8 @@ def test_any_damage_is_survived(
     content = bytearray(data.draw(st.sampled_from(seeds)))
     for _ in range(data.draw(st.sampled_from([1, 4, 30]))):
         # Half of the damage goes into the headers, where it hurts most.
-        reach = data.draw(st.sampled_from([len(content), min(len(content), 800)]))
-        content[data.draw(st.integers(0, reach - 1))] = data.draw(st.integers(0, 255))
+        radius = data.draw(st.sampled_from([len(content), min(len(content), 800)]))
+        content[data.draw(st.integers(0, radius - 1))] = data.draw(st.integers(0, 255))
     length = data.draw(st.one_of(st.just(len(content)), st.integers(1, len(content))))
     path = tmp_path_factory.getbasetemp() / "damaged.bin"
     path.write_bytes(content[:length])

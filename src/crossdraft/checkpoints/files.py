@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from crossdraft.checkpoints.locate import mend
+from crossdraft.checkpoints.locate import repair_hint
 from crossdraft.errors import CrossdraftError
 
 POINTER = b"version https://git-lfs"
@@ -46,7 +46,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     if not path.is_file():
-        raise CrossdraftError(f"The checkpoint {folder} lacks config.json; {mend(folder)}.")
+        raise CrossdraftError(f"The checkpoint {folder} lacks config.json; {repair_hint(folder)}.")
     return _json_object(path, "configuration")
 
 
@@ -67,7 +67,7 @@ def stored_shapes(folder: Path) -> Shapes:
                 if name != "__metadata__"
             }
         except (KeyError, TypeError, ValueError) as error:
-            raise CrossdraftError(f"{path} has a header that is damaged; {mend(folder)}.") from error
+            raise CrossdraftError(f"{path} has a header that is damaged; {repair_hint(folder)}.") from error
     return shapes
 
 
@@ -94,17 +94,17 @@ def _refuse_method(folder: Path, method: str) -> None:
 
 def _check_tokenizer(folder: Path) -> None:
     if not (folder / "tokenizer_config.json").is_file():
-        raise CrossdraftError(f"The checkpoint {folder} lacks tokenizer_config.json; {mend(folder)}.")
+        raise CrossdraftError(f"The checkpoint {folder} lacks tokenizer_config.json; {repair_hint(folder)}.")
     _json_object(folder / "tokenizer_config.json", "configuration")
     if not any((folder / name).is_file() for name in VOCABULARIES):
-        raise CrossdraftError(f"The checkpoint {folder} lacks its tokenizer (tokenizer.json); {mend(folder)}.")
+        raise CrossdraftError(f"The checkpoint {folder} lacks its tokenizer (tokenizer.json); {repair_hint(folder)}.")
     path = folder / "tokenizer.json"
     if path.is_file():
         _refuse_pointer(path)
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 16))
             if not file.read().rstrip().endswith(b"}"):
-                raise CrossdraftError(f"The tokenizer {path} is empty or cut off; {mend(folder)}.")
+                raise CrossdraftError(f"The tokenizer {path} is empty or cut off; {repair_hint(folder)}.")
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -116,7 +116,7 @@ def _weight_files(folder: Path) -> list[Path]:
         if shards:
             raise CrossdraftError(
                 f"The checkpoint {folder} holds {shards[0].name} but lacks {INDEX}, which says what lies where; "
-                f"{mend(folder)}."
+                f"{repair_hint(folder)}."
             )
         pickled = [path for end in ("*.bin", "*.pt", "*.pth") for path in sorted(folder.glob(end))]
         if pickled:
@@ -124,20 +124,22 @@ def _weight_files(folder: Path) -> list[Path]:
                 f"The checkpoint {folder} lacks safetensors, and its {pickled[0].name} is not read, because pickled "
                 "weights can run code; where you trust them, load them with transformers and save_pretrained them anew."
             )
-        raise CrossdraftError(f"The checkpoint {folder} lacks its weights (model.safetensors); {mend(folder)}.")
+        raise CrossdraftError(f"The checkpoint {folder} lacks its weights (model.safetensors); {repair_hint(folder)}.")
     found = _json_object(folder / INDEX, "index")
     listed = found.get("weight_map")
     if not isinstance(listed, dict) or not listed or "metadata" not in found:
-        raise CrossdraftError(f"{folder / INDEX} is no index: it lacks weight_map or metadata; {mend(folder)}.")
+        raise CrossdraftError(f"{folder / INDEX} is no index: it lacks weight_map or metadata; {repair_hint(folder)}.")
     names = sorted({str(name) for name in listed.values()})
     for name in names:
         if Path(name).name != name:
-            raise CrossdraftError(f"{folder / INDEX} names {name!r}, which lies outside the folder; {mend(folder)}.")
+            raise CrossdraftError(
+                f"{folder / INDEX} names {name!r}, which lies outside the folder; {repair_hint(folder)}."
+            )
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise CrossdraftError(
             f"The checkpoint {folder} lacks {missing[0]} ({len(missing)} of {len(names)} weight files are missing); "
-            f"{mend(folder)}."
+            f"{repair_hint(folder)}."
         )
     return [folder / name for name in names]
 
@@ -149,17 +151,17 @@ def _header(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(MOST_HEADER, size - 8):
-            raise CrossdraftError(f"{path} is empty, cut off or no safetensors file; {mend(path.parent)}.")
+            raise CrossdraftError(f"{path} is empty, cut off or no safetensors file; {repair_hint(path.parent)}.")
         try:
             header = json.loads(file.read(length))
             ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
             end = max(ends, default=0)
         except (ValueError, AttributeError, KeyError, IndexError, TypeError) as error:
-            raise CrossdraftError(f"{path} has a header that is damaged; {mend(path.parent)}.") from error
+            raise CrossdraftError(f"{path} has a header that is damaged; {repair_hint(path.parent)}.") from error
     if size != 8 + length + end:
         raise CrossdraftError(
             f"{path} has {size} bytes where its header asks for {8 + length + end}: it is cut off or damaged; "
-            f"{mend(path.parent)}."
+            f"{repair_hint(path.parent)}."
         )
     return header
 
@@ -177,7 +179,7 @@ def _json_object(path: Path, what: str) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise CrossdraftError(f"{path} is not valid JSON: {str(error)[:100]}; {mend(path.parent)}.") from error
+        raise CrossdraftError(f"{path} is not valid JSON: {str(error)[:100]}; {repair_hint(path.parent)}.") from error
     if not isinstance(found, dict):
         raise CrossdraftError(f"{path} is no {what}: it must hold a JSON object.")
     return found

@@ -57,7 +57,7 @@ def find_checkpoint(source: str, shipped: Mapping[str, Path]) -> Path:
     )
 
 
-def mend(folder: Path) -> str:
+def repair_hint(folder: Path) -> str:
     """How to complete a checkpoint that lacks something."""
     found = CACHED.search(str(folder))
     if found is None:

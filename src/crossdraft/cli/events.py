@@ -128,7 +128,7 @@ def convert(
 
     _check_other(source, destination)
     check_outputs(destination, force=force)
-    chunks = _Counted(_progress(span.chunks(source), "converting"))
+    chunks = _EventCounter(_progress(span.chunks(source), "converting"))
     write_events(destination, span.refuse_empty(chunks), span.limits)
     _report(destination, chunks, {}, as_json)
 
@@ -158,7 +158,7 @@ def render(
         check_outputs(destination, force=force)
     else:
         _check_folder(destination)
-    chunks = _Counted(_progress(span.chunks(source), "drawing"))
+    chunks = _EventCounter(_progress(span.chunks(source), "drawing"))
     if as_film:
         write_mp4(destination, film(chunks, fps, overlap.value), fps)
         paths = [destination]
@@ -206,7 +206,7 @@ def simulate(
     simulator = Simulator(replace(PRESETS[preset.value], max_rate_hz_px=max_rate or None), seed)
     total = probe(video).frames * steps or None
     greys = simulator_frames(iter_frames(video), size_of(sensor), steps)
-    chunks = _Counted(simulator.feed(grey, t_us) for t_us, grey in _progress(greys, "simulating", total))
+    chunks = _EventCounter(simulator.feed(grey, t_us) for t_us, grey in _progress(greys, "simulating", total))
     write_events(destination, chunks)
     _report(destination, chunks, {"dropped": simulator.dropped}, as_json)
     if simulator.dropped:
@@ -217,7 +217,7 @@ def simulate(
         )
 
 
-class _Counted:
+class _EventCounter:
     """Counts the events of chunks that pass by, and keeps the size of their sensor."""
 
     def __init__(self, chunks: Iterable["Events"]) -> None:
@@ -251,7 +251,7 @@ def _check_folder(destination: Path) -> None:
         )
 
 
-def _report(destination: Path, chunks: _Counted, more: dict[str, object], as_json: bool) -> None:
+def _report(destination: Path, chunks: _EventCounter, more: dict[str, object], as_json: bool) -> None:
     """What was written; and a warning where EventGPT's format loses the sensor's size: its readers take the usual."""
     from crossdraft.events.npy import EVENTGPT_SENSOR
 

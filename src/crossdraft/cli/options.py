@@ -23,7 +23,7 @@ from crossdraft.methods import check_spec, read_spec
 if TYPE_CHECKING:
     from crossdraft.events import Excerpt
 
-# As `api.PLACEMENTS`, `engine.runner.parallel.POLICIES` and `engine.runner.runner.HIDDEN_MODES`, which take seconds to import.
+# As `api.PLACEMENTS`, `engine.runner.parallel.POLICIES` and `engine.runner.runner.HIDDEN_MODES`, which take seconds.
 PLACEMENTS = ("inline", "process")
 AHEAD = ("auto", "off", "pipespec", "pearl", "ssd", "spare")
 HIDDEN = ("auto", "before", "beside", "off")
@@ -160,7 +160,7 @@ class PairOptions:
         check_values(**{option.name: getattr(self, option.name) for option in fields(self) if option.name != "target"})
 
 
-class EventClock(StrEnum):
+class RecordingClock(StrEnum):
     """What the times of an event recording count from."""
 
     AUTO = "auto"
@@ -179,7 +179,7 @@ class RecordingOptions:
     events: Annotated[
         Path | None, typer.Option("--events", help="What an event camera saw of the same moment (DSEC .h5, .npy, …).")
     ] = None
-    clock: Annotated[EventClock, typer.Option(help="What the events' times count from.")] = EventClock.AUTO
+    clock: Annotated[RecordingClock, typer.Option(help="What the events' times count from.")] = RecordingClock.AUTO
     kind: Format = None
     sensor: SensorSize = None
     start_s: Annotated[
@@ -215,7 +215,7 @@ class RecordingOptions:
     def refuse_unused(self) -> None:
         """Raise CrossdraftError if an option says how a recording is read, and there is none."""
         given = {
-            "--clock": self.clock is not EventClock.AUTO,
+            "--clock": self.clock is not RecordingClock.AUTO,
             "--format": self.kind is not None,
             "--sensor": self.sensor is not None,
             "--events-start": self.start_s is not None,
@@ -254,7 +254,7 @@ class RecordingOptions:
             raise CrossdraftError(
                 f"{self.events} holds no events; record or simulate some (crossdraft events simulate)."
             )
-        unrelated = self.clock is EventClock.OWN or (self.clock is EventClock.AUTO and first > HOUR_US)
+        unrelated = self.clock is RecordingClock.OWN or (self.clock is RecordingClock.AUTO and first > HOUR_US)
         if not unrelated and 0 < seconds * 1e6 < first:
             raise CrossdraftError(
                 f"No overlap in time: the events of {self.events} begin {first / 1e6:.3f} s after the video, which "

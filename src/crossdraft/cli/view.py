@@ -46,7 +46,7 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 
 @dataclass
-class AnswerText:
+class PartialAnswer:
     """The pieces of an answer while it is written, in the order in which they came: what is final, what provisional."""
 
     provisional: list[Piece] = field(default_factory=list)
@@ -91,7 +91,7 @@ def live_view(console: Console | None) -> Iterator[Callable[[Piece], None]]:
     In colours, provisional text is dim and is replaced, final text has the colour of its origin. Without, only final
     text is printed. The terminal is left clean, whatever happens.
     """
-    answer = AnswerText()
+    answer = PartialAnswer()
     if console is None:
         yield answer.add
     elif console.color_system is None:

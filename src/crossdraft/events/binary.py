@@ -29,7 +29,7 @@ def word_pairs(file: BinaryIO, order: str, path: Path, limits: EventLimits) -> I
         order: of the bytes of a word, "<" or ">".
 
     Raises:
-        CrossdraftError: the file ends within an event, or beyond `limits.scanned`; told before that much is read.
+        CrossdraftError: the file ends within an event, or beyond `limits.scanned`; raised before that much is read.
     """
     left = os.fstat(file.fileno()).st_size - file.tell()
     if left % EVENT_BYTES:

@@ -29,7 +29,7 @@ def main(path: str, file_type: str, width: str, height: str, most_bytes: str, se
         for rows in stream:
             sys.stdout.buffer.write(rows.tobytes())
         sys.stdout.buffer.flush()
-    except BaseException as error:  # noqa: BLE001 - a Rust panic is no Exception; whatever it is, it is told
+    except BaseException as error:  # noqa: BLE001 - a Rust panic is no Exception; whatever it is, it is reported
         print("\n" + " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         return 1
     return 0

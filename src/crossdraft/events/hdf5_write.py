@@ -1,11 +1,9 @@
 """Write DSEC's `events.h5`, compressed as DSEC's own, in one pass and bounded memory."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.hdf5 import require_plugins
 from crossdraft.events.stream import Events, batches
-from crossdraft.files import atomic_path
+from crossdraft.files import DeferredErrorFile, atomic_path
 
 if TYPE_CHECKING:
     import h5py
@@ -22,66 +20,6 @@ BATCH_EVENTS = 1 << 20
 STORED_CHUNK = 1 << 17  # events per compressed block: small enough to slice, large enough to pack well
 MAX_SPAN_US = (1 << 32) - 1  # DSEC keeps time in uint32 (71.6 min)
 COLUMNS = {"x": "u2", "y": "u2", "t": "u4", "p": "u1"}
-T = TypeVar("T")
-
-
-class ToldLater:
-    """What h5py asks of a file object. From the first failure on, nothing reaches the disk any more.
-
-    On leaving its context, the file is closed and the failure raised.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w+b")
-        self._failure: OSError | None = None
-
-    def check(self) -> None:
-        """Raise the OSError that was kept, if any."""
-        if self._failure is not None:
-            raise self._failure
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._try(self._file.close, None)
-        with suppress(OSError):  # what it still held may not fit either
-            self._file.close()
-        self.check()  # whatever else went wrong came of it
-
-    def write(self, content: Any) -> int:
-        """All of it."""
-        return self._try(lambda: self._file.write(content), len(content))
-
-    def readinto(self, buffer: Any) -> int:
-        """As much as there is."""
-        return self._try(lambda: self._file.readinto(buffer), 0)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Where the file now stands."""
-        return self._try(lambda: self._file.seek(offset, whence), 0)
-
-    def tell(self) -> int:
-        """Where the file stands."""
-        return self._try(self._file.tell, 0)
-
-    def truncate(self, size: int | None = None) -> int:
-        """The new size."""
-        return self._try(lambda: self._file.truncate(size), size or 0)
-
-    def flush(self) -> None:
-        """To the disk."""
-        self._try(self._file.flush, None)
-
-    def _try(self, action: Callable[[], T], otherwise: T) -> T:
-        if self._failure is None:
-            try:
-                return action()
-            except OSError as error:
-                self._failure = error
-        return otherwise
 
 
 def write_dsec_h5(path: str | Path, events: Events | Iterable[Events]) -> int:
@@ -109,7 +47,7 @@ def write_dsec_h5(path: str | Path, events: Events | Iterable[Events]) -> int:
     first = next(chunks)
     with (
         atomic_path(path) as temporary,
-        ToldLater(temporary) as disk,
+        DeferredErrorFile(temporary) as disk,
         h5py.File(temporary, "w", driver="fileobj", fileobj=disk) as file,
     ):
         file.attrs["width"], file.attrs["height"] = first.width, first.height
@@ -117,7 +55,9 @@ def write_dsec_h5(path: str | Path, events: Events | Iterable[Events]) -> int:
         return _write_columns(file, disk, chain([first], chunks), first.t0, path)
 
 
-def _write_columns(file: "h5py.File", disk: ToldLater, chunks: Iterable[Events], offset: int, path: str | Path) -> int:
+def _write_columns(
+    file: "h5py.File", disk: DeferredErrorFile, chunks: Iterable[Events], offset: int, path: str | Path
+) -> int:
     import hdf5plugin
 
     packing = hdf5plugin.Blosc(cname="zstd", clevel=3, shuffle=hdf5plugin.Blosc.SHUFFLE)

@@ -34,7 +34,7 @@ def read_eventgpt(
     """The events of an EventGPT `.npy`; a 16- or 32-bit time that has wrapped is put right.
 
     A structured array with fields x, y, t, p is taken as well, and of it only the wanted span is read. The sensor is
-    640x480 unless told.
+    640x480 by default.
     """
     found = _load(path, limits)
     missing = [name for name in "xytp" if name not in found]
@@ -243,8 +243,8 @@ class _Array:
             if not isinstance(data, list) or math.prod(shape) != len(data):
                 raise _ForbiddenError("an array of objects that are not listed")
             self.value = np.empty(len(data), dtype=object)
-            for place, item in enumerate(data):  # not at once: NumPy would look into lists
-                self.value[place] = item
+            for index, item in enumerate(data):  # not at once: NumPy would look into lists
+                self.value[index] = item
             self.value = self.value.reshape(shape)
         else:
             self.value = _from_bytes(data, number, shape, "F" if fortran else "C")

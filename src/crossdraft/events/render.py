@@ -34,7 +34,7 @@ def film(chunks: Iterable[Events], fps: float, overlap: Overlap = "last") -> Ite
     """Frames of 1/fps seconds of events each, white where nothing happened, sides padded to even for video.
 
     Raises:
-        CrossdraftError: an absurd fps, or a chunk up to which the film would be longer than MAX_FILM_FRAMES; told
+        CrossdraftError: an absurd fps, or a chunk up to which the film would be longer than MAX_FILM_FRAMES; raised
             before any of its frames is drawn.
     """
     if not 0.001 <= fps <= 1000:

@@ -116,8 +116,8 @@ class PixelArray:
         spread = np.exp(LEAK_SPREAD_DECADES * math.log(10) * rng.standard_normal(size)) if config.leak_hz else 0.0
         self._leak = (config.leak_hz * spread * self._on).astype(np.float32)  # ln units a second
         # A pixel of lower threshold is noisier in proportion; the ON half and the OFF half share one table.
-        chance = np.concatenate([config.threshold_on / self._on, config.threshold_off / self._off])
-        self._noise_table = np.cumsum(chance, dtype=np.float64)
+        weight = np.concatenate([config.threshold_on / self._on, config.threshold_off / self._off])
+        self._noise_table = np.cumsum(weight, dtype=np.float64)
         self._level = log_brightness(luma.reshape(-1))
         self._memory = self._level.copy()
         self._last = np.full(size, -np.inf)  # time of each pixel's last event, µs

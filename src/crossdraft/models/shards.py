@@ -13,7 +13,7 @@ from torch import Tensor
 from crossdraft.errors import CrossdraftError
 
 OnShard = Callable[[str, int, int], None]
-"""Told what is being done, how many shards are done, and of how many."""
+"""Called with what is being done, how many shards are done, and of how many."""
 
 SINGLE = ("model.safetensors", "pytorch_model.bin")
 
@@ -44,7 +44,7 @@ def read_weights(
 
     Args:
         folder: where they are.
-        on_shard: told of every file.
+        on_shard: called for every file.
         singles: names of the one file, the preferred first.
 
     Raises:

@@ -1,6 +1,6 @@
 """The road world: seeded scenes, their video, their events, and questions with answers that follow from them."""
 
-from crossdraft.scenes.clip import Clip, clip_files, write_clip
+from crossdraft.scenes.clip import ClipFiles, clip_files, write_clip
 from crossdraft.scenes.questions import KINDS, QA, ask, wordings
 from crossdraft.scenes.render import EVENT_HZ, SENSOR_SIZE, VIDEO_FPS, VIDEO_SIZE, render, simulate_events
 from crossdraft.scenes.scene import ATTRIBUTES, DURATION_S, Scene, attributes, make_scene, split_seeds
@@ -15,7 +15,7 @@ __all__ = [
     "SENSOR_SIZE",
     "VIDEO_FPS",
     "VIDEO_SIZE",
-    "Clip",
+    "ClipFiles",
     "Scene",
     "ask",
     "attributes",

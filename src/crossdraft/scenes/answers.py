@@ -10,23 +10,23 @@ Answer = list[Sentence]
 
 
 def _key_elements(scene: Scene, style: Style, item: str) -> Answer:
-    told: list[tuple[str, tuple[str, ...]]] = []
+    things: list[tuple[str, tuple[str, ...]]] = []
     if scene.lead != "none":
         noun = say.with_article(f"{scene.lead_colour} {scene.lead}")
-        told.append((f"{noun} ahead", ("lead.type", "lead.colour")))
-    told += [
-        (say.side_thing(scene, side), (side, "people.count") if scene.beside(side) == "people" else (side,))
+        things.append((f"{noun} ahead", ("lead.type", "lead.colour")))
+    things += [
+        (say.side_thing(scene, side), (side, "people.count") if scene.thing_at(side) == "people" else (side,))
         for side in ("left", "right")
-        if scene.beside(side) != "empty"
+        if scene.thing_at(side) != "empty"
     ]
     if scene.light != "none":
-        told.append((f"a {scene.light} light", ("light",)))
+        things.append((f"a {scene.light} light", ("light",)))
     if scene.sign != "none":
-        told.append((f"a {scene.sign} sign", ("sign",)))
-    *others, last = [noun for noun, _ in told]
+        things.append((f"a {scene.sign} sign", ("sign",)))
+    *others, last = [noun for noun, _ in things]
     listed = f"{', '.join(others)} and {last}" if others else last
     text = f"The key elements are {listed}." if style == "a" else f"We can see {listed}."
-    return [Sentence(text, tuple(slot for _, slots in told for slot in slots)), say.layout(scene, style)]
+    return [Sentence(text, tuple(slot for _, slots in things for slot in slots)), say.layout(scene, style)]
 
 
 def _layout(scene: Scene, style: Style, item: str) -> Answer:
@@ -81,15 +81,15 @@ def _direction(scene: Scene, style: Style, item: str) -> Answer:
 
 def _order(scene: Scene, style: Style, item: str) -> Answer:
     return [
-        _beside(scene, style, "left"),
+        _one_side(scene, style, "left"),
         say.lead(scene, style),
-        _beside(scene, style, "right"),
+        _one_side(scene, style, "right"),
         say.signals(scene, style),
     ]
 
 
-def _beside(scene: Scene, style: Style, side: str) -> Sentence:
-    thing = scene.beside(side)
+def _one_side(scene: Scene, style: Style, side: str) -> Sentence:
+    thing = scene.thing_at(side)
     if thing == "empty":
         return Sentence(f"The {side} side is empty.", (side,))
     be = "are" if thing == "people" and scene.people > 1 else "is"

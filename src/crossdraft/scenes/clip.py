@@ -16,7 +16,7 @@ _CRF = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class ClipFiles:
     """The files of one clip. Video frame i and the events share a clock: the frame was taken at i / VIDEO_FPS s."""
 
     video: Path
@@ -24,13 +24,13 @@ class Clip:
     meta: Path
 
 
-def clip_files(seed: int, folder: str | os.PathLike[str]) -> Clip:
+def clip_files(seed: int, folder: str | os.PathLike[str]) -> ClipFiles:
     """The files of a scene's clip in a folder, whether or not they are there."""
     base = Path(folder) / f"scene-{seed:07d}"
-    return Clip(base.with_suffix(".mp4"), base.with_suffix(".h5"), base.with_suffix(".json"))
+    return ClipFiles(base.with_suffix(".mp4"), base.with_suffix(".h5"), base.with_suffix(".json"))
 
 
-def write_clip(scene: Scene, folder: str | os.PathLike[str]) -> Clip:
+def write_clip(scene: Scene, folder: str | os.PathLike[str]) -> ClipFiles:
     """Write the scene's video (mp4), events (DSEC h5) and meta (JSON: seed, attributes, every question).
 
     Files are named after the seed, so that many clips fit into a folder, which is made if need be; each file is

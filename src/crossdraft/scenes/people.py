@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crossdraft.scenes.palette import RGB
-from crossdraft.scenes.sketch import Place, Sketch, disc, limb, outline
+from crossdraft.scenes.sketch import Anchor, Sketch, disc, limb, outline
 
 _SKIN: RGB = (232, 188, 156)
 _TROUSERS: RGB = (36, 38, 52)
@@ -23,7 +23,7 @@ def _points(across: ArrayLike, height: ArrayLike) -> NDArray[np.float64]:
     return np.stack(np.broadcast_arrays(across, height), axis=-1).astype(np.float64)
 
 
-def draw_person(sketch: Sketch, coat: RGB, place: Place, action: str, phase: float) -> None:
+def draw_person(sketch: Sketch, coat: RGB, anchor: Anchor, action: str, phase: float) -> None:
     """Paint a person in a coat who walks, stands or waves; `phase` shifts their step."""
     times = sketch.camera.times
     lean = {"to the left": -0.12, "to the right": 0.12}.get(action, 0.0)
@@ -31,7 +31,7 @@ def draw_person(sketch: Sketch, coat: RGB, place: Place, action: str, phase: flo
     stance = 0.0 if lean else 0.13
     for sign, offset in ((1, -stance), (-1, stance)):
         leg = limb(_points(offset * 0.6, 0.88), _points(sign * swing + offset, 0.06), 0.19)
-        sketch.body(_PERSON_SCALE * leg, place, _TROUSERS)
+        sketch.body(_PERSON_SCALE * leg, anchor, _TROUSERS)
     for side in (-1.0, 1.0):
         if action == "waving":
             hand = _points(side * 0.5 + 0.28 * np.sin(2 * np.pi * 2.5 * times + phase), 2.02)
@@ -40,26 +40,26 @@ def draw_person(sketch: Sketch, coat: RGB, place: Place, action: str, phase: flo
         else:
             hand = _points(-side * swing * 0.8, 0.86)
         arm = limb((side * 0.2, _SHOULDER_M), hand, 0.15 if action == "waving" else 0.13)
-        sketch.body(_PERSON_SCALE * arm, place, coat)
+        sketch.body(_PERSON_SCALE * arm, anchor, coat)
     top = _SHOULDER_M + 0.06
     torso = outline((-0.22, 0.8), (0.22, 0.8), (0.25 + lean, top), (-0.25 + lean, top))
-    sketch.body(_PERSON_SCALE * torso, place, coat)
-    sketch.body(_PERSON_SCALE * disc(1.25 * lean, 1.62, 0.175, 10), place, _SKIN)
+    sketch.body(_PERSON_SCALE * torso, anchor, coat)
+    sketch.body(_PERSON_SCALE * disc(1.25 * lean, 1.62, 0.175, 10), anchor, _SKIN)
 
 
-def draw_cyclist(sketch: Sketch, place: Place, direction: str, phase: float) -> None:
+def draw_cyclist(sketch: Sketch, anchor: Anchor, direction: str, phase: float) -> None:
     """Paint a cyclist side-on, riding "to the left" or "to the right"; `phase` shifts the pedals."""
     way = 1.0 if direction == "to the right" else -1.0
 
     def bar(start: ArrayLike, end: ArrayLike, width: float, colour: RGB) -> None:
         mirror = np.array([way, 1.0])
         part = limb(np.asarray(start) * mirror, np.asarray(end) * mirror, width)
-        sketch.body(_CYCLIST_SCALE * part, place, colour)
+        sketch.body(_CYCLIST_SCALE * part, anchor, colour)
 
     for hub in (-0.58, 0.58):
         # Two outlines painted as one thing leave the inside free.
         ring = np.concatenate([disc(way * hub, 0.36, 0.38, 14), disc(way * hub, 0.36, 0.27, 14)])
-        sketch.body(_CYCLIST_SCALE * ring, place, _TYRE)
+        sketch.body(_CYCLIST_SCALE * ring, anchor, _TYRE)
     crank = 2 * np.pi * 1.4 * sketch.camera.times + phase
     for turn in (0.0, np.pi):
         pedal = _points(0.15 * np.sin(crank + turn), 0.3 + 0.15 * np.cos(crank + turn))
@@ -71,6 +71,6 @@ def draw_cyclist(sketch: Sketch, place: Place, direction: str, phase: float) -> 
     bar((0.58, 0.36), (0.42, 1.0), 0.08, _BICYCLE)
     bar((-0.26, 0.9), (0.2, 1.5), 0.36, _VEST)
     bar((0.18, 1.42), (0.44, 1.02), 0.12, _VEST)
-    sketch.body(_CYCLIST_SCALE * disc(way * 0.34, 1.68, 0.17, 10), place, _SKIN)
+    sketch.body(_CYCLIST_SCALE * disc(way * 0.34, 1.68, 0.17, 10), anchor, _SKIN)
     helmet = outline((way * 0.16, 1.7), (way * 0.5, 1.72), (way * 0.44, 1.88), (way * 0.22, 1.88))
-    sketch.body(_CYCLIST_SCALE * helmet, place, _HELMET)
+    sketch.body(_CYCLIST_SCALE * helmet, anchor, _HELMET)

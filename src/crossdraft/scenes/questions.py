@@ -108,9 +108,9 @@ def ask(scene: Scene, kind: str, wording_index: int, held_out: bool = False) -> 
     if not 0 <= wording_index < len(choices):
         raise CrossdraftError(f"{kind!r} has wordings 0..{len(choices) - 1}; there is no {wording_index}.")
     wording = choices[wording_index]
-    told = ANSWERS[kind](scene, wording.style, wording.item)
-    facts = facts_of(scene, told, wording.item)
-    return QA(kind, wording.question, " ".join(sentence.text for sentence in told), facts)
+    sentences = ANSWERS[kind](scene, wording.style, wording.item)
+    facts = facts_of(scene, sentences, wording.item)
+    return QA(kind, wording.question, " ".join(sentence.text for sentence in sentences), facts)
 
 
 def _wordings(kind: str, held_out: bool) -> tuple[Wording, ...]:

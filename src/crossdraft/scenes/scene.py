@@ -56,7 +56,7 @@ class Scene:
     time: str
     side: str
 
-    def beside(self, side: str) -> str:
+    def thing_at(self, side: str) -> str:
         """What stands on the "left" or "right": one of STATIONS."""
         return self.left if side == "left" else self.right
 

@@ -34,8 +34,8 @@ _OTHER_EDGES, _OTHER_LINES = (-5.4, 2.1), (-1.75,)
 
 def _band(left: float, right: float, camera: Camera) -> Floats:
     """A strip along the whole road as one polygon, with enough corners to bend. It never needs to flow."""
-    ahead = np.concatenate([[-5.0], np.geomspace(5.0, _FAR_M, 12 if camera.bend else 2)])
-    side = np.stack([np.full_like(ahead, left), np.zeros_like(ahead), ahead], -1)
+    depth = np.concatenate([[-5.0], np.geomspace(5.0, _FAR_M, 12 if camera.bend else 2)])
+    side = np.stack([np.full_like(depth, left), np.zeros_like(depth), depth], -1)
     back = side[::-1] + np.array([right - left, 0, 0])
     return np.concatenate([side, back])[None].astype(np.float32)
 
@@ -71,10 +71,10 @@ def _draw_dashes(sketch: Sketch, scene: Scene) -> None:
     start = np.random.default_rng([scene.seed, 3]).uniform(0, _DASH_PERIOD_M)
     dashes: list[Floats] = []
     for line in _LINES.get(scene.layout, _OTHER_LINES):
-        for ahead in np.arange(start - 2 * _DASH_PERIOD_M, 40.0, _DASH_PERIOD_M):
-            if scene.layout == "crossroads" and _CROSSING_M - 8 < ahead < _CROSSING_M + 9:
+        for depth in np.arange(start - 2 * _DASH_PERIOD_M, 40.0, _DASH_PERIOD_M):
+            if scene.layout == "crossroads" and _CROSSING_M - 8 < depth < _CROSSING_M + 9:
                 continue
-            dashes.append(strip(line - 0.11, line + 0.11, ahead, ahead + _DASH_M))
+            dashes.append(strip(line - 0.11, line + 0.11, depth, depth + _DASH_M))
     sketch.road(np.concatenate(dashes), _MARK, 10.0)
 
 
@@ -138,16 +138,16 @@ def _draw_trees(sketch: Sketch, scene: Scene, rng: np.random.Generator, verges: 
     start = rng.uniform(0, 5.0)
     for near in np.arange(42.0, 1.0, -6.5):
         for verge in verges:
-            ahead = float(near - start + rng.uniform(-0.7, 0.7))
+            depth = float(near - start + rng.uniform(-0.7, 0.7))
             across, tall = verge + rng.uniform(-0.4, 0.4), rng.uniform(0.85, 1.2)
             leaves = _LEAVES[int(rng.integers(len(_LEAVES)))]
-            if not _free(scene, ahead, ahead):
+            if not _free(scene, depth, depth):
                 continue
-            here = np.array([across, 0, ahead], dtype=np.float32)
-            sketch.road(quads((-0.2, 0, 0.2, 2.6 * tall)) + here, _TRUNK, ahead)
-            sketch.road(disc(0.0, 4.4 * tall, 2.3 * tall, 9) + here, leaves, ahead)
+            here = np.array([across, 0, depth], dtype=np.float32)
+            sketch.road(quads((-0.2, 0, 0.2, 2.6 * tall)) + here, _TRUNK, depth)
+            sketch.road(disc(0.0, 4.4 * tall, 2.3 * tall, 9) + here, leaves, depth)
             light: RGB = (leaves[0] * 1.35, leaves[1] * 1.3, leaves[2] * 1.3)
-            sketch.road(disc(-0.5, 5.0 * tall, 1.3 * tall, 8) + here, light, ahead)
+            sketch.road(disc(-0.5, 5.0 * tall, 1.3 * tall, 8) + here, light, depth)
 
 
 def _draw_fences(sketch: Sketch, scene: Scene, rng: np.random.Generator, verges: tuple[float, float]) -> None:

@@ -12,7 +12,7 @@ from crossdraft.scenes.scene import DURATION_S, Scene, attributes
 _FRAMES, _EVENT_FRAMES = 8, 5
 _GAP, _LINE, _MARGIN = 6, 22, 16
 _INK = (40, 40, 40)
-_TOLD = "describe"
+_KIND = "describe"
 
 Picture = NDArray[np.uint8]
 
@@ -32,12 +32,12 @@ def contact_sheet(scene: Scene) -> Picture:
     names = [f"events, part {part + 1} of {_EVENT_FRAMES}" for part in range(_EVENT_FRAMES)]
     facts = [f"{slot}: {value}" for slot, value in attributes(scene).items() if value != "none"]
     half = (len(facts) + 1) // 2
-    told = ask(scene, _TOLD, 0)
+    qa = ask(scene, _KIND, 0)
     lines = [
         f"scene {scene.seed}   ({len(events.t):,} events, {rate:.1f} a second per pixel)",
         "   ".join(facts[:half]),
         "   ".join(facts[half:]),
-        f"Q: {told.question}   A: {told.answer}",
+        f"Q: {qa.question}   A: {qa.answer}",
     ]
     rows = [_text(lines, video.shape[1]), video, _row(frames, names)]
     width = video.shape[1]

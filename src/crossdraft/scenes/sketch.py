@@ -10,12 +10,12 @@ from crossdraft.scenes.palette import RGB, Air
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Anchor:
     """Where a thing's foot is: its track [T, 3] in camera axes, and where it is at mid-clip, whatever T is."""
 
     track: Floats
     across_m: float
-    ahead_m: float
+    depth_m: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class Sketch:
         shaded = self.air.shade(colour, distance_m, 1.0 if glow else self.air.ambient)
         self._road.append((self._add(polygons, shaded), polygons.reshape(-1, 3)))
 
-    def body(self, polygons: Floats, place: Place, colour: RGB, glow: bool = False) -> None:
-        """Add polygons [P, V, 3], or [T, P, V, 3] where they move, of a thing that stands at `place`."""
-        shaded = self.air.shade(colour, place.ahead_m, 1.0 if glow else self.air.headlit)
+    def body(self, polygons: Floats, anchor: Anchor, colour: RGB, glow: bool = False) -> None:
+        """Add polygons [P, V, 3], or [T, P, V, 3] where they move, of a thing that stands at `anchor`."""
+        shaded = self.air.shade(colour, anchor.depth_m, 1.0 if glow else self.air.headlit)
         span = self._add(polygons, shaded)
-        self._bodies.append((span, polygons.reshape(*polygons.shape[:-3], -1, 3), place.track))
+        self._bodies.append((span, polygons.reshape(*polygons.shape[:-3], -1, 3), anchor.track))
 
     def flat(self, polygons: Floats, colour: RGB) -> None:
         """Add polygons [T, P, V, 2] that are in picture axes already."""

@@ -9,7 +9,7 @@ from crossdraft.scenes.people import draw_cyclist, draw_person
 from crossdraft.scenes.scene import COLOURS, DURATION_S, Scene
 from crossdraft.scenes.scenery import draw_ground, draw_sides
 from crossdraft.scenes.signals import draw_light, draw_sign
-from crossdraft.scenes.sketch import Painting, Place, Sketch
+from crossdraft.scenes.sketch import Anchor, Painting, Sketch
 from crossdraft.scenes.vehicles import draw_vehicle
 from crossdraft.scenes.weather import draw_falling, draw_heavens
 
@@ -29,16 +29,16 @@ def stage(scene: Scene, times_s: NDArray[np.float64]) -> Painting:
     draw_ground(sketch, scene)
     _draw_signals(sketch, scene)
     if scene.lead != "none":
-        draw_vehicle(sketch, scene.lead, PAINT[scene.lead_colour], _lead_place(scene, sketch.camera.times))
+        draw_vehicle(sketch, scene.lead, PAINT[scene.lead_colour], _lead_anchor(scene, sketch.camera.times))
     for side in ("left", "right"):
-        thing = scene.beside(side)
+        thing = scene.thing_at(side)
         if thing == "vehicle":
             _draw_side_vehicle(sketch, scene, side)
         elif thing == "people":
             _draw_people(sketch, scene, side)
         elif thing == "cyclist":
-            place = _roadside(scene, sketch.camera, side, speed=_WAY[scene.cyclist] * _RIDE_M_PER_S)
-            draw_cyclist(sketch, place, scene.cyclist, _phase(scene, 7))
+            anchor = _roadside(scene, sketch.camera, side, speed=_WAY[scene.cyclist] * _RIDE_M_PER_S)
+            draw_cyclist(sketch, anchor, scene.cyclist, _phase(scene, 7))
     draw_falling(sketch, scene)
     return sketch.painting()
 
@@ -47,13 +47,13 @@ def _phase(scene: Scene, stream: int) -> float:
     return float(np.random.default_rng([scene.seed, stream]).uniform(0, 2 * np.pi))
 
 
-def _place(across: NDArray[np.floating], ahead: NDArray[np.floating], across_m: float, ahead_m: float) -> Place:
-    return Place(np.stack([across, np.zeros_like(across), ahead], -1).astype(np.float32), across_m, ahead_m)
+def _anchor(across: NDArray[np.floating], depth: NDArray[np.floating], across_m: float, depth_m: float) -> Anchor:
+    return Anchor(np.stack([across, np.zeros_like(across), depth], -1).astype(np.float32), across_m, depth_m)
 
 
 def _roadside(
     scene: Scene, camera: Camera, side: str, speed: float = 0.0, aside: float = 0.0, back: float = 0.0
-) -> Place:
+) -> Anchor:
     """Place of something beside our lane that the road carries along.
 
     Args:
@@ -68,35 +68,35 @@ def _roadside(
     middle = 8.3 + 0.3 * ego_speed + back
     # The faster we go, the more things spread out as they come near; start them further in.
     spread = 0.295 - 0.010 * ego_speed
-    ahead = middle - camera.driven
+    depth = middle - camera.driven
     across = _SIGN[side] * spread * middle / FOCAL + aside
-    return _place(across + speed * (camera.times - 0.5) - ahead * camera.yaw, ahead, across, middle)
+    return _anchor(across + speed * (camera.times - 0.5) - depth * camera.yaw, depth, across, middle)
 
 
 def _draw_signals(sketch: Sketch, scene: Scene) -> None:
     """The light on its side and the sign on the other, behind and outside of what stands there."""
 
-    def place(side: str) -> Place:
+    def anchor(side: str) -> Anchor:
         return _roadside(scene, sketch.camera, side, aside=_SIGN[side] * 0.35, back=2.2)
 
     if scene.light != "none":
-        draw_light(sketch, scene.light, place(scene.light_side))
+        draw_light(sketch, scene.light, anchor(scene.light_side))
     if scene.sign != "none":
-        draw_sign(sketch, scene.sign, place("left" if scene.light_side == "right" else "right"))
+        draw_sign(sketch, scene.sign, anchor("left" if scene.light_side == "right" else "right"))
 
 
-def _lead_place(scene: Scene, times: NDArray[np.float64]) -> Place:
+def _lead_anchor(scene: Scene, times: NDArray[np.float64]) -> Anchor:
     """The vehicle ahead, relative to us. It follows our turns, so it stays in view."""
     t = times / DURATION_S
     near, middle, far = (9.0, 10.5, 15.0) if scene.lead in {"truck", "bus"} else (7.0, 8.6, 12.0)
-    ahead, across = np.full_like(t, middle), np.zeros_like(t)
+    depth, across = np.full_like(t, middle), np.zeros_like(t)
     if scene.lead_motion == "closer":
-        ahead = far + (near - far) * t
+        depth = far + (near - far) * t
     elif scene.lead_motion == "away":
-        ahead = near + (far - near) * t
+        depth = near + (far - near) * t
     elif scene.lead_motion in {"left lane", "right lane"}:
         across = _SIGN[scene.lead_motion.removesuffix(" lane")] * 2.3 * t * t * (3 - 2 * t)
-    return _place(across, ahead, 0.0, middle)
+    return _anchor(across, depth, 0.0, middle)
 
 
 def _draw_side_vehicle(sketch: Sketch, scene: Scene, side: str) -> None:
@@ -105,14 +105,14 @@ def _draw_side_vehicle(sketch: Sketch, scene: Scene, side: str) -> None:
     if side == "right":
         draw_vehicle(sketch, "car", colour, _roadside(scene, camera, side, aside=0.35))
         return
-    ahead = 13.5 - 5.5 * camera.times / DURATION_S
-    place = _place(_ONCOMING_ACROSS_M - ahead * camera.yaw, ahead, _ONCOMING_ACROSS_M, 10.75)
-    draw_vehicle(sketch, "car", colour, place, oncoming=True)
+    depth = 13.5 - 5.5 * camera.times / DURATION_S
+    anchor = _anchor(_ONCOMING_ACROSS_M - depth * camera.yaw, depth, _ONCOMING_ACROSS_M, 10.75)
+    draw_vehicle(sketch, "car", colour, anchor, oncoming=True)
 
 
 def _draw_people(sketch: Sketch, scene: Scene, side: str) -> None:
     speed = _WAY.get(scene.people_action, 0.0) * _WALK_M_PER_S
     for number in range(scene.people):
         aside = (number - 0.5 * (scene.people - 1)) * _PERSON_GAP_M
-        place = _roadside(scene, sketch.camera, side, speed, aside, back=0.15 * number)
-        draw_person(sketch, PAINT[scene.people_colour], place, scene.people_action, _phase(scene, 8 + number))
+        anchor = _roadside(scene, sketch.camera, side, speed, aside, back=0.15 * number)
+        draw_person(sketch, PAINT[scene.people_colour], anchor, scene.people_action, _phase(scene, 8 + number))

@@ -33,7 +33,7 @@ class Family:
         spec: the frames that a configuration asks for, where no preprocessor file says it.
         features: (config, pixels [F, 3, h, w], times [F] in s) -> the model's visual inputs.
         count: (config, features) -> number of visual tokens.
-        token_types: the model wants to be told which tokens are video.
+        token_types: the model wants `mm_token_type_ids`, which say which tokens are video.
     """
 
     model: str

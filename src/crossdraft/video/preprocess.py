@@ -17,7 +17,7 @@ __all__ = ["CLIP_MEAN", "CLIP_STD", "FrameSpec", "centre_crop", "normalise", "pa
 MAX_ASPECT = 200  # of a frame that is resized whole; HF's limit for a pixel budget
 RESIZED = 16  # frames at once: what resizing needs in between is many times their size
 WASTE = 4  # how many times the crop a resized frame may be, before only what the crop keeps is resized
-REACH = {"bilinear": 1.0, "bicubic": 2.0}  # of a filter to either side, in pixels of the coarser grid
+FILTER_RADIUS = {"bilinear": 1.0, "bicubic": 2.0}  # of a filter to either side, in pixels of the coarser grid
 
 
 def preprocess(frames: Tensor, spec: FrameSpec) -> Tensor:
@@ -175,11 +175,11 @@ def kept_weights(side: int, size: int, crop: int, resample: str) -> tuple[Tensor
     kept = min(size, crop)
     scale = side / size
     blur = max(scale, 1.0)  # an enlarged picture is interpolated, a shrunk one averaged
-    reach = REACH[resample] * blur
+    radius = FILTER_RADIUS[resample] * blur
     first = (size - kept) // 2
     centres = (first + torch.arange(kept, dtype=torch.float64) + 0.5) * scale
-    start = max(0, int(float(centres[0]) - reach + 0.5))
-    stop = min(side, int(float(centres[-1]) + reach + 0.5))
+    start = max(0, int(float(centres[0]) - radius + 0.5))
+    stop = min(side, int(float(centres[-1]) + radius + 0.5))
     offsets = (torch.arange(start, stop, dtype=torch.float64) + 0.5 - centres[:, None]) / blur
     weights = _FILTERS[resample](offsets.abs())
     return weights / weights.sum(1, keepdim=True), start, stop

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REORDERED = 8  # frames by which stamps may be out of step
-APART_S = 1.5e-6  # frames are farther apart than this, so that they are in whole µs too
+MIN_GAP_S = 1.5e-6  # frames are farther apart than this, so that they are in whole µs too
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +170,13 @@ def _timed(
 ) -> Iterator[tuple[float, "VideoFrame"]]:
     """Every frame with its time, held to the limits."""
     size, first, time_s, pixels = None, 0.0, 0.0, 0
-    for index, (stamp, frame) in enumerate(_in_step(frames, fps)):
+    for index, (stamp, frame) in enumerate(_in_stamp_order(frames, fps)):
         if index == 0:
             size, first = (frame.width, frame.height), stamp
-        elif stamp - first > time_s + APART_S:
+        elif stamp - first > time_s + MIN_GAP_S:
             time_s = stamp - first
         else:  # stamps of a broken file may stand still
-            time_s += max(1 / fps, 2 * APART_S)
+            time_s += max(1 / fps, 2 * MIN_GAP_S)
         pixels += frame.width * frame.height
         limits.check(path, width=frame.width, height=frame.height, frames=index + 1, seconds=time_s, decoded=pixels)
         if size != (frame.width, frame.height):
@@ -184,7 +184,7 @@ def _timed(
         yield time_s, frame
 
 
-def _in_step(frames: Iterable["VideoFrame"], fps: float) -> Iterator[tuple[float, "VideoFrame"]]:
+def _in_stamp_order(frames: Iterable["VideoFrame"], fps: float) -> Iterator[tuple[float, "VideoFrame"]]:
     """Frames with stamps that do not fall, in s.
 
     Decoders give frames in the order in which they are shown. Where there are B-frames and the container keeps no such

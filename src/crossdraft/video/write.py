@@ -5,61 +5,16 @@ from collections.abc import Iterable
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_path
+from crossdraft.files import DeferredErrorFile, atomic_path
 from crossdraft.video.container import av
 
 MAX_SIDE = 16384  # the H.264 level limits end near here
 MIN_FPS, MAX_FPS = 0.001, 1000  # a frame in a quarter of an hour; one each tick of most players' clocks
-
-
-class Sink:
-    """Passes everything on to an open file until that raises; then keeps the error and only pretends.
-
-    PyAV prints a traceback of whatever a file raises, for each call anew, and goes on as if nothing had been.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.name = file.name  # FFmpeg reads the file by it once more, to put the index first
-        self._error: OSError | None = None
-
-    def check(self) -> None:
-        """Raise the OSError that the file met, if any."""
-        if self._error is not None:
-            raise self._error
-
-    def write(self, data: bytes) -> int:
-        try:
-            if self._error is None:
-                return self._file.write(data)
-        except OSError as error:
-            self._error = error
-        return len(data)
-
-    def read(self, size: int) -> bytes:
-        try:
-            if self._error is None:
-                return self._file.read(size)
-        except OSError as error:
-            self._error = error
-        return b""
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        try:
-            if self._error is None:
-                return self._file.seek(offset, whence)
-        except OSError as error:
-            self._error = error
-        return offset
-
-    def tell(self) -> int:
-        return self._file.tell() if self._error is None else 0
 
 
 def write_mp4(path: str | os.PathLike[str], frames: Iterable[ArrayLike], fps: float | Fraction, crf: int = 18) -> None:
@@ -103,20 +58,20 @@ def _encode(path: Path, frames: Iterable[ArrayLike], fps: float | Fraction, crf:
     settings = {"crf": str(crf), "threads": "1", "x264-params": "mbtree=0"}
     # PyAV gets an opened file, never a name: a name could be taken for a URL.
     # faststart puts the index first, so that a download that stops early still shows what has arrived.
-    with path.open("w+b") as file:
-        sink = Sink(file)
-        with av.open(sink, mode="w", format="mp4", options={"movflags": "+faststart"}) as container:
-            stream = container.add_stream("h264", rate=rate, options=settings)
-            stream.height, stream.width = shape[:2]
-            stream.pix_fmt = "yuv420p"
-            for index, frame in enumerate(frames):
-                picture = av.VideoFrame.from_ndarray(_checked(frame, index, shape), format="rgb24")
-                picture.pts = index
-                picture.time_base = 1 / rate
-                container.mux(stream.encode(picture))
-                sink.check()
-            container.mux(stream.encode(None))
-        sink.check()
+    with (
+        DeferredErrorFile(path) as file,
+        av.open(file, mode="w", format="mp4", options={"movflags": "+faststart"}) as container,
+    ):
+        stream = container.add_stream("h264", rate=rate, options=settings)
+        stream.height, stream.width = shape[:2]
+        stream.pix_fmt = "yuv420p"
+        for index, frame in enumerate(frames):
+            picture = av.VideoFrame.from_ndarray(_checked(frame, index, shape), format="rgb24")
+            picture.pts = index
+            picture.time_base = 1 / rate
+            container.mux(stream.encode(picture))
+            file.check()
+        container.mux(stream.encode(None))
 
 
 def _checked(frame: ArrayLike, index: int, shape: tuple[int, ...] | None) -> np.ndarray:

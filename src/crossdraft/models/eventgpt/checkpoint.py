@@ -1,8 +1,6 @@
 """Checkpoint folders as files: safetensors shards, written as a whole folder or none."""
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import put_in_place, temporary_folder
 from crossdraft.models.shards import OnShard
 
 # What the libraries' parsers and writers raise; the tokenizers library also a bare `Exception`.
@@ -23,7 +22,7 @@ _LIBRARY_ERRORS = (
 
 
 @contextmanager
-def told_as(fault: str, remedy: str) -> Iterator[None]:
+def library_errors_as(fault: str, remedy: str) -> Iterator[None]:
     """Tell what a library raises on a damaged file or a full disk as "fault (reason); remedy.".
 
     Our own errors are sentences already and pass unchanged. So does whatever no file can cause: that is a bug.
@@ -53,25 +52,16 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor], on_shard: OnShard
 
 
 @contextmanager
-def atomic_folder(destination: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `destination`; rename it to that on success, remove it on failure.
+def new_folder(destination: Path) -> Iterator[Path]:
+    """Yield a folder to fill, which becomes `destination` on success and is removed on failure.
 
     Raises:
         CrossdraftError: the destination exists and is not an empty folder, or cannot be written.
     """
-    try:
+    with library_errors_as(f"Cannot write {destination}", "choose a folder you may write to"):
         if destination.exists() and not (destination.is_dir() and not any(destination.iterdir())):
             raise CrossdraftError(f"{destination} exists already; give a new folder, or remove it first.")
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.parent))
-    except OSError as error:
-        raise CrossdraftError(
-            f"Cannot write {destination}: {error.strerror}; choose a folder you may write to."
-        ) from error
-    try:
-        yield temporary
-        with told_as(f"Cannot write {destination}", "choose another folder"):
-            temporary.chmod(0o755)
-            temporary.replace(destination)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with temporary_folder(destination) as temporary:
+        (temporary / "new").mkdir()
+        yield temporary / "new"
+        put_in_place(temporary / "new", destination)

@@ -19,11 +19,11 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.eventgpt.checkpoint import atomic_folder, told_as, write_weights
+from crossdraft.models.eventgpt.checkpoint import library_errors_as, new_folder, write_weights
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.models.eventgpt.layout import EMBEDDING, check_strict, refuse_qformer, rename, vision_config_of
 from crossdraft.models.eventgpt.processing import EV_END, EV_START, EventGPTProcessor
-from crossdraft.models.eventgpt.vocabulary import EVENT, Vocabulary, extend_vocabulary
+from crossdraft.models.eventgpt.vocabulary import EVENT, TokenRows, extend_vocabulary
 from crossdraft.models.shards import OnShard, read_json, read_weights
 
 FLAGS = (("mm_use_im_patch_token", True), ("mm_use_im_start_end", False))  # the official defaults
@@ -101,7 +101,7 @@ def convert_eventgpt(
         destination: a new folder.
         num_event_frames: 5 in the release, where it stands in the code and not in the configuration.
         vision_config: the tower's `config.json`, for one whose heads are not 64 wide as OpenAI's are.
-        on_shard: told the progress.
+        on_shard: called with the progress.
 
     Raises:
         CrossdraftError: an incomplete or damaged checkpoint, a Q-Former, or weights that do not fit exactly.
@@ -109,7 +109,7 @@ def convert_eventgpt(
     source, destination = Path(source), Path(destination)
     raw = read_json(source / "config.json")
     tokenizer = _load_tokenizer(source)
-    with atomic_folder(destination) as folder:
+    with new_folder(destination) as folder:
         weights, dropped = _read_renamed(source, raw, on_shard)
         vision = _vision_config(weights, vision_config)
         add_patch, add_start_end = (bool(raw.get(key, default)) for key, default in FLAGS)
@@ -124,7 +124,7 @@ def convert_eventgpt(
             dtype=weights[EMBEDDING].dtype,
         )
         check_strict(config, weights)
-        with told_as(f"Cannot write {destination}", "free some space or choose another folder"):
+        with library_errors_as(f"Cannot write {destination}", "free some space or choose another folder"):
             config.save_pretrained(folder)
             _generation_config(config, vocabulary).save_pretrained(folder)
             EventGPTProcessor(config, tokenizer).save_pretrained(folder)
@@ -143,7 +143,7 @@ def _report(
     source: Path,
     destination: Path,
     config: EventGPTConfig,
-    vocabulary: Vocabulary,
+    vocabulary: TokenRows,
     weights: Mapping[str, Tensor],
     dropped: Sequence[str],
     *,
@@ -179,7 +179,7 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     if not fast.is_file() and importlib.util.find_spec("sentencepiece") is None:
         raise CrossdraftError(f"Reading {slow} needs the package sentencepiece; install it, or add a tokenizer.json.")
     kind = PreTrainedTokenizerFast if fast.is_file() else LlamaTokenizer
-    with told_as(f"The tokenizer in {folder} is damaged", "copy it from the checkpoint again"):
+    with library_errors_as(f"The tokenizer in {folder} is damaged", "copy it from the checkpoint again"):
         return kind.from_pretrained(str(folder))
 
 
@@ -208,7 +208,7 @@ def _text_config(raw: Mapping[str, object], rows: int) -> LlamaConfig:
         raise CrossdraftError(f"config.json of the checkpoint is no Llama's ({_one_line(error)}).") from error
 
 
-def _generation_config(config: EventGPTConfig, vocabulary: Vocabulary) -> GenerationConfig:
+def _generation_config(config: EventGPTConfig, vocabulary: TokenRows) -> GenerationConfig:
     """Greedy decoding that never writes the placeholder or a token without a trained row."""
     text = config.text_config
     return GenerationConfig(

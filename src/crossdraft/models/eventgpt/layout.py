@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import CLIPVisionConfig
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.models.eventgpt.checkpoint import told_as
+from crossdraft.models.eventgpt.checkpoint import library_errors_as
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.models.eventgpt.modeling import EventGPTForConditionalGeneration
 
@@ -86,7 +86,7 @@ def vision_config_of(weights: Mapping[str, Tensor]) -> CLIPVisionConfig:
         )
     layers = {name.removeprefix(TOWER).split(".")[2] for name in weights if name.startswith(f"{TOWER}encoder.layers.")}
     hidden, patch_size = patch.shape[0], patch.shape[-1]
-    with told_as("The vision tower has another shape than OpenAI's", "give its own with --vision-config"):
+    with library_errors_as("The vision tower has another shape than OpenAI's", "give its own with --vision-config"):
         return CLIPVisionConfig(
             hidden_size=hidden,
             intermediate_size=mlp.shape[0],
@@ -101,10 +101,10 @@ def check_strict(config: EventGPTConfig, weights: Mapping[str, Tensor]) -> None:
     """Compare names and shapes with the model's own.
 
     Raises:
-        CrossdraftError: anything is missing, unexpected, of another shape or quantised; all of it is told.
+        CrossdraftError: anything is missing, unexpected, of another shape or quantised; all of it is listed.
     """
     remedy = "check config.json, and give the tower's own with --vision-config"
-    with told_as("No EventGPT can be built to the checkpoint's shapes", remedy), torch.device("meta"):
+    with library_errors_as("No EventGPT can be built to the checkpoint's shapes", remedy), torch.device("meta"):
         expected = EventGPTForConditionalGeneration(config).state_dict()
     quantised = [f"{name} {tensor.dtype}" for name, tensor in weights.items() if not tensor.dtype.is_floating_point]
     shapes = [

@@ -20,7 +20,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events.frames import eventgpt_frames
 from crossdraft.events.stream import Events, Newest
 from crossdraft.files import atomic_path
-from crossdraft.models.eventgpt.checkpoint import told_as
+from crossdraft.models.eventgpt.checkpoint import library_errors_as
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.models.shards import read_json
 from crossdraft.video.preprocess import preprocess
@@ -248,8 +248,8 @@ class EventGPTProcessor:
             if not (folder / name).is_file():
                 raise CrossdraftError(f"{folder} lacks {name}; give the folder of a converted or trained EventGPT.")
         read_json(folder / "config.json")  # tells a file that is not even JSON better than transformers does
-        with told_as(f"{folder / 'config.json'} is damaged", "copy it from the checkpoint again"):
+        with library_errors_as(f"{folder / 'config.json'} is damaged", "copy it from the checkpoint again"):
             config = EventGPTConfig.from_pretrained(str(folder))
-        with told_as(f"The tokenizer in {folder} is damaged", "copy it from the checkpoint again"):
+        with library_errors_as(f"The tokenizer in {folder} is damaged", "copy it from the checkpoint again"):
             tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
         return cls(config, tokenizer, ProcessorOptions.load(folder / PROCESSOR_FILE))

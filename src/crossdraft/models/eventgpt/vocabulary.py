@@ -15,7 +15,7 @@ EV_PATCH, EVENT = "<ev_patch>", "<event>"
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class TokenRows:
     """EventGPT's own tokens, and the rows of embedding and head.
 
     Args:
@@ -35,7 +35,7 @@ class Vocabulary:
 
 def extend_vocabulary(
     tokenizer: PreTrainedTokenizerBase, weights: dict[str, Tensor], *, patch: bool, start_end: bool
-) -> Vocabulary:
+) -> TokenRows:
     """Add to the tokenizer what the official loader adds, and the placeholder; give every token its row.
 
     Both arguments are changed in place. A checkpoint may have more rows than its tokenizer has tokens
@@ -49,7 +49,7 @@ def extend_vocabulary(
     rows = max(rows_read, len(tokenizer))
     for name in (EMBEDDING, HEAD):
         weights[name] = _extend_rows(weights[name], rows)
-    return Vocabulary(tokens, rows_read, rows)
+    return TokenRows(tokens, rows_read, rows)
 
 
 def _rows(weights: Mapping[str, Tensor]) -> int:

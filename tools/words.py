@@ -1,0 +1,65 @@
+"""Keeps retired words out of identifiers, and class names unique: `python tools/words.py [FOLDER]`.
+
+A reader of the field should meet the field's terms. The words below were this project's own for things that have one:
+"verdict" for the output of verification, "shelf" for a datastore, "purse" for a time budget. An identifier is split at
+underscores and capitals and its parts are compared as whole words, so that `bespoke` does not hold `spoke`.
+"""
+
+import ast
+import re
+import sys
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+WORDS = """
+camp comb contestant courier crowd eventful featured foresaw foresees glimpse journal knock numbering overseen perish
+recollection rereading roster sapling shelf sitting spine standing telling tells vote
+"""
+RETIRED = frozenset(WORDS.split())
+TWICE = frozenset(("Ahead", "Asked", "Excerpt", "Heard", "Joint", "Origin", "Plan", "Told", "_Row"))  # to be renamed
+PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def retired(path: Path) -> Iterator[str]:
+    """A line for each identifier of a file that holds a retired word."""
+    with tokenize.open(path) as file:
+        for token in tokenize.generate_tokens(file.readline):
+            words = {part.lower() for part in PARTS.findall(token.string)} if token.type == tokenize.NAME else set()
+            for word in sorted(words & RETIRED):
+                yield f"{path}:{token.start[0]}: '{token.string}' holds the retired word '{word}'"
+
+
+def classes(path: Path) -> Iterator[str]:
+    """Names of a file's classes, nested ones left out."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+
+
+def complaints(folder: Path) -> list[str]:
+    """Everything that is wrong with the Python files below a folder."""
+    found: list[str] = []
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(folder.rglob("*.py")):
+        found += retired(path)
+        for name in classes(path):
+            homes[name].append(str(path))
+    found += [
+        f"class {name} stands in {' and '.join(paths)}"
+        for name, paths in homes.items()
+        if len(paths) > 1 and name not in TWICE
+    ]
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Print what is wrong; 1 if anything is."""
+    found = complaints(Path(arguments[0] if arguments else "src"))
+    print(*found, sep="\n", end="\n" if found else "")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
