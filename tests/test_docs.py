@@ -12,12 +12,13 @@ from crossdraft.cli.main import app
 from crossdraft.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)\)|`((?:src|tests|docs)/[\w/.]+)`")
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(DOCS.glob("*.md"))]
 
 
 RUN = (
