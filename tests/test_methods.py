@@ -10,9 +10,9 @@ from crossdraft.api import Engine, Options
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
-from crossdraft.heads.event_medusa.drafter import tables_of
+from crossdraft.heads.event_medusa.drafter import shared_weights_of
 from crossdraft.heads.files import config_of, make, save_head
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import load_drafter, load_target
 from crossdraft.methods import METHODS, DrafterContext, build
 from crossdraft.video.read import read_frames
@@ -97,10 +97,10 @@ def heads(pair, tmp_path_factory):
     known = {"hidden_size": 32, "vocab_size": target.vocab_size, "num_layers": 2}
     eyes = {"tower": fingerprint(pair.target), "visual_size": target.text_config.hidden_size}
     owners = {
-        "event_medusa": (tables_of(event), fingerprint(pair.event)),
-        "fast": (tables_of(event), fingerprint(pair.event)),
-        "glance": (tables_of(event), fingerprint(pair.event)),
-        "pass": (TargetTables.of(target.model), fingerprint(pair.target)),
+        "event_medusa": (shared_weights_of(event), fingerprint(pair.event)),
+        "fast": (shared_weights_of(event), fingerprint(pair.event)),
+        "glance": (shared_weights_of(event), fingerprint(pair.event)),
+        "pass": (SharedWeights.of(target.model), fingerprint(pair.target)),
     }
     torch.manual_seed(1)
     for name, (tables, owner) in owners.items():

@@ -302,7 +302,7 @@ def _head(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
 
 
 def _online(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.heads.drafting.head_drafter import CoupledDrafter
+    from crossdraft.heads.drafting.head_drafter import HeadDrafter
     from crossdraft.heads.load import load_learning_drafter
     from crossdraft.heads.online import KEEP, RATE, SECONDS
 
@@ -313,7 +313,7 @@ def _online(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     host = _host(context)
     # Packed layers could not be written to.
     drafter = build_spec(spec.parts[0], replace(context, host=host, packed=False))
-    if not isinstance(drafter, CoupledDrafter):
+    if not isinstance(drafter, HeadDrafter):
         raise CrossdraftError(f"The drafter '{name}' cannot learn while it serves; online takes heads such as eagle2.")
     return load_learning_drafter(
         drafter,

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from crossdraft.heads.files import config_of, make, save_head
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import load_target, target_fingerprint
 
 SIZES = {
@@ -16,7 +16,7 @@ SIZES = {
 
 
 @cache
-def _tables(target: Path) -> tuple[TargetTables, dict[str, object]]:
+def _tables(target: Path) -> tuple[SharedWeights, dict[str, object]]:
     model = load_target(str(target), "cpu", "float32", packed=False).model
     text = model.config.get_text_config()
     sizes = {
@@ -25,7 +25,7 @@ def _tables(target: Path) -> tuple[TargetTables, dict[str, object]]:
         "num_layers": text.num_hidden_layers,
         "draft_ids": tuple(range(10, 300)),
     }
-    return TargetTables.of(model), sizes
+    return SharedWeights.of(model), sizes
 
 
 def random_head(target: Path, folder: Path, network: str) -> Path:

@@ -24,7 +24,7 @@ def head(pair, tmp_path):
     values = {**host.sizes, "draft_ids": tuple(range(2, 90)), "heads": 2, "kv_heads": 1, "head_dim": 16}
     config = config_of("eagle3", values | {"intermediate_size": 24, "steps": 3}, "here")
     (tmp_path / "head").mkdir()
-    save_head(tmp_path / "head", make("eagle3", config, host.tables), "eagle3", host.sha256, torch.bfloat16)
+    save_head(tmp_path / "head", make("eagle3", config, host.shared), "eagle3", host.sha256, torch.bfloat16)
     return tmp_path / "head"
 
 
@@ -53,7 +53,7 @@ def test_an_imported_head_that_knows_all_words_drafts_for_a_model_that_sees(pair
     if network == "eagle":
         values |= {"heads": 2, "kv_heads": 1, "head_dim": 16, "intermediate_size": 24}
     ours.mkdir()
-    made = make(network, config_of(network, values, "here"), host.tables)
+    made = make(network, config_of(network, values, "here"), host.shared)
     save_head(ours, made, network, host.sha256, torch.float32)
     named = ["--target", str(pair.target)]
     assert main(["head", "export", str(ours), str(theirs), "--as", network, *named]) == 0

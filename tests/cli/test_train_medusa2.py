@@ -10,7 +10,7 @@ from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.heads.files import save_head
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import load_target
 from crossdraft.train.core.trainer import Trainer
 from tests.support import ClipPaths, PairPaths
@@ -26,7 +26,7 @@ MEASURED = ("measure.pairs=2", "measure.nodes=8", "measure.chain=2", "measure.de
 @pytest.fixture(scope="module")
 def heads(pair: PairPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Medusa and an EAGLE-3 for the pair's target."""
-    tables = TargetTables.of(load_target(str(pair.target), "cpu", packed=False).model)
+    tables = SharedWeights.of(load_target(str(pair.target), "cpu", packed=False).model)
     folder = tmp_path_factory.mktemp("heads")
     for network in ("medusa", "eagle3"):
         (folder / network).mkdir()

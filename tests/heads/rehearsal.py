@@ -7,12 +7,12 @@ import torch
 from crossdraft.engine.drafter import PromptFeatures, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import ROOT
-from crossdraft.heads.drafting.head_drafter import CoupledDrafter
+from crossdraft.heads.drafting.head_drafter import HeadDrafter
 from crossdraft.heads.files import make
-from crossdraft.heads.networks.base import Head, TargetTables
+from crossdraft.heads.networks.base import Head, SharedWeights
 from crossdraft.heads.networks.registry import NETWORKS
-from crossdraft.heads.networks.target_kv import LastLayer
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.target_kv import TargetKV
+from crossdraft.heads.networks.train_batch import TrainBatch
 
 HIDDEN, VOCABULARY, LAYERS, LONG, START, VISUAL = 32, 60, 6, 12, 4, 5
 IDS = tuple(range(3, 40))
@@ -33,12 +33,12 @@ VALUES = {
 }
 
 
-def tables() -> TargetTables:
+def shared() -> SharedWeights:
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(2, VOCABULARY, HIDDEN, generator=generator, dtype=torch.double)
     kv = torch.randn(2, 2 * 8, HIDDEN, generator=generator, dtype=torch.double)
     norm = torch.rand(HIDDEN, generator=generator, dtype=torch.double)
-    return TargetTables(rows[0], rows[1], LastLayer(norm, 1e-5, kv[0], kv[1], None, None, 8, 500.0))
+    return SharedWeights(rows[0], rows[1], TargetKV(norm, 1e-5, kv[0], kv[1], None, None, 8, 500.0))
 
 
 def some_head(network: str, **more: object) -> Head:
@@ -47,14 +47,14 @@ def some_head(network: str, **more: object) -> Head:
     names = {field.name for field in fields(NETWORKS[network].config)}
     torch.manual_seed(0)
     config = NETWORKS[network].config(**{name: value for name, value in values.items() if name in names})
-    head = make(network, config, tables()).double().eval()
+    head = make(network, config, shared()).double().eval()
     with torch.no_grad():
         for weight in head.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.2)
     return head
 
 
-def some_lesson(head: Head, rows: int = 1) -> Lesson:
+def some_lesson(head: Head, rows: int = 1) -> TrainBatch:
     generator = torch.Generator().manual_seed(2)
     tokens = torch.randint(IDS[0], IDS[-1] + 1, (rows, LONG), generator=generator)
 
@@ -62,7 +62,7 @@ def some_lesson(head: Head, rows: int = 1) -> Lesson:
         shape = (rows, length, HIDDEN)
         return {layer: torch.randn(shape, generator=generator, dtype=torch.double) for layer in layers}
 
-    return Lesson(
+    return TrainBatch(
         tokens,
         features(head.reads, LONG),
         torch.full((rows,), START),
@@ -72,13 +72,13 @@ def some_lesson(head: Head, rows: int = 1) -> Lesson:
     )
 
 
-def told_up_to(drafter: CoupledDrafter, lesson: Lesson, place: int, pieces: int = 1):
+def told_up_to(drafter: HeadDrafter, batch: TrainBatch, place: int, pieces: int = 1):
     """The state of a drafter that has heard the text up to `place`; the token behind it is the root."""
-    text = lesson.tokens[0].tolist()
-    visual = {layer: rows[0] for layer, rows in lesson.visual.items()}
-    front = () if lesson.visual_ids is None else tuple(lesson.visual_ids[0].tolist())
-    prompt = PromptFeatures(tuple(text[:START]), front, visual)
-    hidden = {layer: rows[0] for layer, rows in lesson.hidden.items()}
+    text = batch.tokens[0].tolist()
+    visual = {layer: rows[0] for layer, rows in batch.visual.items()}
+    prefix = () if batch.visual_ids is None else tuple(batch.visual_ids[0].tolist())
+    prompt = PromptFeatures(tuple(text[:START]), prefix, visual)
+    hidden = {layer: rows[0] for layer, rows in batch.hidden.items()}
     states = drafter.begin([Request("?", max_new_tokens=64)])
     first = {layer: rows[:START] for layer, rows in hidden.items()}
     drafter.commit(states, [VerifyOutput((), (text[START],), first, prompt)])
@@ -91,33 +91,33 @@ def told_up_to(drafter: CoupledDrafter, lesson: Lesson, place: int, pieces: int 
 
 
 @torch.inference_mode()
-def check_rehearsal(drafter: CoupledDrafter, lesson: Lesson, pieces: int = 1) -> int:
+def check_rehearsal(drafter: HeadDrafter, batch: TrainBatch, pieces: int = 1) -> int:
     """Compare along the text, from every place of the answer; returns how many guesses were compared."""
-    guesses = {guess.offset: guess.logits[0] for guess in drafter.head(lesson)}
-    text, compared = lesson.tokens[0].tolist(), 0
+    predictions = {prediction.offset: prediction.logits[0] for prediction in drafter.head(batch)}
+    text, compared = batch.tokens[0].tolist(), 0
     for place in range(START - 1, LONG - 2):
-        voice = drafter.voice(told_up_to(drafter, lesson, place, pieces).mind)
-        said = voice([ROOT], [], [])[0]
-        for offset in sorted(guesses):
-            assert torch.allclose(said, guesses[offset][place], atol=1e-9), (place, offset)
+        step_fn = drafter.step_fn(told_up_to(drafter, batch, place, pieces).head_state)
+        said = step_fn([ROOT], [], [])[0]
+        for offset in sorted(predictions):
+            assert torch.allclose(said, predictions[offset][place], atol=1e-9), (place, offset)
             compared += 1
             following = place + 1 + offset  # the draft's token of that offset
-            if following >= LONG or offset == max(guesses):
+            if following >= LONG or offset == max(predictions):
                 break
-            said = voice([offset - 1], [text[following]], [offset - 2])[0]
+            said = step_fn([offset - 1], [text[following]], [offset - 2])[0]
     return compared
 
 
 @torch.inference_mode()
-def check_branches(drafter: CoupledDrafter) -> None:
+def check_branches(drafter: HeadDrafter) -> None:
     """Every path of a tree is judged as if it were alone."""
-    lesson = some_lesson(drafter.head)
-    voice = drafter.voice(told_up_to(drafter, lesson, 6).mind)
-    voice([ROOT], [], [])
-    voice([0, 1], [5, 6], [ROOT, ROOT])
-    both = voice([2, 3, 4], [7, 8, 9], [0, 1, 0])
+    batch = some_lesson(drafter.head)
+    step_fn = drafter.step_fn(told_up_to(drafter, batch, 6).head_state)
+    step_fn([ROOT], [], [])
+    step_fn([0, 1], [5, 6], [ROOT, ROOT])
+    both = step_fn([2, 3, 4], [7, 8, 9], [0, 1, 0])
     for row, path in enumerate(([5, 7], [6, 8], [5, 9])):
-        alone = drafter.voice(told_up_to(drafter, lesson, 6).mind)
+        alone = drafter.step_fn(told_up_to(drafter, batch, 6).head_state)
         alone([ROOT], [], [])
         alone([0], path[:1], [ROOT])
         assert torch.allclose(alone([1], path[1:], [0])[0], both[row], atol=1e-9)

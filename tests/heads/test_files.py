@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import config_of, load_head, read_config, save_head
-from crossdraft.heads.networks.base import TargetTables, positions_of, shifted
+from crossdraft.heads.networks.base import SharedWeights, shifted, target_to_draft
 from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.load import load_target
-from tests.heads.rehearsal import VALUES, some_head, tables
+from tests.heads.rehearsal import VALUES, shared, some_head
 
 ELSEWHERE = {"event_medusa", "fast", "pass"}  # heads that are no reader of the target's features
 PLAIN = sorted(NETWORKS.keys() - ELSEWHERE)
@@ -24,7 +24,7 @@ EAGLE = {field.name: VALUES[field.name] for field in fields(NETWORKS["eagle"].co
 def test_a_head_comes_back_as_it_was(network, tmp_path):
     head = some_head(network, **SIZES).float()
     save_head(tmp_path, head, network, "target's hash", torch.float32)
-    again = load_head(tmp_path, tables(), "target's hash", network)
+    again = load_head(tmp_path, shared(), "target's hash", network)
     assert read_config(tmp_path).config == head.config
     ours, theirs = head.state_dict(), again.state_dict()
     assert ours.keys() == theirs.keys()
@@ -37,7 +37,7 @@ def test_what_is_borrowed_is_not_stored(tmp_path):
     save_head(tmp_path, some_head("eagle"), "eagle", "x")
     names = load_file(tmp_path / "model.safetensors").keys()
     assert not any("lm_head" in name or "embed" in name for name in names)
-    other = TargetTables(tables().embeddings, tables().head + 1)
+    other = SharedWeights(shared().embeddings, shared().head + 1)
     head = load_head(tmp_path, other)
     assert torch.allclose(head.lm_head.weight, other.head[head.draft_ids].float())
 
@@ -58,7 +58,7 @@ def test_a_configuration_that_makes_no_sense_is_one_sentence(change, sentence, t
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(CrossdraftError, match=sentence.replace("?", r"\?")):
-        load_head(tmp_path, tables())
+        load_head(tmp_path, shared())
 
 
 def test_a_folder_without_a_head_says_where_there_is_one(tmp_path):
@@ -77,10 +77,10 @@ def test_a_folder_without_a_head_says_where_there_is_one(tmp_path):
 def test_a_head_of_another_target_or_network_is_refused(tmp_path):
     save_head(tmp_path, some_head("eagle"), "eagle", "a" * 64)
     with pytest.raises(CrossdraftError, match=r"trained for another target \(aaaaaaaaaaaa…, this one is bbb"):
-        load_head(tmp_path, tables(), "b" * 64)
+        load_head(tmp_path, shared(), "b" * 64)
     with pytest.raises(CrossdraftError, match="of the network 'eagle', not 'eagle3'"):
-        load_head(tmp_path, tables(), network="eagle3")
-    smaller = TargetTables(tables().embeddings[:, :16], tables().head[:, :16])
+        load_head(tmp_path, shared(), network="eagle3")
+    smaller = SharedWeights(shared().embeddings[:, :16], shared().head[:, :16])
     with pytest.raises(CrossdraftError, match="made for a target of 60 tokens and 32 features"):
         load_head(tmp_path, smaller)
 
@@ -91,13 +91,13 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
     weights = load_file(path)
     save_file({name: value for name, value in weights.items() if name != "fc.bias"}, path)
     with pytest.raises(CrossdraftError, match=r"'fc\.bias' is missing"):
-        load_head(tmp_path, tables())
+        load_head(tmp_path, shared())
     save_file({**weights, "fc.bias": torch.zeros(3)}, path)
     with pytest.raises(CrossdraftError, match=r"'fc\.bias' is missing, left over or of another shape"):
-        load_head(tmp_path, tables())
+        load_head(tmp_path, shared())
     path.write_bytes(b"no tensors")
     with pytest.raises(CrossdraftError, match="cannot be read"):
-        load_head(tmp_path, tables())
+        load_head(tmp_path, shared())
 
 
 def test_an_unknown_network_is_named_with_the_nearest():
@@ -138,4 +138,4 @@ def test_every_network_takes_settings_of_the_right_kind():
 
 def test_small_helpers():
     assert shifted(torch.tensor([[1, 2, 3]]), 5).tolist() == [[0, 0, 0]]
-    assert positions_of([4, 1], 6).tolist() == [-1, 1, -1, -1, 0, -1]
+    assert target_to_draft([4, 1], 6).tolist() == [-1, 1, -1, -1, 0, -1]

@@ -15,11 +15,11 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads import learner
+from crossdraft.heads import trainer
 from crossdraft.heads.drafting.trees import TREES
 from crossdraft.heads.files import config_of, load_head, make
-from crossdraft.heads.networks.base import TargetTables
-from crossdraft.heads.online import LearningDrafter, Origin
+from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.heads.online import HeadOrigin, OnlineDrafter
 from crossdraft.heads.registry import HEADS
 from crossdraft.load import load_target
 
@@ -66,16 +66,16 @@ def random_head(target, network="eagle"):
     if network != "medusa":
         values |= {"heads": 4, "kv_heads": 2, "head_dim": 16, "intermediate_size": 48}
     torch.manual_seed(3)
-    return make(network, config_of(network, values, "here"), TargetTables.of(target.model)).double().eval()
+    return make(network, config_of(network, values, "here"), SharedWeights.of(target.model)).double().eval()
 
 
 def learning(target, method="medusa", tree="chain", **options):
     """A drafter around a small random head: hardly any of its guesses are right."""
     head = random_head(target, HEADS[method].network)
     drafter = HEADS[method].drafter(head, TREES.get(tree, CHAIN), target.eos, target.reserved)
-    rows = TargetTables.of(target.model).head[head.draft_ids]
+    rows = SharedWeights.of(target.model).head[head.draft_ids]
     options = {"seconds": 1e-3, "rate": 3e-3, "clock": Ticking()} | options
-    return LearningDrafter(drafter, rows, origin=Origin(head_network(method), "a target"), **options)
+    return OnlineDrafter(drafter, rows, origin=HeadOrigin(head_network(method), "a target"), **options)
 
 
 def head_network(method):
@@ -115,13 +115,13 @@ def test_it_gets_better_and_answers_stay_the_targets_own(target, requests, alone
 
 def test_a_head_that_learned_other_places_would_be_noticed(target, requests, alone, monkeypatch):
     """The planted bug: what was said is held against features from last to first."""
-    lesson_of = learner.lesson_of
+    batch_of = trainer.batch_of
 
     def backwards(*args):
-        lesson = lesson_of(*args)
-        return replace(lesson, hidden={layer: rows.flip(1) for layer, rows in lesson.hidden.items()})
+        batch = batch_of(*args)
+        return replace(batch, hidden={layer: rows.flip(1) for layer, rows in batch.hidden.items()})
 
-    monkeypatch.setattr(learner, "lesson_of", backwards)
+    monkeypatch.setattr(trainer, "batch_of", backwards)
     with pytest.raises(AssertionError):
         test_it_gets_better_and_answers_stay_the_targets_own(target, requests, alone, "medusa", 3)
 
@@ -131,12 +131,12 @@ def test_memory_stays_within_bounds(target, requests):
     sizes = []
     for _ in range(2):
         serve(target, drafter, requests)
-        ring = drafter.learner.ring
+        buffer = drafter.trainer.buffer
         sizes.append(drafter.figures.bytes)
-        assert len(ring) <= 8
-        assert ring.bytes <= 30_000
-        assert len(ring) == 30_000 // max(told.bytes for told in ring.side(held_back=False)) or len(ring) == 8
-    own = sum(weight.numel() * 8 for weight in learner.trained(drafter.drafter.head))
+        assert len(buffer) <= 8
+        assert buffer.bytes <= 30_000
+        assert len(buffer) == 30_000 // max(told.bytes for told in buffer.side(held_back=False)) or len(buffer) == 8
+    own = sum(weight.numel() * 8 for weight in trainer.trained(drafter.drafter.head))
     assert max(sizes) <= 30_000 + 6 * own  # the copy, its gradients and moments, two sets to go back to
 
 
@@ -178,12 +178,12 @@ def test_weights_go_back_bit_for_bit(target, requests):
     assert not same(before_last, loaded)
     drafter.rollback(loaded=True)
     assert same(weights_of(drafter), loaded)
-    assert same(learner.trained(drafter.learner._copy.network), learner.trained(drafter.drafter.head))
+    assert same(trainer.trained(drafter.trainer._copy.network), trainer.trained(drafter.drafter.head))
 
 
 def test_what_is_learned_is_tried_first(target, requests, monkeypatch):
     """A copy that is no better never serves."""
-    monkeypatch.setattr(learner.Apprentice, "step", lambda self, lesson: True)  # learns nothing
+    monkeypatch.setattr(trainer.StudentCopy, "step", lambda self, batch: True)  # learns nothing
     drafter = learning(target)
     before = weights_of(drafter)
     serve(target, drafter, requests)
@@ -198,7 +198,7 @@ def test_a_copy_that_became_nonsense_is_made_anew(target, requests, alone, caplo
     serve(target, drafter, requests)
     steps = drafter.figures.steps
     with torch.no_grad():
-        drafter.learner._copy.masters[0].fill_(float("nan"))
+        drafter.trainer._copy.masters[0].fill_(float("nan"))
     answers, _ = serve(target, drafter, requests)
     assert [answer.tokens for answer in answers] == alone
     assert drafter.figures.restarts == 1
@@ -229,8 +229,8 @@ def test_a_fork_teaches_nothing(target):
     drafter.end([fork])
     assert drafter.figures.answers == 0
     drafter.end([state])
-    assert [told.tokens for told in drafter.learner.ring.side(held_back=False)] == [(7, 8, 9, 10, 11, 12, 13, 14, 15)]
-    told = drafter.learner.ring.side(held_back=False)[0]
+    assert [told.tokens for told in drafter.trainer.buffer.side(held_back=False)] == [(7, 8, 9, 10, 11, 12, 13, 14, 15)]
+    told = drafter.trainer.buffer.side(held_back=False)[0]
     assert told.start == 4
     assert all(
         rows.shape == (8, target.text_config.hidden_size) and not rows.is_inference() for rows in told.hidden.values()
@@ -287,7 +287,7 @@ def test_it_is_saved_after_a_swap_and_found_again(target, requests, tmp_path):
     (folder / "acceptance.json").write_text("{}")
     drafter.save(folder)
     assert (folder / "acceptance.json").exists()
-    again = load_head(folder, TargetTables.of(target.model), "a target", "medusa")
+    again = load_head(folder, SharedWeights.of(target.model), "a target", "medusa")
     for name, value in drafter.drafter.head.stored().items():
         assert torch.equal(again.stored()[name], value.float())
 
@@ -315,7 +315,7 @@ def test_what_cannot_learn_says_so(target):
     prepack(head)
     drafter = HEADS["eagle2"].drafter(head, CHAIN)
     with pytest.raises(CrossdraftError, match="packed=False"):
-        LearningDrafter(drafter, torch.zeros(1))
+        OnlineDrafter(drafter, torch.zeros(1))
     with pytest.raises(CrossdraftError, match="rate is 2"):
         learning(target, rate=2.0)
     with pytest.raises(CrossdraftError, match="reads visual features"):

@@ -15,17 +15,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from crossdraft.heads.convert.check import seeded_lesson
 from crossdraft.heads.convert.convert import export_head
-from crossdraft.heads.convert.converter import Host
+from crossdraft.heads.convert.converter import TargetInfo
 from crossdraft.heads.files import load_head, make, save_head
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.eagle3 import Eagle3Config
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.train_batch import TrainBatch
 
 TOLERANCE, STEPS = 1e-5, 4
 HIDDEN, VOCABULARY, DEEP, SHA = 64, 200, 7, "0" * 64
 
 
-def make_target(folder: Path) -> Host:
+def make_target(folder: Path) -> TargetInfo:
     """A small random Llama, saved: the package looks its verifier up."""
     torch.manual_seed(1)
     config = LlamaConfig(
@@ -33,10 +33,10 @@ def make_target(folder: Path) -> Host:
     )
     model = LlamaForCausalLM(config)
     model.save_pretrained(folder)
-    return Host(TargetTables.of(model), DEEP, SHA, str(folder), ("LlamaForCausalLM",))
+    return TargetInfo(SharedWeights.of(model), DEEP, SHA, str(folder), ("LlamaForCausalLM",))
 
 
-def write_head(folder: Path, host: Host, drafted: int) -> None:
+def write_head(folder: Path, host: TargetInfo, drafted: int) -> None:
     """An EAGLE-3 whose every weight matters; scaled levels, grouped heads, whose width is not hidden_size / heads."""
     ids = tuple(sorted(torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(2))[:drafted].tolist()))
     config = Eagle3Config(
@@ -44,7 +44,7 @@ def write_head(folder: Path, host: Host, drafted: int) -> None:
         intermediate_size=96, rope_theta=5000.0, eps=1e-5, steps=STEPS, level_scales=(1.0, 0.5, 2.0),
     )  # fmt: skip
     torch.manual_seed(3)
-    head = make("eagle3", config, host.tables)
+    head = make("eagle3", config, host.shared)
     with torch.no_grad():
         for weight in head.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.1)
@@ -53,7 +53,7 @@ def write_head(folder: Path, host: Host, drafted: int) -> None:
 
 
 @torch.no_grad()
-def theirs(folder: Path, lesson: Lesson) -> list[Tensor]:
+def theirs(folder: Path, batch: TrainBatch) -> list[Tensor]:
     """[T, D] logits of each step, for the lesson's first row; they are seen where their output layer puts them out."""
     from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
 
@@ -63,8 +63,8 @@ def theirs(folder: Path, lesson: Lesson) -> list[Tensor]:
     said: list[Tensor] = []
     model.lm_head.register_forward_hook(lambda module, given, logits: said.append(logits[0]))
     levels = model.config.eagle_aux_hidden_state_layer_ids
-    ahead = torch.nn.functional.pad(lesson.tokens[:1, 1:], (0, 1))
-    features = torch.cat([lesson.hidden[layer][:1] for layer in levels], -1)
+    ahead = torch.nn.functional.pad(batch.tokens[:1, 1:], (0, 1))
+    features = torch.cat([batch.hidden[layer][:1] for layer in levels], -1)
     model(features, ahead, torch.zeros_like(ahead), ttt_steps=STEPS)
     return said
 
@@ -77,13 +77,13 @@ def compare(drafted: int) -> float:
         host = make_target(Path(room) / "target")
         write_head(own, host, drafted)
         export_head(own, foreign, "speculators", host)
-        head = load_head(own, host.tables)
-        lesson = seeded_lesson(head)
-        ours = [guess.logits[0] for guess in head(lesson)]
-        found = theirs(foreign, lesson)
+        head = load_head(own, host.shared)
+        batch = seeded_lesson(head)
+        ours = [prediction.logits[0] for prediction in head(batch)]
+        found = theirs(foreign, batch)
     if len(found) != STEPS:
         raise SystemExit(f"speculators drafted {len(found)} steps, not {STEPS}.")
-    whole = lesson.tokens.shape[1] - STEPS - 1  # behind it, places read tokens that are not there
+    whole = batch.tokens.shape[1] - STEPS - 1  # behind it, places read tokens that are not there
     return max(float((a[:whole] - b[:whole]).abs().max()) for a, b in zip(ours, found, strict=True))
 
 

@@ -12,7 +12,7 @@ from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from crossdraft.heads.convert.convert import Carried
-    from crossdraft.heads.convert.converter import Host
+    from crossdraft.heads.convert.converter import TargetInfo
 
 app = typer.Typer(
     help="Show heads, and carry them to and from other projects.", no_args_is_help=True, add_completion=False
@@ -59,9 +59,9 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Say what a head is: its network, size, target, draft vocabulary and layers."""
-    from crossdraft.heads.convert.show import shown
+    from crossdraft.heads.convert.show import summarize
 
-    facts = shown(folder_of(head))
+    facts = summarize(folder_of(head))
     if as_json:
         typer.echo(json.dumps(asdict(facts), indent=2))
         return
@@ -87,11 +87,11 @@ def folder_of(head: str) -> Path:
     return shipped
 
 
-def host_of(target: str, name: str | None = None) -> "Host":
+def host_of(target: str, name: str | None = None) -> "TargetInfo":
     """What exchanging heads needs of a target, which is loaded for it."""
     from crossdraft.cli.reporting import hush
-    from crossdraft.heads.convert.converter import Host
-    from crossdraft.heads.networks.base import TargetTables
+    from crossdraft.heads.convert.converter import TargetInfo
+    from crossdraft.heads.networks.base import SharedWeights
     from crossdraft.load import REFERENCE, load_target, target_fingerprint
 
     hush()
@@ -99,7 +99,7 @@ def host_of(target: str, name: str | None = None) -> "Host":
     named = name or str(REFERENCE / "target" if target == "reference" else target)
     kinds = tuple(getattr(loaded.model.config, "architectures", None) or (type(loaded.model).__name__,))
     layers = loaded.text_config.num_hidden_layers
-    return Host(TargetTables.of(loaded.model), layers, target_fingerprint(target), named, kinds)
+    return TargetInfo(SharedWeights.of(loaded.model), layers, target_fingerprint(target), named, kinds)
 
 
 def _tell(done: "Carried", out: Path, what: str, *, as_json: bool) -> None:

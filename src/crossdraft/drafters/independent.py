@@ -29,7 +29,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from crossdraft.heads.glance.frame_encoder import Glancer
+    from crossdraft.heads.glance.frame_encoder import FrameEncoder
 
 
 @dataclass(eq=False)
@@ -90,7 +90,7 @@ class IndependentDrafter:
         *,
         sees: bool = False,
         words: int = 1,
-        glance: "Glancer | None" = None,
+        glance: "FrameEncoder | None" = None,
     ) -> None:
         looks = glance is not None and glance.tower is not None
         self.needs = Needs(video=sees or looks, visual=glance is not None and not looks)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from crossdraft.heads.networks.base import Head, positions_of
-from crossdraft.heads.networks.objective import Objective, accepted, score, teacher
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.base import Head, target_to_draft
+from crossdraft.heads.networks.objective import Objective, acceptance, score, teacher
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 WIDE = (torch.float32, torch.float64)
 OBJECTIVE = Objective({"soft_cross_entropy": 1.0}, step_weight=0.8)  # EAGLE-3's: needs logits alone, of any head
@@ -16,7 +16,7 @@ CLIP = 1.0  # norm of the gradients
 DECAY = 0.01  # AdamW's
 
 
-class Apprentice:
+class StudentCopy:
     """A copy of a head with an optimiser; what no head trains, it shares with the one that serves.
 
     Args:
@@ -29,7 +29,7 @@ class Apprentice:
         borrowed = [*head.buffers(), *(weight for weight in head.parameters() if not weight.requires_grad)]
         self.network = copy.deepcopy(head, {id(tensor): tensor for tensor in borrowed})
         self.rows = rows
-        self.lookup = positions_of(head.draft_ids, head.config.vocab_size)
+        self.lookup = target_to_draft(head.draft_ids, head.config.vocab_size)
         self.weights = trained(self.network)
         # A step is smaller than what bf16 can tell apart: the optimiser moves weights of full width.
         self.masters = [
@@ -44,11 +44,11 @@ class Apprentice:
         narrow = sum(2 * _bytes(w) for w, m in zip(self.weights, self.masters, strict=True) if w is not m)
         return 4 * masters + narrow
 
-    def step(self, lesson: Lesson) -> bool:
+    def step(self, batch: TrainBatch) -> bool:
         """Learn from some answers; false if loss or gradients are not finite, and nothing was learned."""
-        logits, labels = self._teacher(lesson)
-        guesses = self.network(lesson)
-        loss, _ = score(OBJECTIVE, guesses, lesson, logits, labels)
+        logits, labels = self._teacher(batch)
+        predictions = self.network(batch)
+        loss, _ = score(OBJECTIVE, predictions, batch, logits, labels)
         loss.backward()
         for weight, master in zip(self.weights, self.masters, strict=True):
             if master is not weight and weight.grad is not None:
@@ -62,19 +62,19 @@ class Apprentice:
             weight.grad = None
         return finite
 
-    def judge(self, head: Head, lesson: Lesson) -> tuple[float, float]:
+    def judge(self, head: Head, batch: TrainBatch) -> tuple[float, float]:
         """Tokens a round that chains of `head` would come to on some answers, summed over places, and the places."""
         with torch.no_grad():
-            guesses: Sequence[Guess] = sorted(head(lesson), key=lambda guess: guess.offset)
-            labels = self._teacher(lesson)[1]
-            judged = lesson.judged(guesses[0].offset)
-            if guesses[0].valid is not None:
-                judged &= guesses[0].valid
-            places = float(judged.sum())
-            return places * accepted(guesses, lesson, labels).get("tau", 0.0), places
+            predictions: Sequence[DraftLogits] = sorted(head(batch), key=lambda prediction: prediction.offset)
+            labels = self._teacher(batch)[1]
+            loss_mask = batch.loss_mask(predictions[0].offset)
+            if predictions[0].valid is not None:
+                loss_mask &= predictions[0].valid
+            places = float(loss_mask.sum())
+            return places * acceptance(predictions, batch, labels).get("tau", 0.0), places
 
-    def _teacher(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
-        return teacher(lesson, self.rows, self.network.config.num_layers, self.lookup)
+    def _teacher(self, batch: TrainBatch) -> tuple[Tensor, Tensor]:
+        return teacher(batch, self.rows, self.network.config.num_layers, self.lookup)
 
     @torch.no_grad()
     def _narrow(self) -> None:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.heads.networks.settings import fits, told
 
@@ -39,9 +39,9 @@ class HeadFile:
     config: HeadConfig
 
 
-def make(network: str, config: HeadConfig, tables: TargetTables) -> Head:
+def make(network: str, config: HeadConfig, shared: SharedWeights) -> Head:
     """A freshly initialised head."""
-    return NETWORKS[network].kind(config, tables)
+    return NETWORKS[network].kind(config, shared)
 
 
 def save_head(folder: Path, head: Head, network: str, target: str, dtype: torch.dtype = torch.bfloat16) -> None:
@@ -108,7 +108,7 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
         raise CrossdraftError(f"{where}: the network '{network}' is not whole: {error}.") from error
 
 
-def load_head(folder: Path, tables: TargetTables, target: str | None = None, network: str | None = None) -> Head:
+def load_head(folder: Path, shared: SharedWeights, target: str | None = None, network: str | None = None) -> Head:
     """A head for the target whose tables these are, in float32.
 
     Args:
@@ -129,16 +129,16 @@ def load_head(folder: Path, tables: TargetTables, target: str | None = None, net
             f"{target[:12]}…); train it for this one, choose the target it belongs to, or name a drafter that fits "
             "every target, such as union:memory,ngram."
         )
-    return revived(described.network, described.config, tables, stored_weights(folder))
+    return revived(described.network, described.config, shared, stored_weights(folder))
 
 
-def revived(network: str, config: HeadConfig, tables: TargetTables, weights: Mapping[str, torch.Tensor]) -> Head:
+def revived(network: str, config: HeadConfig, shared: SharedWeights, weights: Mapping[str, torch.Tensor]) -> Head:
     """A head with these weights, in float32, ready to draft.
 
     Raises:
         CrossdraftError: as `Head.restore`.
     """
-    head = make(network, config, tables)
+    head = make(network, config, shared)
     head.restore({name: value.float() for name, value in weights.items()})
     return head.eval()
 

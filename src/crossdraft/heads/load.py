@@ -10,20 +10,20 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.drafting.head_drafter import CoupledDrafter
+from crossdraft.heads.drafting.head_drafter import HeadDrafter
 from crossdraft.heads.drafting.static import ACCEPTANCE, static_tree
 from crossdraft.heads.drafting.trees import TREES
-from crossdraft.heads.event_medusa.drafter import CrossDrafter, tables_of
-from crossdraft.heads.event_medusa.network import Cross
+from crossdraft.heads.event_medusa.drafter import DrafterMedusaDrafter, shared_weights_of
+from crossdraft.heads.event_medusa.network import DrafterMedusa
 from crossdraft.heads.fast.drafter import FastDrafter
 from crossdraft.heads.fast.network import Fast
 from crossdraft.heads.files import load_head, read_config
-from crossdraft.heads.glance.frame_encoder import Glancer
+from crossdraft.heads.glance.frame_encoder import FrameEncoder
 from crossdraft.heads.glance.network import Glance
-from crossdraft.heads.networks.base import Head, TargetTables
-from crossdraft.heads.online import LearningDrafter, Origin, check_folder
+from crossdraft.heads.networks.base import Head, SharedWeights
+from crossdraft.heads.online import HeadOrigin, OnlineDrafter, check_folder
 from crossdraft.heads.pass_.drafter import PassDrafter
-from crossdraft.heads.pass_.network import LookaheadRows
+from crossdraft.heads.pass_.network import LookaheadEmbeddings
 from crossdraft.heads.registry import HEADS, STATIC, weights_of
 from crossdraft.load import REFERENCE, event_fingerprint, load_drafter, target_fingerprint
 
@@ -39,7 +39,7 @@ def load_head_drafter(
     banned: Sequence[int] = (),
     *,
     packed: bool = True,
-) -> CoupledDrafter[Any]:
+) -> HeadDrafter[Any]:
     """A drafter around a head, which lives beside its target.
 
     Args:
@@ -56,7 +56,7 @@ def load_head_drafter(
     """
     method = HEADS[name]
     place = folder or HEAD_WEIGHTS / weights_of(name)
-    head = load_head(place, TargetTables.of(host.model), target_fingerprint(source), method.network)
+    head = load_head(place, SharedWeights.of(host.model), target_fingerprint(source), method.network)
     head = head.to(host.device, _head_dtype(host))
     if packed:
         prepack(head)
@@ -79,7 +79,7 @@ def load_event_head(
     *,
     words: int | None = None,
     packed: bool = True,
-) -> CrossDrafter | FastDrafter:
+) -> DrafterMedusaDrafter | FastDrafter:
     """An event model with a head on it as a drafter.
 
     Args:
@@ -95,8 +95,8 @@ def load_event_head(
     model = load_drafter(source, device, dtype, banned, vocabulary, packed=packed).model
     head = _event_head(name, place, source, model, packed=packed)
     more: Any = {} if words is None else {"words": words}
-    if isinstance(head, Cross):
-        return CrossDrafter(model, head, banned, **more)
+    if isinstance(head, DrafterMedusa):
+        return DrafterMedusaDrafter(model, head, banned, **more)
     return FastDrafter(model, cast("Fast", head), banned, **more)
 
 
@@ -114,7 +114,7 @@ def load_glance_drafter(
 
     Args:
         drafter: one that does not, on the event model `source`; the two share their networks.
-        tower: the target, where it is in this process; see `Glancer`.
+        tower: the target, where it is in this process; see `FrameEncoder`.
         target: where that was loaded from.
         folder: of the glance; default the shipped one.
         banned: ids that must never be drafted.
@@ -130,9 +130,9 @@ def load_glance_drafter(
             f"The glance in {place} looks through another target's vision tower than that of '{target}'; train one for "
             "this target, or use the drafter 'event_medusa'."
         )
-    more: Any = {"words": drafter.words, "glance": Glancer(glance, tower)}
-    if isinstance(drafter, CrossDrafter):
-        return CrossDrafter(drafter.model, drafter.head, banned, **more)
+    more: Any = {"words": drafter.words, "glance": FrameEncoder(glance, tower)}
+    if isinstance(drafter, DrafterMedusaDrafter):
+        return DrafterMedusaDrafter(drafter.model, drafter.head, banned, **more)
     return IndependentDrafter(drafter.model, banned, **more)
 
 
@@ -144,13 +144,13 @@ def load_pass_drafter(
     Raises:
         CrossdraftError: the embeddings are missing, damaged, or another target's.
     """
-    tables = TargetTables.of(host.model)
-    rows = load_head(folder or HEAD_WEIGHTS / "pass", tables, target_fingerprint(source), "pass")
-    return PassDrafter(cast("LookaheadRows", rows.to(host.device, host.model.dtype)), banned)
+    shared = SharedWeights.of(host.model)
+    rows = load_head(folder or HEAD_WEIGHTS / "pass", shared, target_fingerprint(source), "pass")
+    return PassDrafter(cast("LookaheadEmbeddings", rows.to(host.device, host.model.dtype)), banned)
 
 
 def load_learning_drafter(
-    drafter: CoupledDrafter[Any],
+    drafter: HeadDrafter[Any],
     network: str,
     host: Target,
     source: str,
@@ -158,25 +158,25 @@ def load_learning_drafter(
     keep: int,
     rate: float,
     folder: Path | None = None,
-) -> LearningDrafter:
+) -> OnlineDrafter:
     """A head's drafter that goes on learning while it serves.
 
     Args:
         drafter: around the head, loaded with `packed=False`.
         network: the head's.
         host, source: as in `load_head_drafter`.
-        seconds, keep, rate: see `LearningDrafter`.
+        seconds, keep, rate: see `OnlineDrafter`.
         folder: where the weights are saved, and found again if there are any.
 
     Raises:
-        CrossdraftError: the folder holds something else, or a head that does not fit; and as `LearningDrafter`.
+        CrossdraftError: the folder holds something else, or a head that does not fit; and as `OnlineDrafter`.
     """
-    tables, origin = TargetTables.of(host.model), Origin(network, target_fingerprint(source))
+    shared, origin = SharedWeights.of(host.model), HeadOrigin(network, target_fingerprint(source))
     head = drafter.head
     if folder is not None and check_folder(folder):
-        head.restore(load_head(folder, tables, origin.target, network).stored())
-    rows = tables.head.to(host.device)[head.draft_ids]
-    return LearningDrafter(drafter, rows, seconds, keep, rate=rate, origin=origin, folder=folder)
+        head.restore(load_head(folder, shared, origin.target, network).stored())
+    rows = shared.head.to(host.device)[head.draft_ids]
+    return OnlineDrafter(drafter, rows, seconds, keep, rate=rate, origin=origin, folder=folder)
 
 
 def _head_dtype(host: Target) -> torch.dtype:
@@ -198,7 +198,7 @@ def _event_head_folder(name: str, folder: Path | None, source: str) -> Path:
 
 def _event_head(name: str, place: Path, source: str, model: Target, *, packed: bool) -> Head:
     """The head in that folder, on the event model `source`, which is loaded as `model`."""
-    head = load_head(place, tables_of(model), event_fingerprint(source), name)
+    head = load_head(place, shared_weights_of(model), event_fingerprint(source), name)
     head = head.to(model.device, model.model.dtype)
     if packed:
         prepack(head)

@@ -21,11 +21,11 @@ from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
-from crossdraft.heads.drafting.head_drafter import CoupledDrafter, Listening
+from crossdraft.heads.budget import TimeBudget
+from crossdraft.heads.buffer import ReplayBuffer, Sample
+from crossdraft.heads.drafting.head_drafter import HeadDrafter, HeadDrafterState
 from crossdraft.heads.files import CONFIG, read_config, save_head
-from crossdraft.heads.learner import Figures, Learner
-from crossdraft.heads.purse import Purse
-from crossdraft.heads.ring import Ring, Told
+from crossdraft.heads.trainer import OnlineStats, OnlineTrainer
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ BETWEEN = 16  # answers from one save to the next, at least
 
 
 @dataclass(frozen=True)
-class Origin:
+class HeadOrigin:
     """What a saved head says of itself: its network by name, and the hash of its target's weights."""
 
     network: str
@@ -44,22 +44,22 @@ class Origin:
 
 
 @dataclass(eq=False)
-class Attended:
+class OnlineState:
     """One answer: the head's own state, and what will be learned from it.
 
-    `tokens` and `hidden` are as in `Told`, features still in pieces; of a copy, a request that asked not to be learned
-    from, or one whose words are drawn or penalised, `teaches` is false and they stay empty.
+    `tokens` and `hidden` are as in `Sample`, features still in pieces; of a copy, a request that asked not to be
+    learned from, or one whose words are drawn or penalised, `teaches` is false and they stay empty.
     `start` is 0 until the target has spoken.
     """
 
-    inner: Listening[Any]
+    inner: HeadDrafterState[Any]
     teaches: bool
     tokens: list[int] = field(default_factory=list)
     hidden: list[dict[int, Tensor]] = field(default_factory=list)
     start: int = 0
 
 
-class LearningDrafter:
+class OnlineDrafter:
     """See the module's text. Answers of all namespaces teach the same weights; those of no namespace teach nothing.
 
     Nor do sampled ones, and those under a penalty or bias: their words are not what the target finds likeliest.
@@ -67,7 +67,7 @@ class LearningDrafter:
     Args:
         drafter: around the head, whose layers must not be packed.
         rows: [D, H] the target's output rows of the draft vocabulary.
-        seconds: of each round that learning may take; see `Purse`.
+        seconds: of each round that learning may take; see `TimeBudget`.
         keep, room: most answers, and bytes of their features.
         rate: AdamW's.
         origin: of the head; without it, it cannot be saved.
@@ -80,13 +80,13 @@ class LearningDrafter:
 
     def __init__(
         self,
-        drafter: CoupledDrafter[Any],
+        drafter: HeadDrafter[Any],
         rows: Tensor,
         seconds: float = SECONDS,
         keep: int = KEEP,
         room: int = ROOM,
         rate: float = RATE,
-        origin: Origin | None = None,
+        origin: HeadOrigin | None = None,
         folder: Path | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -102,8 +102,8 @@ class LearningDrafter:
         # The last layer is the teacher: its features times the target's rows are what the target says.
         layers = tuple(sorted({*drafter.needs.hidden_layers, head.config.num_layers}))
         self.needs = replace(drafter.needs, hidden_layers=layers, remembers=True)
-        purse = Purse(seconds) if clock is None else Purse(seconds, clock)
-        self.learner = Learner(head, rows, Ring(keep, room), purse, rate)
+        budget = TimeBudget(seconds) if clock is None else TimeBudget(seconds, clock)
+        self.trainer = OnlineTrainer(head, rows, ReplayBuffer(keep, room), budget, rate)
         self.origin, self.folder = origin, folder
         self._unsaved = BETWEEN  # answers since the last save
         self._saved_swaps = 0
@@ -111,21 +111,21 @@ class LearningDrafter:
     # -- for whoever looks after it --------------------------------------------------------------------------------
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> OnlineStats:
         """What learning has come to so far."""
-        return self.learner.figures
+        return self.trainer.figures
 
     def freeze(self) -> None:
         """Serve on with the weights as they are: nothing is learned, kept or saved."""
-        self.learner.frozen = True
+        self.trainer.frozen = True
 
     def thaw(self) -> None:
         """Learn again."""
-        self.learner.frozen = False
+        self.trainer.frozen = False
 
     def rollback(self, *, loaded: bool = False) -> None:
         """Serve with the weights from before the last swap again, or with those that were loaded, bit for bit."""
-        self.learner.rollback(loaded=loaded)
+        self.trainer.rollback(loaded=loaded)
         self._saved_swaps = -1  # what is on disk is not what serves
 
     def save(self, folder: Path) -> None:
@@ -145,40 +145,40 @@ class LearningDrafter:
 
     # -- the drafter's seam ----------------------------------------------------------------------------------------
 
-    def begin(self, requests: Sequence[Request]) -> list[Attended]:
+    def begin(self, requests: Sequence[Request]) -> list[OnlineState]:
         inner = self.drafter.begin(requests)
         teaches = [request.namespace is not None and request.sampling.plain for request in requests]
-        return [Attended(state, teach) for state, teach in zip(inner, teaches, strict=True)]
+        return [OnlineState(state, teach) for state, teach in zip(inner, teaches, strict=True)]
 
-    def propose(self, states: Sequence[Attended], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, states: Sequence[OnlineState], budgets: Sequence[Budget]) -> list[Draft]:
         return self.drafter.propose([state.inner for state in states], budgets)
 
-    def commit(self, states: Sequence[Attended], outputs: Sequence[VerifyOutput]) -> None:
+    def commit(self, states: Sequence[OnlineState], outputs: Sequence[VerifyOutput]) -> None:
         self.drafter.commit([state.inner for state in states], outputs)
         taught = [pair for pair in zip(states, outputs, strict=True) if pair[0].teaches]
         for state, output in taught:
             _attend(state, output, self.needs.hidden_layers)
         if taught:
-            self.learner.work()
+            self.trainer.work()
 
-    def fork(self, states: Sequence[Attended]) -> list[Attended]:
+    def fork(self, states: Sequence[OnlineState]) -> list[OnlineState]:
         inner = self.drafter.fork([state.inner for state in states])
         return [replace(fork_of(state), inner=own, teaches=False) for state, own in zip(states, inner, strict=True)]
 
-    def end(self, states: Sequence[Attended]) -> None:
+    def end(self, states: Sequence[OnlineState]) -> None:
         self.drafter.end([state.inner for state in states])
-        if self.learner.frozen:
+        if self.trainer.frozen:
             return
         for state in states:
             told = _told(state)
             if told is not None:
-                self.learner.ring.add(told)
+                self.trainer.buffer.add(told)
         self._keep_on_disk(len(states))
 
     def _keep_on_disk(self, answers: int) -> None:
         """A disk that is full, or a folder that is gone, must not cost an answer that could do without."""
         self._unsaved += answers
-        swaps = self.learner.figures.swaps
+        swaps = self.trainer.figures.swaps
         if self.folder is None or swaps == self._saved_swaps or self._unsaved < BETWEEN:
             return
         self._unsaved, self._saved_swaps = 0, swaps
@@ -203,7 +203,7 @@ def check_folder(folder: Path) -> bool:
     return True
 
 
-def _attend(state: Attended, output: VerifyOutput, layers: Sequence[int]) -> None:
+def _attend(state: OnlineState, output: VerifyOutput, layers: Sequence[int]) -> None:
     """Take down what was said, up to `LONGEST` places."""
     if output.prompt is not None:
         state.tokens, state.start = list(output.prompt.tokens), len(output.prompt.tokens)
@@ -216,7 +216,7 @@ def _attend(state: Attended, output: VerifyOutput, layers: Sequence[int]) -> Non
     state.hidden.append({layer: output.hidden[layer][:count] for layer in layers})
 
 
-def _told(state: Attended) -> Told | None:
+def _told(state: OnlineState) -> Sample | None:
     """The answer, if it says enough to be learned from."""
     tokens = tuple(state.tokens[:LONGEST])
     if not state.teaches or not state.start or len(tokens) - state.start < SAID:
@@ -225,4 +225,4 @@ def _told(state: Attended) -> Told | None:
         hidden = {
             layer: torch.cat([piece[layer] for piece in state.hidden])[: len(tokens) - 1] for layer in state.hidden[0]
         }
-    return Told(tokens, state.start, hidden)
+    return Sample(tokens, state.start, hidden)

@@ -8,7 +8,7 @@ def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps) * weight
 
 
-def turned(x: Tensor, positions: Tensor, theta: float) -> Tensor:
+def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     """Rotary positions, pair by pair: channel i turns with channel i + d/2."""
     half = x.shape[-1] // 2
     angle = positions[:, None, None] / theta ** (torch.arange(half) * 2 / x.shape[-1])
@@ -41,7 +41,7 @@ def layered(x: Tensor, into: Tensor, t: dict[str, Tensor], layer: str, config: d
     places, theta = torch.arange(len(x)), config["rope_parameters"]["rope_theta"]
     q, k, v = (parted(into @ t[f"{layer}.self_attn.{name}_proj.weight"].T, config) for name in "qkv")
     seen = torch.ones(len(x), len(x)).tril().bool()
-    mixed = attention(turned(q, places, theta), turned(k, places, theta), v, seen)
+    mixed = attention(rotate(q, places, theta), rotate(k, places, theta), v, seen)
     x = x + mixed @ t[f"{layer}.self_attn.o_proj.weight"].T
     return x + mlp(rms(x, t[f"{layer}.post_attention_layernorm.weight"], config["rms_norm_eps"]), t, layer)
 
@@ -75,8 +75,8 @@ def dflash(rows: Tensor, target: Tensor, t: dict[str, Tensor], config: dict) -> 
             parted(x @ t[f"{layer}.self_attn.{name}_proj.weight"].T, config)
             for name, x in (("q", normed), ("k", both), ("v", both))
         )
-        q = turned(rms(q, t[f"{layer}.self_attn.q_norm.weight"], eps), places[len(known) :], theta)
-        k = turned(rms(k, t[f"{layer}.self_attn.k_norm.weight"], eps), places, theta)
+        q = rotate(rms(q, t[f"{layer}.self_attn.q_norm.weight"], eps), places[len(known) :], theta)
+        k = rotate(rms(k, t[f"{layer}.self_attn.k_norm.weight"], eps), places, theta)
         mixed = attention(q, k, v, torch.ones(len(rows), len(both)).bool())
         rows = rows + mixed @ t[f"{layer}.self_attn.o_proj.weight"].T
         rows = rows + mlp(rms(rows, t[f"{layer}.post_attention_layernorm.weight"], eps), t, layer)

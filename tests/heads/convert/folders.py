@@ -6,34 +6,34 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from crossdraft.heads.convert.converter import Foreign, Host, Ours
-from crossdraft.heads.convert.registry import LAYOUTS
+from crossdraft.heads.convert.converter import ForeignHead, NativeHead, TargetInfo
+from crossdraft.heads.convert.registry import CONVERTERS
 from crossdraft.heads.files import save_head
-from crossdraft.heads.networks.base import Head, TargetTables
-from tests.heads.rehearsal import some_head, tables
+from crossdraft.heads.networks.base import Head, SharedWeights
+from tests.heads.rehearsal import shared, some_head
 
 DEEP = 7  # layers of a target whose three levels are three
 SHA = "f" * 64
 MORE = {"dflash": {"mask_token": 1}}
 
 
-def host(layers: int = DEEP, name: str | None = None) -> Host:
-    whole = tables()
-    return Host(TargetTables(whole.embeddings.float(), whole.head.float()), layers, SHA, name, ("SomeVLM",))
+def host(layers: int = DEEP, name: str | None = None) -> TargetInfo:
+    whole = shared()
+    return TargetInfo(SharedWeights(whole.embeddings.float(), whole.head.float()), layers, SHA, name, ("SomeVLM",))
 
 
 def some(network: str, **more: object) -> Head:
     head = some_head(network, **{"num_layers": DEEP, **MORE.get(network, {}), **more}).float()
     if not head.owns_head:  # what is borrowed is the target's to the last bit
         with torch.no_grad():
-            head.lm_head.weight.copy_(host().tables.head[head.draft_ids])
+            head.lm_head.weight.copy_(host().shared.head[head.draft_ids])
     return head
 
 
-def exported(network: str, layout: str, **more: object) -> tuple[Head, Foreign]:
+def exported(network: str, layout: str, **more: object) -> tuple[Head, ForeignHead]:
     """A head, and the same in another project's words."""
     head = some(network, **more)
-    return head, LAYOUTS[layout].write(Ours(network, head.config, head.stored()), host())
+    return head, CONVERTERS[layout].write(NativeHead(network, head.config, head.stored()), host())
 
 
 def saved(folder: Path, network: str, dtype: torch.dtype = torch.float32, **more: object) -> Path:

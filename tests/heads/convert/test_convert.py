@@ -15,7 +15,7 @@ from crossdraft.heads.convert.convert import export_head, import_head
 from crossdraft.heads.files import load_head, read_config
 from tests.heads.convert.folders import SHA, host, reworded, rewoven, saved
 
-LAYOUTS = [
+CONVERTERS = [
     ("eagle", "eagle"),
     ("eagle3", "eagle"),
     ("eagle3", "speculators"),
@@ -37,7 +37,7 @@ def into(tmp_path, folder):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("network", "layout"), LAYOUTS)
+@pytest.mark.parametrize(("network", "layout"), CONVERTERS)
 def test_there_and_back_is_the_same_head(tmp_path, network, layout, dtype):
     source = saved(tmp_path / "ours", network, dtype)
     done = export_head(source, tmp_path / "theirs", layout, host())
@@ -47,11 +47,11 @@ def test_there_and_back_is_the_same_head(tmp_path, network, layout, dtype):
     found = read_config(tmp_path / "back")
     assert found.target == SHA
     assert next(iter(load_file(tmp_path / "back" / "model.safetensors").values())).dtype == dtype
-    first = load_head(source, host().tables, SHA)
+    first = load_head(source, host().shared, SHA)
     # These layouts know the whole vocabulary only, and EAGLE's not how long drafts were in training.
     assert found.config.draft_ids == (first.config.draft_ids if network == "eagle3" else ALL)
     reworded(tmp_path / "back", config=asdict(replace(found.config, steps=first.config.steps)))
-    assert difference(first, load_head(tmp_path / "back", host().tables, SHA)) <= TOLERANCE
+    assert difference(first, load_head(tmp_path / "back", host().shared, SHA)) <= TOLERANCE
 
 
 def test_from_how_many_places_a_block_is_rehearsed_is_no_matter_of_the_files(tmp_path):

@@ -23,10 +23,10 @@ def spread_out(logits, ids):
 def eagle3_elsewhere(foreign, levels, layer="midlayer"):
     """Two drafts of an exported EAGLE-3 behind `PLACE`, over the target's ids, as another program computes them."""
     head_words = foreign.config.get("transformer_layer_config", foreign.config)
-    t, rows = dict(foreign.tensors), host().tables.embeddings
-    lesson = seeded_lesson(exported("eagle3", "eagle")[0])
-    text, ids = lesson.tokens[0], torch.arange(len(t["d2t"])) + t["d2t"]
-    g = torch.cat([lesson.hidden[level][0, : PLACE + 1] for level in levels], -1) @ t["fc.weight"].T
+    t, rows = dict(foreign.tensors), host().shared.embeddings
+    batch = seeded_lesson(exported("eagle3", "eagle")[0])
+    text, ids = batch.tokens[0], torch.arange(len(t["d2t"])) + t["d2t"]
+    g = torch.cat([batch.hidden[level][0, : PLACE + 1] for level in levels], -1) @ t["fc.weight"].T
     said = []
     for _ in range(2):
         a = by_hand.eagle3(rows[text[1 : len(g) + 1]], g, t, head_words, layer)
@@ -38,7 +38,7 @@ def eagle3_elsewhere(foreign, levels, layer="midlayer"):
 
 def check_eagle3(layout, levels_of, layer):
     head, foreign = exported("eagle3", layout)
-    ours = [spread_out(guess.logits[0, PLACE], head.draft_ids) for guess in head(seeded_lesson(head))[:2]]
+    ours = [spread_out(prediction.logits[0, PLACE], head.draft_ids) for prediction in head(seeded_lesson(head))[:2]]
     theirs = eagle3_elsewhere(foreign, levels_of(foreign.config), layer)
     assert all(torch.allclose(a, b, **CLOSE) for a, b in zip(ours, theirs, strict=True))
 
@@ -82,44 +82,44 @@ def test_layers_numbered_by_output_would_be_noticed(layout, levels_of, layer):
 @torch.inference_mode()
 def test_eagle1_through_the_papers_formulas():
     head, foreign = exported("eagle", "eagle")
-    lesson, t = seeded_lesson(head), dict(foreign.tensors)
-    features, text = lesson.hidden[DEEP][0, : PLACE + 1], lesson.tokens[0]
-    for guess in head(lesson)[:2]:
+    batch, t = seeded_lesson(head), dict(foreign.tensors)
+    features, text = batch.hidden[DEEP][0, : PLACE + 1], batch.tokens[0]
+    for prediction in head(batch)[:2]:
         f = by_hand.eagle(t["embed_tokens.weight"][text[1 : len(features) + 1]], features, t, dict(foreign.config))
-        every = f[-1] @ host().tables.head.T
-        apart = (guess.logits[0, PLACE] - every[head.draft_ids]).abs().max()
-        assert apart <= 1e-5 * guess.logits[0, PLACE].abs().max()  # logits of this random head reach 70
+        every = f[-1] @ host().shared.head.T
+        apart = (prediction.logits[0, PLACE] - every[head.draft_ids]).abs().max()
+        assert apart <= 1e-5 * prediction.logits[0, PLACE].abs().max()  # logits of this random head reach 70
         features = torch.cat((features, f[-1:]))
 
 
 @torch.inference_mode()
 def test_medusa_through_the_papers_formulas():
     head, foreign = exported("medusa", "medusa", layers=2)
-    lesson, t = seeded_lesson(head), foreign.tensors
-    for number, guess in enumerate(head(lesson)):
-        x = lesson.hidden[DEEP][0]
+    batch, t = seeded_lesson(head), foreign.tensors
+    for number, prediction in enumerate(head(batch)):
+        x = batch.hidden[DEEP][0]
         for layer in range(2):
             w = x @ t[f"{number}.{layer}.linear.weight"].T + t[f"{number}.{layer}.linear.bias"]
             x = x + w * torch.sigmoid(w)
         rows = t[f"{number}.2.weight"]
-        assert torch.allclose((x @ rows.T)[:, head.draft_ids], guess.logits[0], **CLOSE)
+        assert torch.allclose((x @ rows.T)[:, head.draft_ids], prediction.logits[0], **CLOSE)
         untrained = torch.ones(len(rows), dtype=torch.bool)
         untrained[head.draft_ids] = False
-        assert torch.equal(rows[untrained], host().tables.head[untrained])
+        assert torch.equal(rows[untrained], host().shared.head[untrained])
 
 
 @torch.inference_mode()
 def test_dflash_through_the_papers_formulas():
     head, foreign = exported("dflash", "dflash")
-    words, lesson, rows = dict(foreign.config), seeded_lesson(head), host().tables.embeddings
+    words, batch, rows = dict(foreign.config), seeded_lesson(head), host().shared.embeddings
     block = words["dflash_config"]
-    states = torch.cat([lesson.hidden[k + 1][0] for k in block["target_layer_ids"]], -1)  # `hidden_states[id + 1]`
+    states = torch.cat([batch.hidden[k + 1][0] for k in block["target_layer_ids"]], -1)  # `hidden_states[id + 1]`
     compared = 0
-    for guess in head(lesson):
-        for place in guess.valid[0].nonzero().flatten().tolist():
-            ids = [int(lesson.tokens[0, place + 1]), *[block["mask_token_id"]] * (words["block_size"] - 1)]
+    for prediction in head(batch):
+        for place in prediction.valid[0].nonzero().flatten().tolist():
+            ids = [int(batch.tokens[0, place + 1]), *[block["mask_token_id"]] * (words["block_size"] - 1)]
             out = by_hand.dflash(rows[ids], states[: place + 1], dict(foreign.tensors), words)
-            every = out[guess.offset] @ host().tables.head.T
-            assert torch.allclose(every[head.draft_ids], guess.logits[0, place], **CLOSE)
+            every = out[prediction.offset] @ host().shared.head.T
+            assert torch.allclose(every[head.draft_ids], prediction.logits[0, place], **CLOSE)
             compared += 1
     assert compared > 20

@@ -13,7 +13,7 @@ from crossdraft.engine.tree import ROOT
 from crossdraft.heads.drafting.block import BlockDrafter
 from crossdraft.heads.drafting.trees import TREES
 from crossdraft.heads.files import config_of, make
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.registry import HEADS
 from tests.engine.zoo import EOS, VOCABULARY, ZOO, as_target
 from tests.heads.rehearsal import START, check_branches, check_rehearsal, some_head, some_lesson, told_up_to
@@ -39,13 +39,13 @@ def test_chimera_with_narrow_embeddings_too(pieces):
     assert check_rehearsal(drafter, some_lesson(drafter.head), pieces) > 20
 
 
-def planted(drafter, lesson, monkeypatch, name, bug):
+def planted(drafter, batch, monkeypatch, name, bug):
     """Rehearse as it should be, draft with a bug."""
-    guesses = drafter.head(lesson)
-    monkeypatch.setattr(drafter.head, "forward", lambda lesson: guesses)
+    predictions = drafter.head(batch)
+    monkeypatch.setattr(drafter.head, "forward", lambda batch: predictions)
     monkeypatch.setattr(drafter.head, name, bug)
     with pytest.raises(AssertionError):
-        check_rehearsal(drafter, lesson)
+        check_rehearsal(drafter, batch)
 
 
 @pytest.mark.parametrize("method", ["glide", "dream"])
@@ -59,9 +59,9 @@ def test_a_draft_that_saw_the_target_further_on_would_be_noticed(method, monkeyp
 
 def test_a_trigram_that_forgot_the_tokens_in_front_would_be_noticed(monkeypatch):
     drafter = some("chimera")
-    rows = drafter.head.embed_rows
+    rows = drafter.head.embed_tokens
     bug = lambda tokens: rows(tokens[:, -drafter.head.span :].flip(1) if tokens.shape[1] == 3 else tokens)  # noqa: E731
-    planted(drafter, some_lesson(drafter.head), monkeypatch, "embed_rows", bug)
+    planted(drafter, some_lesson(drafter.head), monkeypatch, "embed_tokens", bug)
 
 
 def test_a_block_of_another_root_would_be_noticed(monkeypatch):
@@ -79,8 +79,8 @@ def test_branches_do_not_see_each_other(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_drafts_stay_within_the_budget_fork_and_leave_nothing_behind(method, tree):
     drafter = some(method, tree)
-    lesson = some_lesson(drafter.head)
-    state = told_up_to(drafter, lesson, 6)
+    batch = some_lesson(drafter.head)
+    state = told_up_to(drafter, batch, 6)
     before = drafter.propose([state], [Budget(20)])[0]
     assert 0 < len(before.tree) <= 20
     assert set(before.tree.tokens) <= set(drafter.head.config.draft_ids)
@@ -95,9 +95,9 @@ def test_what_is_kept_of_an_answer_is_one_row_per_place_and_layer(method):
     drafter = some(method)
     state = told_up_to(drafter, some_lesson(drafter.head), 8)
     drafter.propose([state], [Budget(40)])
-    drafter.voice(state.mind)
-    assert state.mind.cache.lengths == [9]
-    assert sum(rows.shape[1] for rows in getattr(state.mind, "unread", ())) == 0
+    drafter.step_fn(state.head_state)
+    assert state.head_state.cache.lengths == [9]
+    assert sum(rows.shape[1] for rows in getattr(state.head_state, "unread", ())) == 0
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_a_block_is_asked_once_a_round_and_its_chances_are_products(monkeypatch)
     found = drafter.propose([state], [Budget(20)])[0]
     drafter.propose([state], [Budget(20)])
     assert len(asked) == 1
-    laws = state.mind.laws.softmax(-1)
+    laws = state.head_state.laws.softmax(-1)
     ids = list(drafter.head.config.draft_ids)
     for node, reach in enumerate(found.path_probs):
         path = [ids.index(found.tree.tokens[step]) for step in found.tree.path(node)]
@@ -128,12 +128,12 @@ def test_nothing_is_drafted_behind_the_block(sampling):
 
 
 def test_a_new_verdict_asks_anew():
-    drafter, lesson = some("dflash"), some_lesson(some_head("dflash"))
-    state = told_up_to(drafter, lesson, START)
-    first = drafter.voice(state.mind)([ROOT], [], [])
-    later = drafter.voice(told_up_to(drafter, lesson, START + 1).mind)([ROOT], [], [])
+    drafter, batch = some("dflash"), some_lesson(some_head("dflash"))
+    state = told_up_to(drafter, batch, START)
+    first = drafter.step_fn(state.head_state)([ROOT], [], [])
+    later = drafter.step_fn(told_up_to(drafter, batch, START + 1).head_state)([ROOT], [], [])
     assert not torch.allclose(first, later)
-    assert state.mind.laws is not None
+    assert state.head_state.laws is not None
     assert isinstance(drafter, BlockDrafter)
 
 
@@ -167,7 +167,7 @@ def beside(target, method):
         "steps": 4,
     } | ({"middle_layer": 1} if method == "dream" else {})
     torch.manual_seed(3)
-    head = make(method, config_of(method, values, "here"), TargetTables.of(target.model)).double()
+    head = make(method, config_of(method, values, "here"), SharedWeights.of(target.model)).double()
     return HEADS[method].drafter(head, TREES["dynamic"], target.eos, target.reserved)
 
 

@@ -31,14 +31,14 @@ def test_a_rehearsal_that_saw_another_place_would_be_noticed(network, monkeypatc
 START_PLACE = 5
 
 
-def check_rehearsal_beside(drafter, lesson, rows):
+def check_rehearsal_beside(drafter, batch, rows):
     """Rehearse with the right positions, draft with the planted ones."""
     planted = drafter.head.rotary.rows
     drafter.head.rotary.rows = rows
-    guesses = drafter.head(lesson)
+    predictions = drafter.head(batch)
     drafter.head.rotary.rows = planted
-    drafter.head.forward = lambda lesson: guesses
-    check_rehearsal(drafter, lesson)
+    drafter.head.forward = lambda batch: predictions
+    check_rehearsal(drafter, batch)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -51,12 +51,12 @@ def test_a_draft_is_of_the_heads_words_and_within_the_budget(tree):
     head = some_head("eagle3")
     drafter = AutoregressiveDrafter(head, TREES[tree])
     state = told_up_to(drafter, some_lesson(head), 6)
-    shown: list[int] = []
-    draft = drafter.propose([state], [Budget(20, on_token=shown.append)])[0]
+    summarize: list[int] = []
+    draft = drafter.propose([state], [Budget(20, on_token=summarize.append)])[0]
     assert 0 < len(draft.tree) <= 20
     assert set(draft.tree.tokens) <= set(head.config.draft_ids)
     assert len(draft.path_probs) == len(draft.tree)
-    assert tuple(shown[: len(draft.tree.main_path)]) == draft.tree.main_path_tokens[: len(shown)]
+    assert tuple(summarize[: len(draft.tree.main_path)]) == draft.tree.main_path_tokens[: len(summarize)]
     again = drafter.propose([state], [Budget(20)])[0]
     assert again.tree == draft.tree  # a draft leaves nothing behind
 
@@ -64,8 +64,8 @@ def test_a_draft_is_of_the_heads_words_and_within_the_budget(tree):
 def test_a_fork_goes_its_own_way():
     head = some_head("eagle3")
     drafter = AutoregressiveDrafter(head, TREES["chain"])
-    lesson = some_lesson(head)
-    state = told_up_to(drafter, lesson, 6)
+    batch = some_lesson(head)
+    state = told_up_to(drafter, batch, 6)
     before = drafter.propose([state], [Budget(6)])[0]
     fork = drafter.fork([state])[0]
     drafter.propose([fork], [Budget(12)])

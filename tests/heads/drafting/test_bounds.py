@@ -45,7 +45,7 @@ def test_no_banned_word_is_drafted_and_what_is_drawn_from_stays_a_law(method, tr
 def test_chances_are_shared_among_the_words_that_are_left():
     drafter = some("eagle3", banned=BANNED)
     state = told_up_to(drafter, some_lesson(drafter.head), 6)
-    logits = drafter.voice(state.mind)([ROOT], [], [])[0]
+    logits = drafter.step_fn(state.head_state)([ROOT], [], [])[0]
     left = torch.tensor([place for place, word in enumerate(IDS) if word not in BANNED])
     chances = dict(zip([IDS[place] for place in left], logits[left].softmax(0).tolist(), strict=True))
     draft = drafted(drafter)
@@ -57,8 +57,8 @@ def test_chances_are_shared_among_the_words_that_are_left():
 
 def test_where_nothing_is_banned_nothing_is_masked():
     drafter = some("eagle3", banned=(0, 1))  # ids that the head does not know
-    voice = drafter.voice(told_up_to(drafter, some_lesson(drafter.head), 6).mind)
-    assert drafter._decent(voice) is voice
+    step_fn = drafter.step_fn(told_up_to(drafter, some_lesson(drafter.head), 6).head_state)
+    assert drafter._mask_banned(step_fn) is step_fn
 
 
 def test_a_head_that_may_say_nothing_is_refused():
@@ -84,9 +84,9 @@ def test_behind_its_table_of_positions_a_head_falls_silent(method):
 @pytest.mark.parametrize("method", READING)
 def test_an_answer_that_grows_past_the_table_is_not_read_any_further(method):
     drafter = some(method, max_positions=LONG - 3)
-    lesson = some_lesson(drafter.head)
+    batch = some_lesson(drafter.head)
     for place in range(START, LONG - 1):
-        state = told_up_to(drafter, lesson, place)
+        state = told_up_to(drafter, batch, place)
         drafter.propose([state], [Budget(1)])
-    assert state.mind is None
+    assert state.head_state is None
     assert not len(drafter.propose([state], [Budget(1)])[0].tree)

@@ -8,28 +8,28 @@ from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.sampling import Sampling, warp_tree
-from crossdraft.heads.drafting.head_drafter import CoupledDrafter
+from crossdraft.heads.drafting.head_drafter import HeadDrafter
 from crossdraft.heads.drafting.trees import TREES
-from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 
 LAW = torch.tensor([0.05, 0.15, 0.3, 0.3, 0.2])
 SEEDS = 2500
 
 
-class Even(CoupledDrafter[bool]):
+class Even(HeadDrafter[bool]):
     """Finds all five words equally likely, wherever it is asked."""
 
-    def listen(self, state, output: VerifyOutput) -> None:
-        state.mind = True
+    def update(self, state, output: VerifyOutput) -> None:
+        state.head_state = True
 
-    def voice(self, mind: bool):
+    def step_fn(self, head_state: bool):
         return lambda nodes, tokens, parents: torch.zeros(len(nodes), len(LAW))
 
 
 def even(tree: str) -> Even:
     rows = torch.eye(len(LAW))
     config = HeadConfig(hidden_size=5, vocab_size=5, num_layers=2, draft_ids=tuple(range(5)))
-    return Even(Head(config, TargetTables(rows, rows)), TREES[tree])
+    return Even(Head(config, SharedWeights(rows, rows)), TREES[tree])
 
 
 def first_words(drafter: Even, nodes: int, judge_apart: int = 0) -> torch.Tensor:

@@ -16,7 +16,7 @@ from crossdraft.engine.tree import ROOT
 from crossdraft.heads.drafting.recurrent import RecurrentDrafter, within
 from crossdraft.heads.drafting.trees import TREES
 from crossdraft.heads.files import config_of, make
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.registry import HEADS
 from crossdraft.specs import parse
 from tests.engine.zoo import EOS, VOCABULARY, ZOO, as_target
@@ -42,29 +42,29 @@ def test_what_is_rehearsed_is_what_is_drafted(method, pieces):
 @pytest.mark.parametrize("method", ["hydra", "hydra++", "redrafter"])
 def test_a_draft_that_forgot_its_tokens_would_be_noticed(method, monkeypatch):
     """The planted bug: the state behind a node is that of another token."""
-    drafter, lesson = some(method), some_lesson(some_head(method, **MORE))
-    guesses, follow = drafter.head(lesson), drafter.head.follow
-    monkeypatch.setattr(drafter.head, "forward", lambda lesson: guesses)
-    monkeypatch.setattr(drafter.head, "follow", lambda states, tokens: follow(states, tokens * 0 + 3))
+    drafter, batch = some(method), some_lesson(some_head(method, **MORE))
+    predictions, next_state = drafter.head(batch), drafter.head.next_state
+    monkeypatch.setattr(drafter.head, "forward", lambda batch: predictions)
+    monkeypatch.setattr(drafter.head, "next_state", lambda states, tokens: next_state(states, tokens * 0 + 3))
     with pytest.raises(AssertionError):
-        check_rehearsal(drafter, lesson)
+        check_rehearsal(drafter, batch)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_draft_that_began_one_place_too_early_would_be_noticed(method, monkeypatch):
     """The planted bug: the feature in front of the last one."""
-    drafter, lesson = some(method), some_lesson(some_head(method, **MORE))
-    listen = drafter.listen
+    drafter, batch = some(method), some_lesson(some_head(method, **MORE))
+    update = drafter.update
 
     def stale(state, output):
-        before = None if state.mind is None else drafter.voice(state.mind) and state.mind.begin
-        listen(state, output)
+        before = None if state.head_state is None else drafter.step_fn(state.head_state) and state.head_state.begin
+        update(state, output)
         if before is not None:
-            state.mind.unread, state.mind.begin = [], before
+            state.head_state.unread, state.head_state.begin = [], before
 
-    monkeypatch.setattr(drafter, "listen", stale)
+    monkeypatch.setattr(drafter, "update", stale)
     with pytest.raises(AssertionError):
-        check_rehearsal(drafter, lesson)
+        check_rehearsal(drafter, batch)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -123,14 +123,14 @@ def test_nothing_is_drafted_behind_the_end_of_an_answer(method):
 @pytest.mark.parametrize("method", ["medusa", "hydra++"])
 def test_a_fork_goes_its_own_way(method):
     drafter = some(method)
-    lesson = some_lesson(drafter.head)
-    state, longer = told_up_to(drafter, lesson, 6), told_up_to(drafter, lesson, 7)
+    batch = some_lesson(drafter.head)
+    state, longer = told_up_to(drafter, batch, 6), told_up_to(drafter, batch, 7)
     fork = drafter.fork([state])[0]
-    features = {6: lesson.hidden[6][0, 7:8]}
-    drafter.commit([fork], [VerifyOutput((), (int(lesson.tokens[0, 8]),), features)])
+    features = {6: batch.hidden[6][0, 7:8]}
+    drafter.commit([fork], [VerifyOutput((), (int(batch.tokens[0, 8]),), features)])
     budgets = [Budget(12)]
     assert drafter.propose([fork], budgets)[0].tree == drafter.propose([longer], budgets)[0].tree
-    own = told_up_to(drafter, lesson, 6)
+    own = told_up_to(drafter, batch, 6)
     assert drafter.propose([state], budgets)[0].tree == drafter.propose([own], budgets)[0].tree
 
 
@@ -171,7 +171,7 @@ def beside(target, method):
     own = {"medusa": {}, "hydra": mlps, "hydra++": mlps | layer | {"layers": 2}, "redrafter": {}}
     torch.manual_seed(3)
     config = config_of(method, values | own[method], "here")
-    head = make(method, config, TargetTables.of(target.model)).double()
+    head = make(method, config, SharedWeights.of(target.model)).double()
     return RecurrentDrafter(head, FIXED, target.eos, target.reserved)
 
 

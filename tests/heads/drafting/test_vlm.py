@@ -14,7 +14,7 @@ from crossdraft.engine.runner.runner import Inline
 from crossdraft.heads.drafting.autoregressive import AutoregressiveDrafter
 from crossdraft.heads.drafting.trees import TREES
 from crossdraft.heads.files import make
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.heads.networks.specvlm import CHOICES
 from crossdraft.heads.registry import HEADS
@@ -52,7 +52,7 @@ def test_specvlm_drafts_what_it_rehearsed_whatever_it_chooses(choice):
 @pytest.mark.parametrize("network", SEEING)
 def test_a_front_left_out_in_drafting_would_be_noticed(network):
     head = head_of(network, "conv" if network == "specvlm" else None)
-    planted(head, front=lambda *seen: None)
+    planted(head, prefix=lambda *seen: None)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_front_left_out_in_drafting_would_be_noticed(network):
         ("eaglevlm", {"places": lambda places: places.flip(0)}),
         ("eaglevlm", {"start": lambda start: start + 1}),
         ("eaglevlm", {"key": lambda key: key.roll(1, 2)}),
-        ("vispec", {"aside": torch.zeros_like}),
+        ("vispec", {"global_feature": torch.zeros_like}),
         ("vispec", {"value": torch.zeros_like}),
         ("massv", {"start": lambda start: start + 1}),
         ("massv", {"deeper": lambda deeper: tuple((key.roll(1, 2), value) for key, value in deeper)}),
@@ -69,13 +69,13 @@ def test_a_front_left_out_in_drafting_would_be_noticed(network):
 )
 def test_a_front_that_differs_in_drafting_would_be_noticed(network, bug):
     head = head_of(network)
-    right = head.front
+    right = head.prefix
 
-    def front(*seen):
+    def prefix(*seen):
         found = right(*seen)
         return replace(found, **{name: wrong(getattr(found, name)) for name, wrong in bug.items()})
 
-    planted(head, front=front)
+    planted(head, prefix=prefix)
 
 
 def test_a_residual_of_another_step_would_be_noticed():
@@ -86,22 +86,22 @@ def test_a_residual_of_another_step_would_be_noticed():
 
 def planted(head, **bugs):
     """Rehearse with the right parts, draft with the planted ones: that must not agree."""
-    lesson = some_lesson(head)
-    guesses = head(lesson)
-    head.forward = lambda lesson: guesses
-    assert check_rehearsal(drafter_of(head), lesson) > 20
+    batch = some_lesson(head)
+    predictions = head(batch)
+    head.forward = lambda batch: predictions
+    assert check_rehearsal(drafter_of(head), batch) > 20
     for name, wrong in bugs.items():
         setattr(head, name, wrong)
     with pytest.raises(AssertionError):
-        check_rehearsal(drafter_of(head), lesson)
+        check_rehearsal(drafter_of(head), batch)
 
 
 @torch.inference_mode()
 def test_the_gate_hears_the_question():
     """Of the same clip two questions are shown different things, and only what was chosen is computed."""
     head = head_of("specvlm")
-    lesson = some_lesson(head)
-    asked = lesson.hidden[head.config.num_layers][0, START - 1]
+    batch = some_lesson(head)
+    asked = batch.hidden[head.config.num_layers][0, START - 1]
     drafter, computed = drafter_of(head), []
     for place, choice in enumerate(head.compressors):
         choice.register_forward_hook(lambda *given, place=place: computed.append(place))
@@ -109,8 +109,8 @@ def test_the_gate_hears_the_question():
     head.gate.bias.zero_()
     head.gate.weight[1], head.gate.weight[3] = asked, -asked
     for sign, chosen in ((1, 1), (-1, 3)):
-        hidden = {layer: sign * rows for layer, rows in lesson.hidden.items()}
-        told_up_to(drafter, replace(lesson, hidden=hidden), START)
+        hidden = {layer: sign * rows for layer, rows in batch.hidden.items()}
+        told_up_to(drafter, replace(batch, hidden=hidden), START)
         assert computed.pop() == chosen
         assert not computed
 
@@ -118,8 +118,8 @@ def test_the_gate_hears_the_question():
 @pytest.mark.parametrize("network", ALL)
 def test_without_a_clip_there_is_only_text(network):
     head = head_of(network)
-    lesson = replace(some_lesson(head), visual={}, visual_ids=None)
-    assert check_rehearsal(drafter_of(head), lesson) > 20
+    batch = replace(some_lesson(head), visual={}, visual_ids=None)
+    assert check_rehearsal(drafter_of(head), batch) > 20
 
 
 @pytest.mark.parametrize("network", ALL)
@@ -164,7 +164,7 @@ def head_for(target, network):
     sizes = {"hidden_size": config.hidden_size, "vocab_size": target.vocab_size, "num_layers": config.num_hidden_layers}
     layer = {"heads": 4, "kv_heads": 2, "head_dim": 16, "intermediate_size": 48, "steps": 2}
     torch.manual_seed(0)
-    head = make(network, kind(**sizes, **layer, draft_ids=tuple(range(2, 95))), TargetTables.of(target.model))
+    head = make(network, kind(**sizes, **layer, draft_ids=tuple(range(2, 95))), SharedWeights.of(target.model))
     return head.double()
 
 
@@ -173,7 +173,7 @@ def head_for(target, network):
 def test_massv_drafts_though_it_reads_no_feature(target, alone, sees, batch):
     """Its blind twin too is told the prompt, and what either drafts is judged in full."""
     config = replace(head_for(target, "massv").config, sees=sees)
-    head = make("massv", config, TargetTables.of(target.model)).double()
+    head = make("massv", config, SharedWeights.of(target.model)).double()
     drafter = AutoregressiveDrafter(head, TREES["chain"], ends=[EOS], banned=sorted(target.reserved))
     cost = CostModel()
     decoder = Decoder(target, Inline(drafter, cost, "off"), cost=cost, max_batch=batch, adaptive=False)

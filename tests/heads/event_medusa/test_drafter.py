@@ -14,8 +14,8 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.event_medusa.drafter import CrossDrafter, tables_of
-from crossdraft.heads.event_medusa.network import Cross, CrossConfig
+from crossdraft.heads.event_medusa.drafter import DrafterMedusaDrafter, shared_weights_of
+from crossdraft.heads.event_medusa.network import DrafterMedusa, DrafterMedusaConfig
 from tests.engine.zoo import EOS, VOCABULARY, ZOO, as_target, noisy
 from tests.heads.rehearsal import some_head, some_lesson
 
@@ -29,22 +29,22 @@ def event_model():
     return as_target(noisy(model, 1e-3), prompt)
 
 
-def heads_on(model, steps=4, seed=0, **more) -> Cross:
-    config = CrossConfig(
+def heads_on(model, steps=4, seed=0, **more) -> DrafterMedusa:
+    config = DrafterMedusaConfig(
         hidden_size=64, vocab_size=VOCABULARY, num_layers=more.pop("num_layers", 3), draft_ids=IDS, steps=steps
     )
     torch.manual_seed(seed)
-    head = Cross(config, tables_of(model)).double()
+    head = DrafterMedusa(config, shared_weights_of(model)).double()
     with torch.no_grad():
         for weight in head.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.05)
     return head
 
 
-class Clairvoyant(Cross):
+class Clairvoyant(DrafterMedusa):
     """Foresees what it was told, in place of a trained head: `lies` is how often one word of it is wrong."""
 
-    def foresee(self, feature, tokens, most, ends=()):
+    def predict(self, feature, tokens, most, ends=()):
         text = self.text
         at = next((i for i in range(len(text)) if text[i : i + len(tokens)] == list(tokens)), len(text))
         said = text[at + len(tokens) :][: max(0, min(most, 5 - len(tokens)))]
@@ -87,7 +87,7 @@ def told(drafter, sampling, overrule=True) -> list:
     return drafts
 
 
-def clairvoyant(model, text, lies=0) -> Cross:
+def clairvoyant(model, text, lies=0) -> DrafterMedusa:
     head = heads_on(model)
     head.__class__, head.text, head.lies, head.asked = Clairvoyant, list(text), lies, 0
     return head
@@ -98,7 +98,7 @@ def clairvoyant(model, text, lies=0) -> Cross:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_drafts_are_those_of_the_event_model_alone(model, sampling, words, seed):
     alone = told(IndependentDrafter(model, words=words), sampling)
-    found = told(CrossDrafter(model, heads_on(model, seed=seed), words=words), sampling)
+    found = told(DrafterMedusaDrafter(model, heads_on(model, seed=seed), words=words), sampling)
     assert len(alone) > 2
     for mine, its in zip(found, alone, strict=True):
         assert (mine.tree.tokens, mine.tree.parents) == (its.tree.tokens, its.tree.parents)
@@ -114,7 +114,7 @@ def test_words_that_come_true_are_kept_and_lies_are_not(model, passes, sampling,
     text = [token for draft in alone for token in draft.tree.tokens]
     word_by_word = len(passes)
     passes.clear()
-    found = told(CrossDrafter(model, clairvoyant(model, text, lies)), sampling)
+    found = told(DrafterMedusaDrafter(model, clairvoyant(model, text, lies)), sampling)
     assert [draft.tree.tokens for draft in found] == [draft.tree.tokens for draft in alone]
     assert len(passes) < (0.7 if lies else 0.55) * word_by_word
 
@@ -122,13 +122,13 @@ def test_words_that_come_true_are_kept_and_lies_are_not(model, passes, sampling,
 def test_a_head_that_is_believed_unread_would_be_noticed(model, monkeypatch):
     """The planted bug: what is foreseen is taken for what the event model says."""
     honest = told(IndependentDrafter(model), GREEDY)
-    drafter = CrossDrafter(model, heads_on(model))
+    drafter = DrafterMedusaDrafter(model, heads_on(model))
     choose = drafter._choose
 
-    def gullible(state, guess):
-        for row, foreseen in zip(state.rows, guess, strict=False):
+    def gullible(state, prediction):
+        for row, foreseen in zip(state.rows, prediction, strict=False):
             row[foreseen] = 99.0
-        return choose(state, guess)
+        return choose(state, prediction)
 
     monkeypatch.setattr(drafter, "_choose", gullible)
     assert [draft.tree for draft in told(drafter, GREEDY)] != [draft.tree for draft in honest]
@@ -138,21 +138,21 @@ def test_a_head_that_is_believed_unread_would_be_noticed(model, monkeypatch):
 def test_what_is_rehearsed_is_what_is_foreseen():
     """At every place of a lesson the heads say, of the tokens since, what they were trained to say."""
     head = some_head("event_medusa")
-    lesson = some_lesson(head)
-    guesses, text = head(lesson), lesson.tokens[0].tolist()
-    assert [guess.offset for guess in guesses] == [1, 2, 3, 4]
+    batch = some_lesson(head)
+    predictions, text = head(batch), batch.tokens[0].tolist()
+    assert [prediction.offset for prediction in predictions] == [1, 2, 3, 4]
     compared = 0
     for place in range(3, 9):
-        for guess in guesses[: len(text) - place - 1]:
-            since = text[place + 1 : place + 1 + guess.offset]
-            (said,) = head.foresee(lesson.hidden[6][0, place], since, 1)
-            assert said == head.config.draft_ids[guess.logits[0, place].argmax()]
+        for prediction in predictions[: len(text) - place - 1]:
+            since = text[place + 1 : place + 1 + prediction.offset]
+            (said,) = head.predict(batch.hidden[6][0, place], since, 1)
+            assert said == head.config.draft_ids[prediction.logits[0, place].argmax()]
             compared += 1
     assert compared > 20
-    chain = list(head.foresee(lesson.hidden[6][0, 4], text[5:6], 9))
+    chain = list(head.predict(batch.hidden[6][0, 4], text[5:6], 9))
     assert len(chain) == 4
-    assert list(head.foresee(lesson.hidden[6][0, 4], text[5:6], 9, ends=chain[1:2])) == chain[:2]
-    assert list(head.foresee(lesson.hidden[6][0, 4], text[5:10], 9)) == []
+    assert list(head.predict(batch.hidden[6][0, 4], text[5:6], 9, ends=chain[1:2])) == chain[:2]
+    assert list(head.predict(batch.hidden[6][0, 4], text[5:10], 9)) == []
 
 
 def test_the_features_are_those_that_training_reads(model, monkeypatch):
@@ -160,12 +160,12 @@ def test_the_features_are_those_that_training_reads(model, monkeypatch):
     seen = []
     head = heads_on(model)
 
-    def foresee(feature, tokens, *rest):
+    def predict(feature, tokens, *rest):
         seen.append((feature, list(tokens)))
         return iter([8, 9])
 
-    monkeypatch.setattr(head, "foresee", foresee)
-    drafter = CrossDrafter(model, head)
+    monkeypatch.setattr(head, "predict", predict)
+    drafter = DrafterMedusaDrafter(model, head)
     request = Request("what?", max_new_tokens=64)
     (state,) = drafter.begin([request])
     drafter.propose([state], [Budget(6)])
@@ -192,14 +192,14 @@ def test_answers_are_the_targets_own(model, hidden, batch):
     requests = [Request("x" * i, max_new_tokens=8 + 6 * i) for i in range(1, 5)]
     alone = [answer.tokens for answer in Decoder(target).generate(requests)]
     cost = CostModel()
-    placed = Inline(CrossDrafter(model, heads_on(model), words=3), cost, hidden)
+    placed = Inline(DrafterMedusaDrafter(model, heads_on(model), words=3), cost, hidden)
     found = Decoder(target, placed, cost=cost, adaptive=False, max_batch=batch).generate(requests)
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.accepted for answer in found) > 0
 
 
 def test_a_fork_goes_its_own_way(model):
-    drafter = CrossDrafter(model, heads_on(model))
+    drafter = DrafterMedusaDrafter(model, heads_on(model))
     (state,) = drafter.begin([Request("what?", max_new_tokens=64)])
     first = drafter.propose([state], [Budget(5)])[0].tree
     (fork,) = drafter.fork([state])
@@ -213,9 +213,9 @@ def test_a_fork_goes_its_own_way(model):
 
 def test_a_short_head_gives_its_rows_and_no_more():
     model = event_model()
-    whole = tables_of(model).head.clone()
+    whole = shared_weights_of(model).head.clone()
     model.model.lm_head = ShortHead(model.model.lm_head, [5, 9])
-    short = tables_of(model).head
+    short = shared_weights_of(model).head
     assert torch.equal(short[[5, 9]], whole[[5, 9]])
     assert int(short.any(1).sum()) == 2
 
@@ -224,4 +224,4 @@ def test_heads_of_another_model_are_refused(model):
     head = heads_on(model)
     object.__setattr__(head, "config", replace(head.config, num_layers=7))
     with pytest.raises(CrossdraftError, match="train heads for it"):
-        CrossDrafter(model, head)
+        DrafterMedusaDrafter(model, head)

@@ -12,7 +12,7 @@ from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Prompt
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.event_medusa.drafter import tables_of
+from crossdraft.heads.event_medusa.drafter import shared_weights_of
 from crossdraft.heads.fast.drafter import FastDrafter
 from crossdraft.heads.fast.network import Fast, FastConfig
 from tests.engine.zoo import EOS, VOCABULARY, ZOO, as_target
@@ -26,7 +26,7 @@ def fast(model, steps=6, **more) -> Fast:
         hidden_size=64, vocab_size=VOCABULARY, num_layers=3, draft_ids=IDS, steps=steps, width=32, **more
     )
     torch.manual_seed(0)
-    head = Fast(config, tables_of(model)).double()
+    head = Fast(config, shared_weights_of(model)).double()
     with torch.no_grad():
         for weight in head.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.3)
@@ -65,27 +65,27 @@ def test_a_blind_head_sees_nothing_and_a_seeing_one_does(model):
     other = as_target(*ZOO["eventgpt"]())
     prepare = other.prepare
 
-    def shown(request):
+    def summarize(request):
         prompt = prepare(request)
         return Prompt(prompt.input_ids, {name: value + 1 for name, value in prompt.features.items()})
 
-    other.prepare = shown
+    other.prepare = summarize
     blind, seeing = fast(model, sees=False), fast(model)
     said = [[begun(FastDrafter(one, head)).logits for one in (model, other)] for head in (blind, seeing)]
     assert torch.equal(*said[0])
     assert not torch.equal(*said[1])
     with pytest.raises(CrossdraftError, match="temporal features"):
-        seeing.marginals(None, torch.zeros(1, 64, dtype=torch.double))
+        seeing.marginal_logits(None, torch.zeros(1, 64, dtype=torch.double))
 
 
 @pytest.mark.parametrize("words", [1, 3])
 def test_drafts_are_of_its_words_within_the_budget_and_go_on_behind_the_answer(model, words):
     drafter = FastDrafter(model, fast(model), banned=[25], words=words)
-    state, shown = begun(drafter), []
-    (draft,) = drafter.propose([state], [Budget(5, on_token=shown.append)])
+    state, summarize = begun(drafter), []
+    (draft,) = drafter.propose([state], [Budget(5, on_token=summarize.append)])
     assert 0 < len(draft.tree) <= 5
     assert set(draft.tree.tokens) <= set(IDS) - {25}
-    assert tuple(shown) == draft.tree.main_path_tokens
+    assert tuple(summarize) == draft.tree.main_path_tokens
     assert draft.tree.is_chain or words > 1
     best = state.logits.argmax(-1).tolist()
     assert draft.tree.tokens[0] == best[0]
@@ -139,7 +139,7 @@ def test_what_a_head_knows_is_accepted(model):
     config = FastConfig(
         hidden_size=64, vocab_size=VOCABULARY, num_layers=3, draft_ids=tuple(range(VOCABULARY)), steps=6, width=8
     )
-    head = Fast(config, tables_of(model)).double()
+    head = Fast(config, shared_weights_of(model)).double()
     drafter = FastDrafter(model, head)
     begin = drafter._begin
 

@@ -12,9 +12,9 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Prompt, Target, visual_rows
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.event_medusa.drafter import CrossDrafter, tables_of
-from crossdraft.heads.event_medusa.network import Cross, CrossConfig
-from crossdraft.heads.glance.frame_encoder import Glancer, fewer_frames
+from crossdraft.heads.event_medusa.drafter import DrafterMedusaDrafter, shared_weights_of
+from crossdraft.heads.event_medusa.network import DrafterMedusa, DrafterMedusaConfig
+from crossdraft.heads.glance.frame_encoder import FrameEncoder, fewer_frames
 from crossdraft.heads.glance.network import Glance, GlanceConfig
 from crossdraft.load import load_drafter, load_target
 
@@ -36,10 +36,10 @@ def asked(clip):
     return Request("What is ahead?", str(clip.video), str(clip.events), max_new_tokens=16)
 
 
-def glancer(event, target, frames: int = 3, awake: float = 0.5) -> Glancer:
-    tables = tables_of(event)
+def glancer(event, target, frames: int = 3, awake: float = 0.5) -> FrameEncoder:
+    shared = shared_weights_of(event)
     config = GlanceConfig(
-        hidden_size=tables.embeddings.shape[1],
+        hidden_size=shared.embeddings.shape[1],
         vocab_size=event.vocab_size,
         num_layers=event.text_config.num_hidden_layers,
         draft_ids=IDS,
@@ -50,11 +50,11 @@ def glancer(event, target, frames: int = 3, awake: float = 0.5) -> Glancer:
         heads=2,
     )
     torch.manual_seed(2)
-    glance = Glance(config, tables)
+    glance = Glance(config, shared)
     with torch.no_grad():
         for weight in glance.parameters():
             weight.add_(torch.randn_like(weight), alpha=awake)
-    return Glancer(glance.double(), target)
+    return FrameEncoder(glance.double(), target)
 
 
 @pytest.mark.parametrize(("count", "chosen"), [(1, [3]), (2, [0, 7]), (3, [0, 3, 7]), (8, list(range(8)))])
@@ -81,7 +81,7 @@ def test_a_target_that_sees_no_frames_is_refused(features):
 @torch.inference_mode()
 def test_with_the_targets_features_it_drafts_what_it_drafts_beside_the_target(event, target, asked):
     beside = glancer(event, target)
-    apart = Glancer(beside.glance)
+    apart = FrameEncoder(beside.glance)
     drafter = IndependentDrafter(event, glance=apart)
     assert (drafter.needs.visual, drafter.needs.video, drafter.needs.nothing) == (True, False, True)
     features = target.visual_features(target.encode(target.prepare(asked)))
@@ -96,7 +96,7 @@ def seeing(request, features):
 
 
 def test_features_that_are_no_frames_of_that_size_are_refused(event, target, asked):
-    drafter = IndependentDrafter(event, glance=Glancer(glancer(event, target).glance))
+    drafter = IndependentDrafter(event, glance=FrameEncoder(glancer(event, target).glance))
     for request, said in (
         (asked, "needs the target's visual features"),
         (seeing(asked, torch.zeros(41, 32)), "3 frames of 5 features, 15 x 32 in all; got 41 x 32"),
@@ -172,13 +172,13 @@ def told(drafter, asked) -> list[tuple[int, ...]]:
 @torch.inference_mode()
 def test_heads_that_foresee_and_cheaper_readers_change_no_word(event, target, asked):
     """With and without heads, and with another drafter that writes for it, it drafts what it says word by word."""
-    look, tables = glancer(event, target), tables_of(event)
-    heads = Cross(
-        CrossConfig(hidden_size=32, vocab_size=event.vocab_size, num_layers=2, draft_ids=IDS, width=8), tables
+    look, shared = glancer(event, target), shared_weights_of(event)
+    heads = DrafterMedusa(
+        DrafterMedusaConfig(hidden_size=32, vocab_size=event.vocab_size, num_layers=2, draft_ids=IDS, width=8), shared
     ).double()
     alone = told(IndependentDrafter(event, glance=look), asked)
     assert alone[1] == alone[2]
-    assert told(CrossDrafter(event, heads, glance=look), asked) == alone
+    assert told(DrafterMedusaDrafter(event, heads, glance=look), asked) == alone
     overseen = CascadeDrafter(IndependentDrafter(event, glance=look), IndependentDrafter(event), ahead=3)
     assert told(overseen, asked) == alone
 

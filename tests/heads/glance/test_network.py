@@ -6,11 +6,11 @@ from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.network import Glance, GlanceConfig
-from crossdraft.heads.networks.base import TargetTables
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.heads.networks.train_batch import TrainBatch
 
 H, E, V, IDS = 8, 6, 20, (3, 5, 11)
-TABLES = TargetTables(torch.randn(V, H), torch.randn(V, H))
+TABLES = SharedWeights(torch.randn(V, H), torch.randn(V, H))
 
 
 def glance(**changes) -> Glance:
@@ -56,22 +56,22 @@ def test_one_layer_by_hand():
 def test_a_lesson_is_what_it_says_place_by_place(layers):
     made = wide_awake(layers=layers)
     hidden, visual = torch.randn(2, 7, H), torch.randn(2, 8, E)
-    lesson = Lesson(
+    batch = TrainBatch(
         torch.zeros(2, 7, dtype=torch.long), {2: hidden}, torch.tensor([3, 3]), torch.tensor([7, 6]), {0: visual}
     )
-    (guess,) = made(lesson)
-    assert guess.offset == 0
+    (prediction,) = made(batch)
+    assert prediction.offset == 0
     for row in range(2):
         for place in range(7):
             alone = made.say(hidden[row : row + 1, place : place + 1], made.see(visual[row : row + 1]))
-            assert torch.allclose(guess.logits[row, place], alone[0, 0], atol=1e-5)
+            assert torch.allclose(prediction.logits[row, place], alone[0, 0], atol=1e-5)
 
 
 @torch.no_grad()
 def test_where_something_stands_matters():
     made, feature, visual = wide_awake(), torch.randn(1, 1, H), torch.randn(1, 8, E)
-    turned = made.say(feature, made.see(visual.flip(1)))
-    assert not torch.allclose(made.say(feature, made.see(visual)), turned, atol=1e-3)
+    rotate = made.say(feature, made.see(visual.flip(1)))
+    assert not torch.allclose(made.say(feature, made.see(visual)), rotate, atol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(1, 7, E), (1, 8, E + 1)])

@@ -5,7 +5,7 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import make
-from tests.heads.rehearsal import HIDDEN, some_head, tables
+from tests.heads.rehearsal import HIDDEN, shared, some_head
 
 LEVELS, SCALES = (1, 2, 4), (0.5, 0.25, 4.0)
 
@@ -35,7 +35,7 @@ def test_what_was_stored_is_what_is_restored():
 
 
 def test_a_new_head_begins_with_the_high_level_alone():
-    head = make("eagle3", eagle3().config, tables()).double()
+    head = make("eagle3", eagle3().config, shared()).double()
     assert torch.equal(head.fuse(hidden()), hidden()[LEVELS[-1]])
 
 

@@ -7,7 +7,7 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.autoregressive import Autoregressive
-from crossdraft.heads.networks.layers import Unrolled
+from crossdraft.heads.networks.layers import TTTAttention
 from tests.heads.rehearsal import some_head, some_lesson
 
 SMALL = {"width": 24, "pool": 2}  # five visual places become three rows
@@ -17,15 +17,15 @@ SMALL = {"width": 24, "pool": 2}  # five visual places become three rows
 @torch.inference_mode()
 def test_it_is_a_language_model_over_what_is_seen_and_the_whole_text(layers):
     head = some_head("massv", layers=layers, **SMALL)
-    lesson = some_lesson(head, 2)
-    seen, _ = head.pool(head.projector(lesson.visual[0]))
-    stream = torch.cat((seen, head.narrow(head.embed(lesson.tokens))), 1)
-    attend = Unrolled(head.rotary)
+    batch = some_lesson(head, 2)
+    seen, _ = head.pool(head.projector(batch.visual[0]))
+    stream = torch.cat((seen, head.narrow(head.embed(batch.tokens))), 1)
+    attend = TTTAttention(head.rotary)
     for number, layer in enumerate(head.layers):
         stream = layer(stream, attend, number)
     whole = head.say(stream[:, seen.shape[1] + 1 :])
     assert seen.shape[1] == 3
-    assert torch.allclose(head(lesson)[0].logits[:, :-1], whole, atol=1e-9)
+    assert torch.allclose(head(batch)[0].logits[:, :-1], whole, atol=1e-9)
 
 
 @pytest.mark.parametrize("sees", [True, False])
@@ -33,20 +33,20 @@ def test_it_is_a_language_model_over_what_is_seen_and_the_whole_text(layers):
 def test_further_guesses_are_those_of_places_further_on(sees):
     """What a rehearsal of several steps would compute again, place by place."""
     head = some_head("massv", sees=sees, **SMALL)
-    lesson = some_lesson(head, 2)
-    found, again = head(lesson), Autoregressive.forward(head, lesson)
-    assert [guess.offset for guess in found] == [guess.offset for guess in again] == [1, 2, 3, 4]
+    batch = some_lesson(head, 2)
+    found, again = head(batch), Autoregressive.forward(head, batch)
+    assert [prediction.offset for prediction in found] == [prediction.offset for prediction in again] == [1, 2, 3, 4]
     for one, other in zip(found, again, strict=True):
-        places = lesson.judged(one.offset)
+        places = batch.loss_mask(one.offset)
         assert places.any()
         assert torch.allclose(one.logits[places], other.logits[places], atol=1e-9)
 
 
 def test_training_counts_every_word_once():
     head = some_head("massv", **SMALL)
-    lesson = some_lesson(head)
-    taught, first = head.train()(lesson), head.eval()(lesson)[0]
-    assert [guess.offset for guess in taught] == [1]
+    batch = some_lesson(head)
+    taught, first = head.train()(batch), head.eval()(batch)[0]
+    assert [prediction.offset for prediction in taught] == [1]
     assert torch.equal(taught[0].logits, first.logits)
     taught[0].logits.square().sum().backward()
     learning = {name: weight for name, weight in head.named_parameters() if weight.requires_grad}
@@ -57,10 +57,10 @@ def test_training_counts_every_word_once():
 @torch.inference_mode()
 def test_nothing_behind_the_targets_encoder_enters():
     head = some_head("massv", **SMALL)
-    lesson = some_lesson(head)
+    batch = some_lesson(head)
     assert (head.reads, head.visual_reads) == ((), (0,))
-    told = replace(lesson, hidden={layer: torch.ones(1, lesson.tokens.shape[1], 32) for layer in range(7)})
-    assert torch.equal(head(lesson)[0].logits, head(told)[0].logits)
+    told = replace(batch, hidden={layer: torch.ones(1, batch.tokens.shape[1], 32) for layer in range(7)})
+    assert torch.equal(head(batch)[0].logits, head(told)[0].logits)
 
 
 @torch.inference_mode()
@@ -69,12 +69,12 @@ def test_the_blind_twin_differs_in_seeing_alone():
     assert blind.visual_reads == ()
     missing = seeing.stored().keys() - blind.stored().keys()
     assert missing == {f"projector.{name}" for name in ("0.weight", "1.weight", "1.bias", "3.weight", "3.bias")}
-    lesson = some_lesson(blind)
-    told = replace(lesson, hidden={layer: rows + 1 for layer, rows in lesson.hidden.items()})
-    assert torch.equal(blind(lesson)[0].logits, blind(told)[0].logits)
+    batch = some_lesson(blind)
+    told = replace(batch, hidden={layer: rows + 1 for layer, rows in batch.hidden.items()})
+    assert torch.equal(blind(batch)[0].logits, blind(told)[0].logits)
     blind.load_state_dict(seeing.state_dict(), strict=False)
     unseen = replace(some_lesson(seeing), visual={}, visual_ids=None)
-    assert torch.equal(blind(lesson)[0].logits, seeing(unseen)[0].logits)
+    assert torch.equal(blind(batch)[0].logits, seeing(unseen)[0].logits)
 
 
 @pytest.mark.parametrize("wrong", [{"width": 0}, {"layers": 0}, {"pool": 0}])

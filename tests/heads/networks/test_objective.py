@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import positions_of
+from crossdraft.heads.networks.base import target_to_draft
 from crossdraft.heads.networks.objective import Objective, score, teacher
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 # Two answers: places 1..5 and 2..4. Tokens are ids of a vocabulary of 6, of which the drafts know 5, 4, 3.
 TOKENS = torch.tensor([[0, 5, 4, 3, 2, 5], [1, 0, 4, 4, 3, 0]])
-LESSON = Lesson(
+LESSON = TrainBatch(
     tokens=TOKENS,
     hidden={7: torch.arange(24.0).reshape(2, 6, 2)},
     starts=torch.tensor([1, 2]),
@@ -26,19 +26,19 @@ LAW = torch.tensor([0.5, 0.25, 0.25]).log()  # every head here says word 0, at �
 EVEN = torch.zeros(2, 6, 3)
 
 
-def guess(offset: int, **right: tuple[tuple[int, int], ...]) -> Guess:
+def prediction(offset: int, **right: tuple[tuple[int, int], ...]) -> DraftLogits:
     """Word 0 everywhere, except where it is to be right."""
     logits = LAW.repeat(2, 6, 1).clone()
     for row, place in right.get("at", ()):
         word = int(LABELS[row, place + offset])
         logits[row, place] = torch.full((3,), 0.25).log()
         logits[row, place, word] = math.log(0.5)
-    return Guess(offset, logits, torch.zeros(2, 6, 2))
+    return DraftLogits(offset, logits, torch.zeros(2, 6, 2))
 
 
 def test_what_the_target_says_is_the_next_token_in_the_drafts_words():
     head = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]])
-    logits, labels = teacher(LESSON, head, 7, positions_of(DRAFTED, 6))
+    logits, labels = teacher(LESSON, head, 7, target_to_draft(DRAFTED, 6))
     assert torch.equal(labels, LABELS)
     assert logits[0, 3].tolist() == [6.0, 7.0, -1.0]
     assert torch.equal(teacher(LESSON, head, 7)[1][0], torch.tensor([5, 4, 3, 2, 5, -1]))
@@ -46,7 +46,7 @@ def test_what_the_target_says_is_the_next_token_in_the_drafts_words():
 
 def test_one_guess_by_hand():
     """Judged at offset 1: places 0..3 of the first row, 1..2 of the second; at (0, 2) the target says word -1."""
-    loss, figures = score(Objective({"cross_entropy": 2.0}), [guess(1)], LESSON, EVEN, LABELS)
+    loss, figures = score(Objective({"cross_entropy": 2.0}), [prediction(1)], LESSON, EVEN, LABELS)
     # labels at t + 1: 1, 2, (-1), 0 and 1, 2: four of ¼, one of ½, over six places
     expected = (4 * math.log(4) + math.log(2)) / 6
     assert loss.item() == pytest.approx(2 * expected)
@@ -55,11 +55,12 @@ def test_one_guess_by_hand():
 
 def test_guesses_add_up_each_lighter_than_the_one_before():
     parts = [
-        score(Objective({"cross_entropy": 1.0}), [guess(k)], LESSON, EVEN, LABELS)[1]["cross_entropy"] for k in (1, 2)
+        score(Objective({"cross_entropy": 1.0}), [prediction(k)], LESSON, EVEN, LABELS)[1]["cross_entropy"]
+        for k in (1, 2)
     ]
     places = [6, 4]  # offset 2: three of the first row, one of the second; the loss of both is over the first's six
     loss, figures = score(
-        Objective({"cross_entropy": 1.0}, step_weight=0.8), [guess(2), guess(1)], LESSON, EVEN, LABELS
+        Objective({"cross_entropy": 1.0}, step_weight=0.8), [prediction(2), prediction(1)], LESSON, EVEN, LABELS
     )
     assert loss.item() == pytest.approx(parts[0] + 0.8 * parts[1] * places[1] / places[0])
     assert figures["cross_entropy"] == pytest.approx(loss.item())
@@ -67,8 +68,8 @@ def test_guesses_add_up_each_lighter_than_the_one_before():
 
 def test_chains_end_at_the_first_wrong_guess():
     """Right at offset 1: (0,0), (0,1), (1,1), and (0,3), where it says 0 anyway; at offset 2: (0,0), (0,2)."""
-    guesses = [guess(1, at=((0, 0), (0, 1), (1, 1))), guess(2, at=((0, 0),))]
-    figures = score(Objective({"kl": 1.0}), guesses, LESSON, EVEN, LABELS)[1]
+    predictions = [prediction(1, at=((0, 0), (0, 1), (1, 1))), prediction(2, at=((0, 0),))]
+    figures = score(Objective({"kl": 1.0}), predictions, LESSON, EVEN, LABELS)[1]
     assert figures["right_1"] == pytest.approx(4 / 6)
     assert figures["right_2"] == pytest.approx(2 / 4)
     # in a row: (0,0) two, (0,1), (0,3) and (1,1) one each, (0,2) none, its first guess being wrong
@@ -83,7 +84,7 @@ def test_laws_and_features_are_compared_where_the_guess_points():
     teacher_logits = torch.where(spots[..., None], LAW, torch.tensor(float("nan")))
     features = torch.where(spots[..., None], torch.tensor(3.0), torch.tensor(float("nan")))
     objective = Objective({"kl": 1.0, "mse": 1.0})
-    loss, figures = score(objective, [guess(2)], LESSON, teacher_logits, LABELS, features)
+    loss, figures = score(objective, [prediction(2)], LESSON, teacher_logits, LABELS, features)
     assert figures["kl"] == pytest.approx(0, abs=1e-6)
     assert figures["mse"] == pytest.approx(9 * 3 / 4)
     assert loss.item() == pytest.approx(9 * 3 / 4)
@@ -91,9 +92,9 @@ def test_laws_and_features_are_compared_where_the_guess_points():
 
 def test_shares_weighted_by_their_places_make_up_the_batch():
     def of(rows: slice) -> tuple[Tensor, dict[str, float]]:
-        lesson = replace(LESSON, tokens=TOKENS[rows], starts=LESSON.starts[rows], lengths=LESSON.lengths[rows])
-        guesses = [Guess(g.offset, g.logits[rows]) for g in (guess(1), guess(2), guess(3))]
-        return score(Objective({"lk": 1.0}, 0.8), guesses, lesson, EVEN[rows], LABELS[rows])
+        batch = replace(LESSON, tokens=TOKENS[rows], starts=LESSON.starts[rows], lengths=LESSON.lengths[rows])
+        predictions = [DraftLogits(g.offset, g.logits[rows]) for g in (prediction(1), prediction(2), prediction(3))]
+        return score(Objective({"lk": 1.0}, 0.8), predictions, batch, EVEN[rows], LABELS[rows])
 
     (first, a), (second, b), (both, c) = of(slice(0, 1)), of(slice(1, 2)), of(slice(0, 2))
     assert a["places"] + b["places"] == c["places"]
@@ -102,9 +103,9 @@ def test_shares_weighted_by_their_places_make_up_the_batch():
 
 def test_an_answer_too_short_to_be_judged_costs_nothing_and_keeps_the_graph():
     """Ranks wait for every gradient of one another, so a loss of nothing must still have a slope, of zero."""
-    lesson = replace(LESSON, lengths=torch.tensor([2, 3]))
+    batch = replace(LESSON, lengths=torch.tensor([2, 3]))
     logits = torch.zeros(2, 6, 3, requires_grad=True)
-    loss, figures = score(Objective({"kl": 1.0}), [Guess(1, logits)], lesson, EVEN, LABELS)
+    loss, figures = score(Objective({"kl": 1.0}), [DraftLogits(1, logits)], batch, EVEN, LABELS)
     loss.backward()
     assert (loss.item(), figures) == (0.0, {"places": 0.0, "kl": 0.0})
     assert logits.grad is not None
@@ -117,6 +118,6 @@ def test_a_wrong_objective_is_one_sentence():
     with pytest.raises(CrossdraftError, match="weighs no loss"):
         Objective({})
     with pytest.raises(CrossdraftError, match="'mse', a loss of features, where the head guesses none"):
-        score(Objective({"mse": 1.0}), [Guess(1, EVEN)], LESSON, EVEN, LABELS)
+        score(Objective({"mse": 1.0}), [DraftLogits(1, EVEN)], LESSON, EVEN, LABELS)
     with pytest.raises(CrossdraftError, match="guessed nothing"):
         score(Objective({"kl": 1.0}), [], LESSON, EVEN, LABELS)

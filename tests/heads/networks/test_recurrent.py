@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import config_of, load_head, make, save_head
 from crossdraft.heads.networks.recurrent import BEGIN
-from tests.heads.rehearsal import IDS, VALUES, some_head, some_lesson, tables
+from tests.heads.rehearsal import IDS, VALUES, shared, some_head, some_lesson
 
 NETWORKS = ("medusa", "hydra", "hydra++", "redrafter")
 MORE = {"token_size": 6, "width": 10, "layers": 2}
@@ -18,16 +18,16 @@ def fresh(network, **more):
     known = type(some_head(network, **MORE).config).__dataclass_fields__
     values = {name: value for name, value in (VALUES | MORE | more).items() if name in known}
     torch.manual_seed(0)
-    return make(network, config_of(network, values, "here"), tables()).double()
+    return make(network, config_of(network, values, "here"), shared()).double()
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_head_keeps_its_words_on_disk(network, tmp_path):
     head = some_head(network, **MORE)
     save_head(tmp_path, head, network, "a target", torch.double)
-    again = load_head(tmp_path, tables(), "a target").double()
-    lesson = some_lesson(head)
-    for one, other in zip(head(lesson), again(lesson), strict=True):
+    again = load_head(tmp_path, shared(), "a target").double()
+    batch = some_lesson(head)
+    for one, other in zip(head(batch), again(batch), strict=True):
         assert torch.allclose(one.logits, other.logits, atol=1e-5)  # it is loaded in float32
 
 
@@ -37,7 +37,7 @@ def test_the_targets_rows_are_neither_stored_nor_trained_and_all_else_is_both(ne
     assert "lm_head.weight" not in head.stored()
     trained = {name for name, weight in head.named_parameters() if weight.requires_grad}
     assert trained == set(head.stored())
-    sum(guess.logits.square().mean() for guess in head(some_lesson(head))).backward()
+    sum(prediction.logits.square().mean() for prediction in head(some_lesson(head))).backward()
     assert all(head.get_parameter(name).grad.any() for name in trained)  # no weight is there for nothing
 
 
@@ -50,20 +50,20 @@ def test_no_two_blocks_share_their_weights(network):
 
 
 def test_medusa_begins_by_saying_less_surely_what_the_target_says_now():
-    head, lesson = fresh("medusa"), some_lesson(some_head("medusa"))
-    said = BEGIN * head.last(lesson.hidden) @ tables().head[list(IDS)].T
-    guesses = head(lesson)
-    assert [guess.offset for guess in guesses] == [1, 2, 3, 4]
-    for guess in guesses:
-        assert torch.allclose(guess.logits, said, atol=1e-5)
+    head, batch = fresh("medusa"), some_lesson(some_head("medusa"))
+    said = BEGIN * head.last(batch.hidden) @ shared().head[list(IDS)].T
+    predictions = head(batch)
+    assert [prediction.offset for prediction in predictions] == [1, 2, 3, 4]
+    for prediction in predictions:
+        assert torch.allclose(prediction.logits, said, atol=1e-5)
 
 
 def test_medusa_by_hand():
-    head, lesson = some_head("medusa", layers=1), some_lesson(some_head("medusa"))
+    head, batch = some_head("medusa", layers=1), some_lesson(some_head("medusa"))
     block, rows = head.heads[2]
-    feature = lesson.hidden[6][0, 5]
+    feature = batch.hidden[6][0, 5]
     stream = feature + F.silu(block.linear.weight @ feature + block.linear.bias)
-    assert torch.allclose(head(lesson)[2].logits[0, 5], rows.weight @ stream)
+    assert torch.allclose(head(batch)[2].logits[0, 5], rows.weight @ stream)
 
 
 @pytest.mark.parametrize(
@@ -76,35 +76,35 @@ def test_medusa_by_hand():
     ],
 )
 def test_the_third_guess_knows_the_root_and_two_tokens_and_no_others(network, changed, other):
-    head, lesson = some_head(network, **MORE), some_lesson(some_head(network, **MORE))
-    said = head(lesson)[2].logits[0, 5].detach()
+    head, batch = some_head(network, **MORE), some_lesson(some_head(network, **MORE))
+    said = head(batch)[2].logits[0, 5].detach()
     for place in (*changed, *other):
-        tokens = lesson.tokens.clone()
+        tokens = batch.tokens.clone()
         tokens[0, place] = 4 if tokens[0, place] != 4 else 5
-        moved = head(type(lesson)(tokens, lesson.hidden, lesson.starts, lesson.lengths))[2].logits[0, 5]
+        moved = head(type(batch)(tokens, batch.hidden, batch.starts, batch.lengths))[2].logits[0, 5]
         assert torch.equal(moved, said) == (place in other)
 
 
 @pytest.mark.parametrize(("network", "seen"), [("medusa", 1), ("hydra", 1), ("redrafter", 1), ("hydra++", 6)])
 def test_only_hydra_plus_reads_the_features_in_front_of_the_last(network, seen):
-    head, lesson = some_head(network, **MORE), some_lesson(some_head(network, **MORE))
-    hidden = lesson.hidden[6].requires_grad_()
-    head(lesson)[1].logits[0, 5].sum().backward()
+    head, batch = some_head(network, **MORE), some_lesson(some_head(network, **MORE))
+    hidden = batch.hidden[6].requires_grad_()
+    head(batch)[1].logits[0, 5].sum().backward()
     places = hidden.grad[0].any(-1).nonzero().flatten().tolist()
     assert places == list(range(6 - seen, 6))
 
 
 def test_redrafter_by_hand():
     """s1 = SiLU(W·e(root) + b), s2 = SiLU(W·e(d1) + U·s1 + b); rows · ResBlock([f; s2])."""
-    head, lesson = some_head("redrafter", layers=1), some_lesson(some_head("redrafter"))
-    root, first = tables().embeddings[lesson.tokens[0, 6:8]]
+    head, batch = some_head("redrafter", layers=1), some_lesson(some_head("redrafter"))
+    root, first = shared().embeddings[batch.tokens[0, 6:8]]
     weights, bias = (head.rnn_w.weight, head.rnn_u.weight), head.rnn_u.bias
     memory = F.silu(weights[0] @ root + bias)
     memory = F.silu(weights[0] @ first + weights[1] @ memory + bias)
-    pair = torch.cat((lesson.hidden[6][0, 5], memory))
+    pair = torch.cat((batch.hidden[6][0, 5], memory))
     linear = head.blocks[0].linear
     said = head.rows.weight @ (pair + F.silu(linear.weight @ pair + linear.bias))
-    assert torch.allclose(head(lesson)[1].logits[0, 5], said)
+    assert torch.allclose(head(batch)[1].logits[0, 5], said)
 
 
 @pytest.mark.parametrize("wrong", [{"layers": 0}, {"steps": 0}, {"width": 0}, {"token_size": -1}])

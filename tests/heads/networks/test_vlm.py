@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from crossdraft.heads.files import make
-from crossdraft.heads.networks.layers import Unrolled
+from crossdraft.heads.networks.layers import TTTAttention
 from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.heads.networks.specvlm import CHOICES
-from tests.heads.rehearsal import HIDDEN, LAYERS, START, VISUAL, some_head, some_lesson, tables
+from tests.heads.rehearsal import HIDDEN, LAYERS, START, VISUAL, shared, some_head, some_lesson
 
 SMALL = {"pool": 2, "prune": 2, "conv": 3}  # of five visual places
 
@@ -18,12 +18,12 @@ SMALL = {"pool": 2, "prune": 2, "conv": 3}  # of five visual places
 def test_what_is_in_front_needs_keys_and_values_only():
     """EagleVLM says what its layer would say if the visual pairs were read like those of the text."""
     head = some_head("eaglevlm")
-    lesson = some_lesson(head, 2)
-    said = head(lesson)[0].logits
+    batch = some_lesson(head, 2)
+    said = head(batch)[0].logits
     # Places of the whole prompt: five that are seen, then the text. Each goes with the embedding of the place behind.
-    embeds = torch.cat((lesson.visual[0], head.embed(lesson.tokens)), 1)[:, 1:]
-    features = torch.cat((lesson.visual[LAYERS], lesson.hidden[LAYERS][:, :-1]), 1)
-    whole = head.say(head.decode(embeds, features, Unrolled(head.rotary), 0))
+    embeds = torch.cat((batch.visual[0], head.embed(batch.tokens)), 1)[:, 1:]
+    features = torch.cat((batch.visual[LAYERS], batch.hidden[LAYERS][:, :-1]), 1)
+    whole = head.say(head.decode(embeds, features, TTTAttention(head.rotary), 0))
     assert torch.allclose(said[:, :-1], whole[:, VISUAL:], atol=1e-9)
 
 
@@ -31,26 +31,26 @@ def test_what_is_in_front_needs_keys_and_values_only():
 def test_choices_side_by_side_are_each_alone():
     """In a batch every question's own choice is masked out of all five: the same as computing it by itself."""
     head = some_head("specvlm", **SMALL)
-    lesson = some_lesson(head, 12)
-    found = head(lesson)
-    asked = lesson.hidden[LAYERS][torch.arange(12), lesson.starts - 1]
+    batch = some_lesson(head, 12)
+    found = head(batch)
+    asked = batch.hidden[LAYERS][torch.arange(12), batch.starts - 1]
     assert len(set(head.gate(asked).argmax(-1).tolist())) > 2
     for row in range(12):
-        alone = head(row_of(lesson, row))
+        alone = head(row_of(batch, row))
         for one, many in zip(alone, found, strict=True):
             assert torch.allclose(one.logits[0], many.logits[row], atol=1e-9)
 
 
-def row_of(lesson, row):
+def row_of(batch, row):
     own = slice(row, row + 1)
     return replace(
-        lesson,
-        tokens=lesson.tokens[own],
-        starts=lesson.starts[own],
-        lengths=lesson.lengths[own],
-        visual_ids=lesson.visual_ids[own],
-        hidden={layer: rows[own] for layer, rows in lesson.hidden.items()},
-        visual={layer: rows[own] for layer, rows in lesson.visual.items()},
+        batch,
+        tokens=batch.tokens[own],
+        starts=batch.starts[own],
+        lengths=batch.lengths[own],
+        visual_ids=batch.visual_ids[own],
+        hidden={layer: rows[own] for layer, rows in batch.hidden.items()},
+        visual={layer: rows[own] for layer, rows in batch.visual.items()},
     )
 
 
@@ -60,8 +60,8 @@ def test_a_sure_gate_rehearses_its_choice(choice):
     head = some_head("specvlm", **SMALL)
     with torch.no_grad():
         head.gate.bias[CHOICES.index(choice)] += 1e4
-        lesson = some_lesson(head)
-        hard, soft = head.eval()(lesson), head.train()(lesson)
+        batch = some_lesson(head)
+        hard, soft = head.eval()(batch), head.train()(batch)
     for one, other in zip(hard, soft, strict=True):
         assert torch.allclose(one.logits, other.logits, atol=1e-9)
 
@@ -84,29 +84,29 @@ def test_vispec_begins_as_eagle_with_one_row_in_front():
     torch.manual_seed(0)
     tried = some_head("eagle")
     config = NETWORKS["vispec"].config(**vars(tried.config), num_q=1)
-    head = make("vispec", config, tables()).double().eval()
+    head = make("vispec", config, shared()).double().eval()
     head.load_state_dict(tried.state_dict(), strict=False)
-    lesson = some_lesson(head)
-    lesson = replace(lesson, hidden=some_lesson(tried).hidden)
-    for own, eagles in zip(head(lesson), tried(lesson), strict=True):
+    batch = some_lesson(head)
+    batch = replace(batch, hidden=some_lesson(tried).hidden)
+    for own, eagles in zip(head(batch), tried(batch), strict=True):
         # Its text stands five places further on, by angles of single precision.
         assert torch.allclose(own.logits, eagles.logits, rtol=1e-3, atol=1e-3)
     head.global_fc.weight.normal_()
-    assert not torch.allclose(head(lesson)[0].logits, tried(lesson)[0].logits)
+    assert not torch.allclose(head(batch)[0].logits, tried(batch)[0].logits)
 
 
 @torch.inference_mode()
 def test_hivis_tells_its_steps_apart():
     """A residual moves the guesses of its step and of those that build on it, and none before."""
     head = some_head("hivis")
-    lesson = some_lesson(head)
-    before = head(lesson)
+    batch = some_lesson(head)
+    before = head(batch)
     head.residuals[2] += 1
-    after = head(lesson)
+    after = head(batch)
     moved = [not torch.allclose(a.logits, b.logits) for a, b in zip(before, after, strict=True)]
     assert moved == [False, False, True, True]
     assert torch.allclose(
-        head.decode(*pair(), Unrolled(head.rotary), 3), head.decode(*pair(), Unrolled(head.rotary), 9)
+        head.decode(*pair(), TTTAttention(head.rotary), 3), head.decode(*pair(), TTTAttention(head.rotary), 9)
     )
 
 
@@ -121,7 +121,7 @@ def test_the_clip_matters_at_every_step(network):
     head = some_head(network, **SMALL)
     if network == "specvlm":
         head.gate.bias[CHOICES.index("pool")] += 1000
-    lesson = some_lesson(head)
-    other = replace(lesson, visual={layer: rows.flip(1) + 1 for layer, rows in lesson.visual.items()})
-    for one, two in zip(head(lesson), head(other), strict=True):
+    batch = some_lesson(head)
+    other = replace(batch, visual={layer: rows.flip(1) + 1 for layer, rows in batch.visual.items()})
+    for one, two in zip(head(batch), head(other), strict=True):
         assert not torch.allclose(one.logits[:, START:], two.logits[:, START:], atol=1e-4)

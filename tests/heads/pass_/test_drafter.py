@@ -13,18 +13,18 @@ from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, save_head
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.pass_.ahead import AheadDrafter
 from crossdraft.heads.pass_.drafter import PassDrafter
-from crossdraft.heads.pass_.network import LookaheadRows, PassConfig
+from crossdraft.heads.pass_.network import LookaheadEmbeddings, PassConfig
 from tests.engine.zoo import VOCABULARY, ZOO, as_target
 
 REQUESTS = [Request("x" * i, max_new_tokens=8 + 6 * i) for i in range(1, 5)]
 
 
-def rows_for(target, steps=3) -> LookaheadRows:
+def rows_for(target, steps=3) -> LookaheadEmbeddings:
     config = PassConfig(hidden_size=64, vocab_size=VOCABULARY, num_layers=3, draft_ids=tuple(range(2, 97)), steps=steps)
-    head = LookaheadRows(config, TargetTables.of(target.model)).double()
+    head = LookaheadEmbeddings(config, SharedWeights.of(target.model)).double()
     with torch.no_grad():
         head.ahead.add_(torch.randn(head.ahead.shape, generator=torch.Generator().manual_seed(3)))
     return head
@@ -94,7 +94,7 @@ def test_the_rows_are_all_that_is_stored(tmp_path):
     head = rows_for(target)
     assert list(head.stored()) == ["ahead"]
     save_head(tmp_path, head, "pass", "of-this-target", torch.float32)
-    again = load_head(tmp_path, TargetTables.of(target.model), "of-this-target")
+    again = load_head(tmp_path, SharedWeights.of(target.model), "of-this-target")
     assert torch.equal(again.ahead, head.ahead.float())
     with pytest.raises(CrossdraftError, match="one look-ahead embedding or more"):
         rows_for(target, steps=0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.capture.online import Online
 from crossdraft.train.capture.plan import begun
 from crossdraft.train.capture.recorder import Alone, Scribe
@@ -24,7 +24,7 @@ def online(keep: int = 8, *, single: bool = False) -> Online:
     return Online(target, SOURCE, (1, -1), (0,), top_k=2, max_new_tokens=WANTED.max_new_tokens, batch=4, keep=keep)
 
 
-def same(a: Lesson, b: Lesson) -> bool:
+def same(a: TrainBatch, b: TrainBatch) -> bool:
     pairs = [(a.tokens, b.tokens), (a.starts, b.starts), (a.lengths, b.lengths), (a.visual_ids, b.visual_ids)]
     pairs += [(a.hidden[layer], b.hidden[layer]) for layer in (1, 3)] + [(a.visual[0], b.visual[0])]
     return all(x is not None and y is not None and torch.equal(x, y) for x, y in pairs)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from crossdraft.heads.networks.base import positions_of
+from crossdraft.heads.networks.base import target_to_draft
 from crossdraft.heads.networks.objective import Objective, score, teacher
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.train.core.dist import SINGLE, Distributed, MicroBatch, init_distributed
 from crossdraft.train.core.recipe import Optim
 from crossdraft.train.core.trainer import Stage, Trainer
@@ -36,11 +36,11 @@ class TinyHead(nn.Module):
         self.idle = nn.Linear(WIDTH, 2)  # no guess goes through it
         self.register_buffer("out", OUT, persistent=False)
 
-    def forward(self, lesson: Lesson) -> list[Guess]:
+    def forward(self, lesson: TrainBatch) -> list[DraftLogits]:
         root = lesson.tokens.roll(-1, 1)
         first = self.mix(torch.cat([lesson.hidden[0], self.words(root)], -1)).tanh()
         second = first + self.on(first)
-        return [Guess(1, first @ self.out.T, first), Guess(2, second @ self.out.T, second)]
+        return [DraftLogits(1, first @ self.out.T, first), DraftLogits(2, second @ self.out.T, second)]
 
 
 def fresh() -> TinyHead:
@@ -48,7 +48,7 @@ def fresh() -> TinyHead:
     return TinyHead()
 
 
-def lesson_of(step: int, share: MicroBatch) -> Lesson:
+def batch_of(step: int, share: MicroBatch) -> TrainBatch:
     """A share of a step's four answers, each of its own length: shares differ in how much they judge."""
     generator = torch.Generator().manual_seed(step)
     tokens = torch.randint(0, WORDS, (ANSWERS, LONGEST), generator=generator)
@@ -56,13 +56,13 @@ def lesson_of(step: int, share: MicroBatch) -> Lesson:
     lengths = torch.randint(4, LONGEST + 1, (ANSWERS,), generator=generator)
     rows = share.take(range(ANSWERS))
     taken = slice(rows[0], rows[-1] + 1)
-    return Lesson(tokens[taken], {0: hidden[taken]}, torch.full((len(rows),), 2), lengths[taken])
+    return TrainBatch(tokens[taken], {0: hidden[taken]}, torch.full((len(rows),), 2), lengths[taken])
 
 
 def loss_for(head: nn.Module) -> Callable[[int, MicroBatch], tuple[Tensor, dict[str, float]]]:
     def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
-        lesson = lesson_of(step, share)
-        logits, labels = teacher(lesson, OUT, 0, positions_of(DRAFTED, WORDS))
+        lesson = batch_of(step, share)
+        logits, labels = teacher(lesson, OUT, 0, target_to_draft(DRAFTED, WORDS))
         return score(OBJECTIVE, head(lesson), lesson, logits, labels, lesson.hidden[0].roll(-1, 1))
 
     return loss_of

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.train.core.checkpoint import read_checkpoint, restore_tensors
 from crossdraft.train.core.dist import MicroBatch, full_batch
 from crossdraft.train.core.recipe import Optim
@@ -136,7 +136,7 @@ class Interrupted(Exception):
 
 
 class DroppingHead(TinyHead):
-    def forward(self, lesson: Lesson) -> list[Guess]:
+    def forward(self, lesson: TrainBatch) -> list[DraftLogits]:
         return [replace(g, logits=nn.functional.dropout(g.logits, 0.2, self.training)) for g in super().forward(lesson)]
 
 

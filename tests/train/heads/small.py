@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 
 from crossdraft.heads.files import make
-from crossdraft.heads.networks.base import Head, TargetTables
+from crossdraft.heads.networks.base import Head, SharedWeights
 from crossdraft.heads.networks.registry import NETWORKS
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads.recipe import HeadRecipe
 
@@ -15,10 +15,10 @@ HIDDEN, VOCABULARY, LAYERS = 16, 30, 4
 IDS = tuple(range(2, 22))
 
 
-def tables() -> TargetTables:
+def tables() -> SharedWeights:
     generator = torch.Generator().manual_seed(3)
     rows = torch.randn(2, VOCABULARY, HIDDEN, generator=generator)
-    return TargetTables(rows[0], rows[1])
+    return SharedWeights(rows[0], rows[1])
 
 
 def small_head(network: str = "eagle", steps: int = 2) -> Head:
@@ -30,7 +30,7 @@ def small_head(network: str = "eagle", steps: int = 2) -> Head:
     return make(network, config, tables())
 
 
-def counting(rows: int, first: int = 0) -> Lesson:
+def counting(rows: int, first: int = 0) -> TrainBatch:
     """Answers that count on, modulo the draft vocabulary; each feature points at the token behind it."""
     length, start = 12, 4
     begin = torch.arange(first, first + rows)[:, None]
@@ -38,7 +38,7 @@ def counting(rows: int, first: int = 0) -> Lesson:
     directions = tables().head
     hidden = torch.zeros(rows, length, HIDDEN)
     hidden[:, :-1] = 3 * directions[tokens[:, 1:]] / directions[tokens[:, 1:]].norm(dim=-1, keepdim=True)
-    return Lesson(
+    return TrainBatch(
         tokens, dict.fromkeys(range(LAYERS + 1), hidden), torch.full((rows,), start), torch.full((rows,), length)
     )
 
@@ -47,7 +47,7 @@ def counting(rows: int, first: int = 0) -> Lesson:
 class Counting:
     """An endless source of such answers."""
 
-    def lesson(self, step: int, count: int, share: MicroBatch) -> Lesson:
+    def lesson(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
         part = share.take(range(step * count, step * count + count))
         return counting(len(part), part[0] % len(IDS))
 

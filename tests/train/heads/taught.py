@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.train.core.dist import SINGLE, Distributed, init_distributed
 from crossdraft.train.heads.feature_task import Teaching
 from crossdraft.train.heads.recipe import HeadRecipe
@@ -57,7 +57,7 @@ class CountingCourse:
     def measured_sizes(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 
-    def tables(self) -> TargetTables:
+    def tables(self) -> SharedWeights:
         return tables()
 
     def lectures(self, head: Head) -> Lectures:

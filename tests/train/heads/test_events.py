@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from crossdraft.heads.event_medusa.drafter import tables_of
-from crossdraft.heads.event_medusa.network import Cross, CrossConfig
+from crossdraft.heads.event_medusa.drafter import shared_weights_of
+from crossdraft.heads.event_medusa.network import DrafterMedusa, DrafterMedusaConfig
 from crossdraft.heads.fast.network import Fast, FastConfig
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
@@ -71,7 +71,7 @@ class DoubleSeer(EventSeer):
 
 
 class Adapter:
-    """What `tables_of` looks at of a target."""
+    """What `shared_weights_of` looks at of a target."""
 
     def __init__(self, model) -> None:
         self.model = model
@@ -82,14 +82,14 @@ def ids_of(answers) -> tuple[int, ...]:
     return tuple(sorted(set(rows.targets.flatten().tolist()) - {-100}))
 
 
-def cross(answers, **more) -> Cross:
+def cross(answers, **more) -> DrafterMedusa:
     model = answers.seer.model
-    config = CrossConfig(
+    config = DrafterMedusaConfig(
         hidden_size=32, vocab_size=model.config.text_config.vocab_size, num_layers=2, draft_ids=ids_of(answers),
         width=32, **more,
     )  # fmt: skip
     torch.manual_seed(0)
-    return Cross(config, tables_of(Adapter(model))).double()
+    return DrafterMedusa(config, shared_weights_of(Adapter(model))).double()
 
 
 def fast(answers, **more) -> Fast:
@@ -99,7 +99,7 @@ def fast(answers, **more) -> Fast:
         width=64, steps=6, **more,
     )  # fmt: skip
     torch.manual_seed(0)
-    return Fast(config, tables_of(Adapter(model))).double()
+    return Fast(config, shared_weights_of(Adapter(model))).double()
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.network import GlanceConfig
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.heads.event_data import GlanceAnswers, firsts_of
 
 FRAME, TEXT = 9, 1  # ids: of a visual feature, of a word in front of them
@@ -28,7 +28,7 @@ class Captured:
         features = torch.tensor([[[-1.0, -1.0], *([float(i), float(clip)] for i in range(self.count))]])
         ids = torch.tensor([[TEXT, *[FRAME] * self.count]])
         none = torch.zeros(1, 0, dtype=torch.long)
-        return Lesson(none, {}, torch.zeros(1), torch.zeros(1), {0: features}, ids)
+        return TrainBatch(none, {}, torch.zeros(1), torch.zeros(1), {0: features}, ids)
 
 
 def answers(frames: int = 4, patches: int = 3, looked_at: int = 2, wanted_patches: int = 3) -> GlanceAnswers:
@@ -37,7 +37,7 @@ def answers(frames: int = 4, patches: int = 3, looked_at: int = 2, wanted_patche
         frames=looked_at, heads=2,
     )  # fmt: skip
     rows = torch.zeros(2 * EACH, 5, dtype=torch.long)
-    lesson = Lesson(rows, {2: torch.randn(2 * EACH, 5, 8)}, torch.full((4,), 2), torch.full((4,), 5))
+    lesson = TrainBatch(rows, {2: torch.randn(2 * EACH, 5, 8)}, torch.full((4,), 2), torch.full((4,), 5))
     behind = SimpleNamespace(
         lesson=lambda step: lesson, clips=2, look=SimpleNamespace(clips=lambda step, count: [1, 0])
     )

@@ -10,7 +10,7 @@ from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.heads.files import config_of, load_head, make
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads.joint import Joint, adapt, addition, save_joint
@@ -29,7 +29,7 @@ def head_for(model, network="medusa", **more):
         "steps": 2,
     }
     torch.manual_seed(0)
-    return make(network, config_of(network, values | more, "here"), TargetTables.of(model)).double()
+    return make(network, config_of(network, values | more, "here"), SharedWeights.of(model)).double()
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_learning_moves_the_target_and_its_folder_is_another_targets(joint, aske
     named = json.loads((tmp_path / "out" / "head" / "config.json").read_text())["target"]
     assert named == fingerprint(tmp_path / "out" / "target")
     assert (tmp_path / "out" / "target" / "words.json").exists()
-    load_head(tmp_path / "out" / "head", TargetTables.of(found), named)
+    load_head(tmp_path / "out" / "head", SharedWeights.of(found), named)
     untouched, _ = ZOO["video_llava"]()
     moved = {
         name for name, weight in found.state_dict().items() if not torch.equal(weight, untouched.state_dict()[name])

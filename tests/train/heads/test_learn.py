@@ -53,8 +53,8 @@ def test_figures_of_batches_are_weighed_by_their_own_places():
 
     alone, both = (teaching(head).figures(Shortened(), steps) for steps in (1, 2))
     found = Shortened().lesson(1, 8, MicroBatch())
-    assert int(found.judged(1).sum()) == 8 * 2
-    assert int(found.judged(2).sum()) == 8
+    assert int(found.loss_mask(1).sum()) == 8 * 2
+    assert int(found.loss_mask(2).sum()) == 8
     guesses = [[guess.logits.argmax(-1) for guess in head(Shortened().lesson(s, 8, MicroBatch()))] for s in (0, 1)]
     for offset in (1, 2):
         right = count = 0

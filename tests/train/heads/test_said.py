@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from crossdraft.engine.decode import Decoder
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.load import load_target
 from crossdraft.train.capture.sources import SceneSource
@@ -22,7 +22,7 @@ def source():
 @pytest.fixture
 def said(pair: PairPaths, source):
     target = load_target(str(pair.target), "cpu", packed=False)
-    head = medusa_for(TargetTables.of(target.model))
+    head = medusa_for(SharedWeights.of(target.model))
     return Said(
         target, Joint(target.model, head, Objective({"cross_entropy": 1.0}), target.traits.visual_ids, 4), source, 3
     )

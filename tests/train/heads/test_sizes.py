@@ -14,7 +14,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.heads.files import make, read_config
 from crossdraft.heads.glance.network import GlanceConfig
-from crossdraft.heads.networks.base import HeadConfig, TargetTables
+from crossdraft.heads.networks.base import HeadConfig, SharedWeights
 from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.load import REFERENCE, load_drafter, load_target, target_fingerprint
 from crossdraft.train.heads.event_data import patches_of
@@ -64,14 +64,14 @@ def test_the_shipped_recipe_gives_the_shipped_network(
     config = head_config(recipe, course, target_fingerprint("reference"))  # pyright: ignore[reportArgumentType]
     assert config == shipped
     size = (config.vocab_size, config.hidden_size)
-    head = make(name, config, TargetTables(torch.zeros(size), torch.zeros(size), _last_layer(target, name)))
+    head = make(name, config, SharedWeights(torch.zeros(size), torch.zeros(size), _last_layer(target, name)))
     with safe_open(HEADS / name / "model.safetensors", "pt") as file:
         stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.offset_keys()}
     assert {key: tuple(value.shape) for key, value in head.stored().items()} == stored
 
 
 def _last_layer(target: Target, name: str) -> Any:
-    return TargetTables.of(target.model).last_layer if name == "glide" else None
+    return SharedWeights.of(target.model).target_kv if name == "glide" else None
 
 
 @pytest.mark.parametrize("name", recipe_names())

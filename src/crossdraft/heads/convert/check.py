@@ -4,15 +4,15 @@ from dataclasses import fields, replace
 
 import torch
 
-from crossdraft.heads.networks.base import Head, HeadConfig, positions_of
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
+from crossdraft.heads.networks.train_batch import TrainBatch
 
 TOLERANCE = 1e-5  # of float32, for logits of this size: a wider output layer adds up in another order
 OF_TRAINING = ("steps", "anchors")  # how many tokens in a row, and from how many places, are rehearsed
 ROWS, LONG, START, VISUAL = 2, 24, 8, 6
 
 
-def seeded_lesson(head: Head, seed: int = 0) -> Lesson:
+def seeded_lesson(head: Head, seed: int = 0) -> TrainBatch:
     """Random tokens and features, of every hidden state that the target has, in the head's dtype."""
     config, generator = head.config, torch.Generator().manual_seed(seed)
 
@@ -21,7 +21,7 @@ def seeded_lesson(head: Head, seed: int = 0) -> Lesson:
         layers = range(config.num_layers + 1)
         return {k: torch.randn(shape, generator=generator).to(head.embeddings.dtype) for k in layers}
 
-    return Lesson(
+    return TrainBatch(
         torch.randint(config.vocab_size, (ROWS, LONG), generator=generator),
         features(LONG),
         torch.full((ROWS,), START),
@@ -37,14 +37,16 @@ def difference(head: Head, other: Head) -> float:
 
     Infinite where the other drafts fewer tokens in a row or fewer ids, or says no number.
     """
-    lesson = seeded_lesson(head)
-    places = positions_of(other.config.draft_ids, other.config.vocab_size)[torch.tensor(head.config.draft_ids)]
-    said, again = head(lesson), {guess.offset: guess.logits for guess in other(lesson)}
-    if bool((places < 0).any()) or any(guess.offset not in again for guess in said):
+    batch = seeded_lesson(head)
+    places = target_to_draft(other.config.draft_ids, other.config.vocab_size)[torch.tensor(head.config.draft_ids)]
+    said, again = head(batch), {prediction.offset: prediction.logits for prediction in other(batch)}
+    if bool((places < 0).any()) or any(prediction.offset not in again for prediction in said):
         return float("inf")
     worst = 0.0
-    for guess in said:
-        found = (again[guess.offset][..., places] - guess.logits).abs().max() / guess.logits.abs().max().clamp(min=1)
+    for prediction in said:
+        found = (
+            again[prediction.offset][..., places] - prediction.logits
+        ).abs().max() / prediction.logits.abs().max().clamp(min=1)
         worst = max(worst, float(found.nan_to_num(nan=float("inf"))))
     return worst
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
 from crossdraft.heads.convert.check import TOLERANCE, as_long, difference
-from crossdraft.heads.convert.converter import Foreign, Host, Layout, Ours
-from crossdraft.heads.convert.registry import LAYOUTS, layout_for, recognised
+from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo
+from crossdraft.heads.convert.registry import CONVERTERS, converter_for, recognised
 from crossdraft.heads.files import CONFIG, load_head, read_config, revived, save_head, stored_weights
 from crossdraft.heads.networks.base import Head
 from crossdraft.models.shards import SINGLE, read_json, read_weights
@@ -41,7 +41,7 @@ class Carried:
     notes: tuple[str, ...] = ()
 
 
-def export_head(source: Path, out: Path, layout: str, host: Host) -> Carried:
+def export_head(source: Path, out: Path, layout: str, host: TargetInfo) -> Carried:
     """A head of ours into another project's layout, in its own dtype. `out` is whole or absent.
 
     Raises:
@@ -49,9 +49,9 @@ def export_head(source: Path, out: Path, layout: str, host: Host) -> Carried:
             written does not say the same when it is read again.
     """
     described = read_config(source)
-    chosen = layout_for(layout, described.network)
-    head = load_head(source, host.tables, host.sha256)
-    ours = Ours(described.network, described.config, stored_weights(source))
+    chosen = converter_for(layout, described.network)
+    head = load_head(source, host.shared, host.sha256)
+    ours = NativeHead(described.network, described.config, stored_weights(source))
     foreign = chosen.write(ours, host)
     with _new_folder(out) as folder:
         write_foreign(folder, foreign, chosen.weights)
@@ -64,7 +64,7 @@ def export_head(source: Path, out: Path, layout: str, host: Host) -> Carried:
     return Carried(ours.network, layout, len(foreign.tensors), _count(foreign.tensors), apart, foreign.notes)
 
 
-def import_head(source: Path, out: Path, host: Host) -> Carried:
+def import_head(source: Path, out: Path, host: TargetInfo) -> Carried:
     """A head of another project into ours, for that target, in its own dtype. `out` is whole or absent.
 
     Raises:
@@ -72,20 +72,20 @@ def import_head(source: Path, out: Path, host: Host) -> Carried:
     """
     foreign = read_foreign(source)
     layout = recognised(foreign.config, str(source / CONFIG))
-    ours = LAYOUTS[layout].read(foreign, host)
+    ours = CONVERTERS[layout].read(foreign, host)
     head = _made(ours, host)
     with _new_folder(out) as folder:
         save_head(folder, head, ours.network, host.sha256, ours.dtype)
     return Carried(ours.network, layout, len(ours.weights), _count(ours.weights), None)
 
 
-def reloaded(folder: Path, layout: Layout, ours: Ours, host: Host) -> Head:
+def reloaded(folder: Path, layout: Converter, ours: NativeHead, host: TargetInfo) -> Head:
     """A foreign folder as a fresh head, unrolled as far as `ours`."""
     again = layout.read(read_foreign(folder), host)
-    return _made(Ours(again.network, as_long(again.config, ours.config), again.weights), host)
+    return _made(NativeHead(again.network, as_long(again.config, ours.config), again.weights), host)
 
 
-def read_foreign(folder: Path) -> Foreign:
+def read_foreign(folder: Path) -> ForeignHead:
     """Another project's folder: safetensors, or PyTorch's files read without running code.
 
     Raises:
@@ -93,18 +93,18 @@ def read_foreign(folder: Path) -> Foreign:
     """
     if not folder.is_dir():
         raise CrossdraftError(f"{folder} is no folder; name one that holds a head's config.json and weights.")
-    return Foreign(read_json(folder / CONFIG), read_weights(folder, singles=FILES))
+    return ForeignHead(read_json(folder / CONFIG), read_weights(folder, singles=FILES))
 
 
-def write_foreign(folder: Path, foreign: Foreign, weights: str) -> None:
+def write_foreign(folder: Path, foreign: ForeignHead, weights: str) -> None:
     """Into a folder that exists."""
     (folder / CONFIG).write_text(json.dumps(foreign.config, indent=2) + "\n", encoding="utf-8")
     tensors = {name: value.detach().cpu().contiguous() for name, value in foreign.tensors.items()}
     save_file(tensors, folder / weights, {"format": "pt"})
 
 
-def _made(ours: Ours, host: Host) -> Head:
-    return revived(ours.network, ours.config, host.tables, ours.weights)
+def _made(ours: NativeHead, host: TargetInfo) -> Head:
+    return revived(ours.network, ours.config, host.shared, ours.weights)
 
 
 @contextmanager

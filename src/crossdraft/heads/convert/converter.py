@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import HeadConfig, TargetTables
+from crossdraft.heads.networks.base import HeadConfig, SharedWeights
 
 
 @dataclass(frozen=True)
-class Host:
+class TargetInfo:
     """The target, as far as it is needed to exchange heads.
 
     Args:
@@ -23,7 +23,7 @@ class Host:
         architectures: its class, as its `config.json` has it.
     """
 
-    tables: TargetTables
+    shared: SharedWeights
     num_layers: int
     sha256: str = ""
     name: str | None = None
@@ -31,11 +31,11 @@ class Host:
 
     @property
     def vocab_size(self) -> int:
-        return self.tables.embeddings.shape[0]
+        return self.shared.embeddings.shape[0]
 
     @property
     def hidden_size(self) -> int:
-        return self.tables.embeddings.shape[1]
+        return self.shared.embeddings.shape[1]
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -44,7 +44,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Ours:
+class NativeHead:
     """A head as our files hold it: see `NETWORKS`, its configuration, and the weights that are its own."""
 
     network: str
@@ -58,7 +58,7 @@ class Ours:
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ForeignHead:
     """A head as another project's files hold it; `notes` are sentences that whoever uses it there should know."""
 
     config: Mapping[str, Any]
@@ -67,7 +67,7 @@ class Foreign:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Converter:
     """One project's files.
 
     Args:
@@ -80,8 +80,8 @@ class Layout:
 
     networks: tuple[str, ...]
     owns: Callable[[Mapping[str, Any]], bool]
-    write: Callable[[Ours, Host], Foreign]
-    read: Callable[[Foreign, Host], Ours]
+    write: Callable[[NativeHead, TargetInfo], ForeignHead]
+    read: Callable[[ForeignHead, TargetInfo], NativeHead]
     what: str
     weights: str = "model.safetensors"
 
@@ -100,7 +100,7 @@ def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str
     return {ours: tensors[theirs] for theirs, ours in names.items()}
 
 
-def without_embeddings(tensors: Mapping[str, Tensor], host: Host) -> dict[str, Tensor]:
+def without_embeddings(tensors: Mapping[str, Tensor], host: TargetInfo) -> dict[str, Tensor]:
     """The tensors without token embeddings, which our heads borrow of the target, and without rotary tables.
 
     Raises:
@@ -110,7 +110,7 @@ def without_embeddings(tensors: Mapping[str, Tensor], host: Host) -> dict[str, T
     own = rest.pop("embed_tokens.weight", None)
     if own is None:
         return rest
-    theirs = host.tables.embeddings.detach().to("cpu", torch.float32)
+    theirs = host.shared.embeddings.detach().to("cpu", torch.float32)
     # Stored in half the bits, they are the target's to within a rounding: 2^-8 of a bfloat16.
     if own.shape != theirs.shape or not torch.allclose(own.float(), theirs, rtol=2**-7, atol=1e-6):
         raise CrossdraftError(

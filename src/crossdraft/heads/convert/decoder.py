@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.converter import Host, demand
+from crossdraft.heads.convert.converter import TargetInfo, demand
 from crossdraft.heads.networks.layers import DecoderConfig
 
 FOLLOWED = {
@@ -18,7 +18,7 @@ FOLLOWED = {
 }
 
 
-def llama_words(config: DecoderConfig, layers: int = 1) -> dict[str, Any]:
+def llama_config(config: DecoderConfig, layers: int = 1) -> dict[str, Any]:
     """The settings of our decoder layers in `LlamaConfig`'s words, the rotary ones in both transformers 4's and 5's."""
     return {
         "hidden_size": config.hidden_size,
@@ -42,7 +42,7 @@ def llama_words(config: DecoderConfig, layers: int = 1) -> dict[str, Any]:
     }
 
 
-def our_words(config: Mapping[str, Any], host: Host) -> dict[str, Any]:
+def decoder_settings(config: Mapping[str, Any], host: TargetInfo) -> dict[str, Any]:
     """The settings of their layers as `DecoderConfig` has them, and what it says of the target.
 
     Raises:
@@ -85,6 +85,6 @@ def number(config: Mapping[str, Any], key: str, default: int | None = None) -> i
     return value
 
 
-def word_of(dtype: object) -> str:
+def dtype_name(dtype: object) -> str:
     """A dtype as configs spell it."""
     return str(dtype).removeprefix("torch.")

@@ -8,8 +8,16 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.converter import Foreign, Host, Layout, Ours, demand, renamed, without_embeddings
-from crossdraft.heads.convert.decoder import llama_words, number, our_words, word_of
+from crossdraft.heads.convert.converter import (
+    Converter,
+    ForeignHead,
+    NativeHead,
+    TargetInfo,
+    demand,
+    renamed,
+    without_embeddings,
+)
+from crossdraft.heads.convert.decoder import decoder_settings, dtype_name, llama_config, number
 from crossdraft.heads.convert.id_mapping import layer_numbers
 from crossdraft.heads.networks.dflash import DFlashConfig, spread
 
@@ -21,7 +29,7 @@ LAYER = (
 BLOCK = 16  # theirs where the config does not say
 
 
-def write(ours: Ours, host: Host) -> Foreign:
+def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
     """A DFlash of ours as z-lab has it.
 
     Raises:
@@ -39,21 +47,21 @@ def write(ours: Ours, host: Host) -> Foreign:
     words = {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
-        **llama_words(config, config.layers),
+        **llama_config(config, config.layers),
         "layer_types": ["full_attention"] * config.layers,
         "sliding_window": None,
         "use_sliding_window": False,
         "block_size": config.steps + 1,  # the root is one of theirs
         "num_target_layers": config.num_layers,
         "dflash_config": block,
-        "torch_dtype": word_of(ours.dtype),
+        "torch_dtype": dtype_name(ours.dtype),
     }
     absent = config.vocab_size - len(config.draft_ids)
     notes = (f"DFlash has no draft vocabulary: elsewhere all {config.vocab_size} ids are drafted.",) if absent else ()
-    return Foreign(words, ours.weights, notes)
+    return ForeignHead(words, ours.weights, notes)
 
 
-def read(foreign: Foreign, host: Host) -> Ours:
+def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     """A DFlash of z-lab's as ours, over the whole vocabulary.
 
     Raises:
@@ -77,14 +85,14 @@ def read(foreign: Foreign, host: Host) -> Ours:
     names = (*SHARED, *(f"layers.{layer}.{part}.weight" for layer in range(layers) for part in LAYER))
     weights = renamed(without_embeddings(foreign.tensors, host), {name: name for name in names})
     config = DFlashConfig(
-        **our_words(words, host),
+        **decoder_settings(words, host),
         draft_ids=tuple(range(host.vocab_size)),
         steps=number(block, "block_size", BLOCK) - 1,
         layers=layers,
         read_layers=tuple(layer_numbers(outputs, "output", "entering")),
         mask_token=mask,
     )
-    return Ours("dflash", config, weights)
+    return NativeHead("dflash", config, weights)
 
 
 def owns(words: Mapping[str, Any]) -> bool:
@@ -92,4 +100,4 @@ def owns(words: Mapping[str, Any]) -> bool:
     return "dflash_config" in words or "DFlashDraftModel" in (words.get("architectures") or [])
 
 
-DFLASH = Layout(("dflash",), owns, write, read, "z-lab/dflash; vLLM, SGLang")
+DFLASH = Converter(("dflash",), owns, write, read, "z-lab/dflash; vLLM, SGLang")

@@ -12,8 +12,16 @@ import torch
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.converter import Foreign, Host, Layout, Ours, demand, renamed, without_embeddings
-from crossdraft.heads.convert.decoder import llama_words, number, our_words, word_of
+from crossdraft.heads.convert.converter import (
+    Converter,
+    ForeignHead,
+    NativeHead,
+    TargetInfo,
+    demand,
+    renamed,
+    without_embeddings,
+)
+from crossdraft.heads.convert.decoder import decoder_settings, dtype_name, llama_config, number
 from crossdraft.heads.convert.id_mapping import draft_ids_of, draft_maps, layer_numbers
 from crossdraft.heads.networks.eagle3 import Eagle3Config, levels_of
 from crossdraft.heads.networks.layers import DecoderConfig
@@ -31,44 +39,44 @@ EAGLE3_NAMES = ("fc.weight", "norm.weight", "lm_head.weight", *(f"midlayer.{part
 MAPS = ("d2t", "t2d")
 
 
-def write(ours: Ours, host: Host) -> Foreign:
+def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
     """A head of ours as EAGLE's repository has it."""
     return _write_eagle3(ours, host) if ours.network == "eagle3" else _write_eagle(ours, host)
 
 
-def _write_eagle(ours: Ours, host: Host) -> Foreign:
+def _write_eagle(ours: NativeHead, host: TargetInfo) -> ForeignHead:
     config = cast("DecoderConfig", ours.config)
     words: dict[str, Any] = {
         "architectures": ["LlamaForCausalLMEagle"],  # SGLang goes by it; EAGLE does not look
         "model_type": "llama",
-        **llama_words(config),
-        "torch_dtype": word_of(ours.dtype),
+        **llama_config(config),
+        "torch_dtype": dtype_name(ours.dtype),
         # No "bias": EAGLE takes that of `fc` for granted, and vLLM would take the word for the attention's.
     }
     notes = ["vLLM's EAGLE-1 has no bias in `fc` and leaves this one's out; use EAGLE or SGLang."]
     if len(config.draft_ids) < config.vocab_size:
         notes.append(f"EAGLE-1 has no draft vocabulary: elsewhere all {config.vocab_size} ids are drafted.")
-    tensors = {"embed_tokens.weight": host.tables.embeddings.to(ours.dtype), **ours.weights}
-    return Foreign(words, tensors, tuple(notes))
+    tensors = {"embed_tokens.weight": host.shared.embeddings.to(ours.dtype), **ours.weights}
+    return ForeignHead(words, tensors, tuple(notes))
 
 
-def _write_eagle3(ours: Ours, host: Host) -> Foreign:
+def _write_eagle3(ours: NativeHead, host: TargetInfo) -> ForeignHead:
     config = cast("Eagle3Config", ours.config)
     levels = config.read
     words: dict[str, Any] = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
-        **llama_words(config),
+        **llama_config(config),
         "draft_vocab_size": len(config.draft_ids),
         "norm_before_residual": False,  # the residual is the feature as it came
-        "torch_dtype": word_of(ours.dtype),
+        "torch_dtype": dtype_name(ours.dtype),
         "eagle_aux_hidden_state_layer_ids": list(levels),  # vLLM's numbers
     }
     if min(levels) > 0:  # SGLang's; the embeddings have none
         outputs = layer_numbers(levels, "entering", "output")
         words["eagle_config"] = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": outputs}
     maps = draft_maps(config.draft_ids, config.vocab_size)
-    return Foreign(words, {**ours.weights, **maps}, level_notes(levels, config.num_layers))
+    return ForeignHead(words, {**ours.weights, **maps}, level_notes(levels, config.num_layers))
 
 
 def level_notes(levels: tuple[int, ...], depth: int) -> tuple[str, ...]:
@@ -84,7 +92,7 @@ def level_notes(levels: tuple[int, ...], depth: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def read(foreign: Foreign, host: Host) -> Ours:
+def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     """A head of EAGLE's files as ours.
 
     Raises:
@@ -101,12 +109,12 @@ def read(foreign: Foreign, host: Host) -> Ours:
         tensors.setdefault("fc.bias", torch.zeros_like(tensors["fc.weight"][:, 0]))
     weights = renamed(tensors, {name: name for name in EAGLE_NAMES})
     every = tuple(range(host.vocab_size))
-    return Ours("eagle", DecoderConfig(**our_words(words, host), draft_ids=every, steps=STEPS), weights)
+    return NativeHead("eagle", DecoderConfig(**decoder_settings(words, host), draft_ids=every, steps=STEPS), weights)
 
 
 def read_eagle3(
-    words: Mapping[str, Any], tensors: Mapping[str, Tensor], host: Host, drafted: int, steps: int = STEPS_3
-) -> Ours:
+    words: Mapping[str, Any], tensors: Mapping[str, Tensor], host: TargetInfo, drafted: int, steps: int = STEPS_3
+) -> NativeHead:
     """EAGLE-3 from a flat config and tensors in either spelling; `drafted` = D, as the config has it."""
     only = (False, None)  # EAGLE-3.1's norms, and a residual behind the norm, are other networks
     demand(words, {"norm_before_residual": only, "fc_norm": only, "norm_before_fc": only})
@@ -121,10 +129,12 @@ def read_eagle3(
     if rows != drafted:
         raise CrossdraftError(f"The checkpoint's 'lm_head.weight' has {rows} rows, its config.json says {drafted}.")
     ids = draft_ids_of(maps, rows, host.vocab_size)
-    return Ours("eagle3", Eagle3Config(**our_words(words, host), draft_ids=ids, steps=steps, levels=levels), weights)
+    return NativeHead(
+        "eagle3", Eagle3Config(**decoder_settings(words, host), draft_ids=ids, steps=steps, levels=levels), weights
+    )
 
 
-def _levels(words: Mapping[str, Any], host: Host) -> tuple[int, ...] | None:
+def _levels(words: Mapping[str, Any], host: TargetInfo) -> tuple[int, ...] | None:
     """The hidden states that it reads, in whichever numbers they are told; `None` = the usual ones."""
     key = "eagle_aux_hidden_state_layer_ids"
     entering = words.get(key)
@@ -142,4 +152,4 @@ def owns(words: Mapping[str, Any]) -> bool:
     return words.get("model_type") == "llama" and named[0] in (*ARCHITECTURES, *ARCHITECTURES_3)
 
 
-EAGLE = Layout(("eagle", "eagle3"), owns, write, read, "the EAGLE repository; SGLang, vLLM")
+EAGLE = Converter(("eagle", "eagle3"), owns, write, read, "the EAGLE repository; SGLang, vLLM")

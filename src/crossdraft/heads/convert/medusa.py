@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.converter import Foreign, Host, Layout, Ours, demand, renamed
-from crossdraft.heads.convert.decoder import number, word_of
+from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo, demand, renamed
+from crossdraft.heads.convert.decoder import dtype_name, number
 from crossdraft.heads.networks.recurrent import RecurrentConfig
 
 WEIGHTS = "medusa_lm_head.safetensors"
 
 
-def write(ours: Ours, host: Host) -> Foreign:
+def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
     """A Medusa of ours as FasterDecoding/Medusa has it."""
     config = cast("RecurrentConfig", ours.config)
     words = {
@@ -28,17 +28,17 @@ def write(ours: Ours, host: Host) -> Foreign:
         "base_model_name_or_path": host.name,
         "hidden_size": config.hidden_size,
         "vocab_size": config.vocab_size,
-        "torch_dtype": word_of(ours.dtype),
+        "torch_dtype": dtype_name(ours.dtype),
     }
     tensors = {theirs: ours.weights[name] for theirs, name in _names(config.steps, config.layers).items()}
     for head in range(config.steps):
         tensors[f"{head}.{config.layers}.weight"] = _whole(tensors[f"{head}.{config.layers}.weight"], config, host)
-    return Foreign(words, tensors, tuple(_notes(config)))
+    return ForeignHead(words, tensors, tuple(_notes(config)))
 
 
-def _whole(rows: Tensor, config: RecurrentConfig, host: Host) -> Tensor:
+def _whole(rows: Tensor, config: RecurrentConfig, host: TargetInfo) -> Tensor:
     """[D, H] rows of the short vocabulary -> [V, H], the rest the target's own."""
-    every = host.tables.head.detach().to("cpu", rows.dtype).clone()
+    every = host.shared.head.detach().to("cpu", rows.dtype).clone()
     every[torch.tensor(config.draft_ids)] = rows
     return every
 
@@ -56,7 +56,7 @@ def _notes(config: RecurrentConfig) -> list[str]:
     return notes
 
 
-def read(foreign: Foreign, host: Host) -> Ours:
+def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     """Medusa's heads as ours, over the whole vocabulary.
 
     Raises:
@@ -68,15 +68,15 @@ def read(foreign: Foreign, host: Host) -> Ours:
     tensors = {name.removeprefix("medusa_head."): value for name, value in foreign.tensors.items()}
     for head in range(heads):
         rows = tensors.get(f"{head}.{layers}.weight")
-        if rows is not None and tuple(rows.shape) != tuple(host.tables.head.shape):
+        if rows is not None and tuple(rows.shape) != tuple(host.shared.head.shape):
             raise CrossdraftError(
                 f"Medusa's head {head} has {tuple(rows.shape)} output rows, the target "
-                f"{tuple(host.tables.head.shape)}; name the target it was made for."
+                f"{tuple(host.shared.head.shape)}; name the target it was made for."
             )
     weights = renamed(tensors, _names(heads, layers))
     every = tuple(range(host.vocab_size))
     config = RecurrentConfig(**host.sizes, draft_ids=every, steps=heads, layers=layers)
-    return Ours("medusa", config, weights)
+    return NativeHead("medusa", config, weights)
 
 
 def _names(heads: int, layers: int) -> dict[str, str]:
@@ -91,4 +91,4 @@ def owns(words: Mapping[str, Any]) -> bool:
     return "medusa_num_heads" in words
 
 
-MEDUSA = Layout(("medusa",), owns, write, read, "FasterDecoding/Medusa; Text Generation Inference", WEIGHTS)
+MEDUSA = Converter(("medusa",), owns, write, read, "FasterDecoding/Medusa; Text Generation Inference", WEIGHTS)

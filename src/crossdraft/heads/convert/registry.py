@@ -4,26 +4,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.converter import Layout
+from crossdraft.heads.convert.converter import Converter
 from crossdraft.heads.convert.dflash import DFLASH
 from crossdraft.heads.convert.eagle import EAGLE
 from crossdraft.heads.convert.medusa import MEDUSA
 from crossdraft.heads.convert.speculators import SPECULATORS
 
-LAYOUTS: Mapping[str, Layout] = {"eagle": EAGLE, "speculators": SPECULATORS, "medusa": MEDUSA, "dflash": DFLASH}
+CONVERTERS: Mapping[str, Converter] = {"eagle": EAGLE, "speculators": SPECULATORS, "medusa": MEDUSA, "dflash": DFLASH}
 
 
-def layout_for(name: str, network: str) -> Layout:
+def converter_for(name: str, network: str) -> Converter:
     """The layout of that name, for a head of that network.
 
     Raises:
         CrossdraftError: there is none, or it cannot hold such a head.
     """
-    if name not in LAYOUTS:
-        raise CrossdraftError(f"There is no layout '{name}'; there are {', '.join(LAYOUTS)}.")
-    layout = LAYOUTS[name]
+    if name not in CONVERTERS:
+        raise CrossdraftError(f"There is no layout '{name}'; there are {', '.join(CONVERTERS)}.")
+    layout = CONVERTERS[name]
     if network not in layout.networks:
-        fitting = [other for other, known in LAYOUTS.items() if network in known.networks]
+        fitting = [other for other, known in CONVERTERS.items() if network in known.networks]
         hint = f"it fits into {' and '.join(fitting)}" if fitting else "no other project has such a head"
         raise CrossdraftError(
             f"The layout '{name}' holds {' and '.join(layout.networks)}, this head is a '{network}'; {hint}."
@@ -37,10 +37,10 @@ def recognised(config: Mapping[str, Any], where: str) -> str:
     Raises:
         CrossdraftError: it is none that we can read.
     """
-    for name, layout in LAYOUTS.items():
+    for name, layout in CONVERTERS.items():
         if layout.owns(config):
             return name
     kind = config.get("architectures") or config.get("model_type") or "no architecture"
     raise CrossdraftError(
-        f"{where} describes {kind}, which is no head that we can read; we read the layouts of {', '.join(LAYOUTS)}."
+        f"{where} describes {kind}, which is no head that we can read; we read the layouts of {', '.join(CONVERTERS)}."
     )

@@ -9,14 +9,14 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import WEIGHTS, make, read_config
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.models.shards import read_weights
 
 OF_TARGET = ("hidden_size", "vocab_size", "num_layers", "draft_ids")
 
 
 @dataclass(frozen=True)
-class Shown:
+class HeadSummary:
     """See `lines`; `reads` and `visual_reads` are canonical layer numbers, `settings` the network's own."""
 
     network: str
@@ -45,7 +45,7 @@ class Shown:
         yield f"reads             hidden states {_listed(self.reads)} of the text{visual}"
 
 
-def shown(folder: Path) -> Shown:
+def summarize(folder: Path) -> HeadSummary:
     """The facts of a head's folder.
 
     Raises:
@@ -56,11 +56,11 @@ def shown(folder: Path) -> Shown:
     # On `meta` a network has shapes and no weights: which of them it owns is known without its target.
     with torch.device("meta"):
         rows = torch.empty(config.vocab_size, config.hidden_size)
-        head = make(described.network, config, TargetTables(rows, rows))
+        head = make(described.network, config, SharedWeights(rows, rows))
     own = head.stored()
     if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
         raise CrossdraftError(f"The weights in {folder} do not fit its config.json; is the folder whole?")
-    return Shown(
+    return HeadSummary(
         described.network,
         sum(value.numel() for value in weights.values()),
         str(next(iter(weights.values())).dtype).removeprefix("torch."),

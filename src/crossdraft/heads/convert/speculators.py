@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.converter import Foreign, Host, Layout, Ours, demand
-from crossdraft.heads.convert.decoder import llama_words, number, word_of
+from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo, demand
+from crossdraft.heads.convert.decoder import dtype_name, llama_config, number
 from crossdraft.heads.convert.eagle import level_notes, read_eagle3
 from crossdraft.heads.convert.id_mapping import draft_maps
 from crossdraft.heads.networks.eagle3 import Eagle3Config
@@ -20,7 +20,7 @@ VERSION = "0.9.0"  # of the package whose files these are
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad")
 
 
-def write(ours: Ours, host: Host) -> Foreign:
+def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
     """An EAGLE-3 of ours as speculators has it. Its embeddings are the target's, so that it is whole by itself."""
     config = cast("Eagle3Config", ours.config)
     levels = config.read
@@ -33,18 +33,18 @@ def write(ours: Ours, host: Host) -> Foreign:
         **dict.fromkeys(FLAGS, False),
         "eagle_aux_hidden_state_layer_ids": list(levels),
         "tie_word_embeddings": False,
-        "torch_dtype": word_of(ours.dtype),
-        "transformer_layer_config": {"model_type": "llama", **llama_words(config)},
+        "torch_dtype": dtype_name(ours.dtype),
+        "transformer_layer_config": {"model_type": "llama", **llama_config(config)},
         "speculators_config": _proposals(config, host),
     }
     tensors = {name.replace("midlayer.", "layers.0.", 1): value for name, value in ours.weights.items()}
-    tensors["embed_tokens.weight"] = host.tables.embeddings.to(ours.dtype)
+    tensors["embed_tokens.weight"] = host.shared.embeddings.to(ours.dtype)
     if len(config.draft_ids) < config.vocab_size:
         tensors |= draft_maps(config.draft_ids, config.vocab_size)
-    return Foreign(words, tensors, level_notes(levels, config.num_layers))
+    return ForeignHead(words, tensors, level_notes(levels, config.num_layers))
 
 
-def _proposals(config: DecoderConfig, host: Host) -> dict[str, Any]:
+def _proposals(config: DecoderConfig, host: TargetInfo) -> dict[str, Any]:
     method = {
         "proposal_type": "greedy",
         "speculative_tokens": config.steps,
@@ -59,7 +59,7 @@ def _proposals(config: DecoderConfig, host: Host) -> dict[str, Any]:
     }
 
 
-def read(foreign: Foreign, host: Host) -> Ours:
+def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     """An EAGLE-3 of speculators' as ours.
 
     Raises:
@@ -86,4 +86,4 @@ def owns(words: Mapping[str, Any]) -> bool:
     return "speculators_model_type" in words
 
 
-SPECULATORS = Layout(("eagle3",), owns, write, read, "vllm-project/speculators; vLLM")
+SPECULATORS = Converter(("eagle3",), owns, write, read, "vllm-project/speculators; vLLM")

@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossdraft.engine.cache import KVCache
-from crossdraft.heads.networks.layers import Attend, Rotary, Rows, turned
+from crossdraft.heads.networks.layers import Attend, KeyValue, Rotary, rotate
 
 SPARE = 192  # places of the cache behind the answer, for a draft
 SLOT = slice(0, 1)
 
 
 @dataclass(frozen=True)
-class Cached:
+class CachedAttention:
     """Attention over a cache whose window is open.
 
     Args:
@@ -33,7 +33,7 @@ class Cached:
     mask: Tensor | None
     text: int = 0
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: Rows | None = None) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: KeyValue | None = None) -> Tensor:
         keys, values = self._store(layer, key, value)
         if alone is None:
             return self._mix(query, keys, values, self.mask)
@@ -46,7 +46,7 @@ class Cached:
         values = torch.cat((values, alone[1].to(values.dtype)), 2)
         return self._mix(query, keys, values, torch.cat((seen, own), 1))
 
-    def across(self, layer: int, query: Tensor, fresh: Rows | None) -> Tensor:
+    def cross_attend(self, layer: int, query: Tensor, fresh: KeyValue | None) -> Tensor:
         if fresh is None:
             keys, values = self.cache.first(layer, self.text)
             mask = torch.ones(query.shape[2], self.text, dtype=torch.bool, device=query.device)
@@ -60,15 +60,15 @@ class Cached:
         )
         return mixed.to(query.dtype)
 
-    def _store(self, layer: int, key: Tensor, value: Tensor) -> Rows:
+    def _store(self, layer: int, key: Tensor, value: Tensor) -> KeyValue:
         """Write rows behind those that are there; returns all of them."""
         return self.cache.update(self._turned(key), wide(value), layer)
 
     def _turned(self, heads: Tensor) -> Tensor:
-        return turned(wide(heads), *self._rows)
+        return rotate(wide(heads), *self._rows)
 
     @cached_property
-    def _rows(self) -> Rows:
+    def _rows(self) -> KeyValue:
         return self.rotary.rows(self.places)
 
 
@@ -77,7 +77,9 @@ def wide(rows: Tensor) -> Tensor:
     return rows.float() if rows.dtype is torch.bfloat16 and rows.device.type == "cpu" else rows
 
 
-def read_on(cache: KVCache, rotary: Rotary, count: int, layers: Callable[[Attend], Tensor], shift: int = 0) -> Tensor:
+def extend_text(
+    cache: KVCache, rotary: Rotary, count: int, layers: Callable[[Attend], Tensor], shift: int = 0
+) -> Tensor:
     """What `layers` make of the next `count` places of the text, [1, count, H]; the cache then holds these too.
 
     The row at place i of the cache has position `i + shift`.
@@ -87,6 +89,6 @@ def read_on(cache: KVCache, rotary: Rotary, count: int, layers: Callable[[Attend
         mask = torch.ones(count, past + count, dtype=torch.bool, device=device).tril_(past)
     cache.open_window(SLOT, count)
     places = torch.arange(past, past + count, device=device) + shift
-    outputs = layers(Cached(cache, rotary, places, mask))
+    outputs = layers(CachedAttention(cache, rotary, places, mask))
     cache.advance(0, count)
     return outputs

@@ -15,19 +15,19 @@ from torch.nn import functional as F
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import PromptFeatures, VerifyOutput
 from crossdraft.engine.tree import ROOT
-from crossdraft.heads.drafting.attention import SLOT, SPARE, Cached, read_on, wide
-from crossdraft.heads.drafting.head_drafter import CoupledDrafter, Listening, Voice
+from crossdraft.heads.drafting.attention import SLOT, SPARE, CachedAttention, extend_text, wide
+from crossdraft.heads.drafting.head_drafter import HeadDrafter, HeadDrafterState, StepFn
 from crossdraft.heads.networks.autoregressive import Autoregressive
-from crossdraft.heads.networks.layers import Attend, Front
+from crossdraft.heads.networks.layers import Attend, PrefixKV
 
 
 @dataclass(eq=False)
-class Pairs:
+class AutoregressiveState:
     """One answer as the head knows it.
 
     `tokens` and `features` [1, n, H] are pairs that are not read yet; `tip` [1, 1, H] is the output at the last pair
-    that was, the `length`-th of the cache. The row at place i of the cache has position `i + shift`; `aside` [1, 1, H]
-    is what the front tells every row; `before` are the tokens in front of the next row that it takes in too.
+    that was, the `length`-th of the cache. The row at index i of the cache has position `i + shift`; `global_feature`
+    [1, 1, H] is the prefix's; `before` are the tokens in front of the next row that it takes in too.
     """
 
     cache: KVCache
@@ -36,50 +36,54 @@ class Pairs:
     tip: Tensor | None = None
     length: int = 0
     shift: int = 0
-    aside: Tensor | None = None
+    global_feature: Tensor | None = None
     before: tuple[int, ...] = ()
 
 
-class AutoregressiveDrafter(CoupledDrafter[Pairs]):
+class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
     """See the module's text."""
 
     head: Autoregressive
 
-    def listen(self, state: Listening[Pairs], output: VerifyOutput) -> None:
+    def update(self, state: HeadDrafterState[AutoregressiveState], output: VerifyOutput) -> None:
         tokens = output.tokens
         if output.prompt is not None:
             tokens = (*output.prompt.tokens[1:], *tokens)
-            state.mind = self._begin(state, output, output.prompt)
-            state.mind.before = output.prompt.tokens[:1] * (self.head.span - 1)
-        mind = state.mind
-        if mind is None:
+            state.head_state = self._begin(state, output, output.prompt)
+            state.head_state.before = output.prompt.tokens[:1] * (self.head.span - 1)
+        head_state = state.head_state
+        if head_state is None:
             return
         dtype = self.head.embeddings.dtype
         # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
         hidden = {layer: rows[None, : len(tokens)].to(dtype) for layer, rows in output.hidden.items()}
-        mind.tokens += tokens
-        mind.features.append(self.head.fuse(hidden))
+        head_state.tokens += tokens
+        head_state.features.append(self.head.fuse(hidden))
 
-    def voice(self, mind: Pairs) -> Voice:
-        mind.cache.truncate(0, mind.length)
-        tip = self._read(mind) if mind.features or mind.tip is None else mind.tip
-        return _Branches(self.head, mind, tip)
+    def step_fn(self, head_state: AutoregressiveState) -> StepFn:
+        head_state.cache.truncate(0, head_state.length)
+        tip = self._read(head_state) if head_state.features or head_state.tip is None else head_state.tip
+        return _Branches(self.head, head_state, tip)
 
-    def _begin(self, state: Listening[Pairs], output: VerifyOutput, prompt: PromptFeatures) -> Pairs:
+    def _begin(
+        self, state: HeadDrafterState[AutoregressiveState], output: VerifyOutput, prompt: PromptFeatures
+    ) -> AutoregressiveState:
         cache = KVCache(self.head.depth)
-        front = self._front(output, prompt)
-        length = 0 if front is None else len(front)
+        prefix = self._prefix(output, prompt)
+        length = 0 if prefix is None else len(prefix)
         cache.add_row(length + len(prompt.tokens) + state.room + SPARE)
-        if front is None:
-            return Pairs(cache)
+        if prefix is None:
+            return AutoregressiveState(cache)
         if length:
             cache.open_window(SLOT, length)
-            for layer, (key, value) in enumerate(front.rows):
-                cache.update(self.head.rotary(wide(key), front.places), wide(value), layer)
+            for layer, (key, value) in enumerate(prefix.rows):
+                cache.update(self.head.rotary(wide(key), prefix.places), wide(value), layer)
             cache.advance(0, length)
-        return Pairs(cache, length=length, shift=front.start - length, aside=front.aside)
+        return AutoregressiveState(
+            cache, length=length, shift=prefix.start - length, global_feature=prefix.global_feature
+        )
 
-    def _front(self, output: VerifyOutput, prompt: PromptFeatures) -> Front | None:
+    def _prefix(self, output: VerifyOutput, prompt: PromptFeatures) -> PrefixKV | None:
         """What the head lays in front of the text, if it looks there and there is something."""
         if not self.head.visual_reads or not prompt.visual_tokens:
             return None
@@ -87,33 +91,33 @@ class AutoregressiveDrafter(CoupledDrafter[Pairs]):
         visual = {layer: rows[None].to(dtype) for layer, rows in prompt.visual.items()}
         asked = {layer: rows[None, last].to(dtype) for layer, rows in output.hidden.items()}
         ids = torch.tensor([[*prompt.visual_tokens, prompt.tokens[0]]], device=self.head.draft_ids.device)
-        return self.head.front(visual, ids, asked)
+        return self.head.prefix(visual, ids, asked)
 
-    def _read(self, mind: Pairs) -> Tensor:
+    def _read(self, head_state: AutoregressiveState) -> Tensor:
         """One pass over the pairs that a verdict brought; returns the new tip."""
-        tokens = (*mind.before, *mind.tokens)
-        embeds = self.head.embed_rows(torch.tensor([tokens], device=self.head.draft_ids.device))
-        features = self.head.inform(torch.cat(mind.features, 1), mind.aside)
+        tokens = (*head_state.before, *head_state.tokens)
+        embeds = self.head.embed_tokens(torch.tensor([tokens], device=self.head.draft_ids.device))
+        features = self.head.add_global(torch.cat(head_state.features, 1), head_state.global_feature)
 
         def layers(attend: Attend) -> Tensor:
             return self.head.decode(embeds, features, attend, 0)
 
-        outputs = read_on(mind.cache, self.head.rotary, embeds.shape[1], layers, mind.shift)
-        tip = mind.tip = outputs[:, -1:]
-        mind.length = mind.cache.lengths[0]
-        mind.tokens, mind.features, mind.before = [], [], tokens[len(tokens) - self.head.span + 1 :]
+        outputs = extend_text(head_state.cache, self.head.rotary, embeds.shape[1], layers, head_state.shift)
+        tip = head_state.tip = outputs[:, -1:]
+        head_state.length = head_state.cache.lengths[0]
+        head_state.tokens, head_state.features, head_state.before = [], [], tokens[len(tokens) - self.head.span + 1 :]
         return tip
 
 
 class _Branches:
     """A draft: outputs and cache places of the nodes that were asked about."""
 
-    def __init__(self, head: Autoregressive, mind: Pairs, tip: Tensor) -> None:
-        self.head, self.mind = head, mind
+    def __init__(self, head: Autoregressive, head_state: AutoregressiveState, tip: Tensor) -> None:
+        self.head, self.head_state = head, head_state
         self.outputs = [tip]  # [1, m, H] each: behind the root, then behind each level's nodes
         self.rows = {ROOT: 0}
         self.level = {ROOT: 0}
-        self.before = {ROOT: mind.before}
+        self.before = {ROOT: head_state.before}
         self.fed = 0  # nodes
         # [1 + fed, fed] who sees whom; `None` while each sees all that was fed.
         self.seen: Tensor | None = None
@@ -121,17 +125,17 @@ class _Branches:
     def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
         if nodes[0] == ROOT:
             return self.head.say(self.outputs[0][0])
-        mind, count, device = self.mind, len(nodes), self.outputs[0].device
+        head_state, count, device = self.head_state, len(nodes), self.outputs[0].device
         level = self.level[parents[0]] + 1
         mask, features = self._look([self.rows[parent] for parent in parents])
-        mind.cache.reserve(mind.cache.lengths[0] + count)
-        mind.cache.open_window(SLOT, count)
-        places = torch.full((count,), mind.shift + mind.length - 1 + level, device=device)
-        attend = Cached(mind.cache, self.head.rotary, places, mask, mind.length)
+        head_state.cache.reserve(head_state.cache.lengths[0] + count)
+        head_state.cache.open_window(SLOT, count)
+        places = torch.full((count,), head_state.shift + head_state.length - 1 + level, device=device)
+        attend = CachedAttention(head_state.cache, self.head.rotary, places, mask, head_state.length)
         spans = [(*self.before[parent], token) for parent, token in zip(parents, tokens, strict=True)]
-        embeds = self.head.embed_rows(torch.tensor(spans, device=device)).transpose(0, 1)
-        outputs = self.head.decode(embeds, self.head.inform(features, mind.aside), attend, level)
-        mind.cache.advance(0, count)
+        embeds = self.head.embed_tokens(torch.tensor(spans, device=device)).transpose(0, 1)
+        outputs = self.head.decode(embeds, self.head.add_global(features, head_state.global_feature), attend, level)
+        head_state.cache.advance(0, count)
         for place, (node, span) in enumerate(zip(nodes, spans, strict=True), 1 + self.fed):
             self.rows[node], self.level[node], self.before[node] = place, level, span[1:]
         self.outputs.append(outputs)
@@ -150,5 +154,5 @@ class _Branches:
         rows = torch.tensor(above, device=device)
         seen = torch.cat((self.seen[rows], torch.eye(count, dtype=torch.bool, device=device)), 1)
         self.seen = torch.cat((F.pad(self.seen, (0, count)), seen), 0)
-        past = torch.ones(count, self.mind.length, dtype=torch.bool, device=device)
+        past = torch.ones(count, self.head_state.length, dtype=torch.bool, device=device)
         return torch.cat((past, seen), 1), whole[:, rows]

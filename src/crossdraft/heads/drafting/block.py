@@ -13,14 +13,14 @@ from torch import Tensor
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import VerifyOutput
 from crossdraft.engine.tree import ROOT
-from crossdraft.heads.drafting.attention import SLOT, SPARE, Cached, wide
-from crossdraft.heads.drafting.head_drafter import CoupledDrafter, Grow, Listening, Voice
+from crossdraft.heads.drafting.attention import SLOT, SPARE, CachedAttention, wide
+from crossdraft.heads.drafting.head_drafter import Grow, HeadDrafter, HeadDrafterState, StepFn
 from crossdraft.heads.drafting.recurrent import within
 from crossdraft.heads.networks.dflash import DFlash
 
 
 @dataclass(eq=False)
-class Context:
+class BlockState:
     """One answer as the head knows it.
 
     `unread` [1, n, H] are features whose keys and values are not in the cache yet; `laws` [steps, D] is what was said
@@ -33,8 +33,8 @@ class Context:
     laws: Tensor | None = None
 
 
-class BlockDrafter(CoupledDrafter[Context]):
-    """See the module's text, and `CoupledDrafter` for the arguments."""
+class BlockDrafter(HeadDrafter[BlockState]):
+    """See the module's text, and `HeadDrafter` for the arguments."""
 
     head: DFlash
 
@@ -42,47 +42,47 @@ class BlockDrafter(CoupledDrafter[Context]):
         super().__init__(head, within(grow, head.config.steps), ends, banned)
         self.ahead = 1 + head.config.steps  # the whole block is asked at once
 
-    def listen(self, state: Listening[Context], output: VerifyOutput) -> None:
+    def update(self, state: HeadDrafterState[BlockState], output: VerifyOutput) -> None:
         count = len(output.tokens)
         if output.prompt is not None:
             count += len(output.prompt.tokens) - 1
-            state.mind = Context(KVCache(len(self.head.layers)))
-            state.mind.cache.add_row(count + state.room + max(SPARE, 1 + self.head.config.steps))
-        mind = state.mind
-        if mind is None:
+            state.head_state = BlockState(KVCache(len(self.head.layers)))
+            state.head_state.cache.add_row(count + state.room + max(SPARE, 1 + self.head.config.steps))
+        head_state = state.head_state
+        if head_state is None:
             return
         dtype = self.head.embeddings.dtype
         # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
         hidden = {layer: rows[None, :count].to(dtype) for layer, rows in output.hidden.items()}
-        mind.unread.append(self.head.context(hidden))
-        mind.root, mind.laws = output.tokens[-1], None
+        head_state.unread.append(self.head.context(hidden))
+        head_state.root, head_state.laws = output.tokens[-1], None
 
-    def voice(self, mind: Context) -> Voice:
-        if mind.laws is None:
-            self._read(mind)
-            mind.laws = self._ask_all(mind)
-        return _Levels(mind.laws)
+    def step_fn(self, head_state: BlockState) -> StepFn:
+        if head_state.laws is None:
+            self._read(head_state)
+            head_state.laws = self._ask_all(head_state)
+        return _Levels(head_state.laws)
 
-    def _read(self, mind: Context) -> None:
+    def _read(self, head_state: BlockState) -> None:
         """Keys and values of what the last verdicts brought."""
-        context, past = torch.cat(mind.unread, 1), mind.cache.lengths[0]
+        context, past = torch.cat(head_state.unread, 1), head_state.cache.lengths[0]
         count = context.shape[1]
-        mind.cache.open_window(SLOT, count)
+        head_state.cache.open_window(SLOT, count)
         places = torch.arange(past, past + count, device=context.device)
-        for layer, (key, value) in enumerate(self.head.remember(context)):
-            mind.cache.update(self.head.rotary(wide(key), places), wide(value), layer)
-        mind.cache.advance(0, count)
-        mind.unread = []
+        for layer, (key, value) in enumerate(self.head.keys_values(context)):
+            head_state.cache.update(self.head.rotary(wide(key), places), wide(value), layer)
+        head_state.cache.advance(0, count)
+        head_state.unread = []
 
-    def _ask_all(self, mind: Context) -> Tensor:
+    def _ask_all(self, head_state: BlockState) -> Tensor:
         """[steps, D] what is said of the block behind the root. Its own rows are not kept."""
-        past, device = mind.cache.lengths[0], self.head.draft_ids.device
-        rows = self.head.block(torch.tensor([mind.root], device=device))
+        past, device = head_state.cache.lengths[0], self.head.draft_ids.device
+        rows = self.head.block(torch.tensor([head_state.root], device=device))
         width = rows.shape[1]
-        mind.cache.open_window(SLOT, width)
+        head_state.cache.open_window(SLOT, width)
         everything = torch.ones(width, past + width, dtype=torch.bool, device=device)
         places = torch.arange(past, past + width, device=device)
-        return self.head.draft(rows, Cached(mind.cache, self.head.rotary, places, everything))[0, 1:]
+        return self.head.draft(rows, CachedAttention(head_state.cache, self.head.rotary, places, everything))[0, 1:]
 
 
 class _Levels:

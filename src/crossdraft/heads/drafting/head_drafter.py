@@ -25,10 +25,10 @@ from crossdraft.heads.networks.base import Head
 from crossdraft.heads.networks.layers import DecoderConfig
 
 Grow = Callable[[ProbsFn, SelectFn, Budget], BuiltTree]
-Mind = TypeVar("Mind")
+StateT = TypeVar("StateT")
 
 
-class Voice(Protocol):
+class StepFn(Protocol):
     """What a head says in one draft, level by level."""
 
     def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
@@ -40,7 +40,7 @@ class Voice(Protocol):
 
 
 @dataclass(eq=False)
-class Listening(Generic[Mind]):
+class HeadDrafterState(Generic[StateT]):
     """One answer: what was written, and what the head makes of it; `None` until the target has spoken.
 
     `places` is how many positions the text takes in the head, at most.
@@ -51,10 +51,10 @@ class Listening(Generic[Mind]):
     generator: torch.Generator
     written: list[int] = field(default_factory=list)  # prompt and answer
     places: int = 0
-    mind: Mind | None = None
+    head_state: StateT | None = None
 
 
-class CoupledDrafter(Generic[Mind]):
+class HeadDrafter(Generic[StateT]):
     """See the module's text.
 
     Args:
@@ -74,12 +74,12 @@ class CoupledDrafter(Generic[Mind]):
         self.grow = grow
         self.ids = list(head.config.draft_ids)
         never = frozenset(banned)
-        barred = [place for place, token in enumerate(self.ids) if token in never]
-        if len(barred) == len(self.ids):
+        banned_indices = [place for place, token in enumerate(self.ids) if token in never]
+        if len(banned_indices) == len(self.ids):
             raise CrossdraftError(
                 "The head drafts only ids that the target must not see as text; train it with other draft_ids."
             )
-        self.barred = torch.tensor(barred, device=head.draft_ids.device) if barred else None
+        self.banned_indices = torch.tensor(banned_indices, device=head.draft_ids.device) if banned_indices else None
         self.longest = head.config.max_positions if isinstance(head.config, DecoderConfig) else None
         self.ends = frozenset(ends)
         self.end_places = frozenset(place for place, token in enumerate(self.ids) if token in self.ends)
@@ -87,26 +87,26 @@ class CoupledDrafter(Generic[Mind]):
 
     # -- what a method fills in ------------------------------------------------------------------------------------
 
-    def listen(self, state: Listening[Mind], output: VerifyOutput) -> None:
+    def update(self, state: HeadDrafterState[StateT], output: VerifyOutput) -> None:
         """Take in a verdict; the first one brings the prompt. `state.written` holds it already."""
         raise NotImplementedError
 
-    def voice(self, mind: Mind) -> Voice:
+    def step_fn(self, head_state: StateT) -> StepFn:
         """Begin a draft."""
         raise NotImplementedError
 
     # -- the drafter's seam ----------------------------------------------------------------------------------------
 
-    def begin(self, requests: Sequence[Request]) -> list[Listening[Mind]]:
+    def begin(self, requests: Sequence[Request]) -> list[HeadDrafterState[StateT]]:
         # Never the judge's own stream: what a word was drawn by would decide whether it is accepted.
-        return [Listening(r.sampling, r.token_limit, r.sampling.generator(offset=1)) for r in requests]
+        return [HeadDrafterState(r.sampling, r.token_limit, r.sampling.generator(offset=1)) for r in requests]
 
     @torch.inference_mode()
-    def propose(self, states: Sequence[Listening[Mind]], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, states: Sequence[HeadDrafterState[StateT]], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
     @torch.inference_mode()
-    def commit(self, states: Sequence[Listening[Mind]], outputs: Sequence[VerifyOutput]) -> None:
+    def commit(self, states: Sequence[HeadDrafterState[StateT]], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
             if output.prompt is not None:
                 state.written += (*output.prompt.visual_tokens, *output.prompt.tokens)
@@ -116,30 +116,30 @@ class CoupledDrafter(Generic[Mind]):
             state.written += output.tokens
             state.places += len(output.tokens)
             if self._knows(state.places):
-                self.listen(state, output)
+                self.update(state, output)
             else:
-                state.mind = None
+                state.head_state = None
 
     @torch.inference_mode()
-    def fork(self, states: Sequence[Listening[Mind]]) -> list[Listening[Mind]]:
+    def fork(self, states: Sequence[HeadDrafterState[StateT]]) -> list[HeadDrafterState[StateT]]:
         copies = [fork_of(state) for state in states]
         for copy in copies:
-            copy.mind = None if copy.mind is None else fork_of(cast("Any", copy.mind))
+            copy.head_state = None if copy.head_state is None else fork_of(cast("Any", copy.head_state))
         return copies
 
-    def end(self, states: Sequence[Listening[Mind]]) -> None:
+    def end(self, states: Sequence[HeadDrafterState[StateT]]) -> None:
         """Nothing to free but the states themselves."""
 
     # -- trees -----------------------------------------------------------------------------------------------------
 
-    def _propose(self, state: Listening[Mind], budget: Budget) -> Draft:
+    def _propose(self, state: HeadDrafterState[StateT], budget: Budget) -> Draft:
         most = state.places + max(budget.nodes, self.ahead)
-        if state.mind is None or not budget.nodes or not self._knows(most):
+        if state.head_state is None or not budget.nodes or not self._knows(most):
             return Draft(DraftTree.empty())
-        voice, sampling = self._decent(self.voice(state.mind)), state.sampling
+        step_fn, sampling = self._mask_banned(self.step_fn(state.head_state)), state.sampling
         if sampling.plain:
-            return self._greedy(voice, budget)
-        expand = self._wide(voice, state)
+            return self._greedy(step_fn, budget)
+        expand = self._wide(step_fn, state)
         grown = self.grow(expand, TopK() if sampling.greedy else WithoutReplacement(state.generator), budget)
         return Draft(grown.tree, grown.path_probs if sampling.greedy else ())
 
@@ -147,18 +147,20 @@ class CoupledDrafter(Generic[Mind]):
         """Whether the head can tell so many positions apart."""
         return self.longest is None or places <= self.longest
 
-    def _decent(self, voice: Voice) -> Voice:
+    def _mask_banned(self, step_fn: StepFn) -> StepFn:
         """The voice without banned words: silenced before any softmax, so that what is drawn from stays a law."""
-        barred = self.barred
-        if barred is None:
-            return voice
-        return lambda nodes, tokens, parents: voice(nodes, tokens, parents).index_fill(-1, barred, float("-inf"))
+        banned_indices = self.banned_indices
+        if banned_indices is None:
+            return step_fn
+        return lambda nodes, tokens, parents: step_fn(nodes, tokens, parents).index_fill(
+            -1, banned_indices, float("-inf")
+        )
 
-    def _greedy(self, voice: Voice, budget: Budget) -> Draft:
+    def _greedy(self, step_fn: StepFn, budget: Budget) -> Draft:
         """A draft over the head's own vocabulary, translated when it is finished."""
 
         def expand(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
-            return _alive(tree, nodes, self.end_places, lambda alive: self._ask(voice, tree, alive).softmax(-1))
+            return _alive(tree, nodes, self.end_places, lambda alive: self._ask(step_fn, tree, alive).softmax(-1))
 
         tell = budget.on_token
         if tell is not None:
@@ -167,16 +169,18 @@ class CoupledDrafter(Generic[Mind]):
         tokens = tuple(self.ids[place] for place in grown.tree.tokens)
         return Draft(DraftTree(tokens, grown.tree.parents), grown.path_probs)
 
-    def _ask(self, voice: Voice, tree: DraftTree, nodes: Sequence[int]) -> Tensor:
+    def _ask(self, step_fn: StepFn, tree: DraftTree, nodes: Sequence[int]) -> Tensor:
         tokens = [self.ids[tree.tokens[node]] for node in nodes if node != ROOT]
-        return voice(nodes, tokens, [tree.parents[node] for node in nodes if node != ROOT])
+        return step_fn(nodes, tokens, [tree.parents[node] for node in nodes if node != ROOT])
 
-    def _wide(self, voice: Voice, state: Listening[Mind]) -> ProbsFn:
+    def _wide(self, step_fn: StepFn, state: HeadDrafterState[StateT]) -> ProbsFn:
         """[m, V] distributions over the target's vocabulary, warped as the target's own are."""
 
         def ask(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
             tokens = [tree.tokens[node] for node in nodes if node != ROOT]
-            every = self.head.everywhere(voice(nodes, tokens, [tree.parents[node] for node in nodes if node != ROOT]))
+            every = self.head.to_full_vocab(
+                step_fn(nodes, tokens, [tree.parents[node] for node in nodes if node != ROOT])
+            )
             beside, places = _families(tree, nodes)
             rows = every.new_zeros(1 + len(beside), every.shape[1])
             rows[places] = every

@@ -15,13 +15,13 @@ from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.tree import ROOT, DraftTree
-from crossdraft.heads.drafting.attention import read_on
-from crossdraft.heads.drafting.head_drafter import CoupledDrafter, Grow, Listening, Voice
+from crossdraft.heads.drafting.attention import extend_text
+from crossdraft.heads.drafting.head_drafter import Grow, HeadDrafter, HeadDrafterState, StepFn
 from crossdraft.heads.networks.recurrent import Recurrent
 
 
 @dataclass(eq=False)
-class Heard:
+class RecurrentState:
     """One answer as the head knows it.
 
     `unread` [1, n, H] are features of the target that no draft was made with yet; `begin` [1, H] is what drafts
@@ -34,33 +34,33 @@ class Heard:
     begin: Tensor | None = None
 
 
-class RecurrentDrafter(CoupledDrafter[Heard]):
-    """See the module's text, and `CoupledDrafter` for the arguments."""
+class RecurrentDrafter(HeadDrafter[RecurrentState]):
+    """See the module's text, and `HeadDrafter` for the arguments."""
 
     head: Recurrent
 
     def __init__(self, head: Recurrent, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()) -> None:
         super().__init__(head, grow if head.levels is None else within(grow, head.levels), ends, banned)
 
-    def listen(self, state: Listening[Heard], output: VerifyOutput) -> None:
+    def update(self, state: HeadDrafterState[RecurrentState], output: VerifyOutput) -> None:
         count = len(output.tokens)
         if output.prompt is not None:
             count += len(output.prompt.tokens) - 1
-            state.mind = Heard(ROOT, self._cache(count + state.room))
-        mind = state.mind
-        if mind is None:
+            state.head_state = RecurrentState(ROOT, self._cache(count + state.room))
+        head_state = state.head_state
+        if head_state is None:
             return
         # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
         rows = self.head.last(output.hidden)[None, :count].to(self.head.embeddings.dtype)
-        mind.root = output.tokens[-1]
-        if mind.cache is None:
-            mind.unread.clear()  # of these only the last counts
+        head_state.root = output.tokens[-1]
+        if head_state.cache is None:
+            head_state.unread.clear()  # of these only the last counts
             rows = rows[:, -1:]
-        mind.unread.append(rows)
+        head_state.unread.append(rows)
 
-    def voice(self, mind: Heard) -> Voice:
-        begin = self._read(mind) if mind.unread or mind.begin is None else mind.begin
-        return _States(self.head, begin, mind.root)
+    def step_fn(self, head_state: RecurrentState) -> StepFn:
+        begin = self._read(head_state) if head_state.unread or head_state.begin is None else head_state.begin
+        return _States(self.head, begin, head_state.root)
 
     def _cache(self, capacity: int) -> KVCache | None:
         if not self.head.depth:
@@ -69,13 +69,13 @@ class RecurrentDrafter(CoupledDrafter[Heard]):
         cache.add_row(capacity)
         return cache
 
-    def _read(self, mind: Heard) -> Tensor:
+    def _read(self, head_state: RecurrentState) -> Tensor:
         """Take in what verdicts brought; returns what drafts begin from."""
-        rows, cache = torch.cat(mind.unread, 1), mind.cache
+        rows, cache = torch.cat(head_state.unread, 1), head_state.cache
         if cache is not None:
-            rows = read_on(cache, self.head.rotary, rows.shape[1], lambda attend: self.head.read(rows, attend))
-        mind.unread, mind.begin = [], rows[:, -1]
-        return mind.begin
+            rows = extend_text(cache, self.head.rotary, rows.shape[1], lambda attend: self.head.read(rows, attend))
+        head_state.unread, head_state.begin = [], rows[:, -1]
+        return head_state.begin
 
 
 def within(grow: Grow, levels: int) -> Grow:
@@ -95,7 +95,7 @@ class _States:
 
     def __init__(self, head: Recurrent, begin: Tensor, root: int) -> None:
         self.head = head
-        states = head.enter(begin, torch.tensor([root], device=begin.device))
+        states = head.init_state(begin, torch.tensor([root], device=begin.device))
         self.states = {ROOT: states[0]}
         self.level = {ROOT: 0}
 
@@ -104,7 +104,7 @@ class _States:
             return self.head.say(self.states[ROOT][None], 0)
         above = torch.stack([self.states[parent] for parent in parents])
         level = self.level[parents[0]] + 1
-        states = self.head.follow(above, torch.tensor(tokens, device=above.device))
+        states = self.head.next_state(above, torch.tensor(tokens, device=above.device))
         self.states.update(zip(nodes, states.unbind(), strict=True))
         self.level |= dict.fromkeys(nodes, level)
         return self.head.say(states, level)

@@ -15,12 +15,12 @@ from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.drafters.short_head import ShortHead
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.event_medusa.network import Cross
-from crossdraft.heads.glance.frame_encoder import Glancer
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.event_medusa.network import DrafterMedusa
+from crossdraft.heads.glance.frame_encoder import FrameEncoder
+from crossdraft.heads.networks.base import SharedWeights
 
 
-class CrossDrafter(IndependentDrafter):
+class DrafterMedusaDrafter(IndependentDrafter):
     """Drafts with a model of its own, and heads on it.
 
     Args:
@@ -33,7 +33,13 @@ class CrossDrafter(IndependentDrafter):
     """
 
     def __init__(
-        self, model: Target, head: Cross, banned: Sequence[int] = (), *, words: int = 1, glance: Glancer | None = None
+        self,
+        model: Target,
+        head: DrafterMedusa,
+        banned: Sequence[int] = (),
+        *,
+        words: int = 1,
+        glance: FrameEncoder | None = None,
     ) -> None:
         super().__init__(model, banned, words=words, glance=glance)
         layers = model.text_config.num_hidden_layers
@@ -48,23 +54,23 @@ class CrossDrafter(IndependentDrafter):
     def _guess(self, state: IndependentState, written: Sequence[int], most: int) -> list[int]:
         old = super()._guess(state, written, most)
         feature, unread = state.features[len(state.fed)], written[len(state.fed) :]
-        foresight = self.head.foresee(feature, unread, most, self.model.eos)
+        foresight = self.head.predict(feature, unread, most, self.model.eos)
         first = next(foresight, None)
         # Old text that the heads begin with too is the likelier to hold to its end, if it is longer than what they can
         # foresee; else it is outvoted.
         furthest = min(most, self.head.config.steps - len(unread) + 1)
         stands = old[:1] == [first] and len(old) > furthest
-        guess = old if first is None or stands else [first, *foresight]
-        state.quoted = common_prefix(old, guess)
-        return guess
+        prediction = old if first is None or stands else [first, *foresight]
+        state.quoted = common_prefix(old, prediction)
+        return prediction
 
 
-def tables_of(model: Target) -> TargetTables:
+def shared_weights_of(model: Target) -> SharedWeights:
     """What heads borrow of an event model. Where its own head is cut short, the rows that are gone are 0."""
     embeddings = cast("Any", model.model.get_input_embeddings()).weight.detach()
     head = cast("Any", model.model.get_output_embeddings())
     if not isinstance(head, ShortHead):
-        return TargetTables(embeddings, head.weight.detach())
+        return SharedWeights(embeddings, head.weight.detach())
     whole = torch.zeros_like(embeddings)
     whole[head.rows] = head.inner.weight.detach()
-    return TargetTables(embeddings, whole)
+    return SharedWeights(embeddings, whole)

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables, shifted
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights, shifted
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossConfig(HeadConfig):
+class DrafterMedusaConfig(HeadConfig):
     """Heads on an event model.
 
     Args:
@@ -34,10 +34,10 @@ class CrossConfig(HeadConfig):
     width: int = 256
 
 
-class Foresight(nn.Module):
+class MedusaHead(nn.Module):
     """Head k: h + down(SiLU(up([h; e1; …; ek]))), `down` zero at first, so that it begins as the event model's own."""
 
-    def __init__(self, config: CrossConfig, tokens: int) -> None:
+    def __init__(self, config: DrafterMedusaConfig, tokens: int) -> None:
         super().__init__()
         self.up_proj = nn.Linear((1 + tokens) * config.hidden_size, config.width)
         self.down_proj = nn.Linear(config.width, config.hidden_size, bias=False)
@@ -48,22 +48,22 @@ class Foresight(nn.Module):
         return feature + self.down_proj(F.silu(self.up_proj(torch.cat((feature, *embeds), -1))))
 
 
-class Cross(Head):
+class DrafterMedusa(Head):
     """See the module's text."""
 
-    config: CrossConfig
+    config: DrafterMedusaConfig
 
-    def __init__(self, config: CrossConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
-        self.heads = nn.ModuleList([Foresight(config, 1 + head) for head in range(config.steps)])
+    def __init__(self, config: DrafterMedusaConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
+        self.heads = nn.ModuleList([MedusaHead(config, 1 + head) for head in range(config.steps)])
 
-    def forward(self, lesson: Lesson) -> list[Guess]:
-        feature, embeds = self.last(lesson.hidden), self.embed(lesson.tokens)
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
+        feature, embeds = self.last(batch.hidden), self.embed(batch.tokens)
         since = [shifted(embeds, 1 + head) for head in range(len(self.heads))]
         rows = [head(feature, since[:count]) for count, head in enumerate(self.heads, 1)]
-        return [Guess(offset, self.lm_head(row)) for offset, row in enumerate(rows, 1)]
+        return [DraftLogits(offset, self.lm_head(row)) for offset, row in enumerate(rows, 1)]
 
-    def foresee(self, feature: Tensor, tokens: Sequence[int], most: int, ends: Collection[int] = ()) -> Iterator[int]:
+    def predict(self, feature: Tensor, tokens: Sequence[int], most: int, ends: Collection[int] = ()) -> Iterator[int]:
         """The likeliest continuation, at most `most` tokens, each worked out when it is asked for.
 
         Args:

@@ -25,7 +25,7 @@ from crossdraft.heads.fast.network import Fast
 
 
 @dataclass(eq=False)
-class Foregone:
+class FastState:
     """One answer: `logits` [N, V] of its places, their `slots` where nothing depends on what was said."""
 
     sampling: Sampling
@@ -61,32 +61,32 @@ class FastDrafter:
         self.banned = banned_bias(model, banned)
 
     @torch.inference_mode()
-    def begin(self, requests: Sequence[Request]) -> list[Foregone]:
+    def begin(self, requests: Sequence[Request]) -> list[FastState]:
         return [self._begin(request) for request in requests]
 
     @torch.inference_mode()
-    def propose(self, states: Sequence[Foregone], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, states: Sequence[FastState], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
 
-    def commit(self, states: Sequence[Foregone], outputs: Sequence[VerifyOutput]) -> None:
+    def commit(self, states: Sequence[FastState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
             state.committed += output.tokens
 
     @torch.inference_mode()
-    def fork(self, states: Sequence[Foregone]) -> list[Foregone]:
+    def fork(self, states: Sequence[FastState]) -> list[FastState]:
         return [fork_of(state) for state in states]
 
-    def end(self, states: Sequence[Foregone]) -> None:
+    def end(self, states: Sequence[FastState]) -> None:
         """Nothing to free but the states themselves."""
 
-    def _begin(self, request: Request) -> Foregone:
+    def _begin(self, request: Request) -> FastState:
         prompt = self.model.prepare(request)
-        few = self.head.marginals(self._see(prompt), self.head.asked(self._question(prompt))[None])[0]
-        every = self.head.everywhere(few)
+        few = self.head.marginal_logits(self._see(prompt), self.head.asked(self._question(prompt))[None])[0]
+        every = self.head.to_full_vocab(few)
         every += self.banned
         sampling, ids = request.sampling, prompt.input_ids.tolist()
         slots = top_tokens(every) if sampling.plain else []
-        return Foregone(sampling, ids, draft_generator(self.model, request), every, slots)
+        return FastState(sampling, ids, draft_generator(self.model, request), every, slots)
 
     def _see(self, prompt: Prompt) -> Tensor | None:
         """[1, n, H] features of the events, if the head looks at them."""
@@ -102,7 +102,7 @@ class FastDrafter:
         first = visual[-1] + 1 if visual else 0
         return ids[min(first, len(ids) - 1) :].to(self.model.device)
 
-    def _propose(self, state: Foregone, budget: Budget) -> Draft:
+    def _propose(self, state: FastState, budget: Budget) -> Draft:
         place, sampling = len(state.committed), state.sampling
         rows = state.logits[place : place + budget.nodes]
         if not sampling.greedy:
@@ -116,7 +116,7 @@ class FastDrafter:
                 budget.on_token(token)
         return draft
 
-    def _drawn(self, state: Foregone, rows: Tensor) -> DraftTree:
+    def _drawn(self, state: FastState, rows: Tensor) -> DraftTree:
         """A chain, each token drawn from its own place's distribution."""
         laws = warp(rows, state.sampling, [*state.context, *state.committed])
         tokens: list[int] = []

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,8 @@ class Fast(Head):
 
     config: FastConfig
 
-    def __init__(self, config: FastConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: FastConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         size = config.hidden_size
         self.see_proj = nn.Linear(config.frames * size, config.width, bias=False)
         nn.init.zeros_(self.see_proj.weight)  # what was asked says most: it begins as its blind control does
@@ -56,7 +56,7 @@ class Fast(Head):
     def reads(self) -> tuple[int, ...]:
         return ()
 
-    def marginals(self, visual: Tensor | None, question: Tensor) -> Tensor:
+    def marginal_logits(self, visual: Tensor | None, question: Tensor) -> Tensor:
         """What may stand at each place of the answer.
 
         Args:
@@ -85,7 +85,7 @@ class Fast(Head):
         """[n] ids of a question -> [H], the mean of their embeddings."""
         return self.embed(tokens).mean(0)
 
-    def forward(self, lesson: Lesson) -> list[Guess]:
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
         """It says nothing of a place in a text.
 
         Raises:

@@ -15,12 +15,12 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target, visual_rows
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.network import Glance
-from crossdraft.heads.networks.layers import Rows
+from crossdraft.heads.networks.layers import KeyValue
 
 PIXELS = "pixel_values_videos"  # [1, frames, 3, h, w]
 
 
-class Glancer:
+class FrameEncoder:
     """The glance, and where its visual features come from.
 
     Args:
@@ -40,7 +40,7 @@ class Glancer:
             )
         self.glance, self.tower = glance.eval(), tower
 
-    def look(self, request: Request) -> list[Rows]:
+    def look(self, request: Request) -> list[KeyValue]:
         """What of the clip may be asked about.
 
         Raises:
@@ -61,9 +61,9 @@ class Glancer:
         chosen = evenly(frames, self.glance.config.frames)
         return rows.unflatten(0, (frames, -1))[chosen].flatten(0, 1)
 
-    def say(self, features: Tensor, seen: Sequence[Rows]) -> Tensor:
+    def say(self, features: Tensor, seen: Sequence[KeyValue]) -> Tensor:
         """[n, H] last features of the drafter's model -> [n, V] logits, -inf where the glance knows no word."""
-        return self.glance.everywhere(self.glance.say(features[None], seen)[0])
+        return self.glance.to_full_vocab(self.glance.say(features[None], seen)[0])
 
 
 def fewer_frames(prompt: Prompt, count: int) -> Prompt:

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
-from crossdraft.heads.networks.layers import GatedMLP, RMSNorm, Rows, heads_of
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
+from crossdraft.heads.networks.layers import GatedMLP, KeyValue, RMSNorm, split_heads
 from crossdraft.heads.networks.settings import at_least_one
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +82,14 @@ class GlanceLayer(nn.Module):
         nn.init.zeros_(self.o_proj.weight)
         nn.init.zeros_(self.mlp.down_proj.weight)
 
-    def see(self, visual: Tensor) -> Rows:
+    def see(self, visual: Tensor) -> KeyValue:
         """[B, frames · n, E] -> keys and values [B, heads, frames · n, d]."""
         rows = self.see_norm(visual) + self.places
-        return heads_of(self.k_proj(rows), self.head_dim), heads_of(self.v_proj(rows), self.head_dim)
+        return split_heads(self.k_proj(rows), self.head_dim), split_heads(self.v_proj(rows), self.head_dim)
 
-    def forward(self, features: Tensor, seen: Rows) -> Tensor:
+    def forward(self, features: Tensor, seen: KeyValue) -> Tensor:
         """[B, T, H] -> [B, T, H]."""
-        query = heads_of(self.ask_proj(self.ask_norm(features)), self.head_dim)
+        query = split_heads(self.ask_proj(self.ask_norm(features)), self.head_dim)
         mixed = F.scaled_dot_product_attention(query, *seen)
         features = features + self.o_proj(mixed.transpose(1, 2).flatten(2))
         return features + self.mlp(self.mlp_norm(features))
@@ -100,8 +100,8 @@ class Glance(Head):
 
     config: GlanceConfig
 
-    def __init__(self, config: GlanceConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: GlanceConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         self.layers = nn.ModuleList([GlanceLayer(config) for _ in range(config.layers)])
 
     @property
@@ -112,7 +112,7 @@ class Glance(Head):
     def _layers(self) -> Sequence[GlanceLayer]:
         return cast("Sequence[GlanceLayer]", self.layers)
 
-    def see(self, visual: Tensor) -> list[Rows]:
+    def see(self, visual: Tensor) -> list[KeyValue]:
         """[B, frames · n, E] what the target's tower makes of the frames -> each layer's keys and values.
 
         Raises:
@@ -126,13 +126,13 @@ class Glance(Head):
             )
         return [layer.see(visual.to(self.embeddings)) for layer in self._layers]
 
-    def say(self, features: Tensor, seen: Sequence[Rows]) -> Tensor:
+    def say(self, features: Tensor, seen: Sequence[KeyValue]) -> Tensor:
         """[B, T, H] last features of the drafter's model -> [B, T, D] logits of the words behind them."""
         features = features.to(self.embeddings)
         for layer, rows in zip(self._layers, seen, strict=True):
             features = layer(features, rows)
         return self.lm_head(features)
 
-    def forward(self, lesson: Lesson) -> list[Guess]:
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
         """The word behind every place, which is what a drafter says itself: offset 0."""
-        return [Guess(0, self.say(self.last(lesson.hidden), self.see(lesson.visual[0])))]
+        return [DraftLogits(0, self.say(self.last(batch.hidden), self.see(batch.visual[0])))]

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from crossdraft.heads.networks.base import Head, TargetTables, shifted
-from crossdraft.heads.networks.layers import Attend, DecoderConfig, Front, Rotary, Unrolled
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.base import Head, SharedWeights, shifted
+from crossdraft.heads.networks.layers import Attend, DecoderConfig, PrefixKV, Rotary, TTTAttention
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 
 class Autoregressive(Head):
@@ -25,15 +25,15 @@ class Autoregressive(Head):
     span = 1  # tokens that a row takes in: the one behind the feature, and those in front of that
     config: DecoderConfig
 
-    def __init__(self, config: DecoderConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         self.rotary = Rotary(config.head_dim, config.rope_theta, config.max_positions)
 
     def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """Captured features [..., H] of each layer -> [..., H], one feature per place."""
         return self.last(hidden)
 
-    def front(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> Front | None:
+    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> PrefixKV | None:
         """What stands in front of the text; `None` = nothing. Asked where the head has `visual_reads`.
 
         Args:
@@ -43,12 +43,12 @@ class Autoregressive(Head):
         """
         return None
 
-    def embed_rows(self, tokens: Tensor) -> Tensor:
+    def embed_tokens(self, tokens: Tensor) -> Tensor:
         """[B, n + span - 1] ids -> [B, n, H], what the tokens bring to each row."""
         return self.embed(tokens)
 
-    def inform(self, features: Tensor, aside: Tensor | None) -> Tensor:
-        """Features [B, n, H] of the text, or outputs fed back, as they enter a pair; `aside` is the front's."""
+    def add_global(self, features: Tensor, global_feature: Tensor | None) -> Tensor:
+        """Features [B, n, H] of the text, or outputs fed back, as they enter a pair."""
         return features
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
@@ -59,30 +59,30 @@ class Autoregressive(Head):
         """Outputs [..., H] -> logits [..., D]."""
         return self.lm_head(outputs)
 
-    def features_of(self, outputs: Tensor) -> Tensor | None:
+    def predicted_features(self, outputs: Tensor) -> Tensor | None:
         """What the outputs take the target's last features to be, if they are trained to be that."""
         return None
 
-    def forward(self, lesson: Lesson) -> list[Guess]:
-        features, tokens = self.fuse(lesson.hidden), lesson.tokens
-        embeds = self.embed_rows(torch.cat((tokens[:, :1].expand(-1, self.span - 1), tokens), 1))
-        front = self._front(lesson)
-        aside = None if front is None else front.aside
-        attend, guesses = Unrolled(self.rotary, front), []
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
+        features, tokens = self.fuse(batch.hidden), batch.tokens
+        embeds = self.embed_tokens(torch.cat((tokens[:, :1].expand(-1, self.span - 1), tokens), 1))
+        prefix = self._prefix(batch)
+        global_feature = None if prefix is None else prefix.global_feature
+        attend, predictions = TTTAttention(self.rotary, prefix), []
         for step in range(self.config.steps):
-            pairs = shifted(embeds, 1 + step), self.inform(features, aside)
+            pairs = shifted(embeds, 1 + step), self.add_global(features, global_feature)
             features = self.decode(*pairs, attend.at(step), step)
-            guesses.append(self.guess(1 + step, features))
-        return guesses
+            predictions.append(self.prediction(1 + step, features))
+        return predictions
 
-    def guess(self, offset: int, outputs: Tensor) -> Guess:
+    def prediction(self, offset: int, outputs: Tensor) -> DraftLogits:
         """What outputs [B, T, H] say of the target `offset` places further on."""
-        return Guess(offset, self.say(outputs), self.features_of(outputs))
+        return DraftLogits(offset, self.say(outputs), self.predicted_features(outputs))
 
-    def _front(self, lesson: Lesson) -> Front | None:
-        ids = lesson.visual_ids
+    def _prefix(self, batch: TrainBatch) -> PrefixKV | None:
+        ids = batch.visual_ids
         if not self.visual_reads or ids is None or not ids.shape[1]:
             return None
         rows = torch.arange(len(ids), device=ids.device)
-        asked = {layer: lesson.hidden[layer][rows, lesson.starts - 1] for layer in self.reads}
-        return self.front(lesson.visual, torch.cat((ids, lesson.tokens[:, :1]), 1), asked)
+        asked = {layer: batch.hidden[layer][rows, batch.starts - 1] for layer in self.reads}
+        return self.prefix(batch.visual, torch.cat((ids, batch.tokens[:, :1]), 1), asked)

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.target_kv import LastLayer
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.target_kv import TargetKV
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class HeadConfig:
 
 
 @dataclass(frozen=True)
-class TargetTables:
+class SharedWeights:
     """What heads borrow of the target instead of storing it: token embeddings and output rows, [V, H] each.
 
     And what makes the keys and values of its last layer, if that is built like Llama's.
@@ -53,13 +53,13 @@ class TargetTables:
 
     embeddings: Tensor
     head: Tensor
-    last_layer: LastLayer | None = None
+    target_kv: TargetKV | None = None
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> "TargetTables":
+    def of(cls, model: PreTrainedModel) -> "SharedWeights":
         """Those of a `transformers` model; views, not copies where its layers are not packed."""
         embeddings, head = (cast("Any", model.get_input_embeddings()), cast("Any", model.get_output_embeddings()))
-        return cls(embeddings.weight.detach(), head.weight.detach(), LastLayer.of(model))
+        return cls(embeddings.weight.detach(), head.weight.detach(), TargetKV.of(model))
 
 
 class Head(nn.Module):
@@ -81,20 +81,20 @@ class Head(nn.Module):
     draft_ids: Tensor
     embeddings: Tensor
 
-    def __init__(self, config: HeadConfig, tables: TargetTables) -> None:
+    def __init__(self, config: HeadConfig, shared: SharedWeights) -> None:
         super().__init__()
         wanted = (config.vocab_size, config.hidden_size)
-        if tuple(tables.embeddings.shape) != wanted:
+        if tuple(shared.embeddings.shape) != wanted:
             raise CrossdraftError(
                 f"The head was made for a target of {wanted[0]} tokens and {wanted[1]} features; this one has "
-                f"{' and '.join(map(str, tables.embeddings.shape))}."
+                f"{' and '.join(map(str, shared.embeddings.shape))}."
             )
         self.config = config
         self.register_buffer("draft_ids", torch.tensor(config.draft_ids), persistent=False)
-        self.register_buffer("embeddings", tables.embeddings, persistent=False)  # of the head's own dtype
+        self.register_buffer("embeddings", shared.embeddings, persistent=False)  # of the head's own dtype
         self.lm_head = nn.Linear(config.hidden_size, len(config.draft_ids), bias=False)
         with torch.no_grad():  # the target's rows are where an own head begins
-            self.lm_head.weight.copy_(tables.head[self.draft_ids.to(tables.head.device)])
+            self.lm_head.weight.copy_(shared.head[self.draft_ids.to(shared.head.device)])
         self.lm_head.requires_grad_(self.owns_head)
 
     @property
@@ -111,7 +111,7 @@ class Head(nn.Module):
         """[...] ids -> [..., H] the target's embeddings."""
         return F.embedding(tokens, self.embeddings)
 
-    def everywhere(self, few: Tensor) -> Tensor:
+    def to_full_vocab(self, few: Tensor) -> Tensor:
         """[..., D] logits of the draft vocabulary -> [..., V], -inf at all other words."""
         every = few.new_full((*few.shape[:-1], self.config.vocab_size), float("-inf"))
         return every.index_copy_(-1, self.draft_ids, few)
@@ -120,11 +120,11 @@ class Head(nn.Module):
         """Of captured features the target's last."""
         return hidden[self.config.num_layers]
 
-    def forward(self, lesson: Lesson) -> list[Guess]:
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
         """What the head would draft at every place of the answers, teacher-forced."""
         raise NotImplementedError
 
-    def extra_losses(self, lesson: Lesson, guesses: Sequence[Guess]) -> dict[str, Tensor]:
+    def extra_losses(self, batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, Tensor]:
         """Further losses by name, one number each, that a recipe may weigh."""
         return {}
 
@@ -172,10 +172,10 @@ def shifted(values: Tensor, count: int) -> Tensor:
     return torch.cat((values[:, count:], gap), 1)
 
 
-def positions_of(draft_ids: Sequence[int] | Tensor, vocab_size: int) -> Tensor:
+def target_to_draft(draft_ids: Sequence[int] | Tensor, vocab_size: int) -> Tensor:
     """[V] place of each id among the draft ids [D], -1 where it is none of them.
 
-    >>> positions_of((3, 1), 4)
+    >>> target_to_draft((3, 1), 4)
     tensor([-1,  1, -1,  0])
     """
     ids = torch.as_tensor(draft_ids)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from crossdraft.heads.networks.autoregressive import Autoregressive
-from crossdraft.heads.networks.base import TargetTables
-from crossdraft.heads.networks.layers import Attend, DecoderConfig, DecoderLayer, ResBlock, heads_of
+from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.heads.networks.layers import Attend, DecoderConfig, DecoderLayer, ResBlock, split_heads
 
 GRAM = 3  # tokens
 
@@ -57,8 +57,8 @@ class Chimera(Autoregressive):
     span = GRAM
     config: ChimeraConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def __init__(self, config: ChimeraConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: ChimeraConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         self.trigram = TrigramEncoder(config.hidden_size, config.gram_size)
         self.layer = DecoderLayer(config)
         # The authors begin with the target's rows here too; but of itself the old feature says the old token.
@@ -69,15 +69,15 @@ class Chimera(Autoregressive):
         last = self.last(hidden)
         return torch.cat((last, last), -1)
 
-    def embed_rows(self, tokens: Tensor) -> Tensor:
+    def embed_tokens(self, tokens: Tensor) -> Tensor:
         return self.trigram(self.embed(tokens))
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         feature, left_from = features.chunk(2, -1)
         attention, count = self.layer.self_attn, embeds.shape[1]
         both = self.layer.input_layernorm(torch.cat((feature, embeds), 1))
-        key, value = attention.remember(both)
-        query = heads_of(attention.q_proj(both[:, count:]), attention.head_dim)
+        key, value = attention.keys_values(both)
+        query = split_heads(attention.q_proj(both[:, count:]), attention.head_dim)
         alone = key[:, :, count:], value[:, :, count:]
         mixed = attend(0, query, key[:, :, :count], value[:, :, :count], alone)
         stream = embeds + attention.o_proj(mixed.transpose(1, 2).flatten(2))
@@ -88,5 +88,5 @@ class Chimera(Autoregressive):
         guessed, left_from = outputs.chunk(2, -1)
         return self.lm_head(guessed) + self.residual_head(left_from)
 
-    def features_of(self, outputs: Tensor) -> Tensor:
+    def predicted_features(self, outputs: Tensor) -> Tensor:
         return outputs.chunk(2, -1)[0]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.layers import heads_of
+from crossdraft.heads.networks.layers import split_heads
 from crossdraft.heads.networks.settings import at_least_one
 
 Compressed = tuple[Tensor, Tensor]  # rows [B, M, H] and their places [M], rising
@@ -102,8 +102,8 @@ class Resampler(nn.Module):
 
     def forward(self, rows: Tensor) -> Compressed:
         """[B, N, H] -> [B, M, H] and its places."""
-        query = heads_of(self.queries[None].expand(len(rows), -1, -1), self.head_dim)
-        key, value = heads_of(self.k_proj(rows), self.head_dim), heads_of(self.v_proj(rows), self.head_dim)
+        query = split_heads(self.queries[None].expand(len(rows), -1, -1), self.head_dim)
+        key, value = split_heads(self.k_proj(rows), self.head_dim), split_heads(self.v_proj(rows), self.head_dim)
         found = self.o_proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
         total, count = rows.shape[1], found.shape[1]
         return found, torch.arange(total - count, total, device=rows.device).clamp(min=0)

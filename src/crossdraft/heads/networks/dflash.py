@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import Head, TargetTables, shifted
-from crossdraft.heads.networks.feature_fusion import check_scales, columns, side_by_side
-from crossdraft.heads.networks.layers import Attend, DecoderConfig, DecoderLayer, RMSNorm, Rotary, Rows
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.base import Head, SharedWeights, shifted
+from crossdraft.heads.networks.feature_fusion import check_scales, columns, concat_layers
+from crossdraft.heads.networks.layers import Attend, DecoderConfig, DecoderLayer, KeyValue, RMSNorm, Rotary
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 SPREAD = 5  # layers of the target that are read unless told otherwise: the authors' number
 
@@ -69,14 +69,14 @@ class DFlash(Head):
     config: DFlashConfig
     mask_row: Tensor
 
-    def __init__(self, config: DFlashConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: DFlashConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         size = config.hidden_size
         self.rotary = Rotary(config.head_dim, config.rope_theta, config.max_positions)
         if config.mask_token is None:
-            self.mask_row = nn.Parameter(torch.randn(size) * float(tables.embeddings.float().std()))
+            self.mask_row = nn.Parameter(torch.randn(size) * float(shared.embeddings.float().std()))
         else:
-            self.register_buffer("mask_row", tables.embeddings[config.mask_token].clone(), persistent=False)
+            self.register_buffer("mask_row", shared.embeddings[config.mask_token].clone(), persistent=False)
         self.fc = nn.Linear(len(self.reads) * size, size, bias=False)
         self.hidden_norm = RMSNorm(size, config.eps)
         self.layers = nn.ModuleList([DecoderLayer(config) for _ in range(config.layers)])
@@ -92,7 +92,7 @@ class DFlash(Head):
 
     def context(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """Captured features [..., H] of each layer -> [..., H]."""
-        return self.hidden_norm(self.fc(side_by_side(hidden, self.reads, self._scales)))
+        return self.hidden_norm(self.fc(concat_layers(hidden, self.reads, self._scales)))
 
     @property
     def _scales(self) -> Sequence[float]:
@@ -101,9 +101,9 @@ class DFlash(Head):
     def scales(self) -> dict[str, Tensor]:
         return {"fc.weight": columns(self.fc.weight, self._scales)}
 
-    def remember(self, context: Tensor) -> list[Rows]:
+    def keys_values(self, context: Tensor) -> list[KeyValue]:
         """[B, n, H] -> each layer's keys and values of these places, not rotated."""
-        return [cast("DecoderLayer", layer).self_attn.remember(context) for layer in self.layers]
+        return [cast("DecoderLayer", layer).self_attn.keys_values(context) for layer in self.layers]
 
     def block(self, roots: Tensor) -> Tensor:
         """[..., A] ids of roots -> [..., A, 1 + steps, H] rows of their blocks."""
@@ -117,37 +117,37 @@ class DFlash(Head):
             rows = layer(rows, attend, index)
         return self.lm_head(self.norm(rows))
 
-    def forward(self, lesson: Lesson) -> list[Guess]:
-        anchors, chosen = self._anchors(lesson)
-        rows = self.block(shifted(lesson.tokens, 1).gather(1, anchors))
-        attend = Anchored(self.rotary, anchors, rows.shape[2], self.remember(self.context(lesson.hidden)))
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
+        anchors, chosen = self._anchors(batch)
+        rows = self.block(shifted(batch.tokens, 1).gather(1, anchors))
+        attend = BlockAttention(self.rotary, anchors, rows.shape[2], self.keys_values(self.context(batch.hidden)))
         logits = self.draft(rows.flatten(1, 2), attend).unflatten(1, rows.shape[1:3])
-        valid = torch.zeros_like(lesson.tokens, dtype=torch.bool).scatter(1, anchors, chosen)
-        nowhere = logits.new_zeros(*lesson.tokens.shape, logits.shape[-1])
+        valid = torch.zeros_like(batch.tokens, dtype=torch.bool).scatter(1, anchors, chosen)
+        nowhere = logits.new_zeros(*batch.tokens.shape, logits.shape[-1])
         index = anchors[..., None].expand(-1, -1, logits.shape[-1])
         return [
-            Guess(offset, nowhere.scatter(1, index, logits[:, :, offset]), valid=valid)
+            DraftLogits(offset, nowhere.scatter(1, index, logits[:, :, offset]), valid=valid)
             for offset in range(1, rows.shape[2])
         ]
 
-    def _anchors(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
+    def _anchors(self, batch: TrainBatch) -> tuple[Tensor, Tensor]:
         """Places [B, A] that a block leaves from, and whether they were chosen or only fill the row up.
 
         While training at random, otherwise evenly over the answer, so that the same text gives the same figures.
         """
-        judged = lesson.judged(1)
-        count = min(self.config.anchors, judged.shape[1])
+        loss_mask = batch.loss_mask(1)
+        count = min(self.config.anchors, loss_mask.shape[1])
         if self.training:
-            order = torch.rand(judged.shape, device=judged.device)
+            order = torch.rand(loss_mask.shape, device=loss_mask.device)
         else:
-            share = count / judged.sum(1, keepdim=True).clamp(min=1)
-            rank = judged.cumsum(1)
+            share = count / loss_mask.sum(1, keepdim=True).clamp(min=1)
+            rank = loss_mask.cumsum(1)
             order = 0.5 * ((rank * share).floor() > ((rank - 1) * share).floor())
-        score, places = (order + judged).topk(count, 1)
+        score, places = (order + loss_mask).topk(count, 1)
         return places, score >= 1
 
 
-class Anchored:
+class BlockAttention:
     """Attention of blocks: each over the text up to its anchor, and over its own rows, which stand right behind that.
 
     Args:
@@ -157,7 +157,7 @@ class Anchored:
         text: each layer's keys and values [B, kv_heads, T, d], not rotated.
     """
 
-    def __init__(self, rotary: Rotary, anchors: Tensor, width: int, text: Sequence[Rows]) -> None:
+    def __init__(self, rotary: Rotary, anchors: Tensor, width: int, text: Sequence[KeyValue]) -> None:
         self.rotary, self.text = rotary, text
         rows = torch.arange(width, device=anchors.device)
         self.places = (anchors[..., None] + 1 + rows).flatten(1)[:, None]  # [B, 1, A·width]
@@ -168,7 +168,7 @@ class Anchored:
         own = (block == block[:, None]).expand(len(anchors), -1, -1)
         self.mask = torch.cat((known, own), -1)[:, None]
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: Rows | None = None) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: KeyValue | None = None) -> Tensor:
         text_key, text_value = self.text[layer]
         keys = torch.cat((self.rotary(text_key, self.before), self.rotary(key, self.places)), 2)
         return F.scaled_dot_product_attention(
@@ -179,7 +179,7 @@ class Anchored:
             enable_gqa=keys.shape[1] != query.shape[1],
         )
 
-    def across(self, layer: int, query: Tensor, fresh: Rows | None) -> Tensor:
+    def cross_attend(self, layer: int, query: Tensor, fresh: KeyValue | None) -> Tensor:
         raise NotImplementedError("A block drafter's layers read the target as part of their own keys and values.")
 
 

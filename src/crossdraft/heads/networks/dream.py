@@ -15,10 +15,18 @@ from torch import Tensor, nn
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.autoregressive import Autoregressive
-from crossdraft.heads.networks.base import TargetTables
-from crossdraft.heads.networks.layers import Attend, Attention, DecoderConfig, DecoderLayer, GatedMLP, RMSNorm, heads_of
+from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.heads.networks.layers import (
+    Attend,
+    Attention,
+    DecoderConfig,
+    DecoderLayer,
+    GatedMLP,
+    RMSNorm,
+    split_heads,
+)
 from crossdraft.heads.networks.losses import smooth_l1
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 OWN, TARGETS = 0, 1  # layers of the cache
 
@@ -46,7 +54,7 @@ class DreamConfig(DecoderConfig):
 
 
 @dataclass(frozen=True)
-class MiddleGuess(Guess):
+class DreamLogits(DraftLogits):
     """A guess, and what the first layer takes the target's middle feature to be: [B, T, H]."""
 
     middle: Tensor | None = None
@@ -69,9 +77,9 @@ class GatedCross(nn.Module):
         """[B, n, H] -> [B, n, H]; `middle` are the target's features at these places, `None` = a draft has none."""
         attention, fresh = self.cross_attn, None
         if middle is not None:
-            fresh = attention.remember(self.middle_norm(middle))
-        query = heads_of(attention.q_proj(self.input_layernorm(stream)), attention.head_dim)
-        mixed = attention.o_proj(attend.across(TARGETS, query, fresh).transpose(1, 2).flatten(2))
+            fresh = attention.keys_values(self.middle_norm(middle))
+        query = split_heads(attention.q_proj(self.input_layernorm(stream)), attention.head_dim)
+        mixed = attention.o_proj(attend.cross_attend(TARGETS, query, fresh).transpose(1, 2).flatten(2))
         stream = stream + self.attn_gate.tanh() * mixed
         return stream + self.mlp_gate.tanh() * self.mlp(self.post_attention_layernorm(stream))
 
@@ -84,8 +92,8 @@ class Dream(Autoregressive):
     depth = 2
     config: DreamConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def __init__(self, config: DreamConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: DreamConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
         self.layer = DecoderLayer(config, first_norm=False)
         self.cross = GatedCross(config)
@@ -106,22 +114,24 @@ class Dream(Autoregressive):
     def say(self, outputs: Tensor) -> Tensor:
         return self.lm_head(outputs.chunk(2, -1)[0])
 
-    def guess(self, offset: int, outputs: Tensor) -> MiddleGuess:
+    def prediction(self, offset: int, outputs: Tensor) -> DreamLogits:
         final, middle = outputs.chunk(2, -1)
-        return MiddleGuess(offset, self.say(outputs), final, middle=middle)
+        return DreamLogits(offset, self.say(outputs), final, middle=middle)
 
-    def extra_losses(self, lesson: Lesson, guesses: Sequence[Guess]) -> dict[str, Tensor]:
+    def extra_losses(self, batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, Tensor]:
         """`middle`: SmoothL1 between the first layer's outputs and the target's middle features.
 
         Every offset's is a sum over its places, divided by the number N of the first one's, as in `objective.score`:
         so it is 0 where answers are too short to be judged, and shares of a batch, weighted by their N, add up to it.
         What comes of it is their mean.
         """
-        target, losses = lesson.hidden[self.config.middle_layer], []
-        count = max(int(lesson.judged(min(guess.offset for guess in guesses)).sum()), 1)
-        for guess in guesses:
-            if isinstance(guess, MiddleGuess) and guess.middle is not None:
-                places = lesson.judged(guess.offset)
-                told = target.roll(-guess.offset, 1)  # `judged` leaves out what comes round from the row's front
-                losses.append(smooth_l1(guess.middle[places], told[places]).sum() / count)
+        target, losses = batch.hidden[self.config.middle_layer], []
+        count = max(int(batch.loss_mask(min(prediction.offset for prediction in predictions)).sum()), 1)
+        for prediction in predictions:
+            if isinstance(prediction, DreamLogits) and prediction.middle is not None:
+                places = batch.loss_mask(prediction.offset)
+                told = target.roll(
+                    -prediction.offset, 1
+                )  # `loss_mask` leaves out what comes round from the row's front
+                losses.append(smooth_l1(prediction.middle[places], told[places]).sum() / count)
         return {"middle": torch.stack(losses).mean()}

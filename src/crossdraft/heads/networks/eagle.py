@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from crossdraft.heads.networks.autoregressive import Autoregressive
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.layers import Attend, DecoderConfig, DecoderLayer
 
 
@@ -19,8 +19,8 @@ class Eagle(Autoregressive):
     owns_head = False
     first_norm = False  # in front of the attention
 
-    def __init__(self, config: DecoderConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
         self.layers = nn.ModuleList([DecoderLayer(config, first_norm=self.first_norm)])
 
@@ -32,5 +32,5 @@ class Eagle(Autoregressive):
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         return self.layer(self.fc(torch.cat((embeds, features), -1)), attend)
 
-    def features_of(self, outputs: Tensor) -> Tensor:
+    def predicted_features(self, outputs: Tensor) -> Tensor:
         return outputs

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.autoregressive import Autoregressive
-from crossdraft.heads.networks.base import TargetTables
-from crossdraft.heads.networks.feature_fusion import check_scales, columns, side_by_side
+from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.heads.networks.feature_fusion import check_scales, columns, concat_layers
 from crossdraft.heads.networks.layers import Attend, Attention, DecoderConfig, GatedMLP, RMSNorm
 
 
@@ -70,8 +70,8 @@ class Eagle3(Autoregressive):
 
     config: Eagle3Config  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def __init__(self, config: Eagle3Config, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: Eagle3Config, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         self.fc = nn.Linear(3 * config.hidden_size, config.hidden_size, bias=False)
         self.midlayer = MidLayer(config)
         self.norm = RMSNorm(config.hidden_size, config.eps)
@@ -83,7 +83,7 @@ class Eagle3(Autoregressive):
         return tuple(sorted(set(self.config.read)))
 
     def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
-        return self.fc(side_by_side(hidden, self.config.read, self.config.level_scales))
+        return self.fc(concat_layers(hidden, self.config.read, self.config.level_scales))
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         return self.midlayer(embeds, features, attend)

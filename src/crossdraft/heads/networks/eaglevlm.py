@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.heads.networks.eagle import Eagle
-from crossdraft.heads.networks.layers import Front
+from crossdraft.heads.networks.layers import PrefixKV
 
 
 class EagleVLM(Eagle):
@@ -22,12 +22,12 @@ class EagleVLM(Eagle):
     def visual_reads(self) -> tuple[int, ...]:
         return 0, self.config.num_layers
 
-    def front(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> Front:
+    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> PrefixKV:
         rows = self.seen(visual, ids)
         places = torch.arange(rows.shape[1], device=rows.device)
-        return Front(*self.layer.remember(rows), places, len(places))
+        return PrefixKV(*self.layer.keys_values(rows), places, len(places))
 
     def seen(self, visual: Mapping[int, Tensor], ids: Tensor) -> Tensor:
-        """[B, N, H] the visual places as they enter the layer; arguments as in `front`."""
+        """[B, N, H] the visual places as they enter the layer; arguments as in `prefix`."""
         embeds = torch.cat((visual[0][:, 1:], self.embed(ids[:, -1:])), 1)
         return self.fc(torch.cat((embeds, self.last(visual)), -1))

@@ -12,11 +12,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.layers import heads_of
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.layers import split_heads
+from crossdraft.heads.networks.train_batch import TrainBatch
 
 
-def choose_layer(model: PreTrainedModel, lessons: Iterable[Lesson]) -> int:
+def choose_layer(model: PreTrainedModel, batches: Iterable[TrainBatch]) -> int:
     """The hidden state that enters the layer with the least mean entropy, of those in the middle that lessons hold.
 
     The authors choose among the first 40 % of the layers; a shallow target has none to spare, so here it is all between
@@ -30,12 +30,12 @@ def choose_layer(model: PreTrainedModel, lessons: Iterable[Lesson]) -> int:
     Raises:
         CrossdraftError: the lessons hold no layer in the middle, or the target is built otherwise.
     """
-    found = entropies(model, lessons)
+    found = entropies(model, batches)
     return min(found, key=lambda layer: (found[layer], layer))
 
 
 @torch.inference_mode()
-def entropies(model: PreTrainedModel, lessons: Iterable[Lesson]) -> dict[int, float]:
+def entropies(model: PreTrainedModel, batches: Iterable[TrainBatch]) -> dict[int, float]:
     """Mean entropy, in nats, of the attention in each layer 1 … L - 1 whose entering hidden states the lessons hold.
 
     Over the places where the target says the answer. Arguments and errors as `choose_layer`.
@@ -49,12 +49,12 @@ def entropies(model: PreTrainedModel, lessons: Iterable[Lesson]) -> dict[int, fl
         )
     sums: dict[int, float] = {}
     places = 0
-    for lesson in lessons:
-        asked = lesson.judged(0)
+    for batch in batches:
+        asked = batch.loss_mask(0)
         places += int(asked.sum())
         for layer in range(1, len(text.layers)):
-            if layer in lesson.hidden:
-                rows = _whole(lesson.hidden, lesson.visual, layer)
+            if layer in batch.hidden:
+                rows = _whole(batch.hidden, batch.visual, layer)
                 each = _entropy(text, layer, rows, asked.shape[1])
                 sums[layer] = sums.get(layer, 0.0) + float(each[asked].double().sum())
     if not sums or not places:
@@ -76,7 +76,7 @@ def _entropy(text: Any, layer: int, rows: Tensor, last: int) -> Tensor:
     rows = rows.to(block.input_layernorm.weight.dtype)
     normed = block.input_layernorm(rows)
     cos, sin = text.rotary_emb(rows, torch.arange(rows.shape[1], device=rows.device)[None])
-    query, key = (_turned(heads_of(p(normed), size), cos, sin) for p in (attention.q_proj, attention.k_proj))
+    query, key = (_turned(split_heads(p(normed), size), cos, sin) for p in (attention.q_proj, attention.k_proj))
     key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     scores = (query[:, :, -last:] @ key.transpose(-1, -2)).float() * attention.scaling
     ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=rows.device).triu_(rows.shape[1] - last + 1)

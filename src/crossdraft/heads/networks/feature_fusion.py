@@ -15,13 +15,13 @@ from torch import Tensor
 from crossdraft.errors import CrossdraftError
 
 
-def side_by_side(hidden: Mapping[int, Tensor], layers: Sequence[int], scales: Sequence[float]) -> Tensor:
+def concat_layers(hidden: Mapping[int, Tensor], layers: Sequence[int], scales: Sequence[float]) -> Tensor:
     """[..., H] of each layer -> [..., H · layers], scaled."""
     return torch.cat([hidden[layer] * scale for layer, scale in zip(layers, scales, strict=True)], -1)
 
 
 def columns(matrix: Tensor, scales: Sequence[float]) -> Tensor:
-    """[in] the scale of each column of a matrix [out, in] behind `side_by_side`."""
+    """[in] the scale of each column of a matrix [out, in] behind `concat_layers`."""
     return matrix.new_tensor(scales).repeat_interleave(matrix.shape[1] // len(scales))
 
 

@@ -12,9 +12,18 @@ from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.autoregressive import Autoregressive
-from crossdraft.heads.networks.base import TargetTables
-from crossdraft.heads.networks.layers import Attend, Attention, DecoderConfig, GatedMLP, RMSNorm, Rotary, Rows, heads_of
-from crossdraft.heads.networks.target_kv import LastLayer
+from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.heads.networks.layers import (
+    Attend,
+    Attention,
+    DecoderConfig,
+    GatedMLP,
+    KeyValue,
+    RMSNorm,
+    Rotary,
+    split_heads,
+)
+from crossdraft.heads.networks.target_kv import TargetKV
 
 OWN, TARGETS = 0, 1  # layers of the cache
 
@@ -28,10 +37,10 @@ class Glide(Autoregressive):
 
     depth = 2
 
-    def __init__(self, config: DecoderConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
-        borrowed = _fitting(config, tables.last_layer)
-        self.target = TargetRows(borrowed)
+    def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
+        borrowed = _fitting(config, shared.target_kv)
+        self.target = TargetKVProjection(borrowed)
         # Its queries meet the target's keys, which were turned by the target's own table.
         self.rotary = Rotary(config.head_dim, borrowed.rope_theta, config.max_positions)
         size, width = config.hidden_size, config.heads * config.head_dim
@@ -53,8 +62,8 @@ class Glide(Autoregressive):
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         stream = embeds + self.self_attn(self.input_layernorm(embeds), attend, OWN)
-        query = heads_of(self.q_proj(self.cross_layernorm(stream)), self.config.head_dim)
-        mixed = attend.across(TARGETS, query, self.target(features) if step == 0 else None)
+        query = split_heads(self.q_proj(self.cross_layernorm(stream)), self.config.head_dim)
+        mixed = attend.cross_attend(TARGETS, query, self.target(features) if step == 0 else None)
         stream = stream + self.o_proj(mixed.transpose(1, 2).flatten(2))
         return stream + self.mlp(self.post_attention_layernorm(stream))
 
@@ -62,7 +71,7 @@ class Glide(Autoregressive):
         return self.lm_head(self.norm(outputs))
 
 
-class TargetRows(nn.Module):
+class TargetKVProjection(nn.Module):
     """The target's own keys and values, from what enters its last layer. Nothing here is trained or stored."""
 
     norm: Tensor
@@ -71,23 +80,23 @@ class TargetRows(nn.Module):
     key_bias: Tensor | None
     value_bias: Tensor | None
 
-    def __init__(self, layer: LastLayer) -> None:
+    def __init__(self, layer: TargetKV) -> None:
         super().__init__()
         self.eps, self.head_dim = layer.eps, layer.head_dim
         for name in ("norm", "key", "value", "key_bias", "value_bias"):
             self.register_buffer(name, getattr(layer, name), persistent=False)
 
-    def forward(self, entering: Tensor) -> Rows:
+    def forward(self, entering: Tensor) -> KeyValue:
         """[B, n, H] -> keys and values [B, kv_heads, n, d], not rotated."""
         normed = F.rms_norm(entering, entering.shape[-1:], self.norm.to(entering.dtype), self.eps)
         return self._heads(normed, self.key, self.key_bias), self._heads(normed, self.value, self.value_bias)
 
     def _heads(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         bias = None if bias is None else bias.to(rows.dtype)
-        return heads_of(F.linear(rows, weight.to(rows.dtype), bias), self.head_dim)
+        return split_heads(F.linear(rows, weight.to(rows.dtype), bias), self.head_dim)
 
 
-def _fitting(config: DecoderConfig, layer: LastLayer | None) -> LastLayer:
+def _fitting(config: DecoderConfig, layer: TargetKV | None) -> TargetKV:
     """The layer, if such a head can look into it."""
     if layer is None:
         raise CrossdraftError(

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from crossdraft.heads.networks.autoregressive import Autoregressive
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.layers import Attend, DecoderConfig, DecoderLayer
 
 
@@ -18,8 +18,8 @@ class HiViS(Autoregressive):
 
     owns_head = False
 
-    def __init__(self, config: DecoderConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)  # [W2; W1], EAGLE's order
         self.residuals = nn.Parameter(torch.zeros(config.steps, config.hidden_size))
         self.layers = nn.ModuleList([DecoderLayer(config)])
@@ -28,5 +28,5 @@ class HiViS(Autoregressive):
         rows = self.fc(torch.cat((embeds, features), -1)) + self.residuals[min(step, self.config.steps - 1)]
         return self.layers[0](rows, attend)
 
-    def features_of(self, outputs: Tensor) -> Tensor:
+    def predicted_features(self, outputs: Tensor) -> Tensor:
         return outputs

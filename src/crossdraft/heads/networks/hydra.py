@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.layers import Attend, DecoderConfig, DecoderLayer, ResBlock, Rotary
 from crossdraft.heads.networks.recurrent import Recurrent, RecurrentConfig
 
@@ -62,8 +62,8 @@ class Hydra(Recurrent):
 
     owns_head = False  # every head has rows of its own
 
-    def __init__(self, config: HydraConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: HydraConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         self.narrow = nn.Linear(config.hidden_size, config.token_size, bias=False)
         self.heads = nn.ModuleList(
             nn.Sequential(
@@ -74,10 +74,10 @@ class Hydra(Recurrent):
             for told in range(1, config.steps + 1)
         )
 
-    def enter(self, features: Tensor, tokens: Tensor) -> Tensor:
-        return self.follow(features, tokens)
+    def init_state(self, features: Tensor, tokens: Tensor) -> Tensor:
+        return self.next_state(features, tokens)
 
-    def follow(self, states: Tensor, tokens: Tensor) -> Tensor:
+    def next_state(self, states: Tensor, tokens: Tensor) -> Tensor:
         return torch.cat((states, self.narrow(self.embed(tokens))), -1)
 
     def say(self, states: Tensor, level: int) -> Tensor:
@@ -89,8 +89,8 @@ class HydraPlus(Hydra):
 
     depth = 1
 
-    def __init__(self, config: HydraPlusConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: HydraPlusConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         self.rotary = Rotary(config.head_dim, config.rope_theta, config.max_positions)
         self.prefix = DecoderLayer(config)
 

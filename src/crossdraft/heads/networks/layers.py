@@ -1,6 +1,6 @@
 """Parts of decoders that heads are built from. What attends to what is not theirs to know: an `Attend` does it.
 
-While training, a whole text is read at once, and drafting is rehearsed on it (`Unrolled`); while drafting, keys and
+While training, a whole text is read at once, and drafting is rehearsed on it (`TTTAttention`); while drafting, keys and
 values lie in a cache and a tree's mask says who sees whom. The layers are the same.
 """
 
@@ -54,20 +54,20 @@ class DecoderConfig(HeadConfig):
             )
 
 
-Rows = tuple[Tensor, Tensor]  # keys and values
+KeyValue = tuple[Tensor, Tensor]  # keys and values
 
 
 class Attend(Protocol):
     """Mixes values: see the module's text."""
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: Rows | None = None) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: KeyValue | None = None) -> Tensor:
         """[B, heads, n, d] queries and [B, kv_heads, n, d] keys and values, none rotated yet -> [B, heads, n, d].
 
         `alone` are further keys and values, which only the row that they come with sees, and nobody later.
         """
         ...
 
-    def across(self, layer: int, query: Tensor, fresh: Rows | None) -> Tensor:
+    def cross_attend(self, layer: int, query: Tensor, fresh: KeyValue | None) -> Tensor:
         """Mix what is known of the *target* in the text, up to where a draft leaves it: no row of a draft adds to that.
 
         `fresh` are keys and values [B, kv_heads, n, d] at the rows' own places; `None` = the rows are a draft's.
@@ -76,7 +76,7 @@ class Attend(Protocol):
 
 
 @dataclass(frozen=True)
-class Front:
+class PrefixKV:
     """What stands in front of the text and is read by all of it. Nobody asks from there, so it has no queries.
 
     In a head of one layer the outputs of these rows would go nowhere: keys and values are all that they cost. A head
@@ -87,7 +87,7 @@ class Front:
         places: [P] positions.
         start: position of the text's first row: that which it would have if nothing were left out of what is in front.
         weights: [B, P] logarithms of how much each row counts; `None` = all alike.
-        aside: [B, 1, H] what every row of the text is told as well (`Autoregressive.inform`); `None` = nothing.
+        aside: [B, 1, H] what every row of the text is told as well (`Autoregressive.add_global`); `None` = nothing.
         deeper: keys and values of each further layer.
     """
 
@@ -96,14 +96,14 @@ class Front:
     places: Tensor
     start: int
     weights: Tensor | None = None
-    aside: Tensor | None = None
-    deeper: tuple[Rows, ...] = ()
+    global_feature: Tensor | None = None
+    deeper: tuple[KeyValue, ...] = ()
 
     def __len__(self) -> int:
         return len(self.places)
 
     @property
-    def rows(self) -> tuple[Rows, ...]:
+    def rows(self) -> tuple[KeyValue, ...]:
         """Keys and values, layer by layer."""
         return ((self.key, self.value), *self.deeper)
 
@@ -132,14 +132,14 @@ class Rotary(nn.Module):
 
     def forward(self, heads: Tensor, positions: Tensor) -> Tensor:
         """[..., n, d] turned by [n] positions."""
-        return turned(heads, *self.rows(positions))
+        return rotate(heads, *self.rows(positions))
 
-    def rows(self, positions: Tensor) -> Rows:
-        """Cosines and sines at [n] positions, for several `turned` by the same."""
+    def rows(self, positions: Tensor) -> KeyValue:
+        """Cosines and sines at [n] positions, for several `rotate` by the same."""
         return self.cos[positions], self.sin[positions]
 
 
-def turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """[..., n, d] turned by rows of `Rotary`."""
     cos, sin = cos.to(heads.dtype), sin.to(heads.dtype)
     return heads * cos + heads.roll(heads.shape[-1] // 2, -1) * sin
@@ -161,13 +161,13 @@ class Attention(nn.Module):
 
     def forward(self, rows: Tensor, attend: Attend, layer: int = 0) -> Tensor:
         """[B, n, in] -> [B, n, H]."""
-        query = self.q_norm(heads_of(self.q_proj(rows), self.head_dim))
-        return self.o_proj(attend(layer, query, *self.remember(rows)).transpose(1, 2).flatten(2))
+        query = self.q_norm(split_heads(self.q_proj(rows), self.head_dim))
+        return self.o_proj(attend(layer, query, *self.keys_values(rows)).transpose(1, 2).flatten(2))
 
-    def remember(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def keys_values(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """[B, n, in] -> keys and values [B, kv_heads, n, d]."""
-        key = self.k_norm(heads_of(self.k_proj(rows), self.head_dim))
-        return key, heads_of(self.v_proj(rows), self.head_dim)
+        key = self.k_norm(split_heads(self.k_proj(rows), self.head_dim))
+        return key, split_heads(self.v_proj(rows), self.head_dim)
 
 
 class GatedMLP(nn.Module):
@@ -202,9 +202,9 @@ class DecoderLayer(nn.Module):
         stream = stream + self.self_attn(self.input_layernorm(stream), attend, layer)
         return stream + self.mlp(self.post_attention_layernorm(stream))
 
-    def remember(self, stream: Tensor) -> tuple[Tensor, Tensor]:
+    def keys_values(self, stream: Tensor) -> tuple[Tensor, Tensor]:
         """[B, n, H] -> keys and values [B, kv_heads, n, d]."""
-        return self.self_attn.remember(self.input_layernorm(stream))
+        return self.self_attn.keys_values(self.input_layernorm(stream))
 
 
 class ResBlock(nn.Module):
@@ -221,7 +221,7 @@ class ResBlock(nn.Module):
         return rows + F.silu(self.linear(rows))
 
 
-class Unrolled:
+class TTTAttention:
     """Attention while drafting is rehearsed on a whole text: EAGLE-3's training-time test (Li et al. 2025).
 
     In step 0 every place t reads the target's own features, causally. In step j it stands for the j-th token of a
@@ -229,40 +229,40 @@ class Unrolled:
     of the drafts of other places. Its position is t + j. What stands in front of the text, all see.
     """
 
-    def __init__(self, rotary: Rotary, front: Front | None = None) -> None:
+    def __init__(self, rotary: Rotary, prefix: PrefixKV | None = None) -> None:
         self.rotary = rotary
-        self.front = front
+        self.prefix = prefix
         self.step = 0
         self._seen: dict[int, list[tuple[Tensor, Tensor]]] = {}  # layer -> keys and values, step by step
 
-    def at(self, step: int) -> "Unrolled":
+    def at(self, step: int) -> "TTTAttention":
         """The same, for that step."""
         self.step = step
         return self
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: Rows | None = None) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: KeyValue | None = None) -> Tensor:
         seen = self._seen.setdefault(layer, [])
-        width, front = query.shape[2], self.front
-        start = self.step + (0 if front is None else front.start)
+        width, prefix = query.shape[2], self.prefix
+        start = self.step + (0 if prefix is None else prefix.start)
         places = torch.arange(start, start + width, device=query.device)
         groups = query.shape[1] // key.shape[1]
         query, key = self.rotary(query, places), self.rotary(key, places)
-        if self.step == 0 and front is not None:
-            before = front.rows[layer]
-            key = torch.cat((self.rotary(before[0], front.places), key), 2)
+        if self.step == 0 and prefix is not None:
+            before = prefix.rows[layer]
+            key = torch.cat((self.rotary(before[0], prefix.places), key), 2)
             value = torch.cat((before[1], value), 2)
         seen.append((key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)))
         if alone is not None:
-            turned = self.rotary(alone[0], places).repeat_interleave(groups, 1)
-            seen = [*seen, (turned, alone[1].repeat_interleave(groups, 1))]
-        if len(seen) == 1 and front is None:
+            rotate = self.rotary(alone[0], places).repeat_interleave(groups, 1)
+            seen = [*seen, (rotate, alone[1].repeat_interleave(groups, 1))]
+        if len(seen) == 1 and prefix is None:
             return F.scaled_dot_product_attention(query, seen[0][0], seen[0][1], is_causal=True)
-        bias = _bias(front, width, query)
+        bias = _bias(prefix, width, query)
         if len(seen) == 1:
             return F.scaled_dot_product_attention(query, *seen[0], attn_mask=bias)
         return _mixed(query * query.shape[-1] ** -0.5, seen, bias)
 
-    def across(self, layer: int, query: Tensor, fresh: Rows | None) -> Tensor:
+    def cross_attend(self, layer: int, query: Tensor, fresh: KeyValue | None) -> Tensor:
         if fresh is not None:
             groups = query.shape[1] // fresh[0].shape[1]
             places = torch.arange(fresh[0].shape[2], device=query.device)
@@ -274,12 +274,12 @@ class Unrolled:
         return F.scaled_dot_product_attention(self.rotary(query, places), *self._seen[layer][0], bias)
 
 
-def _bias(front: Front | None, width: int, like: Tensor) -> Tensor:
+def _bias(prefix: PrefixKV | None, width: int, like: Tensor) -> Tensor:
     """[1 or B, 1, n, P + n] to be added to scores: all of the front as it counts, the text up to each place."""
     text = like.new_full((1, 1, width, width), float("-inf")).triu_(1)
-    if front is None:
+    if prefix is None:
         return text
-    weights = like.new_zeros(1, len(front)) if front.weights is None else front.weights.to(like.dtype)
+    weights = like.new_zeros(1, len(prefix)) if prefix.weights is None else prefix.weights.to(like.dtype)
     before = weights[:, None, None].expand(-1, -1, width, -1)
     return torch.cat((before, text.expand(len(before), -1, -1, -1)), -1)
 
@@ -296,6 +296,6 @@ def _mixed(query: Tensor, seen: list[tuple[Tensor, Tensor]], bias: Tensor) -> Te
     return mixed
 
 
-def heads_of(rows: Tensor, head_dim: int) -> Tensor:
+def split_heads(rows: Tensor, head_dim: int) -> Tensor:
     """[B, n, heads·d] -> [B, heads, n, d]."""
     return rows.unflatten(-1, (-1, head_dim)).transpose(1, 2)

@@ -22,11 +22,19 @@ from torch import Tensor, arange, cat, nn
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.autoregressive import Autoregressive
-from crossdraft.heads.networks.base import TargetTables, shifted
+from crossdraft.heads.networks.base import SharedWeights, shifted
 from crossdraft.heads.networks.compressor import Pool
-from crossdraft.heads.networks.layers import Attend, DecoderConfig, DecoderLayer, Front, RMSNorm, Rows, Unrolled
+from crossdraft.heads.networks.layers import (
+    Attend,
+    DecoderConfig,
+    DecoderLayer,
+    KeyValue,
+    PrefixKV,
+    RMSNorm,
+    TTTAttention,
+)
 from crossdraft.heads.networks.settings import at_least_one
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +69,8 @@ class MASSV(Autoregressive):
     owns_head = False  # `widen` in front of it says all that rows of its own could
     config: MASSVConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def __init__(self, config: MASSVConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: MASSVConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         size, width, self.depth = config.hidden_size, config.width, config.layers
         # A target's visual embeddings may be hundreds of times as long as its words': both are normed.
         self.narrow = nn.Sequential(RMSNorm(size, config.eps), nn.Linear(size, width, bias=False))
@@ -89,21 +97,21 @@ class MASSV(Autoregressive):
         """No features: [1, 0, 0]."""
         return self.embeddings.new_empty(1, 0, 0)
 
-    def front(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> Front:
+    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> PrefixKV:
         """What the layers make of the visual places and of the text's first token, which no pair has.
 
         They are rows like those of the text, and see what is in front of them. Of the last layer only their keys and
         values are asked for.
         """
         seen, _ = self.pool(self.projector(visual[0]))
-        stream, attend = cat((seen, self.narrow(self.embed(ids[:, -1:]))), 1), Unrolled(self.rotary)
-        rows: list[Rows] = []
+        stream, attend = cat((seen, self.narrow(self.embed(ids[:, -1:]))), 1), TTTAttention(self.rotary)
+        rows: list[KeyValue] = []
         for number, layer in enumerate(self._layers):
-            rows.append(layer.remember(stream))
+            rows.append(layer.keys_values(stream))
             if number + 1 < self.depth:
                 stream = layer(stream, attend, number)
         count = stream.shape[1]
-        return Front(*rows[0], arange(count, device=stream.device), count, deeper=tuple(rows[1:]))
+        return PrefixKV(*rows[0], arange(count, device=stream.device), count, deeper=tuple(rows[1:]))
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         """Words [B, n, H] -> [B, n, width]."""
@@ -115,16 +123,16 @@ class MASSV(Autoregressive):
     def say(self, outputs: Tensor) -> Tensor:
         return self.lm_head(self.widen(self.norm(outputs)))
 
-    def forward(self, lesson: Lesson) -> list[Guess]:
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
         """One pass: what is drafted behind drafted words is what would be said behind the same words of the text.
 
         So the guess of offset k at a place is that of offset 1 k - 1 places on. Training would only count the same
         numbers `steps` times, and has the first; all are given where drafts are judged.
         """
-        embeds = self.embed(shifted(lesson.tokens, 1))
-        attend = Unrolled(self.rotary, self._front(lesson))
+        embeds = self.embed(shifted(batch.tokens, 1))
+        attend = TTTAttention(self.rotary, self._prefix(batch))
         logits = self.say(self.decode(embeds, embeds, attend, 0))
-        return [Guess(1 + on, shifted(logits, on)) for on in range(1 if self.training else self.config.steps)]
+        return [DraftLogits(1 + on, shifted(logits, on)) for on in range(1 if self.training else self.config.steps)]
 
     @property
     def _layers(self) -> list[DecoderLayer]:

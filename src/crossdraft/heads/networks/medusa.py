@@ -7,7 +7,7 @@ all nodes of a level share one law; the tree is what joins them.
 import torch
 from torch import Tensor, nn
 
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.layers import ResBlock
 from crossdraft.heads.networks.recurrent import BEGIN, Recurrent, RecurrentConfig
 
@@ -20,8 +20,8 @@ class Medusa(Recurrent):
 
     owns_head = False  # `lm_head` is where the heads' rows begin, no more
 
-    def __init__(self, config: RecurrentConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: RecurrentConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         self.heads = nn.ModuleList(
             nn.Sequential(*(ResBlock(config.hidden_size) for _ in range(config.layers)), self._rows())
             for _ in range(config.steps)
@@ -33,10 +33,10 @@ class Medusa(Recurrent):
             rows.weight.copy_(BEGIN * self.lm_head.weight)
         return rows
 
-    def enter(self, features: Tensor, tokens: Tensor) -> Tensor:
+    def init_state(self, features: Tensor, tokens: Tensor) -> Tensor:
         return features
 
-    def follow(self, states: Tensor, tokens: Tensor) -> Tensor:
+    def next_state(self, states: Tensor, tokens: Tensor) -> Tensor:
         return states
 
     def say(self, states: Tensor, level: int) -> Tensor:

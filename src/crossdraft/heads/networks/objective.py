@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.losses import LOSSES
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 OUTSIDE = -1  # the label of a word that the draft vocabulary lacks
 PLACES = "places"
@@ -42,17 +42,18 @@ class Objective:
 
 def score(
     objective: Objective,
-    guesses: Sequence[Guess],
-    lesson: Lesson,
+    predictions: Sequence[DraftLogits],
+    batch: TrainBatch,
     teacher_logits: Tensor,
     labels: Tensor,
     teacher_features: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """Hold a head's guesses against what the target said; return the loss and figures.
 
-    The guess of offset k at place t is compared with the target at t + k, at the places that `lesson.judged(k)` names;
-    a place whose target says a word outside the draft vocabulary, or where the head said nothing (`Guess.valid`), is
-    left out. With N the places that stand before a draft, the loss is, as in EAGLE-3's code (traineagle3),
+    The logits of offset k at position t are compared with the target at t + k, where `batch.loss_mask(k)` is true; a
+    position whose target token lies outside the draft vocabulary, or where the head predicted nothing
+    (`DraftLogits.valid`), is left out. With N the positions that a draft may leave from, the loss is, as in EAGLE-3's
+    code (traineagle3),
 
         Σ_i step_weight^i · 1/N · Σ_places Σ_names weight · loss        i = 0 for the first guess, 1 for the second, …
 
@@ -71,39 +72,41 @@ def score(
     Raises:
         CrossdraftError: a loss of features is weighted and the head guesses none, or it guesses nothing at all.
     """
-    if not guesses:
+    if not predictions:
         raise CrossdraftError("The head guessed nothing; it must look at least one token ahead.")
-    ordered = sorted(guesses, key=lambda guess: guess.offset)
-    places = int(_judged(lesson, ordered[0]).sum())
+    ordered = sorted(predictions, key=lambda prediction: prediction.offset)
+    places = int(_judged(batch, ordered[0]).sum())
     total = ordered[0].logits.new_zeros((), dtype=torch.float32)
     parts: dict[str, float] = {}
-    for step, guess in enumerate(ordered):
-        for name, values in _compared(objective, guess, lesson, teacher_logits, labels, teacher_features):
+    for step, prediction in enumerate(ordered):
+        for name, values in _compared(objective, prediction, batch, teacher_logits, labels, teacher_features):
             part = objective.step_weight**step * values.sum() / max(places, 1)
             total = total + objective.weights[name] * part
             parts[name] = parts.get(name, 0.0) + float(part.detach())
-    return total, {PLACES: float(places)} | parts | accepted(ordered, lesson, labels)
+    return total, {PLACES: float(places)} | parts | acceptance(ordered, batch, labels)
 
 
-def accepted(guesses: Sequence[Guess], lesson: Lesson, labels: Tensor) -> dict[str, float]:
+def acceptance(predictions: Sequence[DraftLogits], batch: TrainBatch, labels: Tensor) -> dict[str, float]:
     """`right_k` of every guess and `tau` of their chain, given in order of their offsets; see `score`."""
-    return {name: total / count for name, (total, count) in counted(guesses, lesson, labels).items()}
+    return {name: total / count for name, (total, count) in acceptance_counts(predictions, batch, labels).items()}
 
 
 @torch.no_grad()
-def counted(guesses: Sequence[Guess], lesson: Lesson, labels: Tensor) -> dict[str, tuple[int, int]]:
-    """`accepted`, each figure as (what was counted, over how many places): so those of several lessons add up.
+def acceptance_counts(
+    predictions: Sequence[DraftLogits], batch: TrainBatch, labels: Tensor
+) -> dict[str, tuple[int, int]]:
+    """`acceptance`, each figure as (what was counted, over how many places): so those of several lessons add up.
 
     Places are fewer the further on a guess looks; a figure without any is left out.
     """
     tallies: dict[str, tuple[int, int]] = {}
-    chains = _judged(lesson, guesses[0])
+    chains = _judged(batch, predictions[0])
     rounds, row, length = int(chains.sum()), chains, 0
-    for guess in guesses:
-        judged = _judged(lesson, guess)
-        said = labels.roll(-guess.offset, 1)  # `judged` leaves out what comes round from the row's front
-        right = judged & (guess.logits.argmax(-1) == said)
-        tallies[f"right_{guess.offset}"] = int(right.sum()), int(judged.sum())
+    for prediction in predictions:
+        loss_mask = _judged(batch, prediction)
+        said = labels.roll(-prediction.offset, 1)  # `loss_mask` leaves out what comes round from the row's front
+        right = loss_mask & (prediction.logits.argmax(-1) == said)
+        tallies[f"right_{prediction.offset}"] = int(right.sum()), int(loss_mask.sum())
         row = row & right
         length += int(row.sum())
     tallies["tau"] = rounds + length, rounds
@@ -111,7 +114,7 @@ def counted(guesses: Sequence[Guess], lesson: Lesson, labels: Tensor) -> dict[st
 
 
 @torch.no_grad()
-def teacher(lesson: Lesson, head: Tensor, layer: int, lookup: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def teacher(batch: TrainBatch, head: Tensor, layer: int, lookup: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """What the target says at every place of a lesson: logits [B, T, D] and labels [B, T], as `score` wants them.
 
     The answers are the target's own greedy ones, also while serving: its argmax at place t is token t + 1, and no
@@ -121,44 +124,44 @@ def teacher(lesson: Lesson, head: Tensor, layer: int, lookup: Tensor | None = No
     Args:
         head: [D, H] the target's output rows of the draft vocabulary.
         layer: whose features the head reads.
-        lookup: [V] of `heads.networks.base.positions_of`; `None` where the draft vocabulary is the whole one.
+        lookup: [V] of `heads.networks.base.target_to_draft`; `None` where the draft vocabulary is the whole one.
     """
-    logits = lesson.hidden[layer] @ head.to(lesson.hidden[layer].dtype).T
-    said = lesson.tokens[:, 1:] if lookup is None else lookup.to(lesson.tokens.device)[lesson.tokens[:, 1:]]
-    labels = torch.full_like(lesson.tokens, OUTSIDE)
+    logits = batch.hidden[layer] @ head.to(batch.hidden[layer].dtype).T
+    said = batch.tokens[:, 1:] if lookup is None else lookup.to(batch.tokens.device)[batch.tokens[:, 1:]]
+    labels = torch.full_like(batch.tokens, OUTSIDE)
     labels[:, :-1] = said
     places = torch.arange(labels.shape[1], device=labels.device)
-    return logits, labels.masked_fill(places >= lesson.lengths[:, None] - 1, OUTSIDE)
+    return logits, labels.masked_fill(places >= batch.lengths[:, None] - 1, OUTSIDE)
 
 
-def _judged(lesson: Lesson, guess: Guess) -> Tensor:
+def _judged(batch: TrainBatch, prediction: DraftLogits) -> Tensor:
     """[B, T] true where there is a guess, and something to hold it against."""
-    judged = lesson.judged(guess.offset)
-    return judged if guess.valid is None else judged & guess.valid
+    loss_mask = batch.loss_mask(prediction.offset)
+    return loss_mask if prediction.valid is None else loss_mask & prediction.valid
 
 
 def _compared(
     objective: Objective,
-    guess: Guess,
-    lesson: Lesson,
+    prediction: DraftLogits,
+    batch: TrainBatch,
     teacher_logits: Tensor,
     labels: Tensor,
     teacher_features: Tensor | None,
 ) -> Iterator[tuple[str, Tensor]]:
     """(name, losses [n]) of one guess, at the places where it is judged."""
-    offset, width = guess.offset, labels.shape[1]
+    offset, width = prediction.offset, labels.shape[1]
     here, there = slice(0, max(width - offset, 0)), slice(offset, width)
-    spots = _judged(lesson, guess)[:, here] & (labels[:, there] != OUTSIDE)
-    student = guess.logits[:, here][spots]
+    spots = _judged(batch, prediction)[:, here] & (labels[:, there] != OUTSIDE)
+    student = prediction.logits[:, here][spots]
     for name in objective.weights:
         loss = LOSSES[name]
         if loss.compares == "labels":
             yield name, loss.measure(student, labels[:, there][spots])
         elif loss.compares == "logits":
             yield name, loss.measure(student, teacher_logits[:, there][spots])
-        elif guess.features is None or teacher_features is None:
+        elif prediction.features is None or teacher_features is None:
             raise CrossdraftError(
                 f"The objective weighs '{name}', a loss of features, where the head guesses none; leave it out."
             )
         else:
-            yield name, loss.measure(guess.features[:, here][spots], teacher_features[:, there][spots])
+            yield name, loss.measure(prediction.features[:, here][spots], teacher_features[:, there][spots])

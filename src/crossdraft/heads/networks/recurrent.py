@@ -16,8 +16,8 @@ from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, shifted
-from crossdraft.heads.networks.layers import Attend, Rotary, Unrolled
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.layers import Attend, Rotary, TTTAttention
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 # Heads' own rows begin as this much of the target's. The feature they stand on says the root, not what follows it; a
 # small target is so sure of that (a loss of 50 a place at full size) that the first steps would go into unlearning it.
@@ -46,7 +46,7 @@ class RecurrentConfig(HeadConfig):
 
 
 class Recurrent(Head):
-    """See the module's text. Networks fill in `enter`, `follow` and `say`, and what of the rest is theirs."""
+    """See the module's text. Networks fill in `init_state`, `next_state` and `say`, and what of the rest is theirs."""
 
     depth = 0  # layers that keep keys and values of the text
     config: RecurrentConfig
@@ -61,11 +61,11 @@ class Recurrent(Head):
         """The target's last features [B, n, H] -> what drafts begin from, [B, n, H]."""
         return features
 
-    def enter(self, features: Tensor, tokens: Tensor) -> Tensor:
+    def init_state(self, features: Tensor, tokens: Tensor) -> Tensor:
         """Features [..., H] and the tokens [...] behind them -> states [..., S] behind the root."""
         raise NotImplementedError
 
-    def follow(self, states: Tensor, tokens: Tensor) -> Tensor:
+    def next_state(self, states: Tensor, tokens: Tensor) -> Tensor:
         """States [..., S] and the tokens [...] drafted there -> states [..., S'] behind these."""
         raise NotImplementedError
 
@@ -73,13 +73,13 @@ class Recurrent(Head):
         """States [..., S] behind nodes `level` steps from the root -> logits [..., D]."""
         raise NotImplementedError
 
-    def forward(self, lesson: Lesson) -> list[Guess]:
-        features, guesses = self.last(lesson.hidden), []
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
+        features, predictions = self.last(batch.hidden), []
         if self.depth:
-            features = self.read(features, Unrolled(self.rotary))
-        states = self.enter(features, shifted(lesson.tokens, 1))
+            features = self.read(features, TTTAttention(self.rotary))
+        states = self.init_state(features, shifted(batch.tokens, 1))
         for level in range(self.config.steps):
             if level:
-                states = self.follow(states, shifted(lesson.tokens, 1 + level))
-            guesses.append(Guess(1 + level, self.say(states, level)))
-        return guesses
+                states = self.next_state(states, shifted(batch.tokens, 1 + level))
+            predictions.append(DraftLogits(1 + level, self.say(states, level)))
+        return predictions

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.layers import ResBlock
 from crossdraft.heads.networks.recurrent import BEGIN, Recurrent, RecurrentConfig
 
@@ -20,8 +20,8 @@ class ReDrafter(Recurrent):
 
     owns_head = False  # its rows are 2H wide
 
-    def __init__(self, config: RecurrentConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: RecurrentConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         size, ids = config.hidden_size, len(config.draft_ids)
         self.rnn_w = nn.Linear(size, size, bias=False)
         self.rnn_u = nn.Linear(size, size)
@@ -34,10 +34,10 @@ class ReDrafter(Recurrent):
     def levels(self) -> None:
         return None
 
-    def enter(self, features: Tensor, tokens: Tensor) -> Tensor:
-        return self.follow(torch.cat((features, torch.zeros_like(features)), -1), tokens)
+    def init_state(self, features: Tensor, tokens: Tensor) -> Tensor:
+        return self.next_state(torch.cat((features, torch.zeros_like(features)), -1), tokens)
 
-    def follow(self, states: Tensor, tokens: Tensor) -> Tensor:
+    def next_state(self, states: Tensor, tokens: Tensor) -> Tensor:
         feature, memory = states.chunk(2, -1)
         memory = F.silu(self.rnn_w(self.embed(tokens)) + self.rnn_u(memory))
         return torch.cat((feature, memory), -1)

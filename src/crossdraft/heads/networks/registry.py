@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from crossdraft.heads.event_medusa.network import Cross, CrossConfig
+from crossdraft.heads.event_medusa.network import DrafterMedusa, DrafterMedusaConfig
 from crossdraft.heads.fast.network import Fast, FastConfig
 from crossdraft.heads.glance.network import Glance, GlanceConfig
 from crossdraft.heads.networks.base import Head, HeadConfig
@@ -23,7 +23,7 @@ from crossdraft.heads.networks.recurrent import RecurrentConfig
 from crossdraft.heads.networks.redrafter import ReDrafter
 from crossdraft.heads.networks.specvlm import SpecVLM, SpecVLMConfig
 from crossdraft.heads.networks.vispec import ViSpec, ViSpecConfig
-from crossdraft.heads.pass_.network import LookaheadRows, PassConfig
+from crossdraft.heads.pass_.network import LookaheadEmbeddings, PassConfig
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ NETWORKS: Mapping[str, Network] = {
     "hydra": Network(Hydra, HydraConfig),
     "hydra++": Network(HydraPlus, HydraPlusConfig),
     "redrafter": Network(ReDrafter, RecurrentConfig),
-    "event_medusa": Network(Cross, CrossConfig),
+    "event_medusa": Network(DrafterMedusa, DrafterMedusaConfig),
     "fast": Network(Fast, FastConfig),
     "glance": Network(Glance, GlanceConfig),
-    "pass": Network(LookaheadRows, PassConfig),
+    "pass": Network(LookaheadEmbeddings, PassConfig),
 }

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.compressor import Conv, Keep, Pool, Prune, Resampler, TextOnly
 from crossdraft.heads.networks.eaglevlm import EagleVLM
-from crossdraft.heads.networks.layers import DecoderConfig, Front
+from crossdraft.heads.networks.layers import DecoderConfig, PrefixKV
 
 CHOICES = ("text-only", "pool", "prune", "conv", "resampler")
 
@@ -43,8 +43,8 @@ class SpecVLMConfig(DecoderConfig):
 class SpecVLM(EagleVLM):
     """See the module's text."""
 
-    def __init__(self, config: SpecVLMConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: SpecVLMConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         width = config.hidden_size
         resampler = Resampler(width, config.queries, config.heads)
         compressors = (
@@ -54,16 +54,16 @@ class SpecVLM(EagleVLM):
         self.gate = nn.Linear(width, len(CHOICES))
         self.temperature = config.temperature
 
-    def front(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> Front:
+    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> PrefixKV:
         rows, scores = self.seen(visual, ids), self.gate(self.last(asked))
         if not self.training and len(rows) == 1:
             kept, places = self.compressors[int(scores.argmax())](rows)
-            return Front(*self.layer.remember(kept), places, rows.shape[1])
+            return PrefixKV(*self.layer.keys_values(kept), places, rows.shape[1])
         every = [compress(rows) for compress in self.compressors]
         sizes = torch.tensor([len(places) for _, places in every], device=rows.device)
         weights = self._weights(scores).repeat_interleave(sizes, 1)
         kept, places = (torch.cat(parts, dim) for parts, dim in zip(zip(*every, strict=True), (1, 0), strict=True))
-        return Front(*self.layer.remember(kept), places, rows.shape[1], weights)
+        return PrefixKV(*self.layer.keys_values(kept), places, rows.shape[1], weights)
 
     def _weights(self, scores: Tensor) -> Tensor:
         """[B, choices] scores -> logarithms of how much each choice counts."""

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
-class LastLayer:
+class TargetKV:
     """What makes keys and values of the hidden state that enters the target's last layer.
 
     Args:
@@ -35,7 +35,7 @@ class LastLayer:
         return len(self.key) // self.head_dim
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> "LastLayer | None":
+    def of(cls, model: PreTrainedModel) -> "TargetKV | None":
         """That of a decoder built like Llama's (pre-norm, no norms of keys); `None` of any other."""
         text: Any = getattr(model.base_model, "language_model", model.base_model)
         layers = getattr(text, "layers", None)

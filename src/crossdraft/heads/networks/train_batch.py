@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TrainBatch:
     """B answers of the target, padded on the right.
 
     Args:
@@ -42,7 +42,7 @@ class Lesson:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def judged(self, offset: int) -> Tensor:
+    def loss_mask(self, offset: int) -> Tensor:
         """[B, T] true at the places t that stand before a draft, and whose target at `t + offset` says a token we know.
 
         The first of them is the prompt's last token: at the first draft the answer's first token is the root.
@@ -50,7 +50,7 @@ class Lesson:
         places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         return (places >= self.starts[:, None] - 1) & (places + offset < self.lengths[:, None] - 1)
 
-    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Lesson":
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "TrainBatch":
         """The lesson on another device, its features in another dtype."""
 
         def moved(features: Mapping[int, Tensor]) -> dict[int, Tensor]:
@@ -62,7 +62,7 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Guess:
+class DraftLogits:
     """What a head says, at every place of a lesson, of the target `offset` places further on.
 
     Args:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.compressor import Resampler
 from crossdraft.heads.networks.eagle import Eagle
-from crossdraft.heads.networks.layers import DecoderConfig, Front
+from crossdraft.heads.networks.layers import DecoderConfig, PrefixKV
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +26,8 @@ class ViSpec(Eagle):
     of that map are two layers here, so that g's part is computed once. They begin as f itself: ViSpec begins as EAGLE.
     """
 
-    def __init__(self, config: ViSpecConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: ViSpecConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         width = config.hidden_size
         self.adaptor = Resampler(width, config.num_q, config.heads)
         self.img_fc = nn.Linear(width, width)
@@ -40,11 +40,11 @@ class ViSpec(Eagle):
     def visual_reads(self) -> tuple[int, ...]:
         return (0,)
 
-    def front(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> Front:
+    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> PrefixKV:
         found, places = self.adaptor(visual[0])
-        key, value = self.layer.remember(found[:, :-1])
-        return Front(key, value, places[1:], visual[0].shape[1], aside=self.global_fc(found[:, -1:]))
+        key, value = self.layer.keys_values(found[:, :-1])
+        return PrefixKV(key, value, places[1:], visual[0].shape[1], global_feature=self.global_fc(found[:, -1:]))
 
-    def inform(self, features: Tensor, aside: Tensor | None) -> Tensor:
+    def add_global(self, features: Tensor, global_feature: Tensor | None) -> Tensor:
         informed = self.img_fc(features)
-        return informed if aside is None else informed + aside
+        return informed if global_feature is None else informed + global_feature

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from crossdraft.engine.probes import Probes
 from crossdraft.heads.pass_.ahead import AheadDrafter
-from crossdraft.heads.pass_.network import LookaheadRows
+from crossdraft.heads.pass_.network import LookaheadEmbeddings
 
 PLACEHOLDER = 0  # the id that keeps an embedding's place; nothing reads it
 
@@ -27,7 +27,7 @@ class PassDrafter(AheadDrafter):
         banned: ids that must not be drafted.
     """
 
-    def __init__(self, head: LookaheadRows, banned: Sequence[int] = ()) -> None:
+    def __init__(self, head: LookaheadEmbeddings, banned: Sequence[int] = ()) -> None:
         self.rows = head.ahead.detach()
         super().__init__((PLACEHOLDER,) * len(self.rows), banned)
 

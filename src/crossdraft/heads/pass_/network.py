@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
-from crossdraft.heads.networks.train_batch import Guess, Lesson
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +28,14 @@ class PassConfig(HeadConfig):
             raise CrossdraftError(f"PaSS needs one look-ahead embedding or more, not {self.steps}; raise steps.")
 
 
-class LookaheadRows(Head):
+class LookaheadEmbeddings(Head):
     """`ahead` [L, H]: at first the mean of the drafted words' embeddings, a word that could be any of them."""
 
     owns_head = False
     config: PassConfig
 
-    def __init__(self, config: PassConfig, tables: TargetTables) -> None:
-        super().__init__(config, tables)
+    def __init__(self, config: PassConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
         usual = self.embed(self.draft_ids).mean(0)
         self.ahead = nn.Parameter(usual.repeat(config.steps, 1).detach())
 
@@ -43,7 +43,7 @@ class LookaheadRows(Head):
     def reads(self) -> tuple[int, ...]:
         return ()
 
-    def forward(self, lesson: Lesson) -> list[Guess]:
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
         """What comes of the rows only the target's own layers can tell.
 
         Raises:

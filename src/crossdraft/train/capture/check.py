@@ -14,7 +14,7 @@ from torch import Tensor
 
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.capture.clip import Source
 from crossdraft.train.capture.store import Store
 
@@ -83,7 +83,7 @@ def check_sample(store: Store, target: Target, source: Source, count: int = SAMP
     return found
 
 
-def _compare(target: Target, prompt: Prompt, lesson: Lesson, near: float) -> tuple[int, int, int, float]:
+def _compare(target: Target, prompt: Prompt, lesson: TrainBatch, near: float) -> tuple[int, int, int, float]:
     """Tokens of one answer, those that differ, near-ties, and the greatest error of a feature."""
     start, tokens = int(lesson.starts[0]), lesson.tokens[0]
     answer = tokens[start:]

@@ -4,12 +4,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from crossdraft.engine.target import Target
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.capture.clip import Source, walk, waves
 from crossdraft.train.capture.plan import canonical
 from crossdraft.train.capture.recorder import Scribe
 from crossdraft.train.capture.shard import ClipRecord, Told, Wanted, merged
-from crossdraft.train.capture.store import Excerpt, Top, lesson_of, top_of
+from crossdraft.train.capture.store import Excerpt, Top, batch_of, top_of
 
 CLIPS, BATCH = 8, 8  # clips kept in memory; answers written side by side
 
@@ -46,10 +46,10 @@ class Online:
         self._scribe = Scribe(target, self.wanted, learns=False)
         self._told: OrderedDict[int, list[tuple[ClipRecord, Told]]] = OrderedDict()
 
-    def lesson(self, step: int, count: int) -> Lesson:
+    def lesson(self, step: int, count: int) -> TrainBatch:
         """`count` answers: those of step 0 are the source's first, and so on, round and round."""
         chosen = self._of_step(step, count)
-        return lesson_of([_excerpt(*one) for one in chosen], self.wanted.layers, self.wanted.visual_layers)
+        return batch_of([_excerpt(*one) for one in chosen], self.wanted.layers, self.wanted.visual_layers)
 
     def top(self, step: int, count: int) -> Top:
         """The target's likeliest next tokens, at the places of `lesson(step, count)`."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.capture.plan import Index, canonical, read_index
 from crossdraft.train.capture.shard import MEND, Shard
 from crossdraft.train.core.provenance import sha256
@@ -43,7 +43,7 @@ class Excerpt:
     visual: Callable[[int], Tensor]
 
 
-def lesson_of(answers: Sequence[Excerpt], layers: Sequence[int], visual_layers: Sequence[int]) -> Lesson:
+def batch_of(answers: Sequence[Excerpt], layers: Sequence[int], visual_layers: Sequence[int]) -> TrainBatch:
     """B answers as float32, padded on the right with zeros.
 
     Raises:
@@ -58,7 +58,7 @@ def lesson_of(answers: Sequence[Excerpt], layers: Sequence[int], visual_layers: 
                 "ask for answers about clips with equally many."
             )
         visual_ids = torch.stack(pieces)
-    return Lesson(
+    return TrainBatch(
         tokens=pad_sequence([answer.tokens for answer in answers], batch_first=True),
         hidden={layer: _features([answer.hidden(layer) for answer in answers]) for layer in layers},
         starts=torch.tensor([answer.start for answer in answers]),
@@ -146,7 +146,7 @@ class Store:
                     f"remove it, and {MEND}."
                 )
 
-    def lesson(self, indices: Sequence[int], layers: Sequence[int], visual_layers: Sequence[int] = ()) -> Lesson:
+    def lesson(self, indices: Sequence[int], layers: Sequence[int], visual_layers: Sequence[int] = ()) -> TrainBatch:
         """Answers side by side, padded on the right, float32.
 
         Args:
@@ -158,7 +158,7 @@ class Store:
             CrossdraftError: a layer or an answer that has not been captured, or first pieces of different lengths.
         """
         layers, visual_layers = self.held(layers, visual_layers)
-        return lesson_of([_excerpt(*self._at(index)) for index in indices], layers, visual_layers)
+        return batch_of([_excerpt(*self._at(index)) for index in indices], layers, visual_layers)
 
     def top(self, indices: Sequence[int]) -> Top:
         """The target's likeliest next tokens, at the places of `lesson(indices, …)`."""

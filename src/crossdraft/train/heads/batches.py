@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.capture.clip import walked
 from crossdraft.train.capture.online import Online
 from crossdraft.train.capture.store import Store
@@ -20,7 +20,7 @@ POOL = 16  # batches whose answers are sorted by length together, so that little
 class Lessons(Protocol):
     """Answers of a target, step by step."""
 
-    def lesson(self, step: int, count: int, share: MicroBatch) -> Lesson:
+    def lesson(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
         """The share's part of the step's `count` answers."""
         ...
 
@@ -46,7 +46,7 @@ class Stored:
         self._lengths = tuple(len(tokens) for tokens in store.tokens())
         self._sizes = store.piece_lengths() if self.visual_layers else (0,) * len(self._lengths)
 
-    def lesson(self, step: int, count: int, share: MicroBatch) -> Lesson:
+    def lesson(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
         return self.store.lesson(share.take(self.indices(step, count)), self.layers, self.visual_layers)
 
     def describe(self, step: int, count: int) -> str:
@@ -69,7 +69,7 @@ class Asked:
     def __init__(self, online: Online) -> None:
         self.online = online
 
-    def lesson(self, step: int, count: int, share: MicroBatch) -> Lesson:
+    def lesson(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
         part = len(share.take(range(count)))
         return self.online.lesson(step * share.of + share.index, part)
 
@@ -92,7 +92,7 @@ def _order(seed: int, epoch: int, count: int, lengths: tuple[int, ...], sizes: t
     return [whole[i] for i in rng.permutation(len(whole))]
 
 
-def noisy(lesson: Lesson, noise: float, seed: int, step: int, first: int = 0) -> Lesson:
+def noisy(lesson: TrainBatch, noise: float, seed: int, step: int, first: int = 0) -> TrainBatch:
     """The lesson with uniform noise on its features, in units of each layer's standard deviation (EAGLE-1).
 
     Every answer has chance and deviation of its own, so that it sounds the same in whatever share of the step it comes.

@@ -23,7 +23,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 from crossdraft.heads.glance.frame_encoder import PIXELS
 from crossdraft.heads.glance.network import GlanceConfig
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.capture.clip import Source
 from crossdraft.train.capture.sources import SceneSource
 from crossdraft.train.capture.store import Store
@@ -98,13 +98,13 @@ class EventAnswers:
         return Heard(self.look.visual(step, clips), question_rows(self.codec, self.texts_of(step, clips)))
 
     @torch.no_grad()
-    def lesson(self, step: int) -> Lesson:
+    def lesson(self, step: int) -> TrainBatch:
         """The event model's last features all along the step's answers."""
         heard, llama = self.heard(step), self.seer.llama
         prefix_ids = torch.tensor([self.codec.prefix_ids()])
         prefix = read_prefix(llama, prefix_embeds(self.seer, prefix_ids, heard.visual))
         hidden = run_branches(llama, prefix, llama.embed_tokens(heard.rows.tokens))
-        return Lesson(heard.rows.tokens, {len(llama.layers): hidden}, heard.starts, heard.lengths)
+        return TrainBatch(heard.rows.tokens, {len(llama.layers): hidden}, heard.starts, heard.lengths)
 
 
 def spoken_of(store: Store, codec: PromptCodec, locate: Callable[[int], tuple[int, int]]) -> dict[int, list[Spoken]]:
@@ -244,7 +244,7 @@ class GlanceAnswers:
     visual_ids: Collection[int]
     config: GlanceConfig
 
-    def lesson(self, step: int) -> Lesson:
+    def lesson(self, step: int) -> TrainBatch:
         """As `EventAnswers.lesson`, with what there is to see in front of each answer."""
         lesson = self.answers.lesson(step)
         clips = self.answers.look.clips(step, self.answers.clips)

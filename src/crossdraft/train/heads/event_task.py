@@ -17,15 +17,15 @@ from crossdraft.drafters.short_head import ShortHead
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.event_medusa.drafter import CrossDrafter, tables_of
-from crossdraft.heads.event_medusa.network import Cross
+from crossdraft.heads.event_medusa.drafter import DrafterMedusaDrafter, shared_weights_of
+from crossdraft.heads.event_medusa.network import DrafterMedusa
 from crossdraft.heads.fast.drafter import FastDrafter
 from crossdraft.heads.fast.network import Fast
-from crossdraft.heads.glance.frame_encoder import Glancer
+from crossdraft.heads.glance.frame_encoder import FrameEncoder
 from crossdraft.heads.glance.network import Glance, GlanceConfig
-from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables, positions_of
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights, target_to_draft
 from crossdraft.heads.networks.objective import OUTSIDE, Objective, score, teacher
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
 from crossdraft.train.capture.store import Store
 from crossdraft.train.core.dist import LossFn, full_batch
@@ -48,20 +48,20 @@ from crossdraft.train.reference.prompt import PromptCodec
 from crossdraft.train.reference.tokenizer import EVENT
 
 
-def cross_loss(head: Head, lesson_of: Callable[[int], Lesson], objective: Objective, rows: Tensor) -> LossFn:
+def cross_loss(head: Head, batch_of: Callable[[int], TrainBatch], objective: Objective, rows: Tensor) -> LossFn:
     """The loss of a step, for `core.trainer.Trainer`; its figure `tau` counts the target's words, as everywhere.
 
     Args:
         head: what is trained.
-        lesson_of: a step's features and words.
+        batch_of: a step's features and words.
         objective: which losses, and how they weigh.
         rows: [D, H] the event model's own output rows of the draft vocabulary.
     """
     layer = head.config.num_layers
-    lookup = positions_of(head.draft_ids, head.config.vocab_size)
+    lookup = target_to_draft(head.draft_ids, head.config.vocab_size)
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
-        lesson = lesson_of(step)
+        lesson = batch_of(step)
         logits, labels = teacher(lesson, rows, layer, lookup)
         return score(objective, head(lesson), lesson, logits, labels)
 
@@ -74,7 +74,7 @@ def fast_loss(head: Fast, answers: EventAnswers) -> LossFn:
     Figures: `right`, the share of the places whose likeliest word is the target's; `tau`, tokens of a first pass with
     the chain of these: 1 + those right in a row from the answer's beginning.
     """
-    lookup = positions_of(head.draft_ids, head.config.vocab_size)
+    lookup = target_to_draft(head.draft_ids, head.config.vocab_size)
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         heard = answers.heard(step)
@@ -92,9 +92,9 @@ def said(head: Fast, heard: Heard) -> Tensor:
     pairs = zip(heard.rows.tokens, heard.starts.tolist(), strict=True)
     questions = torch.stack([head.asked(tokens[:start]) for tokens, start in pairs])
     if not head.config.sees:
-        return head.marginals(None, questions)
+        return head.marginal_logits(None, questions)
     each = len(questions) // len(heard.visual)
-    return head.marginals(heard.visual.repeat_interleave(each, 0), questions)
+    return head.marginal_logits(heard.visual.repeat_interleave(each, 0), questions)
 
 
 def first_words(heard: Heard, count: int) -> tuple[Tensor, Tensor]:
@@ -177,8 +177,8 @@ class EventCourse:
             found["patches"] = patches_of(target.prepare(request), target.traits.visual_ids)
         return {name: value for name, value in found.items() if name not in settings}
 
-    def tables(self) -> TargetTables:
-        return tables_of(self.host)
+    def tables(self) -> SharedWeights:
+        return shared_weights_of(self.host)
 
     def lectures(self, head: Head) -> Lectures:
         answers, kept_back = self._answers(self.store, head), self.given.kept_back
@@ -204,10 +204,10 @@ class EventCourse:
         banned = sorted(target.reserved)
         drafter: Drafter[Any]
         match head:
-            case Cross():
-                drafter = CrossDrafter(self.host, head, banned)
+            case DrafterMedusa():
+                drafter = DrafterMedusaDrafter(self.host, head, banned)
             case Glance():
-                drafter = IndependentDrafter(self.host, banned, glance=Glancer(head, target))
+                drafter = IndependentDrafter(self.host, banned, glance=FrameEncoder(head, target))
             case _:
                 drafter = FastDrafter(self.host, cast("Fast", head), banned)
         return figures_of(measure_hidden(target, drafter, requests, settings.nodes))
@@ -228,10 +228,10 @@ class EventCourse:
 
     def _loss(self, head: Head, answers: EventAnswers, store: Store) -> LossFn:
         recipe = self.given.recipe
-        if isinstance(head, Cross | Glance):
+        if isinstance(head, DrafterMedusa | Glance):
             rows = self.tables().head[head.draft_ids].float()
-            lesson_of = self._glancing(head, answers, store) if isinstance(head, Glance) else answers.lesson
-            return cross_loss(head, lesson_of, Objective(recipe.loss, recipe.step_weight), rows)
+            batch_of = self._glancing(head, answers, store) if isinstance(head, Glance) else answers.lesson
+            return cross_loss(head, batch_of, Objective(recipe.loss, recipe.step_weight), rows)
         if set(recipe.loss) != {"cross_entropy"}:
             raise CrossdraftError(
                 f"The fast head learns by cross_entropy alone, not by {', '.join(recipe.loss)}; correct the recipe's "
@@ -239,7 +239,7 @@ class EventCourse:
             )
         return fast_loss(cast("Fast", head), answers)
 
-    def _glancing(self, head: Glance, answers: EventAnswers, store: Store) -> Callable[[int], Lesson]:
+    def _glancing(self, head: Glance, answers: EventAnswers, store: Store) -> Callable[[int], TrainBatch]:
         firsts = firsts_of(store, source_behind(store).locate)
         ids = self.given.target.traits.visual_ids
         glances = GlanceAnswers(answers, store, firsts, ids, head.config)

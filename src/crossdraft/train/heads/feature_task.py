@@ -11,9 +11,9 @@ from torch import Tensor
 
 from crossdraft.engine.target import Target
 from crossdraft.heads.drafting.static import ACCEPTANCE
-from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables, positions_of
-from crossdraft.heads.networks.objective import Objective, counted, score, teacher
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights, target_to_draft
+from crossdraft.heads.networks.objective import Objective, acceptance_counts, score, teacher
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.capture.online import Online
 from crossdraft.train.capture.sources import SceneSource
 from crossdraft.train.capture.store import Store
@@ -68,14 +68,14 @@ class Teaching:
             lesson = lessons.lesson(step, self.recipe.optim.clips, MicroBatch()).to(self.rows.device)
             _, labels = self._teacher(lesson)
             guesses = sorted(self.head(lesson), key=lambda guess: guess.offset)
-            for name, (right, count) in counted(guesses, lesson, labels).items():
+            for name, (right, count) in acceptance_counts(guesses, lesson, labels).items():
                 known = totals.get(name, (0, 0))
                 totals[name] = known[0] + right, known[1] + count
         return {name: right / count for name, (right, count) in totals.items()}
 
-    def _teacher(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
+    def _teacher(self, lesson: TrainBatch) -> tuple[Tensor, Tensor]:
         config = self.head.config
-        lookup = positions_of(config.draft_ids, config.vocab_size)
+        lookup = target_to_draft(config.draft_ids, config.vocab_size)
         return teacher(lesson, self.rows, config.num_layers, lookup)
 
     def _objective(self) -> Objective:
@@ -124,8 +124,8 @@ class FeatureCourse:
         lesson = self._source(sorted(set(levels)), ()).lesson(0, SIZED, MicroBatch())
         return {"level_scales": scales_of(lesson.hidden, lesson.lengths.tolist(), levels)}
 
-    def tables(self) -> TargetTables:
-        return TargetTables.of(self.given.target.model)
+    def tables(self) -> SharedWeights:
+        return SharedWeights.of(self.given.target.model)
 
     def lectures(self, head: Head) -> Lectures:
         recipe, back = self.given.recipe, self.given.kept_back

@@ -29,9 +29,9 @@ from crossdraft.engine.target import Prompt
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.heads.files import save_head
-from crossdraft.heads.networks.base import Head, positions_of
+from crossdraft.heads.networks.base import Head, target_to_draft
 from crossdraft.heads.networks.objective import PLACES, Objective, score, teacher
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
 
 RANK, HEADS_WEIGHT, SLOW = 32, 0.2, 0.25
@@ -129,7 +129,7 @@ class Joint(nn.Module):
         own = F.cross_entropy(out.logits[0, start - 1 : end - 1].float(), ids[start:])
         lesson = self._lesson(out.hidden_states[-1], ids, start)
         rows = cast("Any", self.model.get_output_embeddings()).weight.detach()[self.head.draft_ids]
-        last, lookup = (self.head.config.num_layers, positions_of(self.head.draft_ids, self.head.config.vocab_size))
+        last, lookup = (self.head.config.num_layers, target_to_draft(self.head.draft_ids, self.head.config.vocab_size))
         with torch.no_grad():
             said, labels = teacher(lesson, rows, last, lookup)
         guessed, figures = score(self.objective, self.head(lesson), lesson, said, labels)
@@ -153,14 +153,14 @@ class Joint(nn.Module):
         out: Any = self.model(input_ids=ids[None], **features, use_cache=False, output_hidden_states=True)
         return out, ids
 
-    def _lesson(self, features: Tensor, ids: Tensor, start: int) -> Lesson:
+    def _lesson(self, features: Tensor, ids: Tensor, start: int) -> TrainBatch:
         """The text behind the last visual token; gradients go through its features into the target."""
         visual = [place for place, token in enumerate(ids[:start].tolist()) if token in self.visual_ids]
         cut = min(visual[-1] + 1, start - 1) if visual else 0
         starts, lengths = (torch.tensor([count], device=ids.device) for count in (start - cut, len(ids) - cut))
         features = features[:, cut:].to(next(self.head.parameters()).dtype)
         hidden: Mapping[int, Tensor] = {self.head.config.num_layers: features}
-        return Lesson(ids[None, cut:], hidden, starts, lengths)
+        return TrainBatch(ids[None, cut:], hidden, starts, lengths)
 
 
 def adapt(model: PreTrainedModel, rank: int = RANK) -> list[nn.Linear]:

@@ -15,11 +15,11 @@ from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.drafting.head_drafter import CoupledDrafter, Grow
+from crossdraft.heads.drafting.head_drafter import Grow, HeadDrafter
 from crossdraft.heads.drafting.static import LARGEST
 from crossdraft.heads.drafting.trees import TREES
 from crossdraft.heads.networks.base import Head
-from crossdraft.heads.registry import HeadMethod, serving
+from crossdraft.heads.registry import HeadRecord, heads_of_network
 from crossdraft.train.core.log import progress_bar, say
 from crossdraft.train.heads.recipe import Measure
 
@@ -47,7 +47,7 @@ class _Counted:
     `counts` sees the first tree of every propose–commit pair as the builder made it.
     """
 
-    def __init__(self, drafter: CoupledDrafter[Any]) -> None:
+    def __init__(self, drafter: HeadDrafter[Any]) -> None:
         self.drafter = drafter
         self.needs = drafter.needs
         self.counts = RankCounts()
@@ -78,7 +78,7 @@ class _Counted:
 
 
 def count_ranks(
-    target: Target, drafter: CoupledDrafter[Any], requests: Sequence[Request], settings: Measure
+    target: Target, drafter: HeadDrafter[Any], requests: Sequence[Request], settings: Measure
 ) -> RankCounts:
     """How often a guess of each rank is right at each depth, offered along the head's own best chain."""
     shape = Shape.chain_with_siblings(settings.depth, settings.ranks)
@@ -99,7 +99,7 @@ def measure(
     return Accepted(whole.tau, shares)
 
 
-def with_grow(drafter: CoupledDrafter[Any], grow: Grow) -> CoupledDrafter[Any]:
+def with_grow(drafter: HeadDrafter[Any], grow: Grow) -> HeadDrafter[Any]:
     """The same head growing other trees."""
     return type(drafter)(drafter.head, grow, sorted(drafter.ends))
 
@@ -109,13 +109,13 @@ def figures_of(found: dict[str, Accepted]) -> dict[str, object]:
     return {name: accepted.to_json() for name, accepted in found.items()}
 
 
-def methods_of(network: str) -> dict[str, HeadMethod]:
+def methods_of(network: str) -> dict[str, HeadRecord]:
     """Ways of drafting with a network, by name.
 
     Raises:
         CrossdraftError: no drafter is registered for it.
     """
-    methods = serving(network)
+    methods = heads_of_network(network)
     if not methods:
         raise CrossdraftError(f"No drafter serves the network '{network}'; register one.")
     return methods

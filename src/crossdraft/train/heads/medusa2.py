@@ -23,7 +23,7 @@ from crossdraft.files import put_in_place, temporary_folder
 from crossdraft.heads.drafting.static import ACCEPTANCE
 from crossdraft.heads.files import WEIGHTS, load_head, read_config
 from crossdraft.heads.load import HEAD_WEIGHTS
-from crossdraft.heads.networks.base import TargetTables
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.load import REFERENCE, load_target, target_fingerprint
 from crossdraft.train.capture.clip import Clip, Source, walk, walked
@@ -134,7 +134,7 @@ def look_at(source: str, folder: Path, requests: Sequence[Request], settings: Me
     """Load a target and its head as who drafts with them would, and ask them."""
     target = load_target(source, device)
     network = read_config(folder).network
-    head = load_head(folder, TargetTables.of(target.model), target_fingerprint(source), network)
+    head = load_head(folder, SharedWeights.of(target.model), target_fingerprint(source), network)
     answers = Decoder(target, max_batch=BATCH).generate(requests)
     found, counts = worth(target, head.to(target.device, target.model.dtype), network, requests, settings)
     return Side([tuple(answer.tokens) for answer in answers], found, counts)
@@ -276,7 +276,7 @@ def _learn(
 ) -> tuple[Joint, dict[str, Any]]:
     dtype = None if device.type == "cuda" else "float32"
     target = load_target(beginning.source, str(device), dtype, packed=False)
-    head = load_head(beginning.head, TargetTables.of(target.model), beginning.target).to(device)
+    head = load_head(beginning.head, SharedWeights.of(target.model), beginning.target).to(device)
     objective = Objective(recipe.loss, recipe.step_weight)
     visual = target.traits.visual_ids
     joint = Joint(target.model, head, objective, visual, recipe.rank, recipe.heads_weight)

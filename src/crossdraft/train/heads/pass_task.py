@@ -23,11 +23,11 @@ from transformers import DynamicCache
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.losses import LOSSES
 from crossdraft.heads.networks.objective import PLACES, Objective
 from crossdraft.heads.pass_.drafter import PassDrafter
-from crossdraft.heads.pass_.network import LookaheadRows
+from crossdraft.heads.pass_.network import LookaheadEmbeddings
 from crossdraft.train.capture.store import Store
 from crossdraft.train.core.dist import LossFn, MicroBatch
 from crossdraft.train.heads.event_data import Walk
@@ -66,7 +66,12 @@ PassagesOf = Callable[[int], Sequence[Passage]]
 
 
 def pass_loss(
-    target: Target, head: LookaheadRows, passages_of: PassagesOf, objective: Objective, places: int = 12, seed: int = 0
+    target: Target,
+    head: LookaheadEmbeddings,
+    passages_of: PassagesOf,
+    objective: Objective,
+    places: int = 12,
+    seed: int = 0,
 ) -> LossFn:
     """The loss of a step's share, for `core.trainer.Trainer`.
 
@@ -119,7 +124,7 @@ def read_passage(target: Target, passage: Passage) -> ReadPassage:
     return ReadPassage(keys, values, logits, len(passage.prompt), cache.rope_deltas[0])
 
 
-def look_ahead(target: Target, head: LookaheadRows, read: ReadPassage, places: Sequence[int]) -> Tensor:
+def look_ahead(target: Target, head: LookaheadEmbeddings, read: ReadPassage, places: Sequence[int]) -> Tensor:
     """[places, L, V] what the target says behind the embeddings, `places[i]` tokens of the answer having been said."""
     model, steps, past = target.model, head.config.steps, read.keys[0].shape[2]
     embeds = head.ahead.to(model.dtype).repeat(len(places), 1)[None]
@@ -150,7 +155,7 @@ def _drawn(length: int, places: int, rng: np.random.Generator) -> list[int]:
 
 
 def _part(
-    target: Target, head: LookaheadRows, passage: Passage, places: Sequence[int], objective: Objective
+    target: Target, head: LookaheadEmbeddings, passage: Passage, places: Sequence[int], objective: Objective
 ) -> tuple[Tensor, int, Tensor]:
     """One answer: its summed loss, its places, and [places, L] what was right: 1, wrong: 0, not there: -1."""
     read = read_passage(target, passage)
@@ -228,8 +233,8 @@ class PassCourse:
     def measured_sizes(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 
-    def tables(self) -> TargetTables:
-        return TargetTables.of(self.host.model)
+    def tables(self) -> SharedWeights:
+        return SharedWeights.of(self.host.model)
 
     def lectures(self, head: Head) -> Lectures:
         back = self.given.kept_back
@@ -245,7 +250,7 @@ class PassCourse:
         requests = kept_back_requests(self.given.kept_back, self.given.recipe.measure.pairs)
         if not requests:
             return {}
-        rows = cast("LookaheadRows", head)
+        rows = cast("LookaheadEmbeddings", head)
         drafter = PassDrafter(rows, sorted(self.host.reserved))
         return figures_of({"pass": measure(self.host, drafter, requests, rows.config.steps)})
 
@@ -269,4 +274,4 @@ class PassCourse:
     def _loss(self, head: Head, passages_of: PassagesOf) -> LossFn:
         recipe = self.given.recipe
         objective = Objective(recipe.loss, recipe.step_weight)
-        return pass_loss(self.host, cast("LookaheadRows", head), passages_of, objective, seed=recipe.seed)
+        return pass_loss(self.host, cast("LookaheadEmbeddings", head), passages_of, objective, seed=recipe.seed)

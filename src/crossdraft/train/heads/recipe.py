@@ -14,7 +14,7 @@ from torch import Tensor
 
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.event_medusa.network import CrossConfig
+from crossdraft.heads.event_medusa.network import DrafterMedusaConfig
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.base import HeadConfig
 from crossdraft.heads.networks.dflash import DFlashConfig
@@ -106,7 +106,7 @@ def sizes_of(kind: type[HeadConfig], host: Target) -> dict[str, Any]:
         sizes |= _own_model_sizes(text, sizes["head_dim"])
     if issubclass(kind, HydraConfig):  # both H in the paper
         sizes |= {"token_size": text.hidden_size, "width": text.hidden_size}
-    if issubclass(kind, CrossConfig):
+    if issubclass(kind, DrafterMedusaConfig):
         sizes["width"] = text.hidden_size
     if issubclass(kind, DreamConfig):
         sizes["middle_layer"] = max(1, text.num_hidden_layers // 2)

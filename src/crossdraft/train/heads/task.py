@@ -11,7 +11,7 @@ import torch
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import Head, HeadConfig, TargetTables
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.objective import PLACES
 from crossdraft.train.capture.clip import Source
 from crossdraft.train.capture.sources import source_of
@@ -102,7 +102,7 @@ class Course(Protocol):
         """
         ...
 
-    def tables(self) -> TargetTables:
+    def tables(self) -> SharedWeights:
         """What the head borrows."""
         ...
 

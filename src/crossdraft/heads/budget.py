@@ -11,7 +11,7 @@ SAVED = 20  # most rounds whose time is saved up
 FORGET = 0.9  # what an old cost still counts after a round in which it could not be paid
 
 
-class Purse:
+class TimeBudget:
     """Decides when a piece of work may be done, by what its kind cost before.
 
     A piece is begun only when all it is expected to cost has been saved up, and none once the round's own time is used.

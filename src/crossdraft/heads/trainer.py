@@ -9,11 +9,11 @@ from torch import Tensor
 
 from crossdraft.engine.fast.packed_linear import PrepackedLinear
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.apprentice import Apprentice, trained
+from crossdraft.heads.apprentice import StudentCopy, trained
+from crossdraft.heads.budget import TimeBudget
+from crossdraft.heads.buffer import ReplayBuffer, Sample, batch_of
 from crossdraft.heads.networks.base import Head
-from crossdraft.heads.networks.train_batch import Lesson
-from crossdraft.heads.purse import Purse
-from crossdraft.heads.ring import Ring, Told, lesson_of
+from crossdraft.heads.networks.train_batch import TrainBatch
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ STEP, TRIAL = "step", "trial"
 
 
 @dataclass(frozen=True)
-class Figures:
+class OnlineStats:
     """What learning has come to.
 
     Args:
@@ -51,12 +51,12 @@ class Figures:
 class _Trial:
     """Both sets of weights over the answers held back, a few at a time: [tokens, places] so far."""
 
-    left: list[Told]
+    left: list[Sample]
     served: list[float] = field(default_factory=lambda: [0.0, 0.0])
     learned: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
 
-class Learner:
+class OnlineTrainer:
     """Keeps the weights of a head that serves up with what its target says.
 
     Args:
@@ -70,36 +70,36 @@ class Learner:
         CrossdraftError: the head's layers are packed, so that they cannot be written to.
     """
 
-    def __init__(self, head: Head, rows: Tensor, ring: Ring, purse: Purse, rate: float) -> None:
+    def __init__(self, head: Head, rows: Tensor, buffer: ReplayBuffer, budget: TimeBudget, rate: float) -> None:
         if any(isinstance(module, PrepackedLinear) for module in head.modules()):
             raise CrossdraftError("A head whose layers are packed cannot learn; load it with packed=False.")
-        self.head, self.rows, self.ring, self.purse, self.rate = head, rows, ring, purse, rate
+        self.head, self.rows, self.buffer, self.budget, self.rate = head, rows, buffer, budget, rate
         self.frozen = False
         self._chance = torch.Generator().manual_seed(0)
-        self._counts = Figures()
+        self._counts = OnlineStats()
         with torch.inference_mode(mode=False):
             self._loaded = self._before = _copied(head)
             self._begin()
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> OnlineStats:
         """What it has come to so far."""
         copies = [*self._loaded, *(() if self._before is self._loaded else self._before)]
-        held = self.ring.bytes + self._copy.bytes + sum(w.numel() * w.element_size() for w in copies)
-        return replace(self._counts, answers=len(self.ring), bytes=held, seconds=self.purse.spent)
+        held = self.buffer.bytes + self._copy.bytes + sum(w.numel() * w.element_size() for w in copies)
+        return replace(self._counts, answers=len(self.buffer), bytes=held, seconds=self.budget.spent)
 
     def work(self) -> None:
         """A round has passed: do what there is time for."""
         if self.frozen:
             return
-        self.purse.earn()
-        if len(self.ring.side(held_back=True)) < 2:
+        self.budget.earn()
+        if len(self.buffer.side(held_back=True)) < 2:
             return
         with torch.inference_mode(mode=False), torch.enable_grad():
-            while self.purse.affords(kind := STEP if self._trial is None else TRIAL):
-                with self.purse.pay(kind):
+            while self.budget.affords(kind := STEP if self._trial is None else TRIAL):
+                with self.budget.pay(kind):
                     self._step() if self._trial is None else self._try(self._trial)
-            self.purse.wait(kind)
+            self.budget.wait(kind)
 
     def rollback(self, *, loaded: bool = False) -> None:
         """Serve with the weights from before the last swap again, or with those that were loaded."""
@@ -109,12 +109,12 @@ class Learner:
 
     def _begin(self) -> None:
         """A copy of what serves now."""
-        self._copy = Apprentice(self.head, self.rows, self.rate)
+        self._copy = StudentCopy(self.head, self.rows, self.rate)
         self._trial: _Trial | None = None
         self._since = self._vain = 0
 
     def _step(self) -> None:
-        answers = self.ring.side(held_back=False)
+        answers = self.buffer.side(held_back=False)
         drawn = torch.randperm(len(answers), generator=self._chance)[:BATCH]
         if not self._copy.step(self._lesson([answers[place] for place in drawn.tolist()])):
             if not self._counts.restarts:
@@ -125,14 +125,14 @@ class Learner:
         self._count(steps=1)
         self._since += 1
         if self._since >= STEPS:
-            self._trial = _Trial(self.ring.side(held_back=True))
+            self._trial = _Trial(self.buffer.side(held_back=True))
 
     def _try(self, trial: _Trial) -> None:
         """A piece of a trial; after the last one, the copy takes over if more of its drafts would be accepted."""
         some, trial.left = trial.left[:BATCH], trial.left[BATCH:]
-        lesson = self._lesson(some)
+        batch = self._lesson(some)
         for head, sums in ((self.head, trial.served), (self._copy.network, trial.learned)):
-            for place, value in enumerate(self._copy.judge(head, lesson)):
+            for place, value in enumerate(self._copy.judge(head, batch)):
                 sums[place] += value
         if trial.left:
             return
@@ -150,8 +150,8 @@ class Learner:
             if self._vain >= PATIENCE:
                 self._begin()
 
-    def _lesson(self, answers: list[Told]) -> Lesson:
-        return lesson_of(answers, self.head.draft_ids.device, self.head.lm_head.weight.dtype)
+    def _lesson(self, answers: list[Sample]) -> TrainBatch:
+        return batch_of(answers, self.head.draft_ids.device, self.head.lm_head.weight.dtype)
 
     def _count(self, **more: int) -> None:
         values: dict[str, Any] = {name: getattr(self._counts, name) + value for name, value in more.items()}

@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.train_batch import Lesson
+from crossdraft.heads.networks.train_batch import TrainBatch
 
 HELD_BACK = 4  # every so many-th answer is judged by instead of learned from
 FEWEST = 2 * HELD_BACK
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """One answer of the target, text as in `Lesson`.
+class Sample:
+    """One answer of the target, text as in `TrainBatch`.
 
     Args:
         tokens: [T] ids of the text behind the visual part and of the answer.
@@ -35,7 +35,7 @@ class Told:
         return sum(features.numel() * features.element_size() for features in self.hidden.values())
 
 
-class Ring:
+class ReplayBuffer:
     """The newest answers, of which each fourth is held back: no weights are changed because of it, it judges them.
 
     Where the same text comes again, it takes the place of what there was, on the same side. So no text is ever on both.
@@ -52,7 +52,7 @@ class Ring:
         if keep < FEWEST:
             raise CrossdraftError(f"keep is {keep}; a head that learns needs {FEWEST} answers or more.")
         self.keep, self.room = keep, room
-        self._sides: dict[Told, bool] = {}  # whether it is held back; the oldest first
+        self._sides: dict[Sample, bool] = {}  # whether it is held back; the oldest first
         self._seen = 0
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class Ring:
         """Memory that is held."""
         return sum(told.bytes for told in self._sides)
 
-    def add(self, told: Told) -> None:
+    def add(self, told: Sample) -> None:
         """Keep an answer; older ones make room."""
         if told.bytes > self.room:
             return
@@ -77,12 +77,12 @@ class Ring:
         while len(self) > self.keep or self.bytes > self.room:
             del self._sides[next(iter(self._sides))]
 
-    def side(self, *, held_back: bool) -> list[Told]:
+    def side(self, *, held_back: bool) -> list[Sample]:
         """The answers to judge by, or the others; the oldest first."""
         return [told for told, side in self._sides.items() if side is held_back]
 
 
-def lesson_of(answers: Sequence[Told], device: torch.device, dtype: torch.dtype) -> Lesson:
+def batch_of(answers: Sequence[Sample], device: torch.device, dtype: torch.dtype) -> TrainBatch:
     """Answers side by side, padded on the right."""
 
     def features(layer: int) -> Tensor:
@@ -91,7 +91,7 @@ def lesson_of(answers: Sequence[Told], device: torch.device, dtype: torch.dtype)
         return cast("Tensor", pad_sequence(padded, batch_first=True)).to(device, dtype)
 
     tokens = pad_sequence([torch.tensor(told.tokens) for told in answers], batch_first=True)
-    return Lesson(
+    return TrainBatch(
         tokens.to(device),
         {layer: features(layer) for layer in answers[0].hidden},
         torch.tensor([told.start for told in answers], device=device),
