@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import pytest
-from crossdraft.heads.budget import SAVED, TimeBudget
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.budget import SAVED, TimeBudget
 
 
 @dataclass

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from crossdraft.heads.buffer import FEWEST, ReplayBuffer, Sample, batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.buffer import FEWEST, ReplayBuffer, Sample, batch_of
 
 LAYER, WIDTH = 3, 2
 
