@@ -9,8 +9,7 @@ import torch
 
 from crossdraft.api import Engine, Options
 from crossdraft.bench.assembly import EngineMethod, Models
-from crossdraft.bench.baselines import Assistant, HFBaseline
-from crossdraft.bench.blank import blank_window
+from crossdraft.bench.baselines import Assistant, HFBaseline, blank_window
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.request import Request

@@ -7,11 +7,9 @@ from rich.console import Console
 
 from crossdraft.bench import heads
 from crossdraft.bench.assembly import Models
-from crossdraft.bench.heads import HeadsBench, HeadsSettings, run_heads
-from crossdraft.bench.heads_plot import draw, plot
-from crossdraft.bench.heads_report import lines, tables, to_json
+from crossdraft.bench.heads import DraftSetting, HeadsBench, HeadsSettings, run_heads
+from crossdraft.bench.heads_report import draw, lines, plot, tables, to_json
 from crossdraft.bench.heads_select import select_heads
-from crossdraft.bench.heads_tau import DraftSetting
 from crossdraft.bench.workload import Workload
 from crossdraft.drafters.evaluate import TAU
 from crossdraft.errors import CrossdraftError
@@ -65,7 +63,7 @@ def test_a_heads_chain_has_no_branches(bench, report):
 
 def test_claims_about_those_that_are_there(report):
     (finding,) = report.expectations
-    assert finding.claim.text == "EAGLE-1 > Medusa"
+    assert finding.expectation.text == "EAGLE-1 > Medusa"
     assert finding.better.startswith("eagle1:dir=")
 
 

@@ -60,7 +60,7 @@ def test_drafters_hear_what_the_engine_tells_them(scene):
     times = time_drafts(target, {"listener": ours}, [known], 7)
     decoder = Decoder(target, Inline(theirs, CostModel(), "off"), adaptive=False, nodes=STEP)
     decoder.generate([known.item.request])
-    assert times.places == 3  # and the one behind the prompt, which does not count
+    assert times.positions == 3  # and the one behind the prompt, which does not count
     assert ours.budgets == [7] * 4
     assert len(ours.told) == len(theirs.told) == 4
     for mine, real in zip(ours.told, theirs.told, strict=True):
@@ -123,7 +123,7 @@ def test_real_drafters_are_clocked(scene):
     drafters = {"event": models.factory("event", target)(), "memory": models.factory("memory", target)()}
     ticks = []
     times = time_drafts(target, drafters, [known, known], 6, ticks.append)
-    assert times.places == 2 * 3
+    assert times.positions == 2 * 3
     assert ticks == ["clock"] * 2
     assert times.drafters["event"].nodes == 6
     event = times.drafters["event"]
@@ -138,4 +138,4 @@ def test_answers_too_short_to_draft_along(scene):
     with pytest.raises(CrossdraftError, match=f"No answer has {STEP + 2} tokens"):
         time_drafts(target, {"listener": Listener(short.tokens, Needs())}, [short], 4)
     enough = replace(known, tokens=known.tokens[: STEP + 2])
-    assert time_drafts(target, {"listener": Listener(enough.tokens, Needs())}, [enough], 4).places == 1
+    assert time_drafts(target, {"listener": Listener(enough.tokens, Needs())}, [enough], 4).positions == 1

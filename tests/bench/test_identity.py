@@ -10,6 +10,7 @@ from crossdraft.bench.identity import IdentityCheck, check_config, reference_ans
 from crossdraft.bench.run_configs import EVENT_CONFIGS, EVERY, PROCESS, RunConfig, choose_configs, configs_of
 from crossdraft.bench.specs import POLICIES, spec_of
 from crossdraft.bench.workload import Workload, items
+from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.runner.runner import Inline
@@ -60,8 +61,14 @@ def test_another_models_tokens_are_found_out(models, target, known):
     check_config(target, check, [Decoder(other)], known[:4])
     assert check.divergences
     assert not check.to_json()["lossless"]
-    assert check.remark.startswith("top-2 logit gaps: ")
-    assert all(divergence.gap >= 0 for divergence in check.divergences)
+    assert check.remark.startswith("top-2 logit gaps at divergences: ")
+    answers = {pair.item.seed: pair for pair in known}
+    for divergence in check.divergences:  # how far the target's own token leads, by the model alone
+        pair = answers[divergence.seed]
+        logits = full_forward(target, target.prepare(pair.item.request), pair.tokens[: divergence.position]).double()
+        own = logits[pair.tokens[divergence.position]].clone()
+        logits[pair.tokens[divergence.position]] = -torch.inf
+        assert 0 < divergence.gap == pytest.approx(float(own - logits.max()))
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.bench.plan import ALONE, BOTH, HIDDEN, STEADY, advise
-from crossdraft.bench.plan_report import figures, sentence, to_json
-from crossdraft.bench.plan_stages import Stages
+from crossdraft.bench.plan import ALONE, BOTH, HIDDEN, STEADY, Stages, advise, figures, sentence, to_json
 from crossdraft.engine.cost import steady_speedup
 from crossdraft.errors import CrossdraftError
 
 # The published 7B pair on one RTX 4090 as it was re-analysed: prefills 326 and 99 ms (the gap is 227), steps 15.2 and
 # 10.3, and for each draft position the chance to be accepted given those before it.
-HAZARDS = (0.87, 0.68, 0.96, 0.96, 0.94, 0.66, 0.79, 0.73, 0.66, 0.55, 0.97, 0.71, 0.13, 0.0)
-PUBLISHED = Stages(326, 15.2, 10.3, HAZARDS, 50, draft_prefill=99)
+ACCEPTANCES = (0.87, 0.68, 0.96, 0.96, 0.94, 0.66, 0.79, 0.73, 0.66, 0.55, 0.97, 0.71, 0.13, 0.0)
+PUBLISHED = Stages(326, 15.2, 10.3, ACCEPTANCES, 50, draft_prefill=99)
 # A pass over 22 tokens took 68.9 ms, an adapter 2.2 more; the cost is about the same whatever the number of tokens.
 DEAR = replace(PUBLISHED, passes=((2, 71.1), (22, 71.1)))
 FAIR = replace(PUBLISHED, passes=((2, 1.05 * 15.2), (22, 1.05 * 15.2)))
@@ -83,9 +81,9 @@ def test_pooled_acceptance_by_hand():
     # Judged: the first always, the second in half of the drafts. Accepted: 0.5 and 0.25.
     assert Stages(1, 1, 0, (0.5, 0.5), 9).alpha == pytest.approx(0.75 / 1.5)
     assert Stages(1, 1, 0, (1.0, 0.0), 9).alpha == pytest.approx(0.5)
-    assert Stages(1, 1, 0, (0.5,), 9).hazards(3) == (0.5, 0.5, 0.5)
-    assert Stages(1, 1, 0, (0.5, 0.4), 9).hazards(3) == (0.5, 0.4, 0.0)
-    assert Stages(1, 1, 0, (0.5, 0.4), 9).hazards(1) == (0.5,)
+    assert Stages(1, 1, 0, (0.5,), 9).acceptances(3) == (0.5, 0.5, 0.5)
+    assert Stages(1, 1, 0, (0.5, 0.4), 9).acceptances(3) == (0.5, 0.4, 0.0)
+    assert Stages(1, 1, 0, (0.5, 0.4), 9).acceptances(1) == (0.5,)
 
 
 def test_passes_are_joined_by_straight_lines_and_never_fall():
@@ -113,7 +111,7 @@ def test_where_the_time_goes_by_hand():
     assert steady.waiting == pytest.approx(4)
 
 
-CHANCES = st.lists(st.integers(0, 20).map(lambda n: n / 20), min_size=1, max_size=8).map(tuple)
+PROBS = st.lists(st.integers(0, 20).map(lambda n: n / 20), min_size=1, max_size=8).map(tuple)
 TIMES = st.floats(0.1, 400)
 DRAFTER_TIMES = st.floats(0, 400)
 PAIRS = st.builds(
@@ -121,7 +119,7 @@ PAIRS = st.builds(
     prefill=TIMES,
     step=TIMES,
     draft_step=DRAFTER_TIMES,
-    acceptance=CHANCES,
+    acceptance=PROBS,
     tokens=st.integers(3, 30),
     draft_prefill=DRAFTER_TIMES,
     passes=st.lists(st.tuples(st.integers(2, 40), TIMES), max_size=4, unique_by=lambda point: point[0]).map(tuple),
@@ -153,10 +151,10 @@ def test_budgets_are_those_of_brute_force(stages):
     steady = advice.strategy(STEADY)
     assert rates[steady.budget - 1] == max(rates)
     assert (max(rates) > 1 + 1e-6) <= (advice.least_alpha is not None and stages.alpha >= advice.least_alpha)
-    reach, accepted, totals = 1.0, 0.0, []
-    for k, hazard in enumerate(stages.hazards(stages.tokens - 2), start=1):
-        reach *= hazard
-        accepted += reach
+    path_prob, accepted, totals = 1.0, 0.0, []
+    for k, prob in enumerate(stages.acceptances(stages.tokens - 2), start=1):
+        path_prob *= prob
+        accepted += path_prob
         work = stages.draft_prefill + k * stages.draft_step
         reading = max(stages.prefill, work) + stages.contention * min(stages.prefill, work)
         totals.append(reading + stages.verify(k + 1) + max(0, stages.tokens - 2 - accepted) * stages.step)
@@ -186,7 +184,7 @@ def test_a_dearer_drafter_never_raises_the_best_speedup(stages, step, prefill):
         ({"step": float("nan")}, "The step is nan;"),
         ({"draft_step": -1.0}, "The draft step is -1;"),
         ({"draft_prefill": float("inf")}, "The draft prefill is inf;"),
-        ({"acceptance": (0.5, 1.1)}, "The acceptance is 1.1; give a chance from 0 to 1."),
+        ({"acceptance": (0.5, 1.1)}, "The acceptance is 1.1; give a probability from 0 to 1."),
         ({"acceptance": ()}, "No acceptance"),
         ({"tokens": 2}, "The answer is 2 tokens long;"),
         ({"contention": -0.5}, "The contention is -0.5;"),
@@ -209,7 +207,7 @@ def test_every_report_says_simulated(measured):
     assert report["source"] == f"simulated from {source}"
     assert report["source"] in report["advice"] == sentence(advice)
     assert report["best"] == advice.best.name
-    assert report["stages"]["acceptance"] == list(HAZARDS)
+    assert report["stages"]["acceptance"] == list(ACCEPTANCES)
     assert [strategy["name"] for strategy in report["ways"]] == [ALONE, STEADY, HIDDEN, BOTH]
 
 

@@ -66,5 +66,6 @@ def test_a_drafter_with_cores_of_its_own(pair):
     stages = measure_stages(here, 1, ticks.append)
     assert ticks == ["alone", "drafting"] * 2 + ["V(n)"]
     assert 0 < stages.alpha < 1
-    assert stages.contention >= 0
+    assert stages.prefill > stages.step > 0
+    assert stages.draft_prefill > 0
     assert os.sched_getaffinity(0) == allowed

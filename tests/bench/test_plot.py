@@ -5,10 +5,9 @@ from itertools import combinations
 
 import pytest
 
-from crossdraft.bench.footprint import Footprint
 from crossdraft.bench.plot import check_plot, draw, plot, title
 from crossdraft.bench.statistics import Interval, Quartiles
-from crossdraft.bench.suite import BenchReport
+from crossdraft.bench.suite import BenchReport, Footprint
 from crossdraft.bench.summary import MethodSummary
 from crossdraft.errors import CrossdraftError
 

@@ -4,8 +4,17 @@ import json
 
 import pytest
 
-from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts, play, replay, worth_it
-from crossdraft.bench.traces import Trace, read_traces, write_traces
+from crossdraft.bench.replay import (
+    RecordedDrafter,
+    ReplayConfig,
+    StageCosts,
+    Trace,
+    play,
+    read_traces,
+    replay,
+    worth_it,
+    write_traces,
+)
 from crossdraft.cli.main import main
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.engine.drafter import Draft

@@ -22,7 +22,7 @@ from crossdraft.bench.specs import (
     spec_of,
     usual_methods,
 )
-from crossdraft.bench.suite import Suite, placement_of, runs_of
+from crossdraft.bench.suite import Suite, placement_of
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.runner.runner import Inline
 from crossdraft.errors import CrossdraftError
@@ -82,8 +82,8 @@ def test_a_spec_that_makes_no_race_is_refused_before_anything_is_loaded(specs, s
 
 def test_specs_race_under_their_own_names_and_are_counted(models):
     suite = Suite(models, Workload(pairs=2), ("target",), 3, warm_ups=1, drafters=("union:ngram,memory",))
-    assert runs_of(suite) == 2 * (1 + 1 + 2 * 3)
-    assert runs_of(replace(suite, memory=False)) == 2 * (1 + 2 * 3)
+    assert suite.runs == 2 * (1 + 1 + 2 * 3)
+    assert replace(suite, memory=False).runs == 2 * (1 + 2 * 3)
 
 
 def test_every_name_says_which_cores_of_the_pair_are_its():

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from crossdraft.api import Engine, Options
 from crossdraft.bench.assembly import EngineMethod, Models
-from crossdraft.bench.divergence import first_difference
-from crossdraft.bench.measure import Results, Run, measure
+from crossdraft.bench.measure import Results, Run, first_difference, measure
 from crossdraft.bench.report import method_json, tables
 from crossdraft.bench.suite import BenchReport
 from crossdraft.bench.summary import summarise

@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+import torch
 
 from crossdraft.bench import events
 from crossdraft.bench.specs import ALL_METHODS, usual_methods
@@ -207,7 +208,8 @@ def test_events(monkeypatch, tmp_path, capsys):
     captured = capsys.readouterr()
     found = json.loads(captured.out)
     assert [row["events"] for row in found["timings"]] == [10_000, 200_000]
-    assert found["environment"]["load_1min"] >= 0
+    assert found["environment"]["cpus"] == os.cpu_count()
+    assert found["environment"]["torch"] == torch.__version__
     assert "to reach 400" in captured.err
     assert main(["bench", "events", "--repeats=0"]) == 2
     assert "repeats is 0" in capsys.readouterr().err

@@ -70,7 +70,7 @@ def test_c_in_place_of_the_draft_step_and_acceptance_by_position(capsys):
         ([*NUMBERS, "--verify=2:16", "--verify-slope=1"], "--verify and --verify-slope say the same"),
         ([*NUMBERS, "--step=0"], "The step is 0; give milliseconds"),
         ([*NUMBERS, "--prefill=-3"], "The prefill is -3;"),
-        ([*NUMBERS, "--alpha=1.5"], "The acceptance is 1.5; give a chance from 0 to 1."),
+        ([*NUMBERS, "--alpha=1.5"], "The acceptance is 1.5; give a probability from 0 to 1."),
         ([*NUMBERS, "--alpha=high"], "The acceptance 'high' is no list of numbers"),
         ([*NUMBERS, "--alpha="], "The acceptance '' is no list of numbers"),
         ([*without("--draft-step"), "--c=-0.5"], "The c is -0.5;"),

@@ -6,15 +6,12 @@ Does seeing help: the event drafter against its blind twin. Is the whole more th
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from crossdraft.api import Engine, Options
 from crossdraft.bench.assembly import EngineMethod, Models, close_all
-from crossdraft.bench.blank import blank_window
+from crossdraft.bench.baselines import blank_window
 from crossdraft.bench.measure import Run, measure
 from crossdraft.bench.specs import is_blind, spec_of
-from crossdraft.bench.statistics import Interval, bootstrap, per_position
+from crossdraft.bench.statistics import AcceptanceFigures, Interval, acceptance_figures, tau_ratio
 from crossdraft.bench.workload import Item
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.runner.runner import Inline
@@ -23,23 +20,6 @@ from crossdraft.errors import CrossdraftError
 
 NODES = 8
 DRAFTERS = ("event", "blind")
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptanceFigures:
-    """What was accepted of one drafter: τ with its interval, by kind of question, and the share kept at each depth."""
-
-    tau: Interval
-    by_kind: Mapping[str, float]
-    per_position: tuple[float, ...]
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            **self.tau.to_json("tau"),
-            "by_kind": {kind: round(tau, 3) for kind, tau in self.by_kind.items()},
-            "accepted_per_position": [round(share, 3) for share in self.per_position],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +89,9 @@ def compare_acceptance(
 
 def compare(runs: Mapping[str, Sequence[Run]], kinds: Sequence[str], nodes: int) -> AcceptanceComparison:
     """The figures of drafters' runs over the same pairs."""
-    counts = {
-        name: np.array([(len(run.tokens), run.rounds) for run in own], dtype=np.float64) for name, own in runs.items()
-    }
-    groups = {kind: np.flatnonzero(np.asarray(kinds) == kind) for kind in dict.fromkeys(kinds)}
-
-    def tau(name: str, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
-        tokens, rounds = np.moveaxis(counts[name][chosen].sum(-2), -1, 0)
-        return tokens / rounds
-
-    size = len(kinds)
+    counts = {name: [(len(run.tokens), run.rounds) for run in own] for name, own in runs.items()}
     drafters = {
-        name: AcceptanceFigures(
-            bootstrap(lambda chosen, name=name: tau(name, chosen), size),
-            {kind: float(tau(name, chosen)) for kind, chosen in groups.items()},
-            tuple(per_position([run.accepted_at for run in own], [run.offered_at for run in own])),
-        )
+        name: acceptance_figures(counts[name], [run.accepted_at for run in own], [run.offered_at for run in own], kinds)
         for name, own in runs.items()
     }
     first, *others = drafters
@@ -133,9 +100,9 @@ def compare(runs: Mapping[str, Sequence[Run]], kinds: Sequence[str], nodes: int)
         nodes=nodes,
         drafters=drafters,
         best=best,
-        ratio=bootstrap(lambda chosen: tau(first, chosen) / tau(best, chosen), size),
+        ratio=tau_ratio(counts[first], counts[best]),
         ratio_by_kind={
-            kind: drafters[first].by_kind[kind] / max(drafters[name].by_kind[kind] for name in others)
-            for kind in groups
+            kind: tau / max(drafters[name].by_kind[kind] for name in others)
+            for kind, tau in drafters[first].by_kind.items()
         },
     )

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from crossdraft.api import Engine, Options, new_decoder
-from crossdraft.bench.baselines import Assistant, HFBaseline
-from crossdraft.bench.blank import blank_window
+from crossdraft.bench.baselines import Assistant, HFBaseline, blank_window
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import BenchMethod, Run
 from crossdraft.bench.specs import (

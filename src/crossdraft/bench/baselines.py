@@ -1,4 +1,4 @@
-"""The other side: Hugging Face `generate` on the very same target: alone, with prompt lookup, and assisted.
+"""Baselines: Hugging Face `generate` on the very same target: alone, with prompt lookup, and assisted.
 
 All get their inputs from the same `prepare` as our engine, inside the clock. Everything else is HF's own choice: its
 growing cache, prompt lookup with 10 tokens and n-grams of 2, assistants that draft 20 tokens or stop below a
@@ -8,16 +8,18 @@ confidence of 0.4.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
+from transformers.generation.streamers import BaseStreamer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from crossdraft.bench.blank import white_frames
-from crossdraft.bench.clock import FirstToken, PassClock
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Run
 from crossdraft.bench.workload import Item
@@ -26,8 +28,71 @@ from crossdraft.engine.processors import generation_config
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.models.eventgpt import EventGPTConfig
 
 LOOKUP_TOKENS = 10
+
+
+def blank_window(source: str) -> NDArray[np.uint8] | None:
+    """The events of a blind twin's requests: nothing for the shipped one, which never looks, else white frames."""
+    return None if source == "blind" else white_frames(EventGPTConfig.from_pretrained(source))
+
+
+def white_frames(config: EventGPTConfig) -> NDArray[np.uint8]:
+    """uint8 [T, s, s, 3]."""
+    side = config.vision_config.image_size
+    return np.full((config.num_event_frames, side, side, 3), 255, np.uint8)
+
+
+class PassClock:
+    """Start and end of every forward of a module while the context is open; `None` watches nothing."""
+
+    def __init__(self, module: nn.Module | None) -> None:
+        self.module = module
+        self.spans: list[tuple[float, float]] = []
+        self._start = 0.0
+
+    def __enter__(self) -> Self:
+        hooks = []
+        if self.module is not None:
+            hooks = [self.module.register_forward_pre_hook(self._begin), self.module.register_forward_hook(self._end)]
+        self._hooks = hooks
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def seconds(self, until: float = float("inf")) -> float:
+        """Time in passes that ended by `until` (seconds on `time.perf_counter`)."""
+        return sum(end - start for start, end in self.spans if end <= until)
+
+    def _begin(self, module: nn.Module, arguments: object) -> None:
+        self._start = time.perf_counter()
+
+    def _end(self, module: nn.Module, arguments: object, output: object) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the caller reads the result next in any case
+        self.spans.append((self._start, time.perf_counter()))
+
+
+class FirstToken(BaseStreamer):
+    """Notes when `generate` handed out its first new token: the second `put`, the first is the prompt."""
+
+    def __init__(self) -> None:
+        self.puts = 0
+        self.at = 0.0
+
+    def put(self, value: Tensor) -> None:
+        """Called by `generate`."""
+        self.puts += 1
+        if self.puts == 2:
+            self.at = time.perf_counter()
+
+    def end(self) -> None:
+        """Called by `generate`."""
 
 
 class HFBaseline:

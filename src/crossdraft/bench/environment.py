@@ -1,12 +1,9 @@
-"""Where a measurement was taken, and how much memory it took. Imports torch, transformers and nothing heavier."""
+"""Where a measurement was taken, and how much memory it took. Imports torch and transformers only when asked."""
 
 import os
 import platform
 import sys
 from pathlib import Path
-
-import torch
-import transformers
 
 from crossdraft import __version__
 
@@ -20,6 +17,9 @@ MIB = 2**20
 
 def environment() -> dict[str, object]:
     """What a reader needs to judge a time: machine, versions, threads, and what else was running."""
+    import torch
+    import transformers
+
     return {
         "crossdraft": __version__,
         "python": platform.python_version(),
@@ -41,6 +41,8 @@ def memory() -> dict[str, float | None]:
 
 def peak_cuda_mib() -> float | None:
     """Peak allocated by this process on the GPUs in MiB; None without one."""
+    import torch
+
     if not torch.cuda.is_available():
         return None
     return round(sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count()))) / MIB, 1)
@@ -56,12 +58,18 @@ def _peak_rss() -> float | None:
 
 def peak_rss_of(pid: int) -> float | None:
     """Peak resident memory of a process in MiB; None if it is gone, or where there is no /proc."""
+    peak = peak_bytes_of(pid)
+    return None if peak is None else round(peak / MIB, 1)
+
+
+def peak_bytes_of(pid: int) -> int | None:
+    """The same in bytes."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
     found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-    return round(int(found[0]) * 1024 / MIB, 1) if found else None
+    return int(found[0]) * 1024 if found else None
 
 
 def _cpu() -> str:

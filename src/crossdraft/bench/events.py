@@ -3,21 +3,37 @@
 The recordings are made on the spot: a textured scene that slides past a simulated 640x480 sensor, brought to the
 rate of a busy DSEC drive and repeated for some seconds. `--recording FILE` repeats a real window instead. The
 sliced file lies in the page cache, as after any first reading.
+
+Recordings of real size are read and painted in a process of its own, `python -m crossdraft.bench.events FILE RUNS`, so
+that its peak memory is that of this work.
 """
 
+import json
+import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crossdraft.bench.events_window import CLOCK_US, time_apart, write_plain_dsec
+from crossdraft.bench.environment import peak_bytes_of
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import Events, Simulator, eventgpt_frames, read_events, write_dsec_h5
+from crossdraft.events import (
+    Events,
+    Excerpt,
+    Newest,
+    Simulator,
+    concatenate,
+    eventgpt_frames,
+    read_events,
+    write_dsec_h5,
+)
 from crossdraft.events.sensor import PRESETS
 
 WIDTH, HEIGHT = 640, 480
@@ -28,6 +44,8 @@ SIMULATED = ("clean", "default", "noisy")
 REAL_S, REAL_MEV_S = 8.0, 1.83  # what our simulator makes of a 640x480 video of 8 s: 14.6 million events
 ROWS = 4 + len(SIMULATED)
 SMALL, SMALL_HZ = 112, 500  # the sensor and rate of the training scenes
+READ_WINDOW = Newest(us=1_000_000, least=5, most=1_000_000)  # the reference pair's
+CLOCK_US = 57_922_807_588  # a DSEC clock: microseconds since the sensor was switched on
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +66,21 @@ class Timing:
     reach_ms: float | None
     peak_mb: float | None = None
     reach_mb: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTiming:
+    """From a file to a drafter's five frames.
+
+    Args:
+        ms: time of each run.
+        events: of the window.
+        peak_mb: peak resident memory of the process; None where this system does not tell.
+    """
+
+    ms: list[float]
+    events: int
+    peak_mb: float | None
 
 
 def run_events(recording: Path | None, seconds: float, repeats: int, tick: Callable[[str], None]) -> list[Timing]:
@@ -102,7 +135,7 @@ def real_size(folder: Path, repeats: int) -> Iterator[Timing]:
     for name, write in (("our own h5", write_dsec_h5), ("DSEC's layout", write_plain_dsec)):
         path = folder / "real.h5"
         write(path, repeated(late, REAL_S))
-        found = time_apart(path, repeats)
+        found = time_in_process(path, repeats)
         ms = quartiles(found.ms)
         yield Timing(f"{name} of {REAL_S:g} s, file to 5 frames", found.events, ms, 60, found.peak_mb, 300)
         path.unlink()
@@ -189,3 +222,52 @@ def _texture(rng: np.random.Generator) -> NDArray[np.uint8]:
         sums = np.cumsum(noise, axis=axis)
         noise = np.take(sums, range(8, sums.shape[axis]), axis) - np.take(sums, range(sums.shape[axis] - 8), axis)
     return np.clip(110 + 55 * noise / noise.std(), 5, 250).astype(np.uint8)
+
+
+def time_frames(path: Path, runs: int) -> ReadTiming:
+    """Read and paint the window so many times, after one run that does not count."""
+    times, events = [], 0
+    for _ in range(runs + 1):
+        start = time.perf_counter()
+        (window,) = Excerpt(path).read_windows(READ_WINDOW)
+        eventgpt_frames(window)
+        events = len(window)
+        times.append((time.perf_counter() - start) * 1e3)
+    return ReadTiming(times[1:], events, _peak_mb())
+
+
+def time_in_process(path: Path, runs: int) -> ReadTiming:
+    """`time_frames` in a fresh process.
+
+    Raises:
+        CrossdraftError: it failed.
+    """
+    command = [sys.executable, "-m", "crossdraft.bench.events", str(path), str(runs)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise CrossdraftError(f"Reading {path} failed: {found.stderr.strip().splitlines()[-1]}.")
+    return ReadTiming(**json.loads(found.stdout))
+
+
+def write_plain_dsec(path: Path, chunks: Iterable[Events]) -> None:
+    """DSEC's layout as others write it: h5py's own chunk sizes, no attributes, an index of milliseconds."""
+    import h5py
+    import hdf5plugin
+
+    whole = concatenate(list(chunks))
+    t = whole.t - CLOCK_US
+    with h5py.File(path, "w") as file:
+        for name, column in (("x", whole.x), ("y", whole.y), ("t", t.astype("u4")), ("p", whole.p)):
+            file.create_dataset(f"events/{name}", data=column, **hdf5plugin.Blosc(cname="zstd"))
+        file["t_offset"] = CLOCK_US
+        file["ms_to_idx"] = np.searchsorted(t, np.arange(int(t[-1]) // 1000 + 1) * 1000).astype("u8")
+
+
+def _peak_mb() -> float | None:
+    """Of this process alone: `getrusage` would also tell of the one that started it."""
+    peak = peak_bytes_of(os.getpid())
+    return None if peak is None else peak / 1e6
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(time_frames(Path(sys.argv[1]), int(sys.argv[2])))))  # noqa: T201 - that is its answer

@@ -5,20 +5,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crossdraft.bench.assembly import Models, close_all, make_methods
-from crossdraft.bench.blank import blank_window
+from crossdraft.bench.baselines import blank_window
 from crossdraft.bench.cores import Cores
-from crossdraft.bench.divergence import Divergence, find_divergence
 from crossdraft.bench.environment import environment
 from crossdraft.bench.heads_select import HeadSelection, WeightFacts, as_chain, short_labels, weight_facts
-from crossdraft.bench.heads_tau import DraftSetting, ExpectationResult, PartAcceptance, accepted, check_expectations
 from crossdraft.bench.heads_timing import DraftTime, DraftTimes, time_drafts
 from crossdraft.bench.identity import ReferenceAnswer, reference_answers, with_events
-from crossdraft.bench.measure import measure
+from crossdraft.bench.measure import Divergence, find_divergence, measure
 from crossdraft.bench.specs import is_blind
-from crossdraft.bench.statistics import Interval, ratio
-from crossdraft.bench.words import describe
-from crossdraft.bench.workload import Workload, items
-from crossdraft.drafters.evaluate import AcceptanceStats, decode_all
+from crossdraft.bench.statistics import AcceptanceFigures, Interval, acceptance_figures, ratio, tau_ratio
+from crossdraft.bench.workload import Workload, describe, items
+from crossdraft.drafters.evaluate import AcceptanceStats, decode_all, total
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.sampling import Sampling
@@ -29,6 +26,78 @@ from crossdraft.specs import Spec
 BATCH = {"tree": 4, "chain": 1}  # answers in a pass: the target's own tokens must come out either way
 WARM_UPS = 2
 Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSetting:
+    """One way of drafting that everybody is measured at.
+
+    Args:
+        shape: `tree`, or `chain`: of a head that grows trees otherwise, its best guess alone.
+        nodes: most nodes of a draft.
+        temperature: of the answers.
+    """
+
+    shape: str
+    nodes: int
+    temperature: float
+
+    @property
+    def name(self) -> str:
+        """As in a table's head."""
+        return f"{self.shape} of {self.nodes}, T={self.temperature:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """An order that papers report: the best of `better` accepts more than `worse`, or (not `strict`) no less."""
+
+    text: str
+    better: tuple[str, ...]
+    worse: str
+    strict: bool = False
+
+
+EXPECTATIONS = (
+    Expectation("EAGLE-3 ≥ EAGLE-2", ("eagle3",), "eagle2"),
+    Expectation("EAGLE-2 ≥ EAGLE-1", ("eagle2",), "eagle1"),
+    Expectation("EAGLE-1 > Medusa", ("eagle1",), "medusa", strict=True),
+    Expectation("Hydra > Medusa", ("hydra",), "medusa", strict=True),
+    Expectation("HiViS or ViSpec ≥ EagleVLM", ("hivis", "vispec"), "eaglevlm"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectationResult:
+    """τ of one drafter over τ of another, as an expectation orders them.
+
+    It holds if the measured ratio says so; the interval says how surely another draw of pairs would say the same.
+    """
+
+    expectation: Expectation
+    better: str
+    worse: str
+    ratio: Interval
+
+    @property
+    def holds(self) -> bool:
+        """Whether the measured order is the expected one."""
+        return self.ratio.value > 1 or (not self.expectation.strict and self.ratio.value == 1)
+
+    def sentence(self, labels: Mapping[str, str]) -> str:
+        """In a sentence, the drafters by their labels."""
+        verdict = "holds" if self.holds else "does not hold"
+        return f"{self.expectation.text}: {verdict}, τ of {labels[self.better]} / {labels[self.worse]} = {self.ratio}"
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "claim": self.expectation.text,
+            "holds": self.holds,
+            "better": self.better,
+            "worse": self.worse,
+            "ratio": self.ratio.to_json(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +154,7 @@ class HeadResult:
     name: str
     label: str
     facts: WeightFacts
-    accepted: Mapping[DraftSetting, PartAcceptance]
+    accepted: Mapping[DraftSetting, AcceptanceFigures]
     divergences: tuple[Divergence, ...]
     total: int
     drafting: DraftTime | None = None
@@ -176,7 +245,7 @@ def _run(heads: HeadsBench, tick: Tick | None) -> HeadsReport:
                 name,
                 labels[name],
                 facts[name],
-                {setting: accepted(found, kinds) for setting, found in scores[name].tallies.items()},
+                {setting: figures_of(found, kinds) for setting, found in scores[name].tallies.items()},
                 tuple(scores[name].divergences),
                 scores[name].compared,
                 None if times is None else times.drafters[name],
@@ -260,3 +329,39 @@ def _race(
     for name in names:
         _compare(target, scores[name], asked, [run.tokens for run in results.of(name)])
     return {name: ratio(results.seconds("target"), results.seconds(name)) for name in names}
+
+
+def check_expectations(
+    found: Mapping[str, Sequence[AcceptanceStats]], methods: Mapping[str, str]
+) -> list[ExpectationResult]:
+    """Every expectation whose drafters were measured.
+
+    Args:
+        found: for each drafter its answers to the same pairs.
+        methods: of some of them, which method each is; the first of a method stands for it.
+    """
+    first: dict[str, str] = {}
+    for name in found:
+        first.setdefault(methods.get(name, name), name)
+    counts = {name: counts_of(stats) for name, stats in found.items()}
+    results = []
+    for expectation in EXPECTATIONS:
+        able = [first[method] for method in expectation.better if method in first]
+        if not able or expectation.worse not in first:
+            continue
+        better = max(able, key=lambda name: total(found[name]).tau)
+        worse = first[expectation.worse]
+        results.append(ExpectationResult(expectation, better, worse, tau_ratio(counts[better], counts[worse])))
+    return results
+
+
+def counts_of(stats: Sequence[AcceptanceStats]) -> list[tuple[int, int]]:
+    """Tokens and verify passes of each answer."""
+    return [(each.emitted, each.passes) for each in stats]
+
+
+def figures_of(stats: Sequence[AcceptanceStats], kinds: Sequence[str]) -> AcceptanceFigures:
+    """The figures of one drafter's answers, one for each pair, and the kind of question each was about."""
+    return acceptance_figures(
+        counts_of(stats), [each.kept_at for each in stats], [each.offered_at for each in stats], kinds
+    )

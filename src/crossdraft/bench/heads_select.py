@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from crossdraft.bench.names import check_names
+from crossdraft.bench.common import check_names
 from crossdraft.bench.specs import spec_of
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.load import HEAD_WEIGHTS

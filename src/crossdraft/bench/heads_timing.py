@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossdraft.bench.common import orders
 from crossdraft.bench.identity import ReferenceAnswer
-from crossdraft.bench.order import orders
 from crossdraft.bench.scale_measure import clocked
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.drafters.combine.union import all_needs
@@ -48,7 +48,7 @@ class DraftTimes:
     """Of every drafter, and of the target: V(1 + nodes) and t = V(1), in seconds."""
 
     nodes: int
-    places: int
+    positions: int
     wide: Quartiles
     single: Quartiles
     drafters: Mapping[str, DraftTime]

@@ -7,9 +7,9 @@ from math import ceil
 import numpy as np
 
 from crossdraft.bench.assembly import Models
-from crossdraft.bench.blank import blank_window
+from crossdraft.bench.baselines import blank_window
 from crossdraft.bench.cores import Cores
-from crossdraft.bench.divergence import Divergence, find_divergence
+from crossdraft.bench.measure import Divergence, find_divergence, gaps_in_words
 from crossdraft.bench.run_configs import RunConfig, open_configs
 from crossdraft.bench.specs import is_blind, spec_of
 from crossdraft.bench.workload import Item
@@ -17,7 +17,6 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.target import Target
 
 WAVE = 12  # requests in a queue at a time
-MOST_GAPS = 8  # in a line for people; the JSON has them all
 Tick = Callable[[str], None]
 
 
@@ -52,9 +51,7 @@ class IdentityCheck:
     @property
     def remark(self) -> str:
         """For people: how close the calls were where it parted, and what the engine wanted to be known."""
-        gaps = ", ".join(f"{divergence.gap:.2g}" for divergence in self.divergences[:MOST_GAPS])
-        told = [f"top-2 logit gaps: {gaps}"] if gaps else []
-        return " ".join([*told, *sorted(self.notes)])
+        return " ".join([*gaps_in_words(self.divergences), *sorted(self.notes)])
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""

@@ -1,13 +1,16 @@
 """`crossdraft plan`: does drafting pay on this machine, how much of it, and where does the time go? All simulated.
 
-Pure: the formulas of `engine.cost`, each maximised over its free number.
+Pure: the formulas of `engine.cost`, each maximised over its free number. Imports no torch.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass
 
-from crossdraft.bench.plan_stages import Stages
 from crossdraft.engine.cost import expected_accepted, hidden_time, hiding_bound, steady_speedup
+from crossdraft.errors import CrossdraftError
 
+LEAST_TOKENS, MOST_TOKENS = 3, 10**9
+SHORTEST, LONGEST = 1e-6, 1e9  # milliseconds; so that no quotient of two times overflows
 ALONE, STEADY, HIDDEN, BOTH = (
     "target alone",
     "steady drafting",
@@ -16,6 +19,124 @@ ALONE, STEADY, HIDDEN, BOTH = (
 )
 MOST_NODES, MOST_HIDDEN = 64, 256  # longest drafts that are tried: of a round, and beside the prefill
 HARDLY = 1.02  # below this speed-up the advice is lukewarm: times are seldom known better
+STRATEGIES_HEAD = ("way", "ms", "times the target alone", "prefill", "not hidden", "drafting", "passes")
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """A machine and a workload. All times in milliseconds.
+
+    Args:
+        prefill: P_T, the target's encode and prefill.
+        step: t = V(1), one decode step of the target.
+        draft_step: d, one drafted token; c = d / t.
+        acceptance: probability that a drafted token is accepted, given those before it: one value for all positions,
+            or one for each. What lies behind the last of several is never accepted.
+        tokens: N, length of an answer.
+        draft_prefill: P_D, the drafter's encode and prefill.
+        passes: (n, V(n)), the time of one target pass over n new tokens, for any n; V(1) is `step`, so with none V is
+            flat. Straight lines join the points and lead on behind the last. A pass over more tokens is not faster: a
+            point below an earlier one is lifted to it.
+        contention: what the drafter's work beside the prefill adds to the longer of the two, as a share of the shorter:
+            0 = a device of its own, 1 = one shared device, no better than one after the other.
+
+    Raises:
+        CrossdraftError: a number that is out of range.
+    """
+
+    prefill: float
+    step: float
+    draft_step: float
+    acceptance: tuple[float, ...]
+    tokens: int
+    draft_prefill: float = 0.0
+    passes: tuple[tuple[int, float], ...] = ()
+    contention: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_time("prefill", self.prefill)
+        _check_time("step", self.step)
+        _check_time("draft step", self.draft_step, least=0)
+        _check_time("draft prefill", self.draft_prefill, least=0)
+        _check("contention", self.contention, 0, 100, "0 for a device of its own, 1 for a shared one")
+        if not self.acceptance:
+            raise CrossdraftError("No acceptance is given; give one from 0 to 1.")
+        for prob in self.acceptance:
+            _check("acceptance", prob, 0, 1, "a probability from 0 to 1")
+        if not LEAST_TOKENS <= self.tokens <= MOST_TOKENS:
+            raise CrossdraftError(
+                f"The answer is {self.tokens} tokens long; give {LEAST_TOKENS} to {MOST_TOKENS} (the prefill gives the "
+                "first, the pass that checks a draft the last)."
+            )
+        self._check_passes()
+
+    def _check_passes(self) -> None:
+        seen: set[int] = set()
+        for n, time in self.passes:
+            if not 1 <= n <= MOST_TOKENS:
+                raise CrossdraftError(f"There is no pass over {n} tokens; give V(n) for n of 1 or more.")
+            if n in seen:
+                raise CrossdraftError(f"V({n}) is given twice; give it once.")
+            _check_time(f"time V({n})", time)
+            if n == 1 and time != self.step:
+                raise CrossdraftError(
+                    f"V(1) is {time:g} ms and the step {self.step:g} ms, but they are the same; give one of them."
+                )
+            seen.add(n)
+
+    @property
+    def c(self) -> float:
+        """Draft step over target step."""
+        return self.draft_step / self.step
+
+    @property
+    def alpha(self) -> float:
+        """Accepted over judged: what `acceptance` by position comes to over a draft as long as the list.
+
+        A position is judged if all before it were accepted: Σ_i Π_{j≤i} h_j / Σ_i Π_{j<i} h_j.
+        """
+        path_probs = [math.prod(self.acceptance[:depth]) for depth in range(len(self.acceptance) + 1)]
+        return sum(path_probs[1:]) / sum(path_probs[:-1])
+
+    def acceptances(self, depth: int) -> tuple[float, ...]:
+        """[depth] conditional acceptances of a chain."""
+        if len(self.acceptance) == 1:
+            return self.acceptance * depth
+        return (self.acceptance + (0.0,) * depth)[:depth]
+
+    def verify(self, n: int) -> float:
+        """V(n).
+
+        >>> Stages(300, 10, 2, (0.8,), 50, passes=((3, 14),)).verify(5)
+        18.0
+        """
+        lifted, highest = [(1, self.step)], self.step
+        for width, time in sorted(self.passes):
+            highest = max(highest, time)
+            if width > 1:
+                lifted.append((width, highest))
+        index = next((i for i, (width, _) in enumerate(lifted) if width >= n), len(lifted) - 1)
+        if index == 0:
+            return self.step
+        (x0, y0), (x1, y1) = lifted[index - 1], lifted[index]
+        return y0 + (n - x0) * (y1 - y0) / (x1 - x0)
+
+    def drafting(self, hidden: int) -> float:
+        """P_D and `hidden` drafted tokens; the first token costs no step, and the prefill gives the target's own."""
+        return self.draft_prefill + hidden * self.draft_step
+
+    def contended(self, hidden: int) -> float:
+        """What drafting and prefill add to each other side by side."""
+        return self.contention * min(self.prefill, self.drafting(hidden))
+
+    @property
+    def free(self) -> int:
+        """Tokens that can be drafted before the prefill is over at no cost, of those that an answer has room for."""
+        left = self.prefill - self.draft_prefill
+        if self.contention or left < 0:
+            return 0
+        room = self.tokens - 2
+        return int(left / self.draft_step) if left < room * self.draft_step else room
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +271,7 @@ def _total(stages: Stages, hidden: int, budget: int) -> float:
         stages.prefill + contended,
         drafting + contended,
         stages.verify(hidden + 1) if hidden else token,
-        expected_accepted(stages.hazards(hidden)),
+        expected_accepted(stages.acceptances(hidden)),
         stages.tokens,
         token,
     )
@@ -158,7 +279,7 @@ def _total(stages: Stages, hidden: int, budget: int) -> float:
 
 def _strategy(stages: Stages, name: str, hidden: int, budget: int) -> Strategy:
     total, without = _total(stages, hidden, budget), _total(stages, 0, budget)
-    accepted = expected_accepted(stages.hazards(hidden))
+    accepted = expected_accepted(stages.acceptances(hidden))
     left = stages.tokens - 1 - (accepted + 1 if hidden else 0)
     rounds = left / (1 + expected_accepted([stages.alpha] * budget))
     waiting = 0.0
@@ -178,3 +299,108 @@ def _strategy(stages: Stages, name: str, hidden: int, budget: int) -> Strategy:
         # T(k) − T(0) = [V(k+1) + what is waited longer] − (a + 1)·token; it breaks even where this is 0.
         needs=accepted + 1 + (total - without) / token if hidden else None,
     )
+
+
+def strategy_rows(advice: Advice) -> list[tuple[str, ...]]:
+    """A row for each way: its time, speed-up, and where the time goes."""
+    return [
+        (
+            strategy.name,
+            f"{strategy.total:.1f}",
+            f"{strategy.speedup:.2f}",
+            *(f"{share:.0%}" for share in strategy.shares.values()),
+        )
+        for strategy in advice.strategies
+    ]
+
+
+def figures(advice: Advice) -> list[tuple[str, str]]:
+    """Break-even points, budgets and the bound, by name."""
+    stages, hidden, steady = advice.stages, advice.strategy(HIDDEN), advice.strategy(STEADY)
+    least = "none is enough" if advice.least_alpha is None else f"above {advice.least_alpha:.2f}"
+    round_pays = advice.least_alpha is not None and stages.alpha > advice.least_alpha
+    return [
+        ("hidden draft: length", _length(hidden.hidden, hidden.speedup > 1)),
+        ("hidden draft: free, inside the prefill", _tokens(stages.free)),
+        ("hidden draft: break-even", f"a + 1 > {hidden.needs:.1f}; expected {hidden.yields:.1f}"),
+        ("draft of a round: length", _length(steady.budget, round_pays)),
+        ("draft of a round: break-even", f"acceptance: {least}; given {stages.alpha:.2f} (c = {stages.c:.2f})"),
+        ("1/ρ, bound of all hiding", f"{advice.bound:.2f} times the target alone"),
+    ]
+
+
+def sentence(advice: Advice) -> str:
+    """Draft or do not draft, and why."""
+    best, alone = advice.best, advice.alone
+    if best.name == ALONE:
+        rival = min(advice.strategies[1:], key=lambda strategy: strategy.total)
+        return (
+            f"Do not draft: {_described(rival)} would take {rival.total:.1f} ms, no less than the target alone with "
+            f"{alone.total:.1f} ms ({advice.source}), because {_why(advice, rival)}."
+        )
+    output = "Draft" if best.speedup > HARDLY else "Drafting hardly pays"
+    return (
+        f"{output}: {_described(best)} takes {best.total:.1f} ms where the target alone takes {alone.total:.1f}, "
+        f"{best.speedup:.2f} times as fast ({advice.source}), because {_why(advice, best)}."
+    )
+
+
+def to_json(advice: Advice) -> dict[str, object]:
+    """Plain values, times in milliseconds."""
+    stages = advice.stages
+    return {
+        "source": advice.source,
+        "stages": {**asdict(stages), "c": stages.c, "alpha": stages.alpha},
+        "ways": [
+            {**asdict(strategy), "passes": strategy.passes, "shares": strategy.shares} for strategy in advice.strategies
+        ],
+        "best": advice.best.name,
+        "least_alpha": advice.least_alpha,
+        "free_hidden_tokens": stages.free,
+        "bound": advice.bound,
+        "advice": sentence(advice),
+    }
+
+
+def _described(strategy: Strategy) -> str:
+    """A way with its budgets."""
+    return {
+        STEADY: f"drafting {_tokens(strategy.budget)} a round",
+        HIDDEN: f"a hidden draft of {_tokens(strategy.hidden)}, then plain steps,",
+        BOTH: f"a hidden draft of {_tokens(strategy.hidden)}, then {strategy.budget} a round,",
+    }[strategy.name]
+
+
+def _why(advice: Advice, strategy: Strategy) -> str:
+    """The break-even points of what the way does."""
+    reasons = []
+    if strategy.needs is not None:
+        reasons.append(
+            f"the hidden draft's pass yields {strategy.yields:.1f} tokens and pays above {strategy.needs:.1f}"
+        )
+    if strategy.budget:
+        least = advice.least_alpha
+        pays = "at no acceptance" if least is None else f"above {least:.2f}"
+        reasons.append(
+            f"a token drafted in a round is accepted with probability {advice.stages.alpha:.2f} and pays {pays}"
+        )
+    if strategy is not advice.best and strategy.waiting > advice.alone.total / 100:
+        reasons.append(f"{strategy.waiting:.1f} ms of the drafter's work are not hidden")
+    return ", and ".join(reasons)
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
+
+
+def _length(count: int, pays: bool) -> str:
+    return _tokens(count) if pays else f"none ({_tokens(count)} would lose least)"
+
+
+def _check_time(what: str, milliseconds: float, least: float = SHORTEST) -> None:
+    _check(what, milliseconds, least, LONGEST, f"milliseconds from {least:g} to {LONGEST:g}")
+
+
+def _check(what: str, value: float, least: float, most: float, wanted: str) -> None:
+    if not least <= value <= most:  # false of nan too
+        raise CrossdraftError(f"The {what} is {value:g}; give {wanted}.")

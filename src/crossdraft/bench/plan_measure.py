@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from crossdraft.api import Engine, Options
 from crossdraft.bench.cores import Cores
-from crossdraft.bench.plan_stages import LEAST_TOKENS, SHORTEST, Stages
+from crossdraft.bench.plan import LEAST_TOKENS, SHORTEST, Stages
 from crossdraft.bench.scale_measure import measure_passes
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.engine.cost import CostModel

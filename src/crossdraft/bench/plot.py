@@ -1,8 +1,9 @@
 """A report as one picture: the time per stage as stacked bars, speedup and τ with their intervals, peak memory."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
@@ -165,6 +166,14 @@ def _memory(axes: "Axes", values: list[float]) -> None:
     axes.set_xlabel("memory, MiB")
 
 
+def interval_bars(axes: "Axes", rows: "Sequence[float]", values: "Sequence[Interval]", **bars: Any) -> None:
+    """A bar to each value, its interval as a thin line across its end; `bars` as matplotlib's `barh` takes them."""
+    arms = list(zip(*(value.arms for value in values), strict=True))
+    ends = [value.value for value in values]
+    axes.barh(rows, ends, **bars)
+    axes.errorbar(ends, rows, xerr=arms, fmt="none", ecolor=ERROR, elinewidth=0.9, capsize=0)
+
+
 def _intervals(axes: "Axes", values: "list[Interval]", label: str, colour: str) -> None:
     """A bar to each value with its interval as a thin line, and both in figures; the best one stands out.
 
@@ -173,12 +182,7 @@ def _intervals(axes: "Axes", values: "list[Interval]", label: str, colour: str) 
     rows = range(len(values))
     best = max(range(len(values)), key=lambda row: values[row].value)
     longest = max(value.value for value in values)
-    arms = list(zip(*(value.arms for value in values), strict=True))
-    colours = [BEST if row == best else colour for row in rows]
-    axes.barh(rows, [value.value for value in values], height=ROW, color=colours)
-    axes.errorbar(
-        [value.value for value in values], rows, xerr=arms, fmt="none", ecolor=ERROR, elinewidth=0.9, capsize=0
-    )
+    interval_bars(axes, rows, values, height=ROW, color=[BEST if row == best else colour for row in rows])
     for row, value in zip(rows, values, strict=True):
         shown = f"{_short(value.value)} [{_short(value.low)}, {_short(value.high)}]"
         weight = "bold" if row == best else "normal"

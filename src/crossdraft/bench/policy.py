@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 from crossdraft.api import Engine, Options
 from crossdraft.bench.assembly import EngineMethod, Models, ahead_of
-from crossdraft.bench.blank import white_frames
+from crossdraft.bench.baselines import white_frames
+from crossdraft.bench.common import check_names
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Results, measure
-from crossdraft.bench.names import check_names
 from crossdraft.bench.statistics import Interval, acceptance_length, ratio, ratio_per_token
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.engine.cost import CostModel

@@ -1,22 +1,65 @@
-"""Drafters on recorded answers: what they would have got accepted, and, simulated, what time that would have saved.
+"""`crossdraft replay`: drafters on recorded answers, and the traces that hold these.
 
-Greedy, online, in the order of the traces: a drafter that learns has seen the answers before this one and no others.
 Tokens per pass are exact, for greedy acceptance depends on nothing but the tokens. Times are simulated from those of
-the stages.
+the stages. Replay is online, in the order of the traces: a drafter that learns has seen the answers before this one and
+no others.
 """
 
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from crossdraft.bench.statistics import Interval, Quartiles, quartiles, ratio
-from crossdraft.bench.traces import Trace
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import atomic_path
+
+STAGES = ("load", "preprocess", "encode", "prefill", "decode")  # of `target_stage_ms` and `draft_stage_ms`
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One answer.
+
+    Args:
+        scene: which clip it is about.
+        question: what was asked.
+        target_tokens: the target's greedy answer, n ≥ 1 ids.
+        draft_tokens: what a drafter of its own said about the same clip; may be empty.
+        target_stage_ms: milliseconds of each of `STAGES`, if they were measured.
+    """
+
+    scene: str
+    question: str
+    target_tokens: tuple[int, ...]
+    draft_tokens: tuple[int, ...] = ()
+    target_stage_ms: tuple[float, ...] | None = None
+
+    @property
+    def measured(self) -> tuple[float, float] | None:
+        """Milliseconds of the prefill, and of a token after it; `None` where they were not measured."""
+        if self.target_stage_ms is None or len(self.target_tokens) < 2:
+            return None
+        _, _, encode, prefill, decode = self.target_stage_ms
+        return encode + prefill, decode / (len(self.target_tokens) - 1)
+
+    def to_json(self) -> dict[str, object]:
+        """One line's content."""
+        line: dict[str, object] = {
+            "scene": self.scene,
+            "question": self.question,
+            "draft_tokens": list(self.draft_tokens),
+            "target_tokens": list(self.target_tokens),
+        }
+        if self.target_stage_ms is not None:
+            line["target_stage_ms"] = [round(ms, 3) for ms in self.target_stage_ms]
+        return line
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +107,7 @@ class ReplayConfig:
     Args:
         nodes: most nodes of a tree.
         ride_along: draft for the prefill's own pass as well; else its token is the target's alone.
-        adaptive: leave out nodes whose chance to be reached does not repay the wider pass.
+        adaptive: leave out nodes whose path probability does not repay the wider pass.
     """
 
     nodes: int = 32
@@ -102,7 +145,7 @@ class TraceReplay:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What came out."""
+    """What came out; times are simulated."""
 
     traces: int
     tokens: int
@@ -168,14 +211,14 @@ class RecordedDrafter:
 def replay(
     traces: Sequence[Trace],
     drafter: Drafter[Any],
-    policy: ReplayConfig,
+    config: ReplayConfig,
     costs: StageCosts,
     tick: Callable[[], None] | None = None,
 ) -> ReplayResult:
     """Let the drafter draft for every trace, in order."""
     played = []
     for trace in traces:
-        played.append(play(trace, drafter, policy, costs))
+        played.append(play(trace, drafter, config, costs))
         if tick is not None:
             tick()
     times = [found for entry in played if (found := entry.times(costs)) is not None]
@@ -199,7 +242,7 @@ def replay(
     )
 
 
-def play(trace: Trace, drafter: Drafter[Any], policy: ReplayConfig, costs: StageCosts) -> TraceReplay:
+def play(trace: Trace, drafter: Drafter[Any], config: ReplayConfig, costs: StageCosts) -> TraceReplay:
     """One answer, pass by pass."""
     text, played = trace.target_tokens, TraceReplay(trace)
     (state,) = drafter.begin([Request(trace.question, _clip(trace), max_new_tokens=len(text))])
@@ -207,18 +250,18 @@ def play(trace: Trace, drafter: Drafter[Any], policy: ReplayConfig, costs: Stage
     while done < len(text):
         reading = done == 0
         draft = Draft(DraftTree.empty())
-        if not reading or policy.ride_along:
+        if not reading or config.ride_along:
             start = time.perf_counter()
             # The last token is the target's own in any case: a node deeper than that can never be accepted.
-            (draft,) = drafter.propose([state], [Budget(policy.nodes)])
+            (draft,) = drafter.propose([state], [Budget(config.nodes)])
             played.seconds.append(time.perf_counter() - start)
-        tree = worth_it(draft, costs) if policy.adaptive else draft.tree.first(policy.nodes)
+        tree = worth_it(draft, costs) if config.adaptive else draft.tree.first(config.nodes)
         path = tree.follow(text[done : len(text) - 1])
         emitted = text[done : done + len(path) + 1]
         drafter.commit([state], [VerifyOutput(tuple(path), emitted)])
         done += len(emitted)
         played.nodes.append(len(tree))
-        if not reading or policy.ride_along:
+        if not reading or config.ride_along:
             played.tokens += len(emitted)
             played.passes += 1
     drafter.end([state])
@@ -226,7 +269,7 @@ def play(trace: Trace, drafter: Drafter[Any], policy: ReplayConfig, costs: Stage
 
 
 def worth_it(draft: Draft, costs: StageCosts) -> DraftTree:
-    """The nodes whose chance to be reached repays the wider pass."""
+    """The nodes whose path probability repays the wider pass."""
     if not draft.path_probs:
         return draft.tree
     cost = CostModel()
@@ -237,3 +280,65 @@ def worth_it(draft: Draft, costs: StageCosts) -> DraftTree:
 
 def _clip(trace: Trace) -> str:
     return f"scene {trace.scene}"
+
+
+def read_traces(path: Path) -> list[Trace]:
+    """Every line of a file.
+
+    Raises:
+        CrossdraftError: no such file, or a line that lacks something; named by its number.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise CrossdraftError(f"Cannot read the traces {path}: {error.strerror}; check the path.") from error
+    except UnicodeDecodeError as error:
+        raise CrossdraftError(f"{path} is no text; traces are JSON, an object a line.") from error
+    traces = [_trace(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not traces:
+        raise CrossdraftError(f"{path} holds no traces; record some with crossdraft bench --record.")
+    return traces
+
+
+def write_traces(traces: Sequence[Trace], path: Path) -> None:
+    """One line each, whole or not at all.
+
+    Raises:
+        CrossdraftError: there are none.
+    """
+    if not traces:
+        raise CrossdraftError("There is nothing to record: the method 'target' did not run, or not greedily.")
+    with atomic_path(path) as temporary:
+        temporary.write_text(
+            "".join(json.dumps(trace.to_json(), ensure_ascii=False) + "\n" for trace in traces), encoding="utf-8"
+        )
+
+
+def _trace(line: str, where: str) -> Trace:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise CrossdraftError(f"{where} is not JSON; traces are a JSON object a line.") from error
+    if not isinstance(found, dict):
+        raise CrossdraftError(f"{where} is no JSON object.")
+    for name in ("scene", "question", "target_tokens"):
+        if name not in found:
+            raise CrossdraftError(f"{where} lacks '{name}'.")
+    target = _numbers(found, "target_tokens", where, int)
+    if not target:
+        raise CrossdraftError(f"{where} has an empty 'target_tokens'.")
+    stages = None
+    if found.get("target_stage_ms") is not None:
+        stages = _numbers(found, "target_stage_ms", where, float)
+        if len(stages) != len(STAGES):
+            raise CrossdraftError(f"{where}: 'target_stage_ms' must hold {len(STAGES)} times ({', '.join(STAGES)}).")
+    draft = _numbers(found, "draft_tokens", where, int) if found.get("draft_tokens") is not None else ()
+    return Trace(str(found["scene"]), str(found["question"]), target, draft, stages)
+
+
+def _numbers(found: Mapping[str, Any], name: str, where: str, kind: type) -> tuple[Any, ...]:
+    values = found[name]
+    known = (int,) if kind is int else (int, float)
+    if not isinstance(values, list) or not all(type(value) in known and 0 <= value < 1 << 31 for value in values):
+        raise CrossdraftError(f"{where}: '{name}' must be a list of numbers, none of them negative.")
+    return tuple(kind(value) for value in values)

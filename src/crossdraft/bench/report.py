@@ -1,17 +1,13 @@
 """The result as JSON and as a table."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from rich.markup import escape
+from rich.table import Table
 
-from crossdraft.bench.footprint import HOW
+from crossdraft.bench.common import table
+from crossdraft.bench.measure import gaps_in_words
 from crossdraft.bench.specs import ALONE, ALWAYS
+from crossdraft.bench.suite import HOW, BenchReport
 from crossdraft.bench.summary import MethodSummary
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from crossdraft.bench.suite import BenchReport
-
 
 SPEEDUPS = {  # what the table of speedups compares
     "answer": "Σ time of the baseline / Σ time of the method",
@@ -26,7 +22,7 @@ LEGEND = (
 FEW_PAIRS = 10  # fewer give a bootstrap too little to draw from
 
 
-def to_json(report: "BenchReport") -> dict[str, object]:
+def to_json(report: BenchReport) -> dict[str, object]:
     """The whole report in plain values; times in milliseconds as {median, q1, q3}."""
     return {
         "environment": report.environment,
@@ -36,7 +32,7 @@ def to_json(report: "BenchReport") -> dict[str, object]:
     }
 
 
-def _where(report: "BenchReport", name: str) -> dict[str, object]:
+def _where(report: BenchReport, name: str) -> dict[str, object]:
     """The cores and the memory of a contestant."""
     cores, footprint = report.cores.get(name), report.footprints.get(name)
     return {
@@ -84,49 +80,31 @@ def rounded(value: float | None, digits: int = 4) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def tables(report: "BenchReport") -> "list[Table]":
+def tables(report: BenchReport) -> list[Table]:
     """For the terminal: how fast each is and what it takes; how that comes about; the ratios to other baselines."""
     work = report.workload
     title = f"{work['pairs']} held-out pairs × {work['repeats']}, answers of {work['mean_tokens']} tokens on average"
     against = report.methods[0].against
     heads = ["cores", "identical", "provisional", "TTFT ms", "total ms", "MiB"]
     heads += [] if against is None else [f"× {against}"]
-    fast = _table(title, heads, _caption(report))
-    how = _table("how it comes about", ("tok/s", "τ", "hidden", "prefill", "engine"), LEGEND)
+    fast = table(title, "method", heads, _caption(report))
+    how = table("how it comes about", "method", ("tok/s", "τ", "hidden", "prefill", "engine"), LEGEND)
     others = [name for name in report.methods[0].speedups if name not in ALONE]
     compared = f"{SPEEDUPS[report.methods[0].per]} {INTERVALS}"
-    ratios = _table(compared, [f"× {name}" for name in others])
+    ratios = table(compared, "method", [f"× {name}" for name in others])
     for method in report.methods:
-        fast.add_row(_label(method), *_speed(report, method))
-        how.add_row(_label(method), *_ways(method))
-        ratios.add_row(_label(method), *(str(method.speedups[name]) for name in others))
+        fast.add_row(escape(method.label), *_speed(report, method))
+        how.add_row(escape(method.label), *_ways(method))
+        ratios.add_row(escape(method.label), *(str(method.speedups[name]) for name in others))
     return [fast, how, ratios] if others else [fast, how]
 
 
-def _table(title: str, heads: Sequence[str], caption: str | None = None) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption)
-    # A long spec goes on in the next line, the figures stay whole.
-    table.add_column("method", overflow="fold")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    return table
-
-
-def _label(method: MethodSummary) -> str:
-    from rich.markup import escape
-
-    return escape(method.label)
-
-
-def _speed(report: "BenchReport", method: MethodSummary) -> list[str]:
+def _speed(report: BenchReport, method: MethodSummary) -> list[str]:
     cores, footprint = report.cores.get(method.name), report.footprints.get(method.name)
     memory = None if footprint is None else footprint.total
     return [
         "" if cores is None else str(cores),
-        _identical(method),
+        identical(method.equal, method.total, lossless=method.lossy is None),
         "" if method.provisional is None else f"{method.provisional.median * 1e3:.1f}",
         f"{method.ttft.median * 1e3:.1f}",
         f"{method.latency.median * 1e3:.1f}",
@@ -150,25 +128,23 @@ def _tau(method: MethodSummary) -> str:
     return str(method.tau) if drafted else f"{method.tau.value:.2f}"
 
 
-def _identical(method: MethodSummary) -> str:
-    if method.equal is None:  # sampled, or there was no target to compare with
+def identical(equal: int | None, total: int, *, lossless: bool = True) -> str:
+    """A cell: how many answers were the target's own; a dash if none was compared (sampled, or without a target)."""
+    if equal is None:
         return "–"
-    found = f"{method.equal}/{method.total}"
-    return found if method.lossless else f"[red]{found}[/]"
+    found = f"{equal}/{total}"
+    return found if lossless and equal == total else f"[red]{found}[/]"
 
 
-def _caption(report: "BenchReport") -> str:
-    from rich.markup import escape
-
-    gaps = [f"{d.gap:.2g}" for method in report.methods for d in method.divergences]
-    told = [f"top-2 logit gaps at divergences: {', '.join(gaps[:8])}"] if gaps else []
+def _caption(report: BenchReport) -> str:
+    gaps = gaps_in_words([divergence for method in report.methods for divergence in method.divergences])
     notes = sorted({note for method in report.methods for note in method.notes})
     words = report.workload.get("in_words", [])
     about = words if isinstance(words, list) else []
-    return "\n".join([*map(escape, map(str, about)), *_columns(report), *_caveats(report), *told, *map(escape, notes)])
+    return "\n".join([*map(escape, map(str, about)), *_columns(report), *_caveats(report), *gaps, *map(escape, notes)])
 
 
-def _columns(report: "BenchReport") -> list[str]:
+def _columns(report: BenchReport) -> list[str]:
     """What the figures of the first table are."""
     told = ["medians: provisional = first drafted token; TTFT = first final token; total = whole answer (E2E)"]
     against = report.methods[0].against
@@ -178,7 +154,7 @@ def _columns(report: "BenchReport") -> list[str]:
     return [*told, f"MiB: {HOW}."] if report.footprints else told
 
 
-def _caveats(report: "BenchReport") -> list[str]:
+def _caveats(report: BenchReport) -> list[str]:
     """What a reader must know before comparing rows."""
     told = []
     if report.methods[0].per == "token":

@@ -8,24 +8,74 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from transformers.utils import logging
 
-from crossdraft.bench.cores import choose_cores
-from crossdraft.bench.environment import environment
-from crossdraft.bench.outputs import check_outputs, write_json
-from crossdraft.bench.scale_beside import DraftCost, DraftPlacement, OverlapResult, Say, measure_drafter
-from crossdraft.bench.scale_measure import bandwidth, bound_of, measure_passes, measure_prefill
+from crossdraft.bench.common import check_outputs, write_json
+from crossdraft.bench.cores import Cores, choose_cores
+from crossdraft.bench.environment import environment, memory
+from crossdraft.bench.scale_measure import (
+    Bound,
+    DraftCost,
+    DraftPlacement,
+    OverlapResult,
+    Pass,
+    PrefillTime,
+    Say,
+    bandwidth,
+    bound_of,
+    measure_drafter,
+    measure_passes,
+    measure_prefill,
+)
 from crossdraft.bench.scale_models import DRAFTERS, TARGETS, parameters, random_target, shape_of
-from crossdraft.bench.scale_report import Scale, ScaleResult, lines, to_json
+from crossdraft.bench.statistics import Quartiles
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.errors import CrossdraftError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+PIECES = ("encode", "clip", "text")
 DESCRIPTION = "Measure shapes of any size with random weights: times do not depend on them."
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What to measure.
+
+    Args:
+        config: a name out of `TARGETS`, or the path of a config.json.
+        drafters: names out of `DRAFTERS`, or paths.
+        device, draft_device: where they run.
+        dtype: of both.
+        budget_s: time for each single measurement; large models take three runs even so.
+        cores: on a CPU, whose cores are whose; `None` leaves the affinity as it is.
+        seed: of the random weights.
+    """
+
+    config: str
+    drafters: tuple[str, ...]
+    device: torch.device
+    draft_device: torch.device
+    dtype: torch.dtype
+    budget_s: float = 3.0
+    cores: Cores | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleResult:
+    """What came out; `environment` is that of the beginning, pinned as the measurement was."""
+
+    environment: dict[str, object]
+    parameters: int
+    prefill: PrefillTime
+    passes: list[Pass]
+    bound: Bound
+    drafters: list[tuple[DraftCost | str, list[OverlapResult]]]  # a sentence in place of the costs: why it was skipped
 
 
 def run_scale(scale: Scale, say: Say) -> ScaleResult:
@@ -123,6 +173,118 @@ def main(argv: Sequence[str], prog: str = "crossdraft.bench.scale") -> None:
     measured = run_scale(scale, say)
     (sys.stderr if given.json else sys.stdout).write("\n".join(lines(scale, measured)) + "\n")
     write_json(to_json(scale, measured), given.json_out, stdout=given.json)
+
+
+def to_json(scale: Scale, measured: ScaleResult) -> dict[str, object]:
+    """Plain values; times in milliseconds."""
+    step = measured.passes[0].forward.median
+    bound = asdict(measured.bound)
+    return {
+        "environment": measured.environment,
+        "workload": {
+            "config": scale.config,
+            "parameters": measured.parameters,
+            "prompt_tokens": measured.prefill.tokens,
+            "device": str(scale.device),
+            "draft_device": str(scale.draft_device),
+            "dtype": _name(scale.dtype),
+            "cores": None if scale.cores is None else asdict(scale.cores),
+        },
+        "memory": memory(),
+        "prefill_ms": {name: getattr(measured.prefill, name).ms() for name in PIECES},
+        "decode": {
+            "step_ms": measured.passes[0].forward.ms(),
+            "bound_ms": round(bound.pop("seconds") * 1e3, 4),
+            **bound,
+        },
+        "verify": [
+            {
+                "n": one.n,
+                "forward_ms": one.forward.ms(),
+                "extend_ms": one.extend.ms(),
+                "over_v1": round(one.forward.median / step, 3),
+            }
+            for one in measured.passes
+        ],
+        "drafters": [_drafter_json(cost, placements, step) for cost, placements in measured.drafters],
+    }
+
+
+def _drafter_json(cost: DraftCost | str, placements: Sequence[OverlapResult], step: float) -> dict[str, object]:
+    if isinstance(cost, str):
+        return {"skipped": cost}
+    return {
+        "name": cost.name,
+        "parameters": cost.parameters,
+        "read_ms": cost.read.ms(),
+        "step_ms": cost.step.ms(),
+        "c": round(cost.step.median / step, 4),
+        "placements": [_overlap_json(one) for one in placements],
+    }
+
+
+def _overlap_json(one: OverlapResult) -> dict[str, object]:
+    if one.prefill is None or one.prefill_alone is None:
+        return {"placement": one.placement, "skipped": one.skipped}
+    return {
+        "placement": one.placement,
+        "reading_alone_ms": one.prefill_alone.ms(),
+        "reading_ms": one.prefill.ms(),
+        "prefill_slowdown": round(one.slowdown or 0.0, 4),
+        "hidden_tokens": one.hidden_tokens,
+        "hidden_share": None if one.hidden_share is None else round(one.hidden_share, 4),
+        "ttft_alone_ms": round(one.ttft_alone * 1e3, 3),
+        "ttft_ms": round(one.ttft * 1e3, 3),
+        "engine_ms_per_round": round(one.engine_per_round * 1e3, 4),
+        "overhead_share": round(one.overhead_share, 4),
+    }
+
+
+def lines(scale: Scale, measured: ScaleResult) -> list[str]:
+    """The result for people."""
+    prefill, bound, step = measured.prefill, measured.bound, measured.passes[0].forward.median
+    memory_bound = (
+        f"decode   {step * 1e3:.2f} ms; reading {bound.weight_bytes / 1e9:.3f} GB of weights and "
+        f"{bound.cache_bytes / 1e9:.3f} GB of cache at {bound.bandwidth / 1e9:.1f} GB/s takes "
+        f"{bound.seconds * 1e3:.2f} ms ({bound.share:.0%})"
+    )
+    pieces = ", ".join(f"{name} {_ms(getattr(prefill, name))}" for name in PIECES)
+    out = [
+        f"{scale.config}: {measured.parameters / 1e9:.2f} B parameters, {scale.device}, {_name(scale.dtype)}",
+        f"prefill  {prefill.tokens} tokens: {pieces}",
+        memory_bound,
+        "V(n)/V(1)  " + "  ".join(f"{one.n}: {one.forward.median / step:.2f}" for one in measured.passes),
+    ]
+    for cost, placements in measured.drafters:
+        if isinstance(cost, str):
+            out.append(f"skipped  {cost}")
+            continue
+        out.append(
+            f"{cost.name}: {cost.parameters / 1e9:.3f} B, reads in {_ms(cost.read)}, a token in {_ms(cost.step)}, "
+            f"c = {cost.step.median / step:.3f}"
+        )
+        out += [f"  {_overlap_line(one)}" for one in placements]
+    return out
+
+
+def _overlap_line(one: OverlapResult) -> str:
+    if one.prefill is None or one.prefill_alone is None:
+        return f"{one.placement:8} skipped: {one.skipped}"
+    share = "" if one.hidden_share is None else f", {one.hidden_share:.0%} of it hidden"
+    return (
+        f"{one.placement:8} prefill {_ms(one.prefill_alone)} -> {_ms(one.prefill)} "
+        f"({one.slowdown or 0.0:+.1%}), {one.hidden_tokens:.0f} tokens drafted{share}, TTFT "
+        f"{one.ttft_alone * 1e3:.1f} -> {one.ttft * 1e3:.1f} ms, engine {one.engine_per_round * 1e3:.2f} ms "
+        f"({one.overhead_share:.1%}) per round"
+    )
+
+
+def _ms(times: Quartiles) -> str:
+    return f"{times.median * 1e3:.1f} ms"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 if __name__ == "__main__":

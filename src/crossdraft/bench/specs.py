@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from crossdraft.bench.names import check_names
+from crossdraft.bench.common import check_names
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS as DRAFTERS
 from crossdraft.specs import Spec, parse

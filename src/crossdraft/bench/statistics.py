@@ -1,6 +1,6 @@
 """The arithmetic behind every reported number: quartiles, pooled ratios, bootstrap intervals. Pure numpy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,3 +133,52 @@ def per_position(accepted: Sequence[Sequence[int]], offered: Sequence[Sequence[i
         for row in rows:
             totals[line, : len(row)] += row
     return [float(got / tried) for got, tried in totals.T if tried]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceFigures:
+    """What the target accepted of a drafter: τ with its interval, by kind of question, and the share at each depth."""
+
+    tau: Interval
+    by_kind: Mapping[str, float]
+    per_position: tuple[float, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            **self.tau.to_json("tau"),
+            "by_kind": {kind: round(tau, 3) for kind, tau in self.by_kind.items()},
+            "accepted_per_position": [round(share, 3) for share in self.per_position],
+        }
+
+
+def acceptance_figures(
+    counts: Sequence[tuple[int, int]],
+    accepted: Sequence[Sequence[int]],
+    offered: Sequence[Sequence[int]],
+    kinds: Sequence[str],
+) -> AcceptanceFigures:
+    """The figures of one drafter's answers, one for each pair.
+
+    Args:
+        counts: tokens and verify passes.
+        accepted, offered: as `per_position`.
+        kinds: the kind of question each was about.
+    """
+    groups = {kind: np.flatnonzero(np.asarray(kinds) == kind) for kind in dict.fromkeys(kinds)}
+    return AcceptanceFigures(
+        bootstrap(lambda chosen: pooled_tau(counts, chosen), len(counts)),
+        {kind: float(pooled_tau(counts, chosen)) for kind, chosen in groups.items()},
+        tuple(per_position(accepted, offered)),
+    )
+
+
+def tau_ratio(numerator: Sequence[tuple[int, int]], denominator: Sequence[tuple[int, int]]) -> Interval:
+    """τ of one drafter over τ of another on the same pairs; both draw the same pairs."""
+    return bootstrap(lambda chosen: pooled_tau(numerator, chosen) / pooled_tau(denominator, chosen), len(numerator))
+
+
+def pooled_tau(counts: Sequence[tuple[int, int]], chosen: Indices) -> NDArray[np.float64]:
+    """[...] Σ tokens / Σ passes over pairs chosen [..., n]; 1 where there was no pass."""
+    tokens, passes = np.moveaxis(np.asarray(counts, dtype=np.float64)[chosen].sum(-2), -1, 0)
+    return np.where(passes > 0, tokens / np.maximum(passes, 1), 1.0)

@@ -1,22 +1,28 @@
-"""`crossdraft bench`: load, measure, sum up."""
+"""`crossdraft bench`: every method on the same questions, interleaved; peak memory of each in a process of its own."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
 
-from crossdraft.bench.assembly import Models, ahead_of, close_all, cores_of, make_methods
+from crossdraft.bench.assembly import Models, ahead_of, close_all, cores_of, make_method, make_methods
 from crossdraft.bench.cores import Cores
-from crossdraft.bench.environment import environment
-from crossdraft.bench.footprint import Footprint, measure_footprints
-from crossdraft.bench.measure import Results, Run, measure
-from crossdraft.bench.specs import METHODS, POLICIES, SPECS, check_methods, runs_apart, spec_of
+from crossdraft.bench.environment import environment, peak_cuda_mib, peak_rss_of
+from crossdraft.bench.measure import Results, Run, answer_once, measure
+from crossdraft.bench.replay import Trace
+from crossdraft.bench.specs import HUGGING_FACE, METHODS, POLICIES, SPECS, check_methods, runs_apart, spec_of
 from crossdraft.bench.summary import MethodSummary, mean_tokens, summarise
-from crossdraft.bench.traces import Trace
-from crossdraft.bench.words import cores_in_words, describe, words_of
-from crossdraft.bench.workload import Item, Workload, items
+from crossdraft.bench.workload import Item, Workload, describe, items, workload_in_words
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.errors import CrossdraftError
 
 WARM_UPS = 3
+HOW = (
+    "peak resident set of a process that loads this method alone and answers one question, plus that of its drafter's "
+    "process if it has one; pages that both map, such as libraries, count in each"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +31,13 @@ class Suite:
 
     Args:
         methods: names out of `ALL_METHODS`.
-        drafters: specs of further drafters, which race under their specs.
+        drafters: specs of further drafters, which are reported under their specs.
         models: the checkpoints, devices and dtypes.
         work: the questions.
         repeats: runs of each pair.
         cores: of the target's process and of a drafter's own; `None` leaves the affinity as it is (GPUs).
         warm_ups: pairs that are thrown away; they come from the validation split.
-        memory: measure the peak memory of each contestant before the race.
+        memory: measure the peak memory of each method first.
 
     Raises:
         CrossdraftError: as `check_methods`, or a number is too small; so that nothing is loaded for nothing.
@@ -53,12 +59,52 @@ class Suite:
         if self.warm_ups < 0:
             raise CrossdraftError(f"The number of warm-ups is {self.warm_ups}; give 0 or more.")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All methods, and the specs of further drafters."""
+        return (*self.methods, *self.drafters)
+
+    @property
+    def runs(self) -> int:
+        """How many answers it asks for; what a progress bar counts to."""
+        return len(self.names) * (self.memory + self.warm_ups + self.work.pairs * self.repeats)
+
+    def warm_up_items(self) -> list[Item]:
+        """Pairs of another split, so that no method meets a question again."""
+        if not self.warm_ups:
+            return []
+        return list(items(replace(self.work, pairs=self.warm_ups, split="validation", first=0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Peak memory in MiB; see `HOW`. None where this system does not tell.
+
+    Args:
+        target: of the process of the target, and of all that runs in it.
+        drafter: of the drafter's own process; None without one.
+        cuda: peak allocated on GPUs by the target's process; None without a GPU.
+    """
+
+    target: float | None
+    drafter: float | None = None
+    cuda: float | None = None
+
+    @property
+    def total(self) -> float | None:
+        """Resident memory of both processes."""
+        return None if self.target is None else self.target + (self.drafter or 0.0)
+
+    def to_json(self) -> dict[str, float | None]:
+        """Plain values."""
+        return {"total_mib": self.total, "target_mib": self.target, "drafter_mib": self.drafter, "cuda_mib": self.cuda}
+
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
     """What came out; `pairs` is how many there were to draw the intervals from.
 
-    `footprints` and `cores` are of each contestant, the former empty if no memory was measured.
+    `footprints` and `cores` are of each method, the former empty if no memory was measured.
     """
 
     pairs: int
@@ -71,7 +117,7 @@ class BenchReport:
 
 
 def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> BenchReport:
-    """Measure, pinned to the cores of the pair; each contestant answers on its own of them.
+    """Measure, pinned to the cores of the pair; each method answers on its own of them.
 
     Raises:
         CrossdraftError: a model that cannot be loaded.
@@ -82,11 +128,10 @@ def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> BenchR
 
 def _run(suite: Suite, tick: Callable[[str], None] | None) -> BenchReport:
     found = environment()  # before this process itself is the load
-    everybody = (*suite.methods, *suite.drafters)
-    warm_ups, pairs = list(_warm_ups(suite)), list(items(suite.work))
-    footprints = (
-        measure_footprints(everybody, suite.models, suite.cores, (warm_ups or pairs)[0], tick) if suite.memory else {}
-    )
+    warm_ups, pairs = suite.warm_up_items(), list(items(suite.work))
+    footprints = {}
+    if suite.memory:
+        footprints = measure_footprints(suite.names, suite.models, suite.cores, (warm_ups or pairs)[0], tick)
     target = suite.models.load_target()
     methods = make_methods(suite.methods, target, suite.models, suite.cores, suite.drafters)
     try:
@@ -104,12 +149,12 @@ def _run(suite: Suite, tick: Callable[[str], None] | None) -> BenchReport:
             "warm_ups": suite.warm_ups,
             "prompt_tokens": len(target.prepare(pairs[0].request)),
             "mean_tokens": round(mean, 1),
-            "in_words": [*words_of(suite.work, pairs, mean), *cores_in_words(everybody, suite.cores)],
+            "in_words": [*workload_in_words(suite.work, pairs, mean), *cores_in_words(suite.names, suite.cores)],
         },
         methods=summarise(results, pairs, target),
         traces=traces_of(results, pairs),
         footprints=footprints,
-        cores={name: cores_of(name, suite.cores) for name in everybody},
+        cores={name: cores_of(name, suite.cores) for name in suite.names},
     )
 
 
@@ -118,12 +163,12 @@ def traces_of(results: Results, pairs: Sequence[Item]) -> tuple[Trace, ...]:
     if "target" not in results.runs or not pairs[0].request.sampling.greedy:
         return ()
     return tuple(
-        Trace(str(item.seed), item.request.prompt, runs[0].tokens, (), _stages(runs[0]))
+        Trace(str(item.seed), item.request.prompt, runs[0].tokens, (), _stages_ms(runs[0]))
         for item, runs in zip(pairs, results.runs["target"], strict=True)
     )
 
 
-def _stages(run: Run) -> tuple[float, ...]:
+def _stages_ms(run: Run) -> tuple[float, ...]:
     """Milliseconds of loading, preprocessing, encoding, prefill and decoding."""
     times = {name: 1e3 * seconds for name, seconds in run.stages_s.items()}
     prefill = times.get("prefill", 0.0) + times.get("ride-along", 0.0)
@@ -131,29 +176,80 @@ def _stages(run: Run) -> tuple[float, ...]:
     return 0.0, times.get("prepare", 0.0), times.get("encode", 0.0), prefill, max(0.0, decode)
 
 
-def _warm_ups(suite: Suite) -> Iterator[Item]:
-    """Pairs of another split, so that nobody meets a question again."""
-    if not suite.warm_ups:
-        return iter(())
-    return items(replace(suite.work, pairs=suite.warm_ups, split="validation", first=0))
-
-
-def runs_of(suite: Suite) -> int:
-    """How many answers a suite asks for; what a progress bar counts to."""
-    answers = suite.memory + suite.warm_ups + suite.work.pairs * suite.repeats
-    return (len(suite.methods) + len(suite.drafters)) * answers
-
-
 def placement_of(suite: Suite) -> dict[str, object]:
-    """Who ran where."""
-    models, cores, everybody = suite.models, suite.cores, (*suite.methods, *suite.drafters)
+    """Which models, and on which devices and cores they run."""
+    models, cores = suite.models, suite.cores
     return {
         "models": {"target": models.target, "event": models.event, "blind": models.blind},
         "drafters": {name: str(spec_of(name)) for name in suite.methods if name in {*SPECS, *POLICIES}},
-        "ahead": {name: ahead_of(name, models, cores) for name in everybody if runs_apart(name)},
+        "ahead": {name: ahead_of(name, models, cores) for name in suite.names if runs_apart(name)},
         "device": models.device,
         "draft_device": models.draft_device,
         "target_cores": None if cores is None else list(cores.target),
         "draft_cores": None if cores is None else list(cores.draft),
         "cores_shared": None if cores is None else cores.shared,
     }
+
+
+def cores_in_words(names: Sequence[str], cores: Cores | None) -> list[str]:
+    """A sentence: which methods may use which cores."""
+    if cores is None:
+        return ["Cores: not restricted; everybody may use any."]
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(str(cores_of(name, cores)), []).append(name)
+    each = "; ".join(f"{own}: {', '.join(members)}" for own, members in groups.items())
+    lines = [f"Cores (of the target, + of a drafter's own process): {each}."]
+    if any(own is not None and own.draft for own in (cores_of(name, cores) for name in names)):
+        lines.append("A drafter's cores serve its target as well while the drafter has nothing to do.")
+    return lines
+
+
+def measure_footprints(
+    names: Sequence[str], models: Models, cores: Cores | None, item: Item, tick: Callable[[str], None] | None = None
+) -> dict[str, Footprint]:
+    """The peak memory of each method, one after another, each in a fresh process that holds no other method.
+
+    Args:
+        names: of methods, or specs of drafters.
+        models, cores: as in `make_methods`.
+        item: what each of them answers once.
+        tick: told the name after each.
+    """
+    found = {}
+    for name in names:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            found[name] = pool.submit(_footprint, name, models, cores, item).result()
+        if tick is not None:
+            tick(name)
+    return found
+
+
+def _footprint(name: str, models: Models, cores: Cores | None, item: Item) -> Footprint:
+    """Runs in the fresh process."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    with pinned(None if cores is None else cores.pair):
+        target = models.load_target(packed=name not in HUGGING_FACE)
+        method = make_method(name, target, models, cores)
+        try:
+            answer_once(method, item)
+            # The kernel's peak of each program since its start. `getrusage` would also count what a child shared with
+            # its parent before it became a program of its own.
+            drafters = [peak for child in _children() if (peak := peak_rss_of(child)) is not None]
+            return Footprint(peak_rss_of(os.getpid()), round(sum(drafters), 1) if drafters else None, peak_cuda_mib())
+        finally:
+            method.close()
+
+
+def _children() -> Iterator[int]:
+    """The ids of this process's children, where the system keeps them under /proc."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name in brackets may hold anything, spaces and brackets too; state and parent stand behind it.
+            _, parent = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(parent) == os.getpid():
+            yield int(stat.parent.name)

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crossdraft.bench.divergence import Divergence, find_divergence
-from crossdraft.bench.measure import Results, Run
+from crossdraft.bench.measure import Divergence, Results, Run, find_divergence
 from crossdraft.bench.specs import ALONE
 from crossdraft.bench.statistics import (
     Interval,

@@ -1,13 +1,13 @@
 """What is asked: held-out scenes, held-out wordings, and everything that a contestant reads laid out in memory."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from crossdraft import scenes
-from crossdraft.bench.names import check_names
+from crossdraft.bench.common import check_names
 from crossdraft.checks import whole
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
@@ -117,3 +117,41 @@ def _clip(scene: scenes.Scene, work: Workload) -> tuple[object, object]:
     total = round(scenes.DURATION_S * scenes.VIDEO_FPS)
     times = np.linspace(0, total - 1, work.frames, dtype=int) / scenes.VIDEO_FPS
     return scenes.render(scene, times, scenes.VIDEO_SIZE), scenes.simulate_events(scene)
+
+
+def describe(work: Workload) -> dict[str, object]:
+    """A workload in plain values, with what the clock does and does not cover."""
+    return {
+        **asdict(work),
+        "kinds": list(work.kinds) or "all",
+        "files": work.files is not None,
+        "held_out_wordings": work.held_out,
+        "timed": _timed(work),
+    }
+
+
+def _timed(work: Workload) -> str:
+    if work.files is not None:
+        return "from the request to the whole answer; the clip's files are read inside the clock"
+    return "from the request to the whole answer; the clip's files are read and decoded beforehand, outside the clock"
+
+
+def workload_in_words(work: Workload, pairs: Sequence[Item], mean_tokens: float) -> list[str]:
+    """Sentences: what was asked, how long the answers were, what the clock covers.
+
+    Args:
+        work: the workload.
+        pairs: its pairs.
+        mean_tokens: of the answers.
+    """
+    held = "scenes and wordings that no training has seen" if work.held_out else "wordings as in training"
+    kinds = len({pair.kind for pair in pairs})
+    asked = f"{kinds} of {len(scenes.KINDS)} kinds of question in turn"
+    if work.answers == "long":
+        asked = "of each scene one of the two questions with the longest answers, which favours drafting"
+    decoding = "greedy" if work.temperature == 0 else f"sampled at temperature {work.temperature:g}"
+    return [
+        f"Workload: {len(pairs)} questions, {held}; {asked}; {decoding}.",
+        f"Answers: {mean_tokens:.1f} tokens on average.",
+        f"Time: {_timed(work)}.",
+    ]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from crossdraft.bench.outputs import check_outputs, write_json
+from crossdraft.bench.common import check_outputs, write_json
 from crossdraft.cli.options import AsJson, Force, JsonOut, check_values
 from crossdraft.cli.reporting import console_for, core_each, hush, progress
 from crossdraft.errors import CrossdraftError
@@ -117,7 +117,7 @@ def bench(
         target_cores=target_cores,
         draft_cores=draft_cores,
     )
-    from crossdraft.bench.names import listed
+    from crossdraft.bench.common import listed
     from crossdraft.bench.specs import ALL_METHODS, check_methods, usual_methods
 
     named = ALL_METHODS if methods == "all" else None if methods is None else listed(methods)
@@ -130,9 +130,9 @@ def bench(
     work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, frames=sampled)
     # Behind what can be refused without them: these take seconds.
     from crossdraft.bench.assembly import Models
+    from crossdraft.bench.replay import write_traces
     from crossdraft.bench.report import tables, to_json
-    from crossdraft.bench.suite import Suite, run_suite, runs_of
-    from crossdraft.bench.traces import write_recorded
+    from crossdraft.bench.suite import Suite, run_suite
 
     with TemporaryDirectory(prefix="crossdraft-") if files else nullcontext() as folder:
         cores = core_each(device, target_cores, draft_cores)
@@ -151,12 +151,12 @@ def bench(
             memory=memory,
         )
         hush()
-        with progress("measuring", runs_of(suite)) as tick:
+        with progress("measuring", suite.runs) as tick:
             report = run_suite(suite, tick)
     console_for(as_json=as_json).print(*tables(report))
     write_json(to_json(report), json_out, stdout=as_json)
     if record is not None:
-        write_recorded(report.traces, record)
+        write_traces(report.traces, record)
     if plot_file is not None:
         plot(report, plot_file)
 
@@ -194,12 +194,11 @@ def identity(
 
     check_outputs(json_out, force=force)
     from crossdraft.bench.assembly import Models
+    from crossdraft.bench.common import listed
     from crossdraft.bench.environment import environment
     from crossdraft.bench.identity import run_identity
-    from crossdraft.bench.names import listed
     from crossdraft.bench.run_configs import choose_configs
-    from crossdraft.bench.words import describe
-    from crossdraft.bench.workload import Workload, items
+    from crossdraft.bench.workload import Workload, describe, items
     from crossdraft.engine.fast.pinning import pinned
 
     work, groups = Workload(pairs, "any", listed(kinds), max_new_tokens), choose_configs(drafters or ())
@@ -240,8 +239,8 @@ def policy(
     """Race the policy that budgets each round against fixed budgets and the target alone, under four loads."""
     check_outputs(json_out, force=force)
     from crossdraft.bench.assembly import Models
+    from crossdraft.bench.common import listed
     from crossdraft.bench.environment import environment
-    from crossdraft.bench.names import listed
     from crossdraft.bench.policy import LOADS, Sweep, outputs, run_sweep, table
     from crossdraft.engine.fast.pinning import pinned
 
@@ -290,10 +289,9 @@ def acceptance(
     check_outputs(json_out, force=force)
     from crossdraft.bench.acceptance import DRAFTERS, check_drafters, compare_acceptance
     from crossdraft.bench.assembly import Models
+    from crossdraft.bench.common import listed
     from crossdraft.bench.environment import environment
-    from crossdraft.bench.names import listed
-    from crossdraft.bench.words import describe
-    from crossdraft.bench.workload import Workload, items
+    from crossdraft.bench.workload import Workload, describe, items
 
     specs = tuple(drafters or DRAFTERS)
     check_drafters(specs)
@@ -351,11 +349,10 @@ def heads(
     """Measure every trained drafter: τ of trees and chains, time a draft, size, training, and is it the same text?"""
     check_outputs(json_out, plot_file, force=force)
     from crossdraft.bench.assembly import Models
+    from crossdraft.bench.common import listed, numbers
     from crossdraft.bench.heads import HeadsBench, HeadsSettings, run_heads
-    from crossdraft.bench.heads_plot import plot
-    from crossdraft.bench.heads_report import lines, tables, to_json
+    from crossdraft.bench.heads_report import lines, plot, tables, to_json
     from crossdraft.bench.heads_select import select_heads
-    from crossdraft.bench.names import listed, numbers
     from crossdraft.bench.plot import check_plot
     from crossdraft.bench.workload import Workload
 

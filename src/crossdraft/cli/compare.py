@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 
 from crossdraft.api import Engine
-from crossdraft.bench.divergence import first_difference, top2_gap
-from crossdraft.bench.order import orders
+from crossdraft.bench.common import orders
+from crossdraft.bench.measure import first_difference, top2_gap
 from crossdraft.drawing.figures import Baseline, counted
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.target import Target

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from crossdraft.bench.outputs import check_outputs
+from crossdraft.bench.common import check_outputs
 from crossdraft.cli.options import AsJson, Force, Format, SensorSize, option_groups, size_of
 from crossdraft.errors import CrossdraftError
 

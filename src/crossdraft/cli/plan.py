@@ -4,14 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.bench.outputs import check_outputs, write_json
+from crossdraft.bench.common import check_outputs, write_json
 from crossdraft.cli.options import AsJson, Force, JsonOut
 from crossdraft.cli.reporting import console_for, core_each, hush, progress
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from crossdraft.bench.plan import Advice
-    from crossdraft.bench.plan_stages import Stages
+    from crossdraft.bench.plan import Advice, Stages
 
 app = typer.Typer(add_completion=False)
 
@@ -35,7 +34,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="A[,A...]",
-            help="Chance that a drafted token is accepted, given those before it: one for all, or one by position.",
+            help="How likely a drafted token is accepted, given those before it: one for all, or one by position.",
             rich_help_panel=TYPED,
         ),
     ] = None,
@@ -92,8 +91,7 @@ def plan(
 
     From numbers typed in, or with --measure from a few answers of a pair on this machine. Times are simulated.
     """
-    from crossdraft.bench.plan import advise
-    from crossdraft.bench.plan_report import to_json
+    from crossdraft.bench.plan import advise, to_json
 
     check_outputs(json_out, force=force)
     _refuse_mixture(ctx, measure)
@@ -142,7 +140,7 @@ def _typed(
     Raises:
         CrossdraftError: a number is missing, stands there twice, or is out of range.
     """
-    from crossdraft.bench.plan_stages import Stages
+    from crossdraft.bench.plan import Stages
 
     for one, other, both in (
         ("--draft-step", "--c", draft_step is not None and c is not None),
@@ -169,11 +167,11 @@ def _typed(
     if verify_slope is not None:
         passes = ((2, step + verify_slope),)
     return Stages(
-        prefill, step, draft_step, _chances(alpha), tokens, draft_prefill or 0.0, passes, 1.0 if shared else 0.0
+        prefill, step, draft_step, _probs(alpha), tokens, draft_prefill or 0.0, passes, 1.0 if shared else 0.0
     )
 
 
-def _chances(text: str) -> tuple[float, ...]:
+def _probs(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError as error:
@@ -195,7 +193,7 @@ def _points(text: str) -> tuple[tuple[int, float], ...]:
 def _show(advice: "Advice", *, as_json: bool) -> None:
     from rich.table import Table
 
-    from crossdraft.bench.plan_report import STRATEGIES_HEAD, figures, sentence, strategy_rows
+    from crossdraft.bench.plan import STRATEGIES_HEAD, figures, sentence, strategy_rows
 
     strategies = Table(*STRATEGIES_HEAD, title=advice.source, title_justify="left")
     for row in strategy_rows(advice):

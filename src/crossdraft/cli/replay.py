@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from crossdraft.bench.outputs import check_outputs, write_json
+from crossdraft.bench.common import check_outputs, write_json
 from crossdraft.cli.options import AsJson, Force, JsonOut
 from crossdraft.cli.reporting import console_for, progress
 
@@ -39,14 +39,14 @@ def replay(
     Greedy and online, in the order of the traces: nothing is known of an answer before it is over.
     """
     check_outputs(json_out, force=force)
-    from crossdraft.bench.traces import read_traces
+    from crossdraft.bench.replay import read_traces
 
     recorded = read_traces(traces)
 
     from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts
     from crossdraft.bench.replay import replay as run
 
-    costs, policy = StageCosts(prefill, step, verify, per_node, draft_ms), ReplayConfig(nodes, ride_along, adaptive)
+    costs, config = StageCosts(prefill, step, verify, per_node, draft_ms), ReplayConfig(nodes, ride_along, adaptive)
 
     from rich.table import Table
 
@@ -54,7 +54,7 @@ def replay(
 
     context = DrafterContext(target=None, given={"trace": lambda: RecordedDrafter(recorded)})
     with progress("replaying", len(recorded)) as tick:
-        found = run(recorded, build(drafter, context), policy, costs, lambda: tick(""))
+        found = run(recorded, build(drafter, context), config, costs, lambda: tick(""))
     table = Table("figure", "value", title=f"{drafter} on {found.traces} recorded answers")
     table.add_row("τ, tokens per pass [95 % bootstrap over answers]", str(found.tau))
     table.add_row("nodes per pass", f"{found.nodes:.1f}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.bench.outputs import check_outputs
+from crossdraft.bench.common import check_outputs
 from crossdraft.cli.options import AsJson, Force
 from crossdraft.errors import CrossdraftError
 

@@ -1,15 +1,15 @@
-"""τ and the papers' order, by hand."""
+"""τ of heads and the papers' order, by hand."""
 
 import pytest
 
-from crossdraft.bench.heads_tau import EXPECTATIONS, DraftSetting, PartAcceptance, accepted, check_expectations
+from crossdraft.bench.heads import EXPECTATIONS, DraftSetting, check_expectations, figures_of
 from crossdraft.drafters.evaluate import AcceptanceStats
 from crossdraft.heads.registry import HEADS
 
 
 def test_figures_by_hand():
     # 6/2 and 3/3 tokens a pass: 9/5 in all, not the mean of 3 and 1.
-    found = accepted([AcceptanceStats(2, 6, (2, 2), (2, 2)), AcceptanceStats(3, 3, (2,), (0,))], ["layout", "count"])
+    found = figures_of([AcceptanceStats(2, 6, (2, 2), (2, 2)), AcceptanceStats(3, 3, (2,), (0,))], ["layout", "count"])
     assert found.tau.value == pytest.approx(9 / 5)
     assert found.by_kind == pytest.approx({"layout": 3, "count": 1})
     assert found.per_position == pytest.approx((0.5, 1.0))
@@ -18,7 +18,7 @@ def test_figures_by_hand():
 
 
 def test_answers_without_a_pass_do_not_become_nothing():
-    found = accepted(
+    found = figures_of(
         [AcceptanceStats(0, 0), AcceptanceStats(0, 0), AcceptanceStats(1, 4)], ["count", "count", "layout"]
     )
     assert found.by_kind == {"count": 1, "layout": 4}
@@ -34,7 +34,7 @@ def test_the_order_of_the_papers():
         "medusa": [AcceptanceStats(3, 9), AcceptanceStats(3, 9)],
         "hydra": [AcceptanceStats(3, 9), AcceptanceStats(3, 9)],
     }
-    expectations = {finding.claim.text: finding for finding in check_expectations(found, {})}
+    expectations = {finding.expectation.text: finding for finding in check_expectations(found, {})}
     assert {text: finding.holds for text, finding in expectations.items()} == {
         "EAGLE-3 ≥ EAGLE-2": True,  # as good is good enough
         "EAGLE-2 ≥ EAGLE-1": False,
@@ -43,7 +43,7 @@ def test_the_order_of_the_papers():
     }
     assert expectations["EAGLE-2 ≥ EAGLE-1"].ratio.value == pytest.approx(8 / 9)
     assert expectations["EAGLE-1 > Medusa"].ratio.value == pytest.approx(4.5 / 3)
-    assert expectations["Hydra > Medusa"].told({"hydra": "hydra", "medusa": "Medusa"}) == (
+    assert expectations["Hydra > Medusa"].sentence({"hydra": "hydra", "medusa": "Medusa"}) == (
         "Hydra > Medusa: does not hold, τ of hydra / Medusa = 1.00 [1.00, 1.00]"
     )
 
@@ -70,11 +70,10 @@ def test_the_best_of_two_stands_for_both_and_specs_for_their_methods():
     assert finding.to_json()["ratio"] == {"value": 1.25, "ci95": [1.25, 1.25]}
 
 
-def test_claims_are_about_methods_that_exist():
-    assert {name for claim in EXPECTATIONS for name in (*claim.better, claim.worse)} <= HEADS.keys()
+def test_expectations_are_about_methods_that_exist():
+    assert {name for each in EXPECTATIONS for name in (*each.better, each.worse)} <= HEADS.keys()
 
 
-def test_a_parts_name():
+def test_a_settings_name():
     assert DraftSetting("tree", 60, 0.0).name == "tree of 60, T=0"
     assert DraftSetting("chain", 5, 0.7).name == "chain of 5, T=0.7"
-    assert isinstance(accepted([AcceptanceStats(1, 1)], ["count"]), PartAcceptance)
