@@ -118,7 +118,7 @@ def clean(text: str) -> str:
 def wrap(runs: Sequence[TextRun], width: int) -> list[tuple[TextRun, ...]]:
     """Runs as lines of at most `width` columns, broken at blanks; a word that is longer than a line is cut.
 
-    >>> [[run.text for run in line] for line in wrap([Run("a red ", "x"), Run("car", "y")], 6)]
+    >>> [[run.text for run in line] for line in wrap([TextRun("a red ", "x"), TextRun("car", "y")], 6)]
     [['a red'], ['car']]
     """
     letters = [replace(run, text=letter) for run in runs for letter in clean(run.text)]
