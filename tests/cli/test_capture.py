@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from crossdraft.cli.main import main
 from crossdraft.load import load_target, target_fingerprint
-from crossdraft.train.capture.store import Store
+from crossdraft.train.capture.store import CaptureStore
 from tests.support import ClipPaths, PairPaths
 
 
@@ -24,8 +24,7 @@ def test_capture_check_and_go_on(pair: PairPaths, tmp_path: Path, capsys: pytest
     report = json.loads(capsys.readouterr().out)
     assert (report["clips"], report["answers"], report["total_answers"]) == (2, 6, 6)
     assert report["answers_per_s"] > 0
-    store = Store.open(out)
-    store.require(target_fingerprint(str(pair.target)))
+    store = CaptureStore.open(out, target_fingerprint(str(pair.target)))
     assert store.index.wanted.layers == (1, 2)
     assert store.index.wanted.visual_layers == (0, 2)
     assert store.index.bytes == report["total_bytes"]
@@ -64,7 +63,7 @@ def test_a_list_of_clips(pair: PairPaths, clip: ClipPaths, tmp_path: Path, capsy
     assert "2 answers about 1 clips" in said.out
     assert "will take about" in said.err
     target = load_target(str(pair.target), "cpu")
-    texts = [target.decode(tokens.tolist()) for tokens in Store.open(out).tokens()]
+    texts = [target.decode(tokens.tolist()) for tokens in CaptureStore.open(out).answer_tokens()]
     assert len(texts) == 2
     assert all(texts)
     assert main(["capture", str(out), "--check", "--target", str(pair.target), "--device", "cpu"]) == 0
@@ -80,11 +79,8 @@ def test_a_list_of_clips(pair: PairPaths, clip: ClipPaths, tmp_path: Path, capsy
         (["--batch", "0"], "--batch is 0; it must be at least 1"),
         (["--list", "nothing.jsonl"], "--prompts is for scenes, and --list names other clips"),
         (["--max-new-tokens", "9999"], "lower --max-new-tokens"),
-        # Half a kilobyte for each of 10^11 tokens and more: beyond any disk that this runs on.
-        (
-            ["--clips", "1000000", "--prompts", "512", "--top-k", "320", "--max-new-tokens", "380"],
-            "lack; capture fewer",
-        ),
+        # An eighth of a kilobyte for each of 10^11 tokens and more: beyond any disk that this runs on.
+        (["--clips", "1000000", "--prompts", "512", "--max-new-tokens", "380"], "lack; capture fewer"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(

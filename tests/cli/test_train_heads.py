@@ -11,7 +11,7 @@ import torch
 from crossdraft.cli.main import main
 from crossdraft.cli.train import _taken
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.store import Store
+from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.trainer import Trainer
 from tests.support import ClipPaths, PairPaths
 
@@ -90,8 +90,8 @@ def test_sizes_that_the_recipe_leaves_open_are_the_targets(
     names |= {"heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "num_layers": "num_hidden_layers"}
     assert {ours: config[ours] for ours in names} == {ours: text[theirs] for ours, theirs in names.items()}
     assert {name: config[name] for name in levels} == levels
-    store = Store.open(captured)
-    rows = [store.lesson([answer], [1]).hidden[1][0, :-1].float() for answer in range(len(store))]
+    store = CaptureStore.open(captured)
+    rows = [store.answer(answer, [1]).hidden[1].float() for answer in range(len(store))]
     size = float(torch.cat(rows).square().mean().sqrt())
     scale = dict(zip(next(iter(levels.values())), config["level_scales"], strict=True))[1]
     assert scale == pytest.approx(1 / size, rel=0.2)

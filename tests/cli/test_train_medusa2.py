@@ -117,7 +117,7 @@ def test_a_training_is_not_gone_on_with_from_another_beginning(
         ("nowhere", (), 1, "nowhere; `crossdraft train` writes heads."),
         ("medusa", ("rnak=2",), 1, "did you mean 'rank'?"),
         ("medusa", ("loss.smooth_11=1",), 1, "did you mean 'smooth_l1'"),
-        ("medusa", ("optim.learning_rate=1e30", "optim.clip_norm=1e30"), 1, "of the walk round its clips"),
+        ("medusa", ("optim.learning_rate=1e30", "optim.clip_norm=1e30"), 1, "of the cycle through its clips"),
     ],
 )
 def test_what_cannot_learn_together_is_one_sentence(

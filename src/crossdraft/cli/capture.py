@@ -10,13 +10,12 @@ from crossdraft.cli.options import check_values
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from crossdraft.train.capture.clip import Source
-    from crossdraft.train.capture.plan import Index, Plan
+    from crossdraft.train.capture.clip import ClipSource
+    from crossdraft.train.capture.plan import CaptureIndex, CapturePlan
 
 app = typer.Typer(help="Capture a target's answers, for heads to learn from.", add_completion=False)
 
 CLIPS, PROMPTS = 64, 8  # of scenes, by default
-OPTIONS = {"wear": "prompt-noise"}  # settings of scenes whose options are called otherwise
 Layers = Annotated[
     str | None,
     typer.Option(
@@ -43,14 +42,13 @@ def capture(
     ] = None,
     split: Annotated[str | None, typer.Option(help="Split of the scenes: train (default) or validation.")] = None,
     first: Annotated[int | None, typer.Option(help="The split's first scene to take; 0 by default.")] = None,
-    wear: Annotated[
+    prompt_noise: Annotated[
         float | None,
         typer.Option(
             "--prompt-noise", "--wear", help="Drop or replace up to this share of a question's words, 0 to 1."
         ),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 96,
-    top_k: Annotated[int, typer.Option(help="Top-k tokens to keep at every position of an answer.")] = 8,
     batch: Annotated[int, typer.Option(help="Answers decoded in one batch.")] = 8,
     device: Annotated[str | None, typer.Option(help="Device; by default CUDA if there is a GPU.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 on a CPU, bfloat16 on a GPU.")] = None,
@@ -66,57 +64,58 @@ def capture(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much disk it will take.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Let a target answer questions about clips; store its tokens, hidden states and top-k tokens."""
+    """Let a target answer questions about clips; store its tokens and hidden states."""
     if check:
         _check(out, target, device, as_json)
         return
     check_values(device=device, dtype=dtype, max_new_tokens=max_new_tokens)
     kept, visual = _numbers("layers", layers), _numbers("visual-layers", visual_layers)
-    source = _source(listed, clips, {"split": split, "prompts": prompts, "first": first, "wear": wear}, seed)
+    scenes = {"split": split, "prompts": prompts, "first": first, "prompt_noise": prompt_noise}
+    source = _source(listed, clips, scenes, seed)
 
     from crossdraft.cli.reporting import hush
     from crossdraft.load import load_target
-    from crossdraft.train.capture.plan import Plan, begun, owner_of, wanted_of
+    from crossdraft.train.capture.plan import CapturePlan, TargetInfo, capture_spec
 
     hush()
     loaded = load_target(target, device, dtype)
-    owner = owner_of(target, loaded)
-    chosen = wanted_of(owner, kept, visual, top_k, max_new_tokens)
-    plan = Plan(loaded, owner, source, chosen, batch, workers, shard_clips)
-    _run(out, plan, begun(out, plan), compare=compare, dry_run=dry_run, as_json=as_json)
+    info = TargetInfo.of(target, loaded)
+    spec = capture_spec(info.depth, kept, visual, max_new_tokens)
+    plan = CapturePlan(loaded, info, source, spec, batch, workers, shard_clips)
+    _run(out, plan, plan.resume(out), compare=compare, dry_run=dry_run, as_json=as_json)
 
 
-def _run(out: Path, plan: "Plan", index: "Index", *, compare: bool, dry_run: bool, as_json: bool) -> None:
+def _run(out: Path, plan: "CapturePlan", index: "CaptureIndex", *, compare: bool, dry_run: bool, as_json: bool) -> None:
     """Say what it takes, capture, say what it took."""
     from dataclasses import asdict, replace
 
     from crossdraft.cli.reporting import progress
-    from crossdraft.train.capture.plan import estimate, size
-    from crossdraft.train.capture.recorder import Alone, Comparison, Interleaved, Scribe
+    from crossdraft.train.capture.plan import estimate_disk, format_size
+    from crossdraft.train.capture.recorder import CaptureComparison, FeatureRecorder, InterleavedRecorder
     from crossdraft.train.capture.run import capture as run
 
-    expected = estimate(out, plan, index)
+    expected = estimate_disk(out, plan, index)
     if dry_run:
         _tell(json.dumps({"needed": expected.needed, "free": expected.free}) if as_json else expected.sentence())
         return
-    expected.refuse_unless_room()
+    expected.check()
     typer.echo(expected.sentence(), err=True)
-    scribe = Scribe(plan.target, plan.wanted)
-    turns = Interleaved(scribe, plan.batch) if compare else None
+    turns = InterleavedRecorder(plan.target, plan.spec, plan.batch) if compare else None
     if turns is not None:
         plan = replace(plan, workers=0)  # nobody else may work while two are being compared
         turns.warm_up(plan.source.read(0))
+    recorder = turns or FeatureRecorder(plan.target, plan.spec, plan.batch)
     with progress("capturing", max(0, len(plan.source) - index.done)) as tick:
-        index, report = run(out, plan, index, turns or Alone(scribe), lambda _: tick("clips"))
+        index, report = run(out, plan, index, recorder, lambda: tick("clips"))
     comparison = None
     if turns is not None:
         report = replace(report, seconds=report.seconds - turns.generated_s)
-        comparison = Comparison.of(turns, report.filing_s)
+        comparison = CaptureComparison.of(turns, report.filing_s)
     if as_json:
         figures = {"out": str(out), **report.to_json(), "total_answers": index.answers, "total_bytes": index.bytes}
         _tell(json.dumps(figures | ({} if comparison is None else {"compare": asdict(comparison)})))
         return
-    _tell(f"{report.sentence()} {out} holds {index.answers} answers, {size(index.bytes)}.")
+    _tell(f"{report.sentence()} {out} holds {index.answers} answers, {format_size(index.bytes)}.")
     if comparison is not None:
         _tell(comparison.sentence())
 
@@ -129,11 +128,10 @@ def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:
     from crossdraft.load import load_target, target_fingerprint
     from crossdraft.train.capture.check import check_sample
     from crossdraft.train.capture.sources import source_of
-    from crossdraft.train.capture.store import Store
+    from crossdraft.train.capture.store import CaptureStore
 
     hush()
-    store = Store.open(out)
-    store.require(target_fingerprint(target))
+    store = CaptureStore.open(out, target_fingerprint(target))
     store.check()
     loaded = load_target(target, device, store.index.owner.dtype)
     found = check_sample(store, loaded, source_of(store.index.asked, store.index.clips))
@@ -144,7 +142,7 @@ def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:
     _tell(f"{out}: {shards} {'shard' if shards == 1 else 'shards'} OK. {found.sentence()}")
 
 
-def _source(listed: Path | None, clips: int | None, scenes: dict[str, object], seed: int) -> "Source":
+def _source(listed: Path | None, clips: int | None, scenes: dict[str, object], seed: int) -> "ClipSource":
     """A list, or scenes with the settings that were given."""
     from crossdraft.train.capture.sources import ListSource, SceneSource
 
@@ -154,9 +152,7 @@ def _source(listed: Path | None, clips: int | None, scenes: dict[str, object], s
         return SceneSource(**settings)  # pyright: ignore[reportArgumentType]
     if given:
         name = next(iter(given))
-        raise CrossdraftError(
-            f"--{OPTIONS.get(name, name)} is for scenes, and --list names other clips; leave one out."
-        )
+        raise CrossdraftError(f"--{name.replace('_', '-')} is for scenes, and --list names other clips; leave one out.")
     return ListSource(listed, clips)
 
 

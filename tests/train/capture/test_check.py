@@ -7,10 +7,9 @@ from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture.check import check_sample
-from crossdraft.train.capture.plan import begun
-from crossdraft.train.capture.recorder import Alone, Scribe
+from crossdraft.train.capture.recorder import FeatureRecorder
 from crossdraft.train.capture.run import capture
-from crossdraft.train.capture.store import Store
+from crossdraft.train.capture.store import CaptureStore
 from tests.train.capture.given import Given, some_clips, zoo_plan, zoo_target
 
 SOURCE = Given(some_clips(3))
@@ -19,7 +18,7 @@ SOURCE = Given(some_clips(3))
 @pytest.fixture(params=["video_llava", "qwen2_5_vl"])
 def captured(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
     plan = zoo_plan(SOURCE, zoo_target(request.param), shard_clips=3)
-    capture(tmp_path, plan, begun(tmp_path, plan), Alone(Scribe(plan.target, plan.wanted)), lambda _: None)
+    capture(tmp_path, plan, plan.resume(tmp_path), FeatureRecorder(plan.target, plan.spec), lambda: None)
     return tmp_path, request.param
 
 
@@ -36,11 +35,11 @@ def change(folder: Path, name: str, row: int, column: int | None, value: float) 
 
 def test_a_capture_passes_its_own_check(captured: tuple[Path, str]) -> None:
     folder, name = captured
-    found = check_sample(Store.open(folder), zoo_target(name), SOURCE, count=9)
+    found = check_sample(CaptureStore.open(folder), zoo_target(name), SOURCE, count=9)
     assert found.right
     assert (found.answers, found.differing) == (9, 0)
     assert 0 < found.error <= 2**-8  # half a unit in the last place of bfloat16, as a share of the whole
-    assert check_sample(Store.open(folder), zoo_target(name), SOURCE, count=2).answers == 2
+    assert check_sample(CaptureStore.open(folder), zoo_target(name), SOURCE, count=2).answers == 2
 
 
 @pytest.mark.parametrize("name", ["hidden.1", "hidden.3", "piece.0"])
@@ -48,27 +47,27 @@ def test_a_feature_that_is_off_is_found(captured: tuple[Path, str], name: str) -
     folder, model = captured
     change(folder, name, 4, 1, 20.0)
     with pytest.raises(CrossdraftError, match=r"is not what the target says: .* 0 differ"):
-        check_sample(Store.open(folder), zoo_target(model), SOURCE, count=9)
+        check_sample(CaptureStore.open(folder), zoo_target(model), SOURCE, count=9)
 
 
 def test_a_token_that_the_target_does_not_say_is_found(captured: tuple[Path, str]) -> None:
     folder, model = captured
-    store = Store.open(folder)
-    last = int(store.lesson([0], (1,)).lengths[0]) - 1
-    wrong = (int(next(store.tokens())[-1]) + 1) % 90
+    store = CaptureStore.open(folder)
+    last = len(store.answer(0).tokens) - 1
+    wrong = (int(next(store.answer_tokens())[-1]) + 1) % 90
     change(folder, "tokens", last, None, wrong)
     with pytest.raises(CrossdraftError, match=r" 1 differ"):
-        check_sample(Store.open(folder), zoo_target(model), SOURCE, count=9)
+        check_sample(CaptureStore.open(folder), zoo_target(model), SOURCE, count=9)
 
 
 def test_another_prompt_is_found(captured: tuple[Path, str]) -> None:
     folder, model = captured
     with pytest.raises(CrossdraftError, match="is not what the target says"):
-        check_sample(Store.open(folder), zoo_target(model), Given(some_clips(4)[1:]), count=9)
+        check_sample(CaptureStore.open(folder), zoo_target(model), Given(some_clips(4)[1:]), count=9)
 
 
 def test_an_empty_capture_has_nothing_to_check(tmp_path: Path) -> None:
     plan = zoo_plan(SOURCE)
     plan.index().write(tmp_path)
     with pytest.raises(CrossdraftError, match="holds no answers yet"):
-        check_sample(Store.open(tmp_path), plan.target, SOURCE)
+        check_sample(CaptureStore.open(tmp_path), plan.target, SOURCE)

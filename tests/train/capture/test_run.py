@@ -1,47 +1,49 @@
 """A capture is whole or can be gone on with, knows what it needs, and knows its own."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.clip import Clip
-from crossdraft.train.capture.plan import Index, Plan, begun, estimate, size
-from crossdraft.train.capture.recorder import Alone, Comparison, Interleaved, Scribe
-from crossdraft.train.capture.run import Report, capture
-from crossdraft.train.capture.shard import ClipRecord
-from crossdraft.train.capture.store import Store
-from tests.train.capture.given import WANTED, Given, some_clips, zoo_plan, zoo_target
+from crossdraft.train.capture import run as module
+from crossdraft.train.capture.clip import PromptedClip
+from crossdraft.train.capture.plan import CaptureIndex, CapturePlan, estimate_disk, format_size
+from crossdraft.train.capture.recorder import CaptureComparison, FeatureRecorder, InterleavedRecorder
+from crossdraft.train.capture.run import CaptureReport, capture
+from crossdraft.train.capture.shard import CapturedAnswer
+from crossdraft.train.capture.store import CaptureStore
+from crossdraft.train.core.provenance import sha256
+from tests.train.capture.given import SPEC, Given, some_clips, zoo_plan, zoo_target
 
 
 class Stopped(Exception):
     """Somebody pulled the plug."""
 
 
-class Mortal(Alone):
-    """Writes so many waves and no more."""
+class Mortal(FeatureRecorder):
+    """Records so many groups of clips and no more."""
 
-    def __init__(self, scribe: Scribe, waves: int) -> None:
-        super().__init__(scribe)
-        self.left = waves
+    left = 3
 
-    def write(self, clips: Sequence[Clip]) -> list[list[ClipRecord]]:
+    def record(self, clips: Sequence[PromptedClip]) -> list[list[CapturedAnswer]]:
         if not self.left:
             raise Stopped
         self.left -= 1
-        return super().write(clips)
+        return super().record(clips)
 
 
-def scribe(plan: Plan) -> Scribe:
+def recorder(plan: CapturePlan, kind: type[FeatureRecorder] = FeatureRecorder) -> FeatureRecorder:
     """Without memory: a shard is then the same bytes whenever it is captured."""
-    return Scribe(plan.target, plan.wanted, learns=False)
+    return kind(plan.target, plan.spec, plan.batch, learns=False)
 
 
-def run(folder: Path, plan: Plan) -> tuple[Index, Report]:
-    return capture(folder, plan, begun(folder, plan), Alone(scribe(plan)), lambda _: None)
+def run(folder: Path, plan: CapturePlan) -> tuple[CaptureIndex, CaptureReport]:
+    return capture(folder, plan, plan.resume(folder), recorder(plan), lambda: None)
 
 
 def shards(folder: Path) -> dict[str, bytes]:
@@ -50,35 +52,38 @@ def shards(folder: Path) -> dict[str, bytes]:
 
 def test_shards_of_whole_clips_and_a_report(tmp_path: Path) -> None:
     plan, ticks = zoo_plan(Given(some_clips(5, prompts=3))), []
-    index, report = capture(tmp_path, plan, begun(tmp_path, plan), Alone(scribe(plan)), ticks.append)
+    index, report = capture(tmp_path, plan, plan.resume(tmp_path), recorder(plan), lambda: ticks.append(1))
     assert [(entry.clips, entry.answers) for entry in index.shards] == [(2, 6), (2, 6), (1, 3)]
     assert sum(ticks) == report.clips == 5
-    assert report.answers == len(Store.open(tmp_path)) == 15
-    assert report.tokens == sum(len(tokens) for tokens in Store.open(tmp_path).tokens())
+    assert report.answers == len(CaptureStore.open(tmp_path)) == 15
+    assert report.tokens == sum(len(tokens) for tokens in CaptureStore.open(tmp_path).answer_tokens())
     assert report.bytes == sum(len(content) for content in shards(tmp_path).values())
     assert report.writing_s + report.reading_s + report.filing_s <= report.seconds
     assert "15 answers about 5 clips" in report.sentence()
-    Store.open(tmp_path).check()
+    CaptureStore.open(tmp_path).check()
 
 
 def test_clips_with_more_prompts_than_fit_side_by_side_stay_whole(tmp_path: Path) -> None:
     clips = some_clips(2, prompts=7)
     run(tmp_path / "wide", zoo_plan(Given(clips), batch=8))
     run(tmp_path / "narrow", zoo_plan(Given(clips), batch=3))
-    wide, narrow = Store.open(tmp_path / "wide"), Store.open(tmp_path / "narrow")
+    wide, narrow = CaptureStore.open(tmp_path / "wide"), CaptureStore.open(tmp_path / "narrow")
     assert wide.index.bytes == narrow.index.bytes  # the first piece is there once
-    for a, b in zip(wide.tokens(), narrow.tokens(), strict=True):
+    for a, b in zip(wide.answer_tokens(), narrow.answer_tokens(), strict=True):
         assert torch.equal(a, b)
 
 
-def test_an_interrupted_capture_goes_on_behind_its_last_whole_shard(tmp_path: Path) -> None:
+def test_an_interrupted_capture_goes_on_behind_its_last_whole_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GROUP", 1)  # a clip at a time
     plan = zoo_plan(Given(some_clips(6)), batch=3)
     run(tmp_path / "unbroken", plan)
     broken = tmp_path / "broken"
     with pytest.raises(Stopped):
-        capture(broken, plan, begun(broken, plan), Mortal(scribe(plan), 3), lambda _: None)
+        capture(broken, plan, plan.resume(broken), recorder(plan, Mortal), lambda: None)
     assert [path.name for path in sorted(broken.iterdir())] == ["index.json", "shard-00000.safetensors"]
-    assert len(Store.open(broken)) == 6
+    assert len(CaptureStore.open(broken)) == 6
     index, report = run(broken, plan)
     assert report.clips == 4
     assert len(index.provenance) == 2
@@ -112,24 +117,24 @@ def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
     plan = zoo_plan(Given(some_clips(2)))
     run(tmp_path, plan)
     before = (tmp_path / "index.json").read_bytes()
-    other: list[tuple[Plan, str]] = [
-        (replace(plan, wanted=replace(WANTED, layers=(1,))), r"layers \(1, 3\) there, \(1,\) now"),
-        (replace(plan, wanted=replace(WANTED, top_k=3)), "top-k 2 there, 3 now"),
+    other: list[tuple[CapturePlan, str]] = [
+        (replace(plan, spec=replace(SPEC, layers=(1,))), r"layers \(1, 3\) there, \(1,\) now"),
+        (replace(plan, spec=replace(SPEC, max_new_tokens=3)), "max-new-tokens 12 there, 3 now"),
         (replace(plan, source=Given(some_clips(2), "taken")), "kind given there, taken now"),
-        (replace(plan, owner=replace(plan.owner, dtype="bfloat16")), "dtype float64 there, bfloat16 now"),
-        (replace(plan, owner=replace(plan.owner, sha256="1" * 64)), "another target"),
+        (replace(plan, info=replace(plan.info, dtype="bfloat16")), "dtype float64 there, bfloat16 now"),
+        (replace(plan, info=replace(plan.info, sha256="1" * 64)), "another target"),
     ]
     for one, difference in other:
         with pytest.raises(CrossdraftError, match=rf"with other settings \({difference}\); name another folder"):
-            begun(tmp_path, one)
-    begun(tmp_path, replace(plan, batch=2, workers=1, shard_clips=7))  # how, not what
+            one.resume(tmp_path)
+    replace(plan, batch=2, workers=1, shard_clips=7).resume(tmp_path)  # how, not what
     assert (tmp_path / "index.json").read_bytes() == before
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(CrossdraftError, match="holds no capture; name a new folder"):
-        begun(tmp_path, zoo_plan(Given(some_clips(1))))
+        zoo_plan(Given(some_clips(1))).resume(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -142,14 +147,31 @@ def test_settings_out_of_range_are_refused(settings: dict[str, int], sentence: s
         zoo_plan(Given(some_clips(1)), **settings)
 
 
-def test_more_likeliest_tokens_than_there_are_are_refused() -> None:
-    with pytest.raises(CrossdraftError, match="--top-k asks for 100 of the target's 99 tokens"):
-        zoo_plan(Given(some_clips(1)), wanted=replace(WANTED, top_k=100))
-    for name in ("top_k", "max_new_tokens"):
-        with pytest.raises(CrossdraftError, match="a capture needs at least 1"):
-            replace(WANTED, **{name: 0})
+def test_a_capture_of_nothing_is_refused() -> None:
+    with pytest.raises(CrossdraftError, match="--max-new-tokens asks for 0; a capture needs at least 1"):
+        replace(SPEC, max_new_tokens=0)
     with pytest.raises(CrossdraftError, match="--layers asks for 0"):
-        replace(WANTED, layers=())
+        replace(SPEC, layers=())
+
+
+def test_a_capture_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None:
+    """Earlier shards hold top-k tokens, which nothing reads, and the index says how many."""
+    clips, target = some_clips(4), zoo_target()
+    run(tmp_path, zoo_plan(Given(clips[:2]), target))
+    answers = list(CaptureStore.open(tmp_path).answer_tokens())
+    path, index = tmp_path / "shard-00000.safetensors", json.loads((tmp_path / "index.json").read_text())
+    said = sum(map(len, answers))
+    top = {"top.ids": torch.zeros(said, 8, dtype=torch.int32), "top.logits": torch.zeros(said, 8)}
+    save_file(load_file(path) | top | {"top.at": torch.zeros(7, dtype=torch.int64)}, path)
+    index["wanted"]["top_k"], index["asked_sha256"] = 8, "of then"
+    index["shards"][0] |= {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    found, report = run(tmp_path, zoo_plan(Given(clips), target))
+    assert (report.clips, found.done, found.asked_sha256) == (2, 4, "of then")
+    store = CaptureStore.open(tmp_path)
+    store.check()
+    assert all(torch.equal(a, b) for a, b in zip(answers, store.answer_tokens(), strict=False))
+    assert store.batch([0, 7], (1, 3), (0,)).hidden[3].abs().sum() > 0
 
 
 # -- the disk ----------------------------------------------------------------------------------------------------------
@@ -157,29 +179,29 @@ def test_more_likeliest_tokens_than_there_are_are_refused() -> None:
 
 def test_the_disk_is_foretold_within_what_answers_differ(tmp_path: Path) -> None:
     plan = zoo_plan(Given(some_clips(4)))
-    expected = estimate(tmp_path / "new" / "folder", plan, begun(tmp_path, plan))
+    expected = estimate_disk(tmp_path / "new" / "folder", plan, plan.resume(tmp_path))
     assert not (tmp_path / "new").exists()
     index, _ = run(tmp_path, plan)
-    assert 0.6 * index.bytes < expected.needed < 1.2 * index.bytes
+    assert 0.6 * index.bytes < expected.needed < 1.3 * index.bytes
     halfway = replace(index, shards=index.shards[:1])
-    assert estimate(tmp_path, plan, halfway).needed == round(2 * index.shards[0].bytes / 2)
-    assert estimate(tmp_path, plan, index).needed == 0
+    assert estimate_disk(tmp_path, plan, halfway).needed == round(2 * index.shards[0].bytes / 2)
+    assert estimate_disk(tmp_path, plan, index).needed == 0
 
 
 def test_a_disk_too_small_is_one_sentence(tmp_path: Path) -> None:
     plan = zoo_plan(Given(some_clips(1)))
-    expected = estimate(tmp_path, plan, begun(tmp_path, plan))
-    expected.refuse_unless_room()
+    expected = estimate_disk(tmp_path, plan, plan.resume(tmp_path))
+    expected.check()
     with pytest.raises(
         CrossdraftError, match=r"needs about 3 GB in .*, where 2.5 GB are free: 500 MB lack; capture fewer"
     ):
-        replace(expected, needed=3_000_000_000, free=2_500_000_000).refuse_unless_room()
+        replace(expected, needed=3_000_000_000, free=2_500_000_000).check()
     with pytest.raises(CrossdraftError, match="lack"):
-        replace(expected, needed=expected.free * 2).refuse_unless_room()
+        replace(expected, needed=expected.free * 2).check()
 
 
 def test_sizes_are_readable() -> None:
-    assert [size(n) for n in (0, 999, 1234567, 5e13)] == ["0 B", "999 B", "1.23 MB", "50 TB"]
+    assert [format_size(n) for n in (0, 999, 1234567, 5e13)] == ["0 B", "999 B", "1.23 MB", "50 TB"]
 
 
 # -- beside the target alone -------------------------------------------------------------------------------------------
@@ -187,11 +209,11 @@ def test_sizes_are_readable() -> None:
 
 def test_both_sides_of_a_comparison_answer_the_same(tmp_path: Path) -> None:
     plan = zoo_plan(Given(some_clips(4)))
-    turns = Interleaved(Scribe(plan.target, plan.wanted), plan.batch)
+    turns = InterleavedRecorder(plan.target, plan.spec, plan.batch)
     turns.warm_up(plan.source.read(0))
     assert turns.seconds == turns.generated_s == 0
-    _, report = capture(tmp_path, plan, begun(tmp_path, plan), turns, lambda _: None)
-    found = Comparison.of(turns, report.filing_s)
+    _, report = capture(tmp_path, plan, plan.resume(tmp_path), turns, lambda: None)
+    found = CaptureComparison.of(turns, report.filing_s)
     assert found.answers == found.identical == 12
     assert found.ratio == pytest.approx(turns.generated_s / (turns.seconds + report.filing_s), abs=1e-3)
     assert report.seconds > turns.seconds + turns.generated_s

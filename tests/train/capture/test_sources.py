@@ -8,8 +8,8 @@ import pytest
 
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.clip import Clip, waves
-from crossdraft.train.capture.run import read_ahead
+from crossdraft.train.capture.clip import PromptedClip, grouped
+from crossdraft.train.capture.run import prefetch
 from crossdraft.train.capture.sources import ListSource, SceneSource, source_of
 from tests.support import ClipPaths
 
@@ -29,10 +29,10 @@ def test_a_scene_is_a_function_of_the_seed_and_its_number_alone() -> None:
     assert (source.answers, source.locate(11)) == (15, (2, 1))
 
 
-def test_prompts_are_of_the_training_unless_they_are_worn() -> None:
+def test_prompts_are_of_the_training_unless_there_is_noise() -> None:
     known = {wording for kind in scenes.KINDS for wording in scenes.wordings(kind)}
     assert set(SceneSource(prompts=20).read(0).prompts) <= known
-    assert len(set(SceneSource(prompts=20, wear=0.5).read(0).prompts) - known) > 5
+    assert len(set(SceneSource(prompts=20, prompt_noise=0.5).read(0).prompts) - known) > 5
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_prompts_are_of_the_training_unless_they_are_worn() -> None:
         ({"clips": 0}, "0 from 0 on are not"),
         ({"clips": 2, "first": 999_999}, "2 from 999999 on are not"),
         ({"prompts": 0}, "0 prompts a clip"),
-        ({"wear": 1.0}, "prompt noise .--wear. is 1.0"),
+        ({"prompt_noise": 1.0}, "prompt noise .--prompt-noise. is 1.0"),
     ],
 )
 def test_scenes_that_are_not_there_are_refused(settings: dict[str, object], sentence: str) -> None:
@@ -52,7 +52,8 @@ def test_scenes_that_are_not_there_are_refused(settings: dict[str, object], sent
 
 def test_a_source_comes_back_from_its_description() -> None:
     source = SceneSource("validation", 3, 7, 5, 4, 0.25)
-    assert source_of(json.loads(json.dumps(source.asked)), 3) == source
+    assert source.settings["wear"] == 0.25  # the key that captures of every version have
+    assert source_of(json.loads(json.dumps(source.settings)), 3) == source
     with pytest.raises(CrossdraftError, match="neither scenes nor a list"):
         source_of({"kind": "dreams"}, 3)
     with pytest.raises(CrossdraftError, match="does not say what was asked"):
@@ -81,14 +82,15 @@ def test_a_list_is_read_line_by_line_relative_to_its_folder(beside: Path) -> Non
     two = {"video": "a.mp4", "prompt": ["Is it dark?", "Who walks?"], "events": "a.h5"}
     source = ListSource(write_list(beside, one, "", two))
     assert len(source) == 2
-    assert source.read(0) == Clip("line 1", str(beside / "a.mp4"), ("What is ahead?",))
-    assert source.read(1) == Clip("line 3", str(beside / "a.mp4"), ("Is it dark?", "Who walks?"), str(beside / "a.h5"))
+    video, events = str(beside / "a.mp4"), str(beside / "a.h5")
+    assert source.read(0) == PromptedClip("line 1", video, ("What is ahead?",))
+    assert source.read(1) == PromptedClip("line 3", video, ("Is it dark?", "Who walks?"), events)
     assert [source.locate(i) for i in range(source.answers)] == [(0, 0), (1, 0), (1, 1)]
     assert len(ListSource(source.path, 1)) == 1
-    assert source_of(source.asked, 2).read(1) == source.read(1)
+    assert source_of(source.settings, 2).read(1) == source.read(1)
     write_list(beside, one)
     with pytest.raises(CrossdraftError, match="has changed since it was captured"):
-        source_of(source.asked, 1)
+        source_of(source.settings, 1)
 
 
 @pytest.mark.parametrize(
@@ -127,25 +129,19 @@ def test_more_clips_than_the_list_has_are_refused(beside: Path) -> None:
 # -- in what order -----------------------------------------------------------------------------------------------------
 
 
-def clip_of(name: str, prompts: int) -> Clip:
-    return Clip(name, None, tuple(f"{name}{i}" for i in range(prompts)))
+def clip_of(name: str, prompts: int) -> PromptedClip:
+    return PromptedClip(name, None, tuple(f"{name}{i}" for i in range(prompts)))
 
 
-def test_waves_fill_up_with_whole_clips_and_cut_those_that_are_too_large() -> None:
+def test_groups_are_neighbouring_clips_with_enough_questions() -> None:
     clips = [clip_of("a", 2), clip_of("b", 2), clip_of("c", 1), clip_of("d", 6), clip_of("e", 2)]
-    found = [[(number, part.prompts) for number, part in wave] for wave in waves(clips, 4)]
-    assert found == [
-        [(0, ("a0", "a1")), (1, ("b0", "b1"))],
-        [(2, ("c0",))],
-        [(3, ("d0", "d1", "d2", "d3"))],
-        [(3, ("d4", "d5")), (4, ("e0", "e1"))],
-    ]
-    assert list(waves([], 4)) == []
+    assert [[clip.name for clip in group] for group in grouped(clips, 4)] == [["a", "b"], ["c", "d"], ["e"]]
+    assert list(grouped([], 4)) == []
 
 
 @pytest.mark.slow
 def test_workers_give_the_same_clips_in_the_same_order() -> None:
     source = SceneSource(clips=4, prompts=2)
-    alone, ahead = (list(read_ahead(source, range(1, 4), workers)) for workers in (0, 2))
+    alone, ahead = (list(prefetch(source, range(1, 4), workers)) for workers in (0, 2))
     assert [clip.prompts for clip in ahead] == [clip.prompts for clip in alone]
     assert all(np.array_equal(a.video, b.video) for a, b in zip(ahead, alone, strict=True))  # pyright: ignore[reportArgumentType]

@@ -5,30 +5,30 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture import store as module
-from crossdraft.train.capture.plan import Entry, Index, Owner
-from crossdraft.train.capture.shard import ClipRecord, answer_bytes, merged, piece_bytes, write_shard
-from crossdraft.train.capture.store import Store
+from crossdraft.train.capture.plan import CaptureIndex, ShardInfo, TargetInfo
+from crossdraft.train.capture.shard import CapturedAnswer, write_shard
+from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.provenance import sha256
-from tests.train.capture.given import VOCABULARY, WANTED, WIDTH, record
+from tests.train.capture.given import SPEC, VOCABULARY, WIDTH, answers
 
 SHA = "ab" * 32
 
 
-def write(folder: Path, *shards: list[ClipRecord]) -> Index:
+def write(folder: Path, *shards: list[CapturedAnswer]) -> CaptureIndex:
     """A capture of these shards."""
     entries = []
-    for number, records in enumerate(shards):
+    for number, some in enumerate(shards):
         path = folder / f"shard-{number:05d}.safetensors"
-        write_shard(path, records, WANTED)
-        told = [one for r in records for one in r.told]
-        tokens = sum(len(one.tokens) for one in told)
-        said = sum(len(one.top_ids) for one in told)
-        entries.append(Entry(path.name, len(records), len(told), tokens, said, path.stat().st_size, sha256(path)))
-    owner = Owner("here", SHA, 3, WIDTH, VOCABULARY, "float32")
-    index = Index(owner, WANTED, {"kind": "given"}, "", 3, tuple(entries))
+        write_shard(path, some, SPEC)
+        tokens = sum(len(one.tokens) for one in some)
+        said = tokens - sum(one.start for one in some)
+        entries.append(ShardInfo(path.name, 1, len(some), tokens, said, path.stat().st_size, sha256(path)))
+    owner = TargetInfo("here", SHA, 3, WIDTH, VOCABULARY, "float32")
+    index = CaptureIndex(owner, SPEC, {"kind": "given"}, "", 3, tuple(entries))
     index.write(folder)
     return index
 
@@ -36,74 +36,65 @@ def write(folder: Path, *shards: list[ClipRecord]) -> Index:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two shards: answers of (2 + 3) and (4 + 1) tokens behind a piece of 3, and (1 + 2) behind another of 3."""
-    write(tmp_path, [record(3, (2, 3), (4, 1))], [record(3, (1, 2), base=100)])
+    write(tmp_path, answers(3, (2, 3), (4, 1)), answers(3, (1, 2), base=100))
     return tmp_path
 
 
 def test_an_answer_comes_back_with_all_that_belongs_to_it(folder: Path) -> None:
-    store = Store.open(folder)
+    store = CaptureStore.open(folder)
     assert len(store) == 3
-    lesson = store.lesson([2, 0], (1, 3), (0,))
-    assert lesson.tokens.tolist() == [[103, 104, 105, 0, 0], [3, 4, 5, 6, 7]]
-    assert lesson.starts.tolist() == [1, 2]
-    assert lesson.lengths.tolist() == [3, 5]
-    hidden = lesson.hidden[3]
+    batch = store.batch([2, 0], (1, 3), (0,))
+    assert batch.tokens.tolist() == [[103, 104, 105, 0, 0], [3, 4, 5, 6, 7]]
+    assert batch.starts.tolist() == [1, 2]
+    assert batch.lengths.tolist() == [3, 5]
+    hidden = batch.hidden[3]
     assert hidden.dtype == torch.float32
     assert hidden.shape == (2, 5, WIDTH)
     assert hidden[1, :, 0].tolist() == [3.375, 4.375, 5.375, 6.375, 0]
-    assert lesson.hidden[1][1, :, 0].tolist() == [3.125, 4.125, 5.125, 6.125, 0]
+    assert batch.hidden[1][1, :, 0].tolist() == [3.125, 4.125, 5.125, 6.125, 0]
     assert hidden[0, 2:].abs().max() == 0
-    assert lesson.visual_ids is not None
-    assert lesson.visual_ids.tolist() == [[100, 101, 102], [0, 1, 2]]
-    assert lesson.visual[0][..., 1].tolist() == [[100, 101, 102], [0, 1, 2]]
+    assert batch.visual_ids is not None
+    assert batch.visual_ids.tolist() == [[100, 101, 102], [0, 1, 2]]
+    assert batch.visual[0][..., 1].tolist() == [[100, 101, 102], [0, 1, 2]]
 
 
-def test_without_visual_layers_a_lesson_is_text_alone(folder: Path) -> None:
-    lesson = Store.open(folder).lesson([1], (-1,))
-    assert lesson.visual_ids is None
-    assert not lesson.visual
-    assert list(lesson.hidden) == [3]
-    assert lesson.tokens.tolist() == [[8, 9, 10, 11, 12]]
-
-
-def test_top_stands_at_the_places_that_say_it(folder: Path) -> None:
-    top = Store.open(folder).top([0, 2])
-    assert top.ids.shape == (2, 5, 2)
-    # The first answer's tokens 5, 6, 7 were said at places 1, 2, 3: the likeliest there is what stands behind.
-    assert top.ids[0].tolist() == [[0, 0], [5, 6], [6, 7], [7, 8], [0, 0]]
-    assert top.logits[0, 1].tolist() == [-5, -6]
-    assert top.logits[0, 4].tolist() == [-torch.inf] * 2
-    assert top.ids[1, :2].tolist() == [[104, 105], [105, 106]]
+def test_without_visual_layers_a_batch_is_text_alone(folder: Path) -> None:
+    batch = CaptureStore.open(folder).batch([1], (-1,))
+    assert batch.visual_ids is None
+    assert not batch.visual
+    assert list(batch.hidden) == [3]
+    assert batch.tokens.tolist() == [[8, 9, 10, 11, 12]]
 
 
 def test_tokens_are_those_of_the_answers(folder: Path) -> None:
-    assert [row.tolist() for row in Store.open(folder).tokens()] == [[5, 6, 7], [12], [104, 105]]
+    assert CaptureStore.open(folder).answer_lengths() == (3, 1, 2)
+    assert [row.tolist() for row in CaptureStore.open(folder).answer_tokens()] == [[5, 6, 7], [12], [104, 105]]
 
 
 def test_few_shards_are_open_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OPEN", 1)
-    store = Store.open(folder)
+    store = CaptureStore.open(folder)
     for index in (0, 2, 1, 2):
-        assert len(store.lesson([index], (1,))) == 1
+        assert len(store.batch([index], (1,))) == 1
         assert len(store._opened) == 1
 
 
 def test_a_shard_takes_the_bytes_that_were_foretold(tmp_path: Path) -> None:
     """But for the file's own table of contents."""
-    records = [record(20, (5, 30), (9, 12)), record(17, (5, 3), base=60)]
-    index = write(tmp_path, records)
-    told = [(5, 30), (9, 12), (5, 3)]
-    expected = sum(answer_bytes(*one, WIDTH, WANTED) for one in told) + sum(
-        piece_bytes(n, WIDTH, WANTED) for n in (20, 17)
-    )
+    index = write(tmp_path, [*answers(20, (5, 30), (9, 12)), *answers(17, (5, 3), base=60)])
+    lengths = [(5, 30), (9, 12), (5, 3)]
+    expected = sum(SPEC.answer_bytes(*one, WIDTH) for one in lengths)
+    expected += sum(SPEC.piece_bytes(n, WIDTH) for n in (20, 17))
     with (tmp_path / index.shards[0].file).open("rb") as file:
         contents = 8 + int.from_bytes(file.read(8), "little")
     assert abs(index.bytes - contents - expected) <= 64
 
 
-def test_records_of_one_first_piece_are_merged_if_they_are_neighbours() -> None:
-    one, other = record(3, (2, 3)), record(4, (1, 1))
-    assert [len(r.told) for r in merged([one, one, other, one])] == [2, 1, 1]
+def test_a_first_piece_that_neighbours_share_is_written_once(tmp_path: Path) -> None:
+    one, other = answers(3, (2, 3), (2, 2)), answers(4, (1, 1))
+    write(tmp_path, [*one, *other, *one])
+    assert load_file(tmp_path / "shard-00000.safetensors")["piece.of"].tolist() == [0, 0, 1, 2, 2]
+    assert CaptureStore.open(tmp_path).piece_lengths() == (3, 3, 4, 3, 3)
 
 
 # -- what is wrong, in one sentence ------------------------------------------------------------------------------------
@@ -112,14 +103,14 @@ def test_records_of_one_first_piece_are_merged_if_they_are_neighbours() -> None:
 def test_a_missing_shard(folder: Path) -> None:
     (folder / "shard-00001.safetensors").unlink()
     with pytest.raises(CrossdraftError, match=r"shard .*shard-00001.* is missing; run the same `crossdraft capture`"):
-        Store.open(folder)
+        CaptureStore.open(folder)
 
 
 def test_a_shard_cut_off(folder: Path) -> None:
     path = folder / "shard-00000.safetensors"
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(CrossdraftError, match=r"shard-00000.* has \d+ bytes instead of \d+; run the same"):
-        Store.open(folder)
+        CaptureStore.open(folder)
 
 
 def test_a_damaged_shard(folder: Path) -> None:
@@ -127,46 +118,45 @@ def test_a_damaged_shard(folder: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    store = Store.open(folder)
+    store = CaptureStore.open(folder)
     with pytest.raises(CrossdraftError, match=r"shard-00000.* is damaged: its hash .*; remove it, and run"):
         store.check()
     content[:8] = b"\xff" * 8
     path.write_bytes(content)
     with pytest.raises(CrossdraftError, match=r"shard-00000.* cannot be read"):
-        Store.open(folder).lesson([0], (1,))
+        CaptureStore.open(folder).batch([0], (1,))
 
 
 def test_another_target(folder: Path) -> None:
-    store = Store.open(folder)
-    store.require(SHA)
+    CaptureStore.open(folder, SHA)
     with pytest.raises(CrossdraftError, match=r"belongs to another target: 'here' with weights abababababab…, not cd"):
-        store.require("cd" * 32)
+        CaptureStore.open(folder, "cd" * 32)
 
 
 def test_a_layer_that_was_not_captured(folder: Path) -> None:
-    store = Store.open(folder)
+    store = CaptureStore.open(folder)
     with pytest.raises(
         CrossdraftError, match=r"lacks layer 2 \(it has --layers 1,3\); capture again with --layers 1,2,3, or"
     ):
-        store.lesson([0], (1, 2))
+        store.batch([0], (1, 2))
     with pytest.raises(CrossdraftError, match=r"--visual-layers 0\); capture again with --visual-layers 0,3"):
-        store.lesson([0], (1,), (-1,))
+        store.batch([0], (1,), (-1,))
     with pytest.raises(CrossdraftError, match="Layer 4 is outside the target"):
-        store.lesson([0], (4,))
+        store.batch([0], (4,))
 
 
 def test_an_answer_that_is_not_there(folder: Path) -> None:
     for index in (-1, 3):
         with pytest.raises(CrossdraftError, match=rf"has answers 0 to 2; there is no {index}"):
-            Store.open(folder).lesson([index], (1,))
+            CaptureStore.open(folder).batch([index], (1,))
 
 
 def test_clips_of_different_lengths_do_not_lie_side_by_side(tmp_path: Path) -> None:
-    write(tmp_path, [record(3, (2, 3)), record(4, (2, 3))])
-    store = Store.open(tmp_path)
-    assert len(store.lesson([0, 1], (1,))) == 2
+    write(tmp_path, [*answers(3, (2, 3)), *answers(4, (2, 3))])
+    store = CaptureStore.open(tmp_path)
+    assert len(store.batch([0, 1], (1,))) == 2
     with pytest.raises(CrossdraftError, match="different numbers of visual tokens"):
-        store.lesson([0, 1], (1,), (0,))
+        store.batch([0, 1], (1,), (0,))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +175,7 @@ def test_an_index_that_is_none(folder: Path, content: str | None, sentence: str)
     if content is not None:
         path.write_text(content)
     with pytest.raises(CrossdraftError, match=sentence):
-        Store.open(folder)
+        CaptureStore.open(folder)
 
 
 def test_the_index_says_where_it_comes_from(folder: Path) -> None:

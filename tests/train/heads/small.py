@@ -47,7 +47,7 @@ def counting(rows: int, first: int = 0) -> TrainBatch:
 class Counting:
     """An endless source of such answers."""
 
-    def lesson(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
+    def batch(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
         part = share.take(range(step * count, step * count + count))
         return counting(len(part), part[0] % len(IDS))
 

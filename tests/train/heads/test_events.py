@@ -11,6 +11,7 @@ from crossdraft.heads.event_medusa.network import DrafterMedusa, DrafterMedusaCo
 from crossdraft.heads.fast.network import Fast, FastConfig
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
+from crossdraft.train.capture.shard import CapturedAnswer
 from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads.event_data import EventAnswers, spoken_of
 from crossdraft.train.heads.event_task import accepted, cross_loss, fast_loss, first_words
@@ -175,25 +176,22 @@ def test_first_words_and_figures_by_hand(answers):
 class Few:
     """A capture of three answers, as far as `spoken_of` looks."""
 
-    def __init__(self, lessons) -> None:
-        self.lessons = lessons
+    def __init__(self, answers) -> None:
+        self.answers = answers
 
     def __len__(self) -> int:
-        return len(self.lessons)
+        return len(self.answers)
 
-    def lesson(self, numbers, layers):
-        return self.lessons[numbers[0]]
+    def answer(self, number):
+        return self.answers[number]
 
 
 def test_captured_answers_are_told_again_in_words(answers):
     lesson = answers.lesson(0)
     rows = [
-        type(lesson)(
-            lesson.tokens[row : row + 1, : int(lesson.lengths[row])], {}, lesson.starts[row : row + 1],
-            lesson.lengths[row : row + 1],
-        )
-        for row in range(4)
-    ]  # fmt: skip
+        CapturedAnswer(tokens[: int(length)], int(start), {}, tokens[:0])
+        for tokens, start, length in zip(lesson.tokens, lesson.starts, lesson.lengths, strict=True)
+    ]
     known = spoken_of(Few(rows), answers.codec, lambda number: divmod(number, 2))
     spoken = [Spoken(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
     assert known == {0: spoken[:2], 1: spoken[2:]}

@@ -8,6 +8,7 @@ import torch
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft.train.capture.shard import CapturedAnswer
 from crossdraft.train.heads.event_data import GlanceAnswers, firsts_of
 
 FRAME, TEXT = 9, 1  # ids: of a visual feature, of a word in front of them
@@ -22,13 +23,12 @@ class Captured:
     def __init__(self, frames: int, patches: int) -> None:
         self.count = frames * patches
 
-    def lesson(self, indices, layers, visual_layers):
-        assert (len(indices), tuple(layers), tuple(visual_layers)) == (1, (), (0,))
-        clip = indices[0] // 10 - 1
-        features = torch.tensor([[[-1.0, -1.0], *([float(i), float(clip)] for i in range(self.count))]])
-        ids = torch.tensor([[TEXT, *[FRAME] * self.count]])
-        none = torch.zeros(1, 0, dtype=torch.long)
-        return TrainBatch(none, {}, torch.zeros(1), torch.zeros(1), {0: features}, ids)
+    def answer(self, index, visual_layers):
+        assert visual_layers == (0,)
+        clip = index // 10 - 1
+        features = torch.tensor([[-1.0, -1.0], *([float(i), float(clip)] for i in range(self.count))])
+        ids = torch.tensor([TEXT, *[FRAME] * self.count])
+        return CapturedAnswer(torch.zeros(0, dtype=torch.long), 0, {}, ids, {0: features})
 
 
 def answers(frames: int = 4, patches: int = 3, looked_at: int = 2, wanted_patches: int = 3) -> GlanceAnswers:

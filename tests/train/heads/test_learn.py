@@ -47,19 +47,19 @@ def test_figures_of_batches_are_weighed_by_their_own_places():
     head, short = small_head(), 7
 
     class Shortened(Counting):
-        def lesson(self, step, count, share):
+        def batch(self, step, count, share):
             lesson = counting(count, step)
             return lesson if step == 0 else replace(lesson, lengths=lesson.starts + short - 4)
 
     alone, both = (teaching(head).figures(Shortened(), steps) for steps in (1, 2))
-    found = Shortened().lesson(1, 8, MicroBatch())
+    found = Shortened().batch(1, 8, MicroBatch())
     assert int(found.loss_mask(1).sum()) == 8 * 2
     assert int(found.loss_mask(2).sum()) == 8
-    guesses = [[guess.logits.argmax(-1) for guess in head(Shortened().lesson(s, 8, MicroBatch()))] for s in (0, 1)]
+    guesses = [[guess.logits.argmax(-1) for guess in head(Shortened().batch(s, 8, MicroBatch()))] for s in (0, 1)]
     for offset in (1, 2):
         right = count = 0
         for step in (0, 1):
-            lesson = Shortened().lesson(step, 8, MicroBatch())
+            lesson = Shortened().batch(step, 8, MicroBatch())
             said = torch.tensor(IDS)[guesses[step][offset - 1]]
             for row in range(8):
                 for place in range(3, int(lesson.lengths[row]) - 1 - offset):
@@ -73,7 +73,7 @@ def test_a_figure_that_no_place_speaks_of_is_left_out():
     class Short(Counting):
         tokens = 6
 
-        def lesson(self, step, count, share):
+        def batch(self, step, count, share):
             lesson = counting(count, step)
             return replace(lesson, lengths=torch.full_like(lesson.lengths, self.tokens))
 

@@ -9,7 +9,7 @@ from crossdraft.heads.networks.objective import Objective
 from crossdraft.load import load_target
 from crossdraft.train.capture.sources import SceneSource
 from crossdraft.train.heads.joint import Joint, addition
-from crossdraft.train.heads.medusa2 import Said
+from crossdraft.train.heads.medusa2 import OnPolicyData
 from tests.support import PairPaths
 from tests.train.heads.together import medusa_for
 
@@ -23,7 +23,7 @@ def source():
 def said(pair: PairPaths, source):
     target = load_target(str(pair.target), "cpu", packed=False)
     head = medusa_for(SharedWeights.of(target.model))
-    return Said(
+    return OnPolicyData(
         target, Joint(target.model, head, Objective({"cross_entropy": 1.0}), target.traits.visual_ids, 4), source, 3
     )
 
@@ -40,10 +40,10 @@ def test_a_target_that_has_learned_is_asked_as_it_was(pair, source, said):
 
 def test_the_walk_is_a_function_of_the_step_and_prompts_may_learn(said):
     late = said(1)
-    fresh = Said(said.target, said.joint, said.source, 3)
+    fresh = OnPolicyData(said.target, said.joint, said.source, 3)
     fresh(0)
     assert [answer for _, answer in fresh(1)] == [answer for _, answer in late]
-    assert said.describe(1) == "answers 3 to 5 of the walk round its clips"
+    assert said.describe(1) == "answers 3 to 5 of the cycle through its clips"
     joint = said.joint
     loss, _ = joint.loss(*late[0])  # what was prepared for inference alone would not learn
     loss.backward()

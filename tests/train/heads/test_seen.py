@@ -8,7 +8,7 @@ import torch
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter
-from crossdraft.train.capture.clip import Clip
+from crossdraft.train.capture.clip import PromptedClip
 from crossdraft.train.capture.sources import SceneSource
 from crossdraft.train.heads.event_data import Seen, Unseen, Walk, events_of
 from tests.support import tiny_clip, tiny_pair
@@ -35,7 +35,7 @@ class Listed:
         return len(self.events)
 
     def read(self, index):
-        return Clip(f"clip-{index}", "clip.mp4", ("what?",), self.events[index])
+        return PromptedClip(f"clip-{index}", "clip.mp4", ("what?",), self.events[index])
 
 
 def test_every_epoch_walks_once_round_all_clips():

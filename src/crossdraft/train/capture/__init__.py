@@ -1,1 +1,1 @@
-"""`crossdraft capture`: what the target says of clips and what it thinks while it says it, for heads to learn from."""
+"""`crossdraft capture`: a target's answers and hidden states on disk, as training data for heads."""

@@ -1,7 +1,7 @@
-"""A capture checks itself: some of its answers are read again, in one plain pass each of the model alone.
+"""Check of a capture: random answers recomputed in one plain pass each of the model alone.
 
-No cache, no batch, no pre-encoding, no draft: whatever the capture did to be fast must have left tokens and features
-as they are.
+No cache, no batch, no shared encoding, no draft: what the capture did to be fast must have left tokens and features as
+they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.train.capture.clip import Source
-from crossdraft.train.capture.store import Store
+from crossdraft.train.capture.clip import ClipSource
+from crossdraft.train.capture.shard import CapturedAnswer
+from crossdraft.train.capture.store import CaptureStore
 
 SAMPLE = 8
 ROUNDED, COARSE = (0.01, 0.06)  # greatest relative error of a feature: rounded to bfloat16; computed in 16 bits, too
@@ -24,13 +24,13 @@ NEAR_TIE, NEAR_TIE_COARSE = (1e-3, 0.25)  # logits that far apart may change pla
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """The result of a check.
 
     Args:
-        answers, places: how many were read again.
-        differing: places where the model alone says another token, and not for a near-tie.
-        near_ties: places where it does for a near-tie.
+        answers, places: answers recomputed, and their tokens.
+        differing: tokens that the model alone would not say, near-ties excepted.
+        near_ties: tokens that it would not say for a near-tie.
         error: greatest relative error of a feature: the length of the difference over the feature's own.
         tolerance: greatest error that rounding explains.
     """
@@ -44,7 +44,7 @@ class Checked:
 
     @property
     def right(self) -> bool:
-        """True if the capture is what the target says and thinks."""
+        """True if tokens and features are the target's."""
         return not self.differing and self.error <= self.tolerance
 
     def sentence(self) -> str:
@@ -56,57 +56,55 @@ class Checked:
         )
 
 
-def check_sample(store: Store, target: Target, source: Source, count: int = SAMPLE, seed: int = 0) -> Checked:
-    """Read `count` answers again.
+def check_sample(
+    store: CaptureStore, target: Target, source: ClipSource, count: int = SAMPLE, seed: int = 0
+) -> CheckResult:
+    """Recompute `count` random answers.
 
     Raises:
         CrossdraftError: the capture is not what the model says.
     """
-    wanted, indices = store.index.wanted, range(len(store))
-    if not indices:
+    spec = store.index.wanted
+    if not len(store):
         raise CrossdraftError(f"The capture {store.folder} holds no answers yet; resume it first.")
-    chosen = np.random.default_rng(seed).choice(len(indices), min(count, len(indices)), replace=False)
+    chosen = np.random.default_rng(seed).choice(len(store), min(count, len(store)), replace=False)
     coarse = target.model.dtype in (torch.bfloat16, torch.float16)
-    differing = near = places = 0
+    differing = near_ties = places = 0
     error = 0.0
     for index in sorted(chosen.tolist()):
-        number, asked = source.locate(index)
-        clip = source.read(number)
-        prompt = target.prepare(clip.requests(wanted.max_new_tokens)[asked])
-        lesson = store.lesson([index], wanted.layers, wanted.visual_layers)
-        told = _compare(target, prompt, lesson, NEAR_TIE_COARSE if coarse else NEAR_TIE)
-        places, differing, near = places + told[0], differing + told[1], near + told[2]
-        error = max(error, told[3])
-    found = Checked(len(chosen), places, differing, near, error, COARSE if coarse else ROUNDED)
+        clip, question = source.locate(index)
+        prompt = target.prepare(source.read(clip).requests(spec.max_new_tokens)[question])
+        answer = store.answer(index, spec.layers, spec.visual_layers)
+        gaps, off = _compare(target, prompt, answer)
+        near = NEAR_TIE_COARSE if coarse else NEAR_TIE
+        places, error = places + len(gaps), max(error, off)
+        differing += int((gaps > near).sum())
+        near_ties += int(((gaps > 0) & (gaps <= near)).sum())
+    found = CheckResult(len(chosen), places, differing, near_ties, error, COARSE if coarse else ROUNDED)
     if not found.right:
         raise CrossdraftError(f"The capture {store.folder} is not what the target says: {found.sentence()}")
     return found
 
 
-def _compare(target: Target, prompt: Prompt, lesson: TrainBatch, near: float) -> tuple[int, int, int, float]:
-    """Tokens of one answer, those that differ, near-ties, and the greatest error of a feature."""
-    start, tokens = int(lesson.starts[0]), lesson.tokens[0]
-    answer = tokens[start:]
-    if prompt.input_ids[-start:].tolist() != tokens[:start].tolist():
-        return len(answer), len(answer), 0, float("inf")  # another prompt altogether
-    logits, states = plain_pass(target, prompt, answer[:-1].tolist())
-    judged = logits[-len(answer) :].float()
-    said = judged.gather(1, answer.to(judged.device)[:, None])[:, 0]
-    behind = judged.max(1).values - said
+def _compare(target: Target, prompt: Prompt, answer: CapturedAnswer) -> tuple[Tensor, float]:
+    """[A] by how much each token's logit is below the largest one, and the greatest relative error of a feature."""
+    start, said = answer.start, answer.tokens[answer.start :]
+    if prompt.input_ids[-start:].tolist() != answer.tokens[:start].tolist():  # another prompt altogether
+        return torch.full((len(said),), float("inf")), float("inf")
+    logits, states = plain_pass(target, prompt, said[:-1].tolist())
+    judged = logits[-len(said) :].float()
+    gaps = judged.max(1).values - judged.gather(1, said.to(judged.device)[:, None])[:, 0]
     first = len(prompt) - start
-    error = max(
-        _error(states, lesson.hidden, slice(first, None), len(tokens) - 1),
-        _error(states, lesson.visual, slice(0, first), first),
-    )
-    return len(answer), int((behind > near).sum()), int(((behind > 0) & (behind <= near)).sum()), error
+    error = max(_error(states, answer.hidden, slice(first, None)), _error(states, answer.visual, slice(0, first)))
+    return gaps.cpu(), error
 
 
-def _error(states: Sequence[Tensor], found: Mapping[int, Tensor], places: slice, count: int) -> float:
-    """Greatest relative error over layers and places."""
+def _error(states: Sequence[Tensor], found: Mapping[int, Tensor], places: slice) -> float:
+    """Greatest relative error over layers and positions."""
     worst = 0.0
     for layer, features in found.items():
         expected = states[layer][places].float().cpu()
-        off = (features[0, :count] - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-12)
+        off = (features.float() - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-12)
         worst = max(worst, float(off.max()) if len(off) else 0.0)
     return worst
 

@@ -1,19 +1,32 @@
-"""Where clips and prompts come from: something that knows how many there are, and gives each by its number."""
+"""Clips with their questions, and the interface of what they come from."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from crossdraft.engine.request import Request
 
 
 @dataclass(frozen=True)
-class Clip:
-    """A clip, and what is asked about it.
+class ClipRequest(Request):
+    """A question about a clip of a source.
+
+    Args:
+        clip: the clip's name, by which drafters with a memory tell clips apart.
+        number: of the request, among those that are answered together.
+    """
+
+    clip: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class PromptedClip:
+    """A clip and the questions about it.
 
     Args:
         name: for people, and for drafters that keep clips apart.
-        video: a path, or frames uint8 [F, h, w, 3]; as `Request.video`.
+        video: a path, or frames uint8 [F, H, W, 3], as `Request.video`.
     """
 
     name: str
@@ -21,17 +34,20 @@ class Clip:
     prompts: tuple[str, ...]
     events: str | None = None
 
-    def requests(self, max_new_tokens: int) -> list[Request]:
-        """What the target is asked."""
-        return [Request(prompt, self.video, self.events, max_new_tokens=max_new_tokens) for prompt in self.prompts]
+    def requests(self, max_new_tokens: int) -> list[ClipRequest]:
+        """One request for each question."""
+        return [
+            ClipRequest(prompt, self.video, self.events, max_new_tokens=max_new_tokens, clip=self.name)
+            for prompt in self.prompts
+        ]
 
 
-class Source(Protocol):
-    """Clips with their prompts; the same for the same arguments, on every machine."""
+class ClipSource(Protocol):
+    """Clips with their questions; the same for the same arguments, on every machine."""
 
     @property
-    def asked(self) -> Mapping[str, object]:
-        """Plain values that tell one source from another; how many clips are taken of it is none of them."""
+    def settings(self) -> Mapping[str, object]:
+        """Plain values that tell one source from another; the number of clips is not among them."""
         ...
 
     @property
@@ -45,43 +61,36 @@ class Source(Protocol):
 
     @property
     def answers(self) -> int:
-        """Prompts about all clips."""
+        """Questions about all clips."""
         ...
 
     def locate(self, answer: int) -> tuple[int, int]:
-        """(clip, prompt) of the answer of that number."""
+        """(clip, question) of the answer of that number."""
         ...
 
-    def read(self, index: int) -> Clip:
+    def read(self, index: int) -> PromptedClip:
         """A clip by its number."""
         ...
 
 
-def walk(source: Source, step: int, count: int) -> list[tuple[int, int]]:
-    """(clip, prompt) of a step's `count` answers on an endless walk round a source, which step 0 begins."""
+def cycled(source: ClipSource, step: int, count: int) -> list[tuple[int, int]]:
+    """(clip, question) of a step's `count` answers: step 0 has the first, and behind the last comes the first again."""
     numbers = range(step * count, (step + 1) * count)
     return [source.locate(number % source.answers) for number in numbers]
 
 
-def walked(step: int, count: int) -> str:
-    """Where a step is on such a walk, for people."""
-    return f"answers {step * count} to {step * count + count - 1} of the walk round its clips"
+def describe_cycled(step: int, count: int) -> str:
+    """The same, for people."""
+    return f"answers {step * count} to {step * count + count - 1} of the cycle through its clips"
 
 
-def waves(clips: Iterable[Clip], batch: int) -> Iterator[list[tuple[int, Clip]]]:
-    """Clips that are asked about together, at most `batch` prompts at a time, each with its number among them.
-
-    A clip with more prompts than that is asked about several times.
-    """
-    wave: list[tuple[int, Clip]] = []
-    room = batch
-    for number, clip in enumerate(clips):
-        for first in range(0, len(clip.prompts), batch):
-            part = replace(clip, prompts=clip.prompts[first : first + batch])
-            if len(part.prompts) > room:
-                yield wave
-                wave, room = [], batch
-            wave.append((number, part))
-            room -= len(part.prompts)
-    if wave:
-        yield wave
+def grouped(clips: Iterable[PromptedClip], prompts: int) -> Iterator[list[PromptedClip]]:
+    """Neighbouring clips in groups of at least `prompts` questions; the last group may have fewer."""
+    group: list[PromptedClip] = []
+    for clip in clips:
+        group.append(clip)
+        if sum(len(one.prompts) for one in group) >= prompts:
+            yield group
+            group = []
+    if group:
+        yield group

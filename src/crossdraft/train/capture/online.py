@@ -1,76 +1,60 @@
-"""Lessons without a store: target and head side by side, the target asked as the head learns."""
+"""Training batches without a capture: the target answers while the head learns."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 
 from crossdraft.engine.target import Target
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.train.capture.clip import Source, walk, waves
+from crossdraft.train.capture.clip import ClipSource, cycled, describe_cycled
 from crossdraft.train.capture.plan import canonical
-from crossdraft.train.capture.recorder import Scribe
-from crossdraft.train.capture.shard import ClipRecord, Told, Wanted, merged
-from crossdraft.train.capture.store import Excerpt, Top, batch_of, top_of
+from crossdraft.train.capture.recorder import FeatureRecorder
+from crossdraft.train.capture.shard import CapturedAnswer, CaptureSpec
+from crossdraft.train.capture.store import collate
+from crossdraft.train.core.dist import MicroBatch
 
-CLIPS, BATCH = 8, 8  # clips kept in memory; answers written side by side
+CLIPS, BATCH = 8, 8  # clips kept in memory; answers decoded in one batch
+FULL = MicroBatch()
 
 
-class Online:
-    """The answers of an endless walk round a source, as lessons.
+class OnlineBatches:
+    """The answers of an endless cycle through a source; a source of batches as `heads.batches.BatchSource`.
 
     What a step sees is a function of the step alone, to the last bit: the answers about a clip are written together and
     without memory of others.
 
     Args:
         layers, visual_layers: which features; negative ones count from the end.
-        top_k, max_new_tokens: as in `record.Wanted`.
-        keep: most clips held in memory.
+        max_new_tokens: the longest answer.
+        batch: answers decoded in one batch.
+        keep: most clips whose answers are held in memory.
     """
 
     def __init__(
         self,
         target: Target,
-        source: Source,
+        source: ClipSource,
         layers: Sequence[int],
         visual_layers: Sequence[int] = (),
         *,
-        top_k: int = 8,
         max_new_tokens: int = 96,
         batch: int = BATCH,
         keep: int = CLIPS,
     ) -> None:
         depth = target.text_config.num_hidden_layers
-        self.wanted = Wanted(canonical(layers, depth), canonical(visual_layers, depth), top_k, max_new_tokens)
+        spec = CaptureSpec(canonical(layers, depth), canonical(visual_layers, depth), max_new_tokens)
         self.source = source
-        self.batch = batch
-        self.keep = keep
-        self._scribe = Scribe(target, self.wanted, learns=False)
-        self._told: OrderedDict[int, list[tuple[ClipRecord, Told]]] = OrderedDict()
+        self.recorder = FeatureRecorder(target, spec, batch, learns=False)
+        self._recorded = lru_cache(keep)(self._record)
 
-    def lesson(self, step: int, count: int) -> TrainBatch:
-        """`count` answers: those of step 0 are the source's first, and so on, round and round."""
-        chosen = self._of_step(step, count)
-        return batch_of([_excerpt(*one) for one in chosen], self.wanted.layers, self.wanted.visual_layers)
+    def batch(self, step: int, count: int, share: MicroBatch = FULL) -> TrainBatch:
+        """The share's part of a step's `count` answers: step 0 has the source's first, and so on, round and round."""
+        part = len(share.take(range(count)))
+        places = cycled(self.source, step * share.of + share.index, part)
+        return collate([self._recorded(clip)[prompt] for clip, prompt in places])
 
-    def top(self, step: int, count: int) -> Top:
-        """The target's likeliest next tokens, at the places of `lesson(step, count)`."""
-        return top_of([(told.start, told.top_ids, told.top_logits) for _, told in self._of_step(step, count)])
+    def describe(self, step: int, count: int) -> str:
+        """What a step learns from, for people."""
+        return describe_cycled(step, count)
 
-    def _of_step(self, step: int, count: int) -> list[tuple[ClipRecord, Told]]:
-        return [self._clip(clip)[prompt] for clip, prompt in walk(self.source, step, count)]
-
-    def _clip(self, index: int) -> list[tuple[ClipRecord, Told]]:
-        """The answers about a clip in the order of its prompts, each with what stands in front of it."""
-        if index not in self._told:
-            waved = waves([self.source.read(index)], self.batch)
-            records = merged([record for wave in waved for record in self._scribe.write([c for _, c in wave])[0]])
-            self._told[index] = [(record, told) for record in records for told in record.told]
-            while len(self._told) > self.keep:
-                self._told.popitem(last=False)
-        self._told.move_to_end(index)
-        return self._told[index]
-
-
-def _excerpt(record: ClipRecord, told: Told) -> Excerpt:
-    return Excerpt(
-        told.tokens, told.start, told.hidden.__getitem__, lambda: record.visual_ids, record.visual.__getitem__
-    )
+    def _record(self, clip: int) -> list[CapturedAnswer]:
+        return self.recorder.record([self.source.read(clip)])[0]

@@ -1,4 +1,4 @@
-"""What a capture is to hold, how large it will be, and whether a folder already holds a part of it.
+"""What a capture is to hold, how large it will be, and its index: what a folder holds already.
 
 Layers are counted as Hugging Face's `hidden_states` are: layer k is what *enters* decoder layer k (0 = the embeddings);
 L, the number of layers, is what leaves the final norm. EAGLE, vLLM and speculators count the same way; SpecForge and
@@ -13,13 +13,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from crossdraft.engine.target import Target
+from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import target_fingerprint
-from crossdraft.train.capture.clip import Source
-from crossdraft.train.capture.recorder import read_prompts
-from crossdraft.train.capture.shard import Wanted, answer_bytes, piece_bytes
+from crossdraft.train.capture.clip import ClipSource
+from crossdraft.train.capture.shard import CaptureSpec
 from crossdraft.train.core.provenance import origin, write_json
+
+FORMAT, VERSION = "crossdraft capture", 1
+INDEX_FILE = "index.json"
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------
 
 
 def canonical(layers: Iterable[int], depth: int) -> tuple[int, ...]:
@@ -53,13 +58,24 @@ def default_visual_layers(depth: int) -> tuple[int, ...]:
     return (0, depth)
 
 
-FORMAT, VERSION = "crossdraft capture", 1
-NAME = "index.json"
+def capture_spec(
+    depth: int,
+    layers: Sequence[int] | None = None,
+    visual_layers: Sequence[int] | None = None,
+    max_new_tokens: int = 96,
+) -> CaptureSpec:
+    """What is kept of a target with `depth` layers; layers that are `None` are those that our heads read."""
+    chosen = default_layers(depth) if layers is None else canonical(layers, depth)
+    visual = default_visual_layers(depth) if visual_layers is None else canonical(visual_layers, depth)
+    return CaptureSpec(chosen, visual, max_new_tokens)
+
+
+# -- the index ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Owner:
-    """The target whose answers these are; `source` as it was named, `depth` its number of layers."""
+class TargetInfo:
+    """The target of a capture; `source` as it was named, `depth` its number of layers."""
 
     source: str
     sha256: str
@@ -68,10 +84,19 @@ class Owner:
     vocab_size: int
     dtype: str
 
+    @classmethod
+    def of(cls, source: str, target: Target) -> "TargetInfo":
+        """Of a loaded target."""
+        text = target.text_config
+        dtype = str(target.model.dtype).removeprefix("torch.")
+        return cls(
+            source, target_fingerprint(source), text.num_hidden_layers, text.hidden_size, target.vocab_size, dtype
+        )
+
 
 @dataclass(frozen=True)
-class Entry:
-    """A shard that is whole; `tokens` counts those that have been told, prompts' last pieces included."""
+class ShardInfo:
+    """A complete shard; `tokens` counts the prompts' last pieces and the answers, `answer_tokens` the answers alone."""
 
     file: str
     clips: int
@@ -83,22 +108,24 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Index:
-    """All that is known of a capture without its shards.
+class CaptureIndex:
+    """All that is known of a capture without its shards. The field names are the keys of the file.
 
     Args:
-        asked: where clips and prompts come from, as `Source.asked` says it; with `wanted` and the owner it tells one
-            capture from another (`asked_sha256`).
+        owner: the target.
+        wanted: what is kept of each answer.
+        asked: where clips and prompts come from (`ClipSource.settings`).
+        asked_sha256: of owner, wanted and asked when the capture was begun: its name for trainings that use it.
         clips: how many there will be in the end.
         provenance: of every run that wrote to it.
     """
 
-    owner: Owner
-    wanted: Wanted
+    owner: TargetInfo
+    wanted: CaptureSpec
     asked: Mapping[str, object]
     asked_sha256: str
     clips: int
-    shards: tuple[Entry, ...] = ()
+    shards: tuple[ShardInfo, ...] = ()
     provenance: tuple[Mapping[str, object], ...] = field(default=())
 
     @property
@@ -112,33 +139,34 @@ class Index:
         return sum(shard.answers for shard in self.shards)
 
     @property
-    def tokens(self) -> int:
-        """Tokens captured, of the prompts' last pieces and of the answers."""
-        return sum(shard.tokens for shard in self.shards)
-
-    @property
     def bytes(self) -> int:
         """Size of all shards."""
         return sum(shard.bytes for shard in self.shards)
 
-    def with_shard(self, shard: Entry) -> "Index":
-        """The index with one more shard."""
-        return replace(self, shards=(*self.shards, shard))
+    @property
+    def identity(self) -> dict[str, object]:
+        """What tells one capture from another, by the name that people know it by."""
+        spec, owner = self.wanted, self.owner
+        identity: dict[str, object] = {"target": owner.sha256, "dtype": owner.dtype, "layers": spec.layers}
+        identity |= {"visual-layers": spec.visual_layers, "max-new-tokens": spec.max_new_tokens}
+        return identity | {name.replace("_", "-"): value for name, value in self.asked.items()}
 
     def write(self, folder: Path) -> None:
         """Put the index in place, whole."""
-        write_json(folder / NAME, {"format": FORMAT, "version": VERSION, **asdict(self)})
+        write_json(folder / INDEX_FILE, {"format": FORMAT, "version": VERSION, **asdict(self)})
 
 
-def read_index(folder: Path) -> Index:
+def read_index(folder: Path) -> CaptureIndex:
     """The index of a folder.
 
     Raises:
         CrossdraftError: there is none, or it is not ours, of another version, or damaged.
     """
-    path = folder / NAME
+    path = folder / INDEX_FILE
     if not path.is_file():
-        raise CrossdraftError(f"{folder} holds no capture ({NAME} is missing); make one with `crossdraft capture`.")
+        raise CrossdraftError(
+            f"{folder} holds no capture ({INDEX_FILE} is missing); make one with `crossdraft capture`."
+        )
     try:
         record: Any = json.loads(path.read_text(encoding="utf-8"))
         kind, known = record.pop("format", None), record.pop("version", None)
@@ -150,128 +178,89 @@ def read_index(folder: Path) -> Index:
         )
     try:
         wanted = record.pop("wanted")
-        return Index(
-            owner=Owner(**record.pop("owner")),
-            wanted=Wanted(**wanted | {name: tuple(wanted[name]) for name in ("layers", "visual_layers")}),
-            shards=tuple(Entry(**shard) for shard in record.pop("shards")),
+        wanted.pop("top_k", None)  # of earlier versions, whose shards hold top-k tokens too
+        return CaptureIndex(
+            owner=TargetInfo(**record.pop("owner")),
+            wanted=CaptureSpec(**wanted | {name: tuple(wanted[name]) for name in ("layers", "visual_layers")}),
+            shards=tuple(ShardInfo(**shard) for shard in record.pop("shards")),
             provenance=tuple(record.pop("provenance")),
             **record,
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise CrossdraftError(f"The index {path} is damaged ({error}); remove the folder and capture anew.") from error
 
 
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Plan:
+class CapturePlan:
     """A capture.
 
     Args:
-        batch: answers that are written side by side.
-        workers: processes that read clips ahead of the target; 0 = none.
+        batch: answers decoded in one batch.
+        workers: processes that read clips in advance; 0 = none.
         shard_clips: clips in a shard: what an interruption costs at most.
     """
 
     target: Target
-    owner: Owner
-    source: Source
-    wanted: Wanted
+    info: TargetInfo
+    source: ClipSource
+    spec: CaptureSpec
     batch: int = 8
     workers: int = 1
     shard_clips: int = 32
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("batch", self.batch, 1),
-            ("workers", self.workers, 0),
-            ("shard-clips", self.shard_clips, 1),
-        ):
-            if value < least:
-                raise CrossdraftError(f"--{name} is {value}; it must be at least {least}.")
-        if self.wanted.top_k > self.owner.vocab_size:
-            raise CrossdraftError(
-                f"--top-k asks for {self.wanted.top_k} of the target's {self.owner.vocab_size} tokens; ask for fewer."
-            )
+        least = (("batch", self.batch, 1), ("workers", self.workers, 0), ("shard-clips", self.shard_clips, 1))
+        for name, value, smallest in least:
+            if value < smallest:
+                raise CrossdraftError(f"--{name} is {value}; it must be at least {smallest}.")
 
-    def index(self) -> Index:
+    def index(self) -> CaptureIndex:
         """The index of this capture, before its first shard."""
-        asked = dict(self.source.asked)
-        told = {
-            "target": self.owner.sha256,
-            "dtype": self.owner.dtype,
-            "layers": self.wanted.layers,
-            "visual_layers": self.wanted.visual_layers,
-            "top_k": self.wanted.top_k,
-            "max_new_tokens": self.wanted.max_new_tokens,
-            "asked": asked,
-        }
-        return Index(self.owner, self.wanted, asked, hash_of(told), len(self.source), (), (origin(),))
+        settings = dict(self.source.settings)
+        index = CaptureIndex(self.info, self.spec, settings, "", len(self.source), (), (origin(),))
+        identity = json.dumps(index.identity, sort_keys=True)
+        return replace(index, asked_sha256=hashlib.sha256(identity.encode()).hexdigest())
+
+    def resume(self, folder: Path) -> CaptureIndex:
+        """What a folder holds of this capture: nothing, or the shards up to the first that is missing or cut off.
+
+        Raises:
+            CrossdraftError: the folder holds something else.
+        """
+        fresh = self.index()
+        if not (folder / INDEX_FILE).exists():
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise CrossdraftError(f"{folder} is there already and holds no capture; name a new folder.")
+            return fresh
+        found = read_index(folder)
+        was, now = found.identity, fresh.identity
+        differing = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+        if differing:
+            name = differing[0]
+            known = "another target" if name == "target" else f"{name} {was.get(name)} there, {now.get(name)} now"
+            raise CrossdraftError(
+                f"{folder} holds a capture with other settings ({known}); name another folder, or repeat its settings "
+                "to resume it."
+            )
+        complete: list[ShardInfo] = []
+        for shard in found.shards:
+            path = folder / shard.file
+            if not path.is_file() or path.stat().st_size != shard.bytes:
+                break
+            complete.append(shard)
+        provenance = (*found.provenance, *fresh.provenance)
+        return replace(fresh, asked_sha256=found.asked_sha256, shards=tuple(complete), provenance=provenance)
 
 
-def owner_of(source: str, target: Target) -> Owner:
-    """What an index says of a loaded target."""
-    text = target.text_config
-    dtype = str(target.model.dtype).removeprefix("torch.")
-    return Owner(source, target_fingerprint(source), text.num_hidden_layers, text.hidden_size, target.vocab_size, dtype)
-
-
-def wanted_of(
-    owner: Owner,
-    layers: Sequence[int] | None = None,
-    visual_layers: Sequence[int] | None = None,
-    top_k: int = 8,
-    max_new_tokens: int = 96,
-) -> Wanted:
-    """What is kept, its layers checked; `None` = those that our heads read."""
-    depth = owner.depth
-    chosen = default_layers(depth) if layers is None else canonical(layers, depth)
-    visual = default_visual_layers(depth) if visual_layers is None else canonical(visual_layers, depth)
-    return Wanted(chosen, visual, top_k, max_new_tokens)
-
-
-def begun(folder: Path, plan: Plan) -> Index:
-    """What is there already of a capture: nothing, or the shards up to the first that is missing or cut off.
-
-    Raises:
-        CrossdraftError: the folder holds something else.
-    """
-    fresh = plan.index()
-    if not (folder / NAME).exists():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise CrossdraftError(f"{folder} is there already and holds no capture; name a new folder.")
-        return fresh
-    found = read_index(folder)
-    if found.asked_sha256 != fresh.asked_sha256:
-        raise CrossdraftError(
-            f"{folder} holds a capture with other settings ({_difference(found, fresh)}); name another folder, or "
-            "repeat its settings to resume it."
-        )
-    whole: list[Entry] = []
-    for entry in found.shards:
-        path = folder / entry.file
-        if not path.is_file() or path.stat().st_size != entry.bytes:
-            break
-        whole.append(entry)
-    return replace(fresh, shards=tuple(whole), provenance=(*found.provenance, *fresh.provenance))
-
-
-def hash_of(asked: Mapping[str, object]) -> str:
-    """Hex digest of plain values, whatever their order."""
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-
-
-def _difference(found: Index, fresh: Index) -> str:
-    """The first setting that differs, for people."""
-    if found.owner.sha256 != fresh.owner.sha256:
-        return "another target"
-    was: dict[str, object] = {**vars(found.wanted), **found.asked, "dtype": found.owner.dtype}
-    now: dict[str, object] = {**vars(fresh.wanted), **fresh.asked, "dtype": fresh.owner.dtype}
-    name = next(name for name in {**was, **now} if was.get(name) != now.get(name))
-    return f"{name.replace('_', '-')} {was.get(name)} there, {now.get(name)} now"
+# -- its size ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """What is still to be captured, and the room for it; answers are taken to be half as long as they may be.
+class DiskEstimate:
+    """The disk that the rest of a capture needs; answers are taken to be half as long as they may be.
 
     Args:
         done, clips: clips captured, and in all.
@@ -289,9 +278,11 @@ class Estimate:
         if self.done == self.clips:
             return f"{self.folder} holds all {self.clips} clips."
         before = f", {self.done} of {self.clips} clips are there" if self.done else ""
-        return f"{self.folder} will take about {size(self.needed)} more{before}; {size(self.free)} are free."
+        return (
+            f"{self.folder} will take about {format_size(self.needed)} more{before}; {format_size(self.free)} are free."
+        )
 
-    def refuse_unless_room(self) -> None:
+    def check(self) -> None:
         """Stop before anything is written.
 
         Raises:
@@ -299,34 +290,53 @@ class Estimate:
         """
         if self.needed > self.free:
             raise CrossdraftError(
-                f"The capture needs about {size(self.needed)} in {self.folder}, where {size(self.free)} are free: "
-                f"{size(self.needed - self.free)} lack; capture fewer clips, prompts or layers, or choose another disk."
+                f"The capture needs about {format_size(self.needed)} in {self.folder}, where {format_size(self.free)} "
+                f"are free: {format_size(self.needed - self.free)} lack; capture fewer clips, prompts or layers, or "
+                "choose another disk."
             )
 
 
-def estimate(folder: Path, plan: Plan, index: Index) -> Estimate:
-    """From what is there already, if anything, else from the lengths of the first clip's prompts."""
+def estimate_disk(folder: Path, plan: CapturePlan, index: CaptureIndex) -> DiskEstimate:
+    """From the shards that are there, if any, else from the lengths of the first clip's prompts."""
     left = max(0, len(plan.source) - index.done)
     each = index.bytes / index.done if index.done else (_first_clip(plan) if left else 0)
     nearest = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    return Estimate(folder, index.done, len(plan.source), round(left * each), shutil.disk_usage(nearest).free)
+    return DiskEstimate(folder, index.done, len(plan.source), round(left * each), shutil.disk_usage(nearest).free)
 
 
-def _first_clip(plan: Plan) -> float:
+def _first_clip(plan: CapturePlan) -> float:
     """Bytes of the average clip, as far as the first one tells."""
-    wanted, width = plan.wanted, plan.owner.hidden_size
-    readings = read_prompts(plan.target, plan.source.read(0), wanted.max_new_tokens)
-    questions = [question for reading in readings for question in reading.questions]
-    answer = max(1, wanted.max_new_tokens // 2)
-    told = sum(answer_bytes(len(question.last.tokens), answer, width, wanted) for question in questions)
-    pieces = sum(piece_bytes(reading.shared, width, wanted) for reading in readings)
-    return pieces + told / len(questions) * plan.source.answers / len(plan.source)
+    spec, width = plan.spec, plan.info.hidden_size
+    clip = plan.source.read(0)
+    prompts = [plan.target.prepare(request) for request in clip.requests(spec.max_new_tokens)]
+    for prompt in prompts:
+        check_length(prompt, plan.target, clip.name, spec)
+    chunks = [plan.target.chunks(prompt, None)[0] for prompt in prompts]
+    pieces = {tuple(chunk.tokens.tolist()) for front in chunks for chunk in front[:-1]}
+    answer = max(1, spec.max_new_tokens // 2)
+    answers = sum(spec.answer_bytes(len(texts[-1].tokens), answer, width) for texts in chunks) / len(chunks)
+    return sum(spec.piece_bytes(len(piece), width) for piece in pieces) + answers * plan.source.answers / len(
+        plan.source
+    )
 
 
-def size(count: float) -> str:
+def check_length(prompt: Prompt, target: Target, clip: str, spec: CaptureSpec) -> None:
+    """Check that an answer fits behind a prompt about that clip.
+
+    Raises:
+        CrossdraftError: together they exceed the model's context.
+    """
+    if len(prompt) + spec.max_new_tokens > target.context:
+        raise CrossdraftError(
+            f"A prompt about {clip} has {len(prompt)} tokens, and behind it the model's context has room for "
+            f"{max(0, target.context - len(prompt))}, not for {spec.max_new_tokens}; lower --max-new-tokens."
+        )
+
+
+def format_size(count: float) -> str:
     """Bytes for people, in powers of ten.
 
-    >>> size(1234567)
+    >>> format_size(1234567)
     '1.23 MB'
     """
     for unit in ("B", "kB", "MB", "GB"):

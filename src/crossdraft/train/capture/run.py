@@ -1,12 +1,12 @@
-"""The capture: clips in, shards out, resumable behind every one of them."""
+"""The capture: clips in, shards out, resumable behind every shard."""
 
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,44 +14,18 @@ from pathlib import Path
 import torch
 
 from crossdraft.files import atomic_path
-from crossdraft.train.capture.clip import Clip, Source, waves
-from crossdraft.train.capture.plan import Entry, Index, Plan
-from crossdraft.train.capture.recorder import Alone
-from crossdraft.train.capture.shard import ClipRecord, merged, write_shard
+from crossdraft.train.capture.clip import ClipSource, PromptedClip, grouped
+from crossdraft.train.capture.plan import CaptureIndex, CapturePlan, ShardInfo
+from crossdraft.train.capture.recorder import FeatureRecorder
+from crossdraft.train.capture.shard import CapturedAnswer, write_shard
 from crossdraft.train.core.provenance import sha256
 
-AHEAD = 8  # clips read ahead by each process
-
-
-def read_ahead(source: Source, indices: Iterable[int], workers: int) -> Iterator[Clip]:
-    """The clips of these numbers, in order; `workers` = 0 reads each when it is wanted."""
-    if not workers or not source.heavy:
-        yield from map(source.read, indices)
-        return
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread)
-    try:
-        waiting: deque[Future[Clip]] = deque()
-        for index in indices:
-            waiting.append(pool.submit(source.read, index))
-            if len(waiting) > AHEAD * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
-
-
-Tick = Callable[[int], None]
-"""Told how many clips have been captured since the last call."""
+PREFETCH = 8  # clips read in advance by each process
+GROUP = 4  # batches of questions that are handed to the recorder at a time: few, so that a shard's clips need not fit
 
 
 @dataclass(frozen=True)
-class Report:
+class CaptureReport:
     """What a run captured.
 
     Args:
@@ -59,7 +33,7 @@ class Report:
         bytes: on disk.
         seconds: from the first clip to the last shard.
         writing_s: of these, the target at work.
-        reading_s: waiting for clips that were not read ahead.
+        reading_s: waiting for clips that were not read in advance.
         filing_s: writing shards.
     """
 
@@ -72,65 +46,99 @@ class Report:
     reading_s: float
     filing_s: float
 
+    @property
+    def answers_per_s(self) -> float:
+        """Over all of the time."""
+        return self.answers / self.seconds if self.seconds else 0.0
+
     def to_json(self) -> dict[str, object]:
         """Plain values, with answers a second."""
-        rate = self.answers / self.seconds if self.seconds else 0.0
         figures = {name: round(v, 3) if isinstance(v, float) else v for name, v in asdict(self).items()}
-        return {**figures, "answers_per_s": round(rate, 3)}
+        return {**figures, "answers_per_s": round(self.answers_per_s, 3)}
 
     def sentence(self) -> str:
         """For people."""
         if not self.clips:
             return "Everything was there already."
-        rate = self.answers / self.seconds if self.seconds else 0.0
         return (
             f"{self.answers} answers about {self.clips} clips, {self.tokens} tokens in {self.seconds:.1f} s: "
-            f"{rate:.1f} answers/s (target {self.writing_s:.1f} s, clips {self.reading_s:.1f} s, files "
+            f"{self.answers_per_s:.1f} answers/s (target {self.writing_s:.1f} s, clips {self.reading_s:.1f} s, files "
             f"{self.filing_s:.1f} s)."
         )
 
 
-def capture(folder: Path, plan: Plan, index: Index, writer: Alone, tick: Tick) -> tuple[Index, Report]:
-    """Capture what `index` (see `plan.begun`) does not hold yet; returns the whole index.
+def capture(
+    folder: Path, plan: CapturePlan, index: CaptureIndex, recorder: FeatureRecorder, on_clip: Callable[[], None]
+) -> tuple[CaptureIndex, CaptureReport]:
+    """Capture what `index` (see `CapturePlan.resume`) does not hold yet; returns the complete index.
 
+    `on_clip` is called for every clip that is captured.
     An interruption costs no more than the shard that was being filled.
     """
     old, began, filing = index, time.perf_counter(), 0.0
     folder.mkdir(parents=True, exist_ok=True)
     index.write(folder)
-    with closing(read_ahead(plan.source, range(index.done, len(plan.source)), plan.workers)) as read:
-        clips = _Watched(read)
+    with closing(prefetch(plan.source, range(index.done, len(plan.source)), plan.workers)) as read:
+        clips = _Timed(read)
         while index.done < len(plan.source):
             count = min(plan.shard_clips, len(plan.source) - index.done)
-            records = _recorded(islice(clips, count), plan.batch, writer, tick)
+            answers: list[CapturedAnswer] = []
+            for group in grouped(islice(clips, count), GROUP * plan.batch):
+                answers += [answer for some in recorder.record(group) for answer in some]
+                for _ in group:
+                    on_clip()
             start = time.perf_counter()
-            index = index.with_shard(_filed(folder, len(index.shards), count, records, plan))
+            shard = _write(folder, len(index.shards), count, answers, plan)
+            index = replace(index, shards=(*index.shards, shard))
             index.write(folder)
             filing += time.perf_counter() - start
     fresh = index.shards[len(old.shards) :]
-    return index, Report(
+    return index, CaptureReport(
         index.done - old.done,
         sum(shard.answers for shard in fresh),
         sum(shard.answer_tokens for shard in fresh),
         sum(shard.bytes for shard in fresh),
         time.perf_counter() - began,
-        writer.seconds,
+        recorder.seconds,
         clips.seconds,
         filing,
     )
 
 
-class _Watched:
+def prefetch(source: ClipSource, indices: Iterable[int], workers: int) -> Generator[PromptedClip]:
+    """The clips of these numbers, in order, read in advance by `workers` processes; 0 reads each when it is wanted."""
+    if not workers or not source.heavy:
+        yield from map(source.read, indices)
+        return
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread)
+    try:
+        waiting: deque[Future[PromptedClip]] = deque()
+        for index in indices:
+            waiting.append(pool.submit(source.read, index))
+            if len(waiting) > PREFETCH * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+class _Timed:
     """Clips, and how long they were waited for."""
 
-    def __init__(self, clips: Iterator[Clip]) -> None:
+    def __init__(self, clips: Iterator[PromptedClip]) -> None:
         self.clips = clips
         self.seconds = 0.0
 
-    def __iter__(self) -> Iterator[Clip]:
+    def __iter__(self) -> Iterator[PromptedClip]:
         return self
 
-    def __next__(self) -> Clip:
+    def __next__(self) -> PromptedClip:
         start = time.perf_counter()
         try:
             return next(self.clips)
@@ -138,30 +146,12 @@ class _Watched:
             self.seconds += time.perf_counter() - start
 
 
-def _recorded(clips: Iterator[Clip], batch: int, writer: Alone, tick: Tick) -> list[ClipRecord]:
-    """The records of some clips, wave by wave."""
-    records: dict[int, list[ClipRecord]] = {}
-    for wave in waves(clips, batch):
-        for (number, _), some in zip(wave, writer.write([clip for _, clip in wave]), strict=True):
-            if number not in records:
-                tick(1)
-            records.setdefault(number, []).extend(some)
-    return [record for some in records.values() for record in merged(some)]
-
-
-def _filed(folder: Path, number: int, clips: int, records: Sequence[ClipRecord], plan: Plan) -> Entry:
-    """Write a shard, whole or not at all."""
+def _write(folder: Path, number: int, clips: int, answers: Sequence[CapturedAnswer], plan: CapturePlan) -> ShardInfo:
+    """Write a shard, complete or not at all."""
     name = f"shard-{number:05d}.safetensors"
-    told = [answer for record in records for answer in record.told]
+    tokens = sum(len(answer.tokens) for answer in answers)
     with atomic_path(folder / name) as path:
-        write_shard(path, records, plan.wanted)
+        write_shard(path, answers, plan.spec)
         size, digest = path.stat().st_size, sha256(path)
-    return Entry(
-        name,
-        clips,
-        len(told),
-        sum(len(answer.tokens) for answer in told),
-        sum(len(answer.tokens) - answer.start for answer in told),
-        size,
-        digest,
-    )
+    said = tokens - sum(answer.start for answer in answers)
+    return ShardInfo(name, clips, len(answers), tokens, said, size, digest)

@@ -1,4 +1,4 @@
-"""The two sources of clips: scenes of the road world, rendered as they are wanted, and a list of the user's own clips.
+"""The two sources of clips: scenes of the road world, rendered when they are read, and a list of the user's own clips.
 
 A list is a file with one JSON object a line, its paths relative to the list's folder:
 
@@ -9,7 +9,7 @@ A list is a file with one JSON object a line, its paths relative to the list's f
 import json
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.clip import Clip, Source
+from crossdraft.train.capture.clip import ClipSource, PromptedClip
 from crossdraft.train.core.provenance import sha256
 from crossdraft.train.reference.batches import draw_questions, question_words, wear
 from crossdraft.train.reference.clips import clip_seed, sample_times
@@ -27,19 +27,20 @@ from crossdraft.video.clip import DEFAULT_FRAMES
 
 SPLITS = ("train", "validation")
 MOST_PROMPTS = 512  # of one scene
+KEYS = {"video", "prompt", "events"}  # of a line
 
 
 @dataclass(frozen=True)
 class SceneSource:
-    """`clips` scenes of a split, from its `first` on, each with prompts of all kinds.
+    """`clips` scenes of a split, from number `first` on, each with questions of all kinds.
 
     Args:
         split: train or validation; the test split is held out.
         clips, first: which scenes.
         prompts: questions about each: kinds without repetition while there are enough, any wording of the training.
         seed: of the questions; those about a scene depend on it and on the scene alone.
-        wear: drop or replace up to this share of a question's words, so that wordings nobody has heard are met; see
-            `train.batches.wear`.
+        prompt_noise: drop or replace up to this share of a question's words, so that the answers are not those to a
+            hundred fixed wordings.
     """
 
     split: str = "train"
@@ -47,7 +48,7 @@ class SceneSource:
     first: int = 0
     prompts: int = 8
     seed: int = 0
-    wear: float = 0.0
+    prompt_noise: float = 0.0
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
@@ -63,14 +64,15 @@ class SceneSource:
             )
         if not 1 <= self.prompts <= MOST_PROMPTS:
             raise CrossdraftError(f"{self.prompts} prompts a clip are asked for; choose 1 to {MOST_PROMPTS}.")
-        if not 0 <= self.wear < 1:
-            raise CrossdraftError(f"The prompt noise (--wear) is {self.wear}; choose 0 (none) to less than 1.")
+        if not 0 <= self.prompt_noise < 1:
+            raise CrossdraftError(
+                f"The prompt noise (--prompt-noise) is {self.prompt_noise}; choose 0 (none) to less than 1."
+            )
 
     @property
-    def asked(self) -> dict[str, object]:
-        settings = asdict(self)
-        del settings["clips"]
-        return {"kind": "scenes", **settings}
+    def settings(self) -> dict[str, object]:
+        own = {"split": self.split, "first": self.first, "prompts": self.prompts, "seed": self.seed}
+        return {"kind": "scenes", **own, "wear": self.prompt_noise}
 
     @property
     def heavy(self) -> bool:
@@ -86,19 +88,16 @@ class SceneSource:
     def locate(self, answer: int) -> tuple[int, int]:
         return divmod(answer, self.prompts)
 
-    def read(self, index: int) -> Clip:
+    def read(self, index: int) -> PromptedClip:
         clip = self.first + index
         rng = np.random.default_rng([self.seed, clip])
         questions = [qa.question for qa in draw_questions(self.split, clip, self.prompts, rng)]
-        if self.wear:
+        if self.prompt_noise:
             words = question_words()
-            questions = [wear(question, self.wear, words, rng) for question in questions]
+            questions = [wear(question, self.prompt_noise, words, rng) for question in questions]
         scene = scenes.make_scene(clip_seed(self.split, clip))
         frames = scenes.render(scene, sample_times(DEFAULT_FRAMES), scenes.VIDEO_SIZE)
-        return Clip(f"{self.split}-{clip:07d}", frames, tuple(questions))
-
-
-KEYS = {"video", "prompt", "events"}
+        return PromptedClip(f"{self.split}-{clip:07d}", frames, tuple(questions))
 
 
 class ListSource:
@@ -110,21 +109,20 @@ class ListSource:
 
     def __init__(self, path: Path, clips: int | None = None) -> None:
         self.path = path.resolve()
-        self._sha256 = ""
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
             self._sha256 = sha256(path)
         except (OSError, UnicodeDecodeError) as error:
             raise CrossdraftError(f"The list {path} cannot be read: {error}; give a file of JSON lines.") from error
         numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-        self._clips = [_clip(path, number, line) for number, line in numbered[:clips]]
+        self._clips = [_parse_line(path, number, line) for number, line in numbered[:clips]]
         if not self._clips:
             raise CrossdraftError(f'The list {path} is empty; write a line such as {{"video": …, "prompt": …}}.')
         if clips is not None and clips > len(self._clips):
             raise CrossdraftError(f"The list {path} has {len(self._clips)} clips, not {clips}; ask for fewer.")
 
     @property
-    def asked(self) -> dict[str, object]:
+    def settings(self) -> dict[str, object]:
         return {"kind": "list", "path": str(self.path), "sha256": self._sha256}
 
     @property
@@ -142,7 +140,7 @@ class ListSource:
         clip = bisect_right(self._ends, answer)
         return clip, answer - self._ends[clip] + len(self._clips[clip].prompts)
 
-    def read(self, index: int) -> Clip:
+    def read(self, index: int) -> PromptedClip:
         return self._clips[index]
 
     @cached_property
@@ -150,8 +148,29 @@ class ListSource:
         return list(accumulate(len(clip.prompts) for clip in self._clips))
 
 
-def _clip(path: Path, number: int, line: str) -> Clip:
-    """One line, its video looked at."""
+def source_of(settings: Mapping[str, object], clips: int) -> ClipSource:
+    """The source that described itself so (`ClipSource.settings`), to read a capture's clips again.
+
+    Raises:
+        CrossdraftError: the description is none of ours, or the list has changed since.
+    """
+    values: dict[str, Any] = dict(settings)
+    kind = values.pop("kind", None)
+    try:
+        if kind == "scenes":
+            return SceneSource(clips=clips, prompt_noise=values.pop("wear", 0.0), **values)
+        if kind == "list":
+            source = ListSource(Path(str(values["path"])), clips)
+            if source.settings["sha256"] != values["sha256"]:
+                raise CrossdraftError(f"The list {source.path} has changed since it was captured; capture anew.")
+            return source
+    except (KeyError, TypeError) as error:
+        raise CrossdraftError(f"The capture does not say what was asked ({error}); capture anew.") from error
+    raise CrossdraftError(f"The capture asks of '{kind}', which is neither scenes nor a list; capture anew.")
+
+
+def _parse_line(path: Path, number: int, line: str) -> PromptedClip:
+    """One line of a list, its video looked at."""
     from crossdraft.video import probe
 
     where = f"Line {number} of {path}"
@@ -169,31 +188,10 @@ def _clip(path: Path, number: int, line: str) -> Clip:
         probe(files["video"])
     except CrossdraftError as error:
         raise CrossdraftError(f"{where}: {error}") from error
-    return Clip(f"line {number}", files["video"], tuple(prompts), files.get("events"))
+    return PromptedClip(f"line {number}", files["video"], tuple(prompts), files.get("events"))
 
 
 def _file(where: str, folder: Path, name: str, value: object) -> str:
     if not isinstance(value, str) or not (folder / value).is_file():
         raise CrossdraftError(f"{where}: the {name} {value!r} is no file; paths are relative to the list's folder.")
     return str((folder / value).resolve())
-
-
-def source_of(asked: Mapping[str, object], clips: int) -> Source:
-    """The source that described itself so: for who comes back to a capture.
-
-    Raises:
-        CrossdraftError: the description is none of ours, or the list has changed since.
-    """
-    settings = dict(asked)
-    kind = settings.pop("kind", None)
-    try:
-        if kind == "scenes":
-            return SceneSource(clips=clips, **settings)  # pyright: ignore[reportArgumentType]
-        if kind == "list":
-            source = ListSource(Path(str(settings["path"])), clips)
-            if source.asked["sha256"] != settings["sha256"]:
-                raise CrossdraftError(f"The list {source.path} has changed since it was captured; capture anew.")
-            return source
-    except (KeyError, TypeError) as error:
-        raise CrossdraftError(f"The capture does not say what was asked ({error}); capture anew.") from error
-    raise CrossdraftError(f"The capture asks of '{kind}', which is neither scenes nor a list; capture anew.")

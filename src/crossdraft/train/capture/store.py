@@ -1,10 +1,8 @@
-"""A capture on disk, for whoever learns from it: `index.json` and shards of whole clips; see `shard`."""
+"""A capture on disk, for training: `index.json` and shards of whole clips (see `shard`)."""
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -14,124 +12,55 @@ from torch.nn.utils.rnn import pad_sequence
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.train.capture.plan import Index, canonical, read_index
-from crossdraft.train.capture.shard import MEND, Shard
+from crossdraft.train.capture.plan import CaptureIndex, canonical, read_index
+from crossdraft.train.capture.shard import MEND, CapturedAnswer, Shard
 from crossdraft.train.core.provenance import sha256
-
-
-@dataclass(frozen=True)
-class Top:
-    """The target's likeliest next tokens at the places of a lesson: at place t of token t + 1.
-
-    Args:
-        ids: [B, T, k]; 0 where nothing was said.
-        logits: [B, T, k]; -inf there.
-    """
-
-    ids: Tensor
-    logits: Tensor
-
-
-@dataclass(frozen=True)
-class Excerpt:
-    """What a lesson takes of one answer; shapes as in `record.Told` and `record.ClipRecord`."""
-
-    tokens: Tensor
-    start: int
-    hidden: Callable[[int], Tensor]
-    visual_ids: Callable[[], Tensor]
-    visual: Callable[[int], Tensor]
-
-
-def batch_of(answers: Sequence[Excerpt], layers: Sequence[int], visual_layers: Sequence[int]) -> TrainBatch:
-    """B answers as float32, padded on the right with zeros.
-
-    Raises:
-        CrossdraftError: with `visual_layers`, prompts whose first pieces differ in length.
-    """
-    visual_ids = None
-    if visual_layers:
-        pieces = [answer.visual_ids() for answer in answers]
-        if len({len(piece) for piece in pieces}) > 1:
-            raise CrossdraftError(
-                "The clips of this lesson have different numbers of visual tokens, which do not lie side by side; "
-                "ask for answers about clips with equally many."
-            )
-        visual_ids = torch.stack(pieces)
-    return TrainBatch(
-        tokens=pad_sequence([answer.tokens for answer in answers], batch_first=True),
-        hidden={layer: _features([answer.hidden(layer) for answer in answers]) for layer in layers},
-        starts=torch.tensor([answer.start for answer in answers]),
-        lengths=torch.tensor([len(answer.tokens) for answer in answers]),
-        visual={layer: torch.stack([answer.visual(layer) for answer in answers]).float() for layer in visual_layers},
-        visual_ids=visual_ids,
-    )
-
-
-def top_of(answers: Sequence[tuple[int, Tensor, Tensor]]) -> Top:
-    """(start, ids [A, k], logits [A, k]) of each answer, at the places that say them: the first stands at start - 1."""
-    longest = max(start + len(ids) for start, ids, _ in answers)
-    shape = (len(answers), longest, answers[0][1].shape[1])
-    top = Top(torch.zeros(shape, dtype=torch.int64), torch.full(shape, float("-inf")))
-    for row, (start, ids, logits) in enumerate(answers):
-        places = slice(start - 1, start - 1 + len(ids))
-        top.ids[row, places], top.logits[row, places] = ids, logits
-    return top
-
-
-def _features(rows: Sequence[Tensor]) -> Tensor:
-    """[B, T, H]: a zero at each row's last token, and behind."""
-    return pad_sequence([torch.cat([row, row.new_zeros(1, row.shape[1])]) for row in rows], batch_first=True).float()
-
 
 OPEN = 16  # shards held open at a time
 
 
-class Store:
+class CaptureStore:
     """A capture that is read lazily; answers are numbered in the order of the clips.
 
-    Open one with `Store.open`.
+    Open one with `CaptureStore.open`.
     """
 
-    def __init__(self, folder: Path, index: Index) -> None:
+    def __init__(self, folder: Path, index: CaptureIndex) -> None:
         self.folder = folder
         self.index = index
-        self._ends = list(accumulate(entry.answers for entry in index.shards))
+        self._ends = list(accumulate(shard.answers for shard in index.shards))
         self._opened: OrderedDict[int, Shard] = OrderedDict()
 
     @classmethod
-    def open(cls, folder: str | Path) -> "Store":
+    def open(cls, folder: str | Path, target: str | None = None) -> "CaptureStore":
         """The capture in a folder; what can be seen of its shards from outside is checked.
 
+        Args:
+            folder: of the capture.
+            target: fingerprint (`load.target_fingerprint`) of the only target whose answers will do; `None` = of any.
+
         Raises:
-            CrossdraftError: no capture, a damaged index, or a shard that is missing or cut off.
+            CrossdraftError: no capture, a damaged index, a shard that is missing or cut off, or another target's.
         """
         store = cls(Path(folder), read_index(Path(folder)))
-        for entry in store.index.shards:
-            path = store.folder / entry.file
+        for shard in store.index.shards:
+            path = store.folder / shard.file
             if not path.is_file():
                 raise CrossdraftError(f"The shard {path} is missing; {MEND}.")
             size = path.stat().st_size
-            if size != entry.bytes:
-                raise CrossdraftError(f"The shard {path} has {size} bytes instead of {entry.bytes}; {MEND}.")
+            if size != shard.bytes:
+                raise CrossdraftError(f"The shard {path} has {size} bytes instead of {shard.bytes}; {MEND}.")
+        owner = store.index.owner
+        if target is not None and owner.sha256 != target:
+            raise CrossdraftError(
+                f"The capture {store.folder} belongs to another target: '{owner.source}' with weights "
+                f"{owner.sha256[:12]}…, not {target[:12]}…; capture anew with this target."
+            )
         return store
 
     def __len__(self) -> int:
         """Answers."""
         return self._ends[-1] if self._ends else 0
-
-    def require(self, target: str) -> None:
-        """Refuse to teach the answers of one target to a head of another; see `load.target_fingerprint`.
-
-        Raises:
-            CrossdraftError: the capture is another target's.
-        """
-        owner = self.index.owner
-        if owner.sha256 != target:
-            raise CrossdraftError(
-                f"The capture {self.folder} belongs to another target: '{owner.source}' with weights "
-                f"{owner.sha256[:12]}…, not {target[:12]}…; capture anew with this target."
-            )
 
     def check(self) -> None:
         """Read every byte.
@@ -139,42 +68,66 @@ class Store:
         Raises:
             CrossdraftError: a shard is not what was written.
         """
-        for entry in self.index.shards:
-            if sha256(self.folder / entry.file) != entry.sha256:
+        for shard in self.index.shards:
+            if sha256(self.folder / shard.file) != shard.sha256:
                 raise CrossdraftError(
-                    f"The shard {self.folder / entry.file} is damaged: its hash is not the one in the index; "
+                    f"The shard {self.folder / shard.file} is damaged: its hash is not the one in the index; "
                     f"remove it, and {MEND}."
                 )
 
-    def lesson(self, indices: Sequence[int], layers: Sequence[int], visual_layers: Sequence[int] = ()) -> TrainBatch:
-        """Answers side by side, padded on the right, float32.
-
-        Args:
-            indices: which answers, 0 … len - 1.
-            layers, visual_layers: which features; negative ones count from the end, and the lesson has them under their
-                own, positive number.
+    def answer(self, index: int, layers: Sequence[int] = (), visual_layers: Sequence[int] = ()) -> CapturedAnswer:
+        """An answer with these features; negative layers count from the end.
 
         Raises:
-            CrossdraftError: a layer or an answer that has not been captured, or first pieces of different lengths.
+            CrossdraftError: a layer or an answer that has not been captured.
         """
-        layers, visual_layers = self.held(layers, visual_layers)
-        return batch_of([_excerpt(*self._at(index)) for index in indices], layers, visual_layers)
+        shard, number = self._at(index)
+        return shard.answer(number, *self.require_layers(layers, visual_layers))
 
-    def top(self, indices: Sequence[int]) -> Top:
-        """The target's likeliest next tokens, at the places of `lesson(indices, …)`."""
-        found = (self._at(index) for index in indices)
-        return top_of([(shard.start(answer), *shard.top(answer)) for shard, answer in found])
+    def batch(self, indices: Sequence[int], layers: Sequence[int], visual_layers: Sequence[int] = ()) -> TrainBatch:
+        """Answers side by side, as `collate` has them; negative layers come under their positive number.
 
-    def tokens(self) -> Iterator[Tensor]:
-        """[A] ids of each answer, without its prompt: nothing else is read."""
+        Raises:
+            CrossdraftError: as `answer` and `collate`.
+        """
+        return collate([self.answer(index, layers, visual_layers) for index in indices])
+
+    def answer_tokens(self) -> Iterator[Tensor]:
+        """[A] ids of each answer, without its prompt; no features are read."""
         for index in range(len(self)):
-            shard, answer = self._at(index)
-            yield shard.tokens(answer)[shard.start(answer) :]
+            answer = self.answer(index)
+            yield answer.tokens[answer.start :]
+
+    def answer_lengths(self) -> tuple[int, ...]:
+        """Tokens of each answer, without its prompt; nothing but offsets is read."""
+        found = (self._at(index) for index in range(len(self)))
+        return tuple(shard.answer_length(number) for shard, number in found)
 
     def piece_lengths(self) -> tuple[int, ...]:
-        """Length of the first piece, visual tokens and all, in front of each answer: nothing of it is read."""
+        """Tokens of the prompt's first piece in front of each answer; nothing but offsets is read."""
         found = (self._at(index) for index in range(len(self)))
-        return tuple(shard.piece_length(answer) for shard, answer in found)
+        return tuple(shard.piece_length(number) for shard, number in found)
+
+    def require_layers(
+        self, layers: Sequence[int], visual_layers: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """These layers, counted from the embeddings.
+
+        Raises:
+            CrossdraftError: one of them has not been captured.
+        """
+        depth, spec = self.index.owner.depth, self.index.wanted
+        text, visual = canonical(layers, depth), canonical(visual_layers, depth)
+        for option, asked, held in (("layers", text, spec.layers), ("visual-layers", visual, spec.visual_layers)):
+            missing = sorted(set(asked) - set(held))
+            if missing:
+                raise CrossdraftError(
+                    f"The capture {self.folder} lacks layer {missing[0]} (it has --{option} "
+                    f"{','.join(map(str, held))}); capture again with --{option} "
+                    f"{','.join(map(str, sorted({*asked, *held})))}, or let the head read layers that it has (its "
+                    "recipe's config)."
+                )
+        return text, visual
 
     def _at(self, index: int) -> tuple[Shard, int]:
         """The shard of an answer, and its number there."""
@@ -191,33 +144,33 @@ class Store:
         self._opened.move_to_end(number)
         return self._opened[number]
 
-    def held(self, layers: Sequence[int], visual_layers: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """These layers, counted from the embeddings.
 
-        Raises:
-            CrossdraftError: one of them has not been captured.
-        """
-        depth, wanted = self.index.owner.depth, self.index.wanted
-        text, visual = canonical(layers, depth), canonical(visual_layers, depth)
-        self._refuse_missing("layers", text, wanted.layers)
-        self._refuse_missing("visual-layers", visual, wanted.visual_layers)
-        return text, visual
+def collate(answers: Sequence[CapturedAnswer]) -> TrainBatch:
+    """B answers with the same layers as float32, padded on the right with zeros.
 
-    def _refuse_missing(self, option: str, asked: tuple[int, ...], held: tuple[int, ...]) -> None:
-        missing = sorted(set(asked) - set(held))
-        if missing:
+    Raises:
+        CrossdraftError: with visual features, prompts whose first pieces differ in length.
+    """
+    visual_ids = None
+    if answers[0].visual:
+        if len({len(answer.visual_ids) for answer in answers}) > 1:
             raise CrossdraftError(
-                f"The capture {self.folder} lacks layer {missing[0]} (it has --{option} {','.join(map(str, held))}); "
-                f"capture again with --{option} {','.join(map(str, sorted({*asked, *held})))}, or let the head read "
-                "layers that it has (its recipe's config)."
+                "The clips of this batch have different numbers of visual tokens, which do not lie side by side; "
+                "ask for answers about clips with equally many."
             )
-
-
-def _excerpt(shard: Shard, answer: int) -> Excerpt:
-    return Excerpt(
-        shard.tokens(answer),
-        shard.start(answer),
-        partial(shard.hidden, answer),
-        partial(shard.piece, answer),
-        partial(shard.piece, answer),
+        visual_ids = torch.stack([answer.visual_ids for answer in answers])
+    return TrainBatch(
+        tokens=pad_sequence([answer.tokens for answer in answers], batch_first=True),
+        hidden={layer: _padded([answer.hidden[layer] for answer in answers]) for layer in answers[0].hidden},
+        starts=torch.tensor([answer.start for answer in answers]),
+        lengths=torch.tensor([len(answer.tokens) for answer in answers]),
+        visual={
+            layer: torch.stack([answer.visual[layer] for answer in answers]).float() for layer in answers[0].visual
+        },
+        visual_ids=visual_ids,
     )
+
+
+def _padded(rows: Sequence[Tensor]) -> Tensor:
+    """[B, T, H]: a zero at each row's last token, and behind."""
+    return pad_sequence([torch.cat([row, row.new_zeros(1, row.shape[1])]) for row in rows], batch_first=True).float()

@@ -9,9 +9,7 @@ import numpy as np
 import torch
 
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.train.capture.clip import walked
-from crossdraft.train.capture.online import Online
-from crossdraft.train.capture.store import Store
+from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import MicroBatch
 
 POOL = 16  # batches whose answers are sorted by length together, so that little is padding
@@ -20,7 +18,7 @@ POOL = 16  # batches whose answers are sorted by length together, so that little
 class Lessons(Protocol):
     """Answers of a target, step by step."""
 
-    def lesson(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
+    def batch(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
         """The share's part of the step's `count` answers."""
         ...
 
@@ -40,14 +38,16 @@ class Stored:
         seed: of the order.
     """
 
-    def __init__(self, store: Store, layers: Sequence[int], visual_layers: Sequence[int] = (), seed: int = 0) -> None:
+    def __init__(
+        self, store: CaptureStore, layers: Sequence[int], visual_layers: Sequence[int] = (), seed: int = 0
+    ) -> None:
         self.store, self.seed = store, seed
         self.layers, self.visual_layers = tuple(layers), tuple(visual_layers)
-        self._lengths = tuple(len(tokens) for tokens in store.tokens())
+        self._lengths = store.answer_lengths()
         self._sizes = store.piece_lengths() if self.visual_layers else (0,) * len(self._lengths)
 
-    def lesson(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
-        return self.store.lesson(share.take(self.indices(step, count)), self.layers, self.visual_layers)
+    def batch(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
+        return self.store.batch(share.take(self.indices(step, count)), self.layers, self.visual_layers)
 
     def describe(self, step: int, count: int) -> str:
         return f"answers {', '.join(map(str, self.indices(step, count)))} of {self.store.folder}"
@@ -57,24 +57,6 @@ class Stored:
         batches = len(_order(self.seed, 0, count, self._lengths, self._sizes))
         epoch, place = divmod(step, batches)
         return _order(self.seed, epoch, count, self._lengths, self._sizes)[place]
-
-
-class Asked:
-    """Lessons from a target that is asked as the head learns.
-
-    Args:
-        online: the target and what it is asked; it knows the layers.
-    """
-
-    def __init__(self, online: Online) -> None:
-        self.online = online
-
-    def lesson(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
-        part = len(share.take(range(count)))
-        return self.online.lesson(step * share.of + share.index, part)
-
-    def describe(self, step: int, count: int) -> str:
-        return walked(step, count)
 
 
 @lru_cache(maxsize=4)

@@ -24,9 +24,9 @@ from crossdraft.files import atomic_path
 from crossdraft.heads.glance.frame_encoder import PIXELS
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.train.capture.clip import Source
+from crossdraft.train.capture.clip import ClipSource
 from crossdraft.train.capture.sources import SceneSource
-from crossdraft.train.capture.store import Store
+from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.reference.batches import Spoken, question_rows
 from crossdraft.train.reference.clips import clip_seed
 from crossdraft.train.reference.losses import TextsOf
@@ -107,7 +107,9 @@ class EventAnswers:
         return TrainBatch(heard.rows.tokens, {len(llama.layers): hidden}, heard.starts, heard.lengths)
 
 
-def spoken_of(store: Store, codec: PromptCodec, locate: Callable[[int], tuple[int, int]]) -> dict[int, list[Spoken]]:
+def spoken_of(
+    store: CaptureStore, codec: PromptCodec, locate: Callable[[int], tuple[int, int]]
+) -> dict[int, list[Spoken]]:
     """The captured answers by clip, for `fit.answered_texts`.
 
     Questions are read from the captured prompts, whose tokens both models share.
@@ -115,14 +117,14 @@ def spoken_of(store: Store, codec: PromptCodec, locate: Callable[[int], tuple[in
     Args:
         store: a capture.
         codec: either model's.
-        locate: (clip, prompt) of an answer; see `Source`.
+        locate: (clip, prompt) of an answer; see `ClipSource`.
     """
-    end = int(codec.tokenizer.eos_token_id)
+    end = codec.tokenizer.eos_token_id
     known: dict[int, list[Spoken]] = {}
     for number in range(len(store)):
-        lesson = store.lesson([number], ())
-        ids, start = lesson.tokens[0].tolist(), int(lesson.starts[0])
-        question = codec.tokenizer.decode(ids[:start]).removeprefix(BEFORE).removesuffix(AFTER)
+        answer = store.answer(number)
+        ids, start = answer.tokens.tolist(), answer.start
+        question = str(codec.tokenizer.decode(ids[:start])).removeprefix(BEFORE).removesuffix(AFTER)
         spoken = Spoken(question, codec.text(ids[start:]), whole=ids[-1] == end)
         known.setdefault(locate(number)[0], []).append(spoken)
     return known
@@ -159,7 +161,7 @@ class Seen(Walk):
         CrossdraftError: a list names a clip without events.
     """
 
-    def __init__(self, model: Target, source: Source, seed: int, file: Path, owner: str) -> None:
+    def __init__(self, model: Target, source: ClipSource, seed: int, file: Path, owner: str) -> None:
         super().__init__(len(source), seed)
         if not isinstance(source, SceneSource):
             for clip in range(len(source)):
@@ -208,7 +210,7 @@ class Unseen(Walk):
         return torch.zeros(1, 0, 0)
 
 
-def events_of(source: Source, clip: int) -> object:
+def events_of(source: ClipSource, clip: int) -> object:
     """The events of a captured clip, as `Request.events`: simulated for a scene, recorded for a clip of a list.
 
     Raises:
@@ -239,7 +241,7 @@ class GlanceAnswers:
     """
 
     answers: EventAnswers
-    store: Store
+    store: CaptureStore
     firsts: Mapping[int, int]
     visual_ids: Collection[int]
     config: GlanceConfig
@@ -257,10 +259,9 @@ class GlanceAnswers:
         Raises:
             CrossdraftError: the capture lacks layer 0 of the visual part, or a frame has another number of features.
         """
-        piece = self.store.lesson([self.firsts[clip]], (), (0,))
-        ids = piece.visual_ids
-        places = [] if ids is None else [i for i, token in enumerate(ids[0].tolist()) if token in self.visual_ids]
-        rows, patches = piece.visual[0][0][places], self.config.patches
+        answer = self.store.answer(self.firsts[clip], visual_layers=(0,))
+        places = [i for i, token in enumerate(answer.visual_ids.tolist()) if token in self.visual_ids]
+        rows, patches = answer.visual[0][places].float(), self.config.patches
         if len(rows) == 0:
             raise CrossdraftError(
                 f"The capture {self.store.folder} has no visual features; a glance learns from clips that are seen."
@@ -274,7 +275,7 @@ class GlanceAnswers:
         return frames[evenly(len(frames), self.config.frames)].flatten(0, 1)
 
 
-def firsts_of(store: Store, locate: Callable[[int], tuple[int, int]]) -> dict[int, int]:
+def firsts_of(store: CaptureStore, locate: Callable[[int], tuple[int, int]]) -> dict[int, int]:
     """By clip, the number of its first answer; `locate` gives an answer's (clip, prompt)."""
     firsts: dict[int, int] = {}
     for number in range(len(store)):

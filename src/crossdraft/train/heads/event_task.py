@@ -27,7 +27,7 @@ from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights, targ
 from crossdraft.heads.networks.objective import OUTSIDE, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
-from crossdraft.train.capture.store import Store
+from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
 from crossdraft.train.heads.event_data import (
     EventAnswers,
@@ -123,7 +123,7 @@ class EventCourse:
     """
 
     given: Given
-    store: Store
+    store: CaptureStore
     host: Target
 
     @classmethod
@@ -212,7 +212,7 @@ class EventCourse:
                 drafter = FastDrafter(self.host, cast("Fast", head), banned)
         return figures_of(measure_hidden(target, drafter, requests, settings.nodes))
 
-    def _answers(self, store: Store, head: Head) -> EventAnswers:
+    def _answers(self, store: CaptureStore, head: Head) -> EventAnswers:
         """A step's answers are all those about some clips, for a clip is read once for all of them."""
         source, seed = source_behind(store), self.given.recipe.seed
         codec = PromptCodec(cast("Any", self.host.prepare).processor.tokenizer, EVENT)
@@ -226,7 +226,7 @@ class EventCourse:
         seer = EventSeer(cast("Any", self.host.model))
         return EventAnswers(seer, sight, codec, answered_texts(spoken, each, seed), clips)
 
-    def _loss(self, head: Head, answers: EventAnswers, store: Store) -> LossFn:
+    def _loss(self, head: Head, answers: EventAnswers, store: CaptureStore) -> LossFn:
         recipe = self.given.recipe
         if isinstance(head, DrafterMedusa | Glance):
             rows = self.tables().head[head.draft_ids].float()
@@ -239,7 +239,7 @@ class EventCourse:
             )
         return fast_loss(cast("Fast", head), answers)
 
-    def _glancing(self, head: Glance, answers: EventAnswers, store: Store) -> Callable[[int], TrainBatch]:
+    def _glancing(self, head: Glance, answers: EventAnswers, store: CaptureStore) -> Callable[[int], TrainBatch]:
         firsts = firsts_of(store, source_behind(store).locate)
         ids = self.given.target.traits.visual_ids
         glances = GlanceAnswers(answers, store, firsts, ids, head.config)

@@ -14,11 +14,11 @@ from crossdraft.heads.drafting.static import ACCEPTANCE
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights, target_to_draft
 from crossdraft.heads.networks.objective import Objective, acceptance_counts, score, teacher
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.train.capture.online import Online
+from crossdraft.train.capture.online import OnlineBatches
 from crossdraft.train.capture.sources import SceneSource
-from crossdraft.train.capture.store import Store
+from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, MicroBatch
-from crossdraft.train.heads.batches import Asked, Lessons, Stored, noisy
+from crossdraft.train.heads.batches import Lessons, Stored, noisy
 from crossdraft.train.heads.measure import figures_of, methods_of, worth
 from crossdraft.train.heads.recipe import HeadRecipe, levels_read, scales_of
 from crossdraft.train.heads.task import CHECKED, Check, Given, Lectures, draft_ids_of, kept_back_requests
@@ -44,7 +44,7 @@ class Teaching:
         extra = {name: weight for name, weight in self.recipe.loss.items() if name in self.head.extras}
 
         def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
-            lesson = lessons.lesson(step, self.recipe.optim.clips, share).to(self.rows.device)
+            lesson = lessons.batch(step, self.recipe.optim.clips, share).to(self.rows.device)
             logits, labels = self._teacher(lesson)
             first = share.take(range(self.recipe.optim.clips))[0]
             heard = noisy(lesson, self.recipe.noise, self.recipe.seed, step, first)
@@ -65,7 +65,7 @@ class Teaching:
         """
         totals: dict[str, tuple[int, int]] = {}
         for step in range(steps):
-            lesson = lessons.lesson(step, self.recipe.optim.clips, MicroBatch()).to(self.rows.device)
+            lesson = lessons.batch(step, self.recipe.optim.clips, MicroBatch()).to(self.rows.device)
             _, labels = self._teacher(lesson)
             guesses = sorted(self.head(lesson), key=lambda guess: guess.offset)
             for name, (right, count) in acceptance_counts(guesses, lesson, labels).items():
@@ -121,7 +121,7 @@ class FeatureCourse:
         levels = levels_read(kind, settings)
         if not levels or "level_scales" in settings:
             return {}
-        lesson = self._source(sorted(set(levels)), ()).lesson(0, SIZED, MicroBatch())
+        lesson = self._source(sorted(set(levels)), ()).batch(0, SIZED, MicroBatch())
         return {"level_scales": scales_of(lesson.hidden, lesson.lengths.tolist(), levels)}
 
     def tables(self) -> SharedWeights:
@@ -153,10 +153,10 @@ class FeatureCourse:
         if store is not None:
             return self._stored(store, layers, visual)
         scenes = SceneSource(clips=self.given.online, seed=self.given.recipe.seed)
-        return Asked(Online(self.host, scenes, layers, visual))
+        return OnlineBatches(self.host, scenes, layers, visual)
 
-    def _stored(self, store: Store, layers: Sequence[int], visual: Sequence[int]) -> Stored:
-        store.held(layers, visual)  # what is not there is missed now, and not after the first steps
+    def _stored(self, store: CaptureStore, layers: Sequence[int], visual: Sequence[int]) -> Stored:
+        store.require_layers(layers, visual)  # what is not there is missed now, and not after the first steps
         return Stored(store, layers, visual, self.given.recipe.seed)
 
 

@@ -82,9 +82,9 @@ def count_ranks(
 ) -> RankCounts:
     """How often a guess of each rank is right at each depth, offered along the head's own best chain."""
     shape = Shape.chain_with_siblings(settings.depth, settings.ranks)
-    counted = _Counted(with_grow(drafter, partial(fill, shape)))
-    decode_all(target, counted, requests, len(shape))
-    return counted.counts
+    acceptance_counts = _Counted(with_grow(drafter, partial(fill, shape)))
+    decode_all(target, acceptance_counts, requests, len(shape))
+    return acceptance_counts.counts
 
 
 def measure(

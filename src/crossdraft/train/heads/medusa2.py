@@ -5,9 +5,9 @@ OUT/target/                        the new target, an ordinary checkpoint
 OUT/head/                          its head; provenance.json and README.md say what has changed
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,10 @@ from crossdraft.heads.load import HEAD_WEIGHTS
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.load import REFERENCE, load_target, target_fingerprint
-from crossdraft.train.capture.clip import Clip, Source, walk, walked
+from crossdraft.train.capture.clip import ClipSource, cycled, describe_cycled
 from crossdraft.train.capture.online import CLIPS
-from crossdraft.train.capture.recorder import Scribe
-from crossdraft.train.capture.shard import Wanted
+from crossdraft.train.capture.recorder import FeatureRecorder
+from crossdraft.train.capture.shard import CaptureSpec
 from crossdraft.train.capture.sources import SceneSource
 from crossdraft.train.core.dist import Distributed, init_distributed
 from crossdraft.train.core.log import say
@@ -178,49 +178,42 @@ def _measured(figures: Mapping[str, Any], settings: Measure) -> str:
     )
 
 
-class Said:
-    """Prompts and answers of an endless walk round a source; those of a step are a function of the step alone.
+class OnPolicyData:
+    """What the target said before it began to learn: prompts and answers of an endless cycle through a source.
 
-    The target that is asked is the one that learns, with its additions off: so it need not be held twice.
+    Those of a step are a function of the step alone. The target that is asked is the one that learns, with its
+    additions off, so that it need not be held twice.
 
     Args:
         target: an adapter over the model of `joint`.
         joint: what learns.
-        source: what is asked; its answers are kept, and the prompts of the last `CLIPS` clips.
+        source: of the questions; all answers are kept, and the prompts of the last `CLIPS` clips.
         count: answers of a step.
     """
 
-    def __init__(self, target: Target, joint: Joint, source: Source, count: int) -> None:
+    def __init__(self, target: Target, joint: Joint, source: ClipSource, count: int) -> None:
         self.target, self.joint, self.source, self.count = target, joint, source, count
-        wanted = Wanted((joint.head.config.num_layers,), top_k=1, max_new_tokens=LONGEST)
-        self._scribe = Scribe(target, wanted, learns=False)
+        spec = CaptureSpec((joint.head.config.num_layers,), max_new_tokens=LONGEST)
+        self._recorder = FeatureRecorder(target, spec, learns=False)
         self._answers: dict[int, list[list[int]]] = {}
-        self._recent: OrderedDict[int, list[Asked]] = OrderedDict()
+        self._prompted = lru_cache(CLIPS)(self._prompt)
 
     def __call__(self, step: int) -> list[Asked]:
-        """What a step learns from: step 0 from the source's first answers, and so on, round and round."""
-        return [self._clip(clip)[prompt] for clip, prompt in walk(self.source, step, self.count)]
+        """What a step learns from."""
+        return [self._prompted(clip)[prompt] for clip, prompt in cycled(self.source, step, self.count)]
 
     def describe(self, step: int) -> str:
         """The same, for people."""
-        return walked(step, self.count)
+        return describe_cycled(step, self.count)
 
-    def _clip(self, index: int) -> list[Asked]:
-        if index not in self._recent:
-            clip = self.source.read(index)
-            if index not in self._answers:
-                self._answers[index] = self._ask(clip)
-            prompts = [self.target.prepare(request) for request in clip.requests(LONGEST)]
-            self._recent[index] = list(zip(prompts, self._answers[index], strict=True))
-            while len(self._recent) > CLIPS:
-                self._recent.popitem(last=False)
-        self._recent.move_to_end(index)
-        return self._recent[index]
-
-    def _ask(self, clip: Clip) -> list[list[int]]:
-        with self.joint.before():
-            records = self._scribe.write([clip])[0]
-        return [told.tokens[told.start :].tolist() for record in records for told in record.told]
+    def _prompt(self, index: int) -> list[Asked]:
+        clip = self.source.read(index)
+        if index not in self._answers:
+            with self.joint.before():
+                answers = self._recorder.record([clip])[0]
+            self._answers[index] = [answer.tokens[answer.start :].tolist() for answer in answers]
+        prompts = [self.target.prepare(request) for request in clip.requests(LONGEST)]
+        return list(zip(prompts, self._answers[index], strict=True))
 
 
 JOINT_RECIPE = RECIPES / "medusa2.yaml"
@@ -281,7 +274,7 @@ def _learn(
     visual = target.traits.visual_ids
     joint = Joint(target.model, head, objective, visual, recipe.rank, recipe.heads_weight)
     stage = Stage(out, "train", recipe.optim, identity(recipe, beginning))
-    said = Said(target, joint, SceneSource(clips=beginning.online, seed=recipe.seed), recipe.optim.clips)
+    said = OnPolicyData(target, joint, SceneSource(clips=beginning.online, seed=recipe.seed), recipe.optim.clips)
     return joint, dict(
         Trainer(
             stage,
@@ -311,7 +304,7 @@ def _check(recipe: JointRecipe, target: Target, joint: Joint) -> Check | None:
     if recipe.optim.watch is None:
         return None
     kept_back = SceneSource("validation", CHECKED, recipe.measure.pairs, seed=recipe.seed)
-    return check_of(joint.loss_of(Said(target, joint, kept_back, recipe.optim.clips)))
+    return check_of(joint.loss_of(OnPolicyData(target, joint, kept_back, recipe.optim.clips)))
 
 
 def _save(

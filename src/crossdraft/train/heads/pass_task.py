@@ -28,7 +28,7 @@ from crossdraft.heads.networks.losses import LOSSES
 from crossdraft.heads.networks.objective import PLACES, Objective
 from crossdraft.heads.pass_.drafter import PassDrafter
 from crossdraft.heads.pass_.network import LookaheadEmbeddings
-from crossdraft.train.capture.store import Store
+from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, MicroBatch
 from crossdraft.train.heads.event_data import Walk
 from crossdraft.train.heads.measure import figures_of, measure
@@ -196,7 +196,7 @@ class PassCourse:
     """
 
     given: Given
-    store: Store
+    store: CaptureStore
 
     @classmethod
     def of(cls, given: Given) -> "PassCourse":
@@ -254,7 +254,7 @@ class PassCourse:
         drafter = PassDrafter(rows, sorted(self.host.reserved))
         return figures_of({"pass": measure(self.host, drafter, requests, rows.config.steps)})
 
-    def _walk(self, store: Store) -> tuple[PassagesOf, Callable[[int], list[int]]]:
+    def _walk(self, store: CaptureStore) -> tuple[PassagesOf, Callable[[int], list[int]]]:
         """What a step learns from: answers, each to a clip of its own more often than not, and their numbers."""
         source, recipe = source_behind(store), self.given.recipe
         walk = Walk(len(store), recipe.seed)
@@ -264,10 +264,9 @@ class PassCourse:
 
         def passage(number: int) -> Passage:
             clip, prompt = source.locate(number)
-            lesson = store.lesson([number], ())
+            captured = store.answer(number)
             request = source.read(clip).requests(1)[prompt]
-            answer = lesson.tokens[0, int(lesson.starts[0]) :]
-            return Passage(self.host.prepare(request), tuple(answer.tolist()))
+            return Passage(self.host.prepare(request), tuple(captured.tokens[captured.start :].tolist()))
 
         return lambda step: [passage(number) for number in order(step)], order
 

@@ -18,7 +18,7 @@ from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.base import Head, HeadConfig
 from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.load import load_target, target_fingerprint
-from crossdraft.train.capture.store import Store
+from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import SINGLE, Distributed, init_distributed
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_provenance
@@ -234,24 +234,16 @@ def start(
     with init_distributed(place) as (ranks, own):
         loaded = load_target(target, str(own), None if own.type == "cuda" else "float32", packed=False)
         digest = target_fingerprint(target)
-        store, back = (_opened(folder, digest) for folder in (capture, kept_back))
+        store, back = (folder and CaptureStore.open(folder, digest) for folder in (capture, kept_back))
         source = {"target": digest, **_lessons(store, online)}
         given = Given(recipe, loaded, target, digest, event, store, back, online, out)
         course = COURSES.get(recipe.network, FeatureCourse)(given)
         return train_head(HeadRun(recipe, course, source, out), ranks)
 
 
-def _lessons(store: Store | None, online: int) -> dict[str, object]:
+def _lessons(store: CaptureStore | None, online: int) -> dict[str, object]:
     """What is learned from, as far as it tells one training from another."""
     if store is None:
         return {"online_scenes": online}
     index = store.index
     return {"capture": index.asked_sha256, "answers": len(store), "max_new_tokens": index.wanted.max_new_tokens}
-
-
-def _opened(folder: Path | None, digest: str) -> Store | None:
-    if folder is None:
-        return None
-    store = Store.open(folder)
-    store.require(digest)
-    return store

@@ -13,9 +13,9 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.objective import PLACES
-from crossdraft.train.capture.clip import Source
+from crossdraft.train.capture.clip import ClipSource
 from crossdraft.train.capture.sources import source_of
-from crossdraft.train.capture.store import Store
+from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
 from crossdraft.train.heads.recipe import HeadRecipe
 
@@ -44,8 +44,8 @@ class Given:
     source: str
     fingerprint: str
     event: str
-    store: Store | None
-    kept_back: Store | None
+    store: CaptureStore | None
+    kept_back: CaptureStore | None
     online: int
     out: Path
 
@@ -136,13 +136,13 @@ def check_of(loss_of: LossFn) -> Check:
 LONGEST = 96  # tokens of an answer that is measured
 
 
-def draft_ids_of(store: Store, most: int, banned: Sequence[int]) -> list[int]:
+def draft_ids_of(store: CaptureStore, most: int, banned: Sequence[int]) -> list[int]:
     """The ids that the captured answers are made of, the most frequent first if there are to be fewer.
 
     Raises:
         CrossdraftError: there are none.
     """
-    counts = Counter(token for tokens in store.tokens() for token in tokens.tolist())
+    counts = Counter(token for tokens in store.answer_tokens() for token in tokens.tolist())
     barred = set(banned)
     ids = [token for token, _ in counts.most_common() if token not in barred]
     if not ids:
@@ -150,17 +150,17 @@ def draft_ids_of(store: Store, most: int, banned: Sequence[int]) -> list[int]:
     return ids[:most] if most else ids
 
 
-def source_behind(store: Store) -> Source:
+def source_behind(store: CaptureStore) -> ClipSource:
     """The clips that a capture is about."""
     return source_of(store.index.asked, store.index.done)
 
 
-def kept_back_requests(store: Store | None, pairs: int) -> list[Request]:
+def kept_back_requests(store: CaptureStore | None, pairs: int) -> list[Request]:
     """Questions about validation clips, as few of each clip as will do."""
     return [request for _, request in kept_back_questions(store, pairs)]
 
 
-def kept_back_questions(store: Store | None, pairs: int) -> list[tuple[int, Request]]:
+def kept_back_questions(store: CaptureStore | None, pairs: int) -> Sequence[tuple[int, Request]]:
     """As `kept_back_requests`, each with the number of its clip."""
     if store is None or not pairs:
         return []
