@@ -204,7 +204,7 @@ def load_model_drafter(
     own = read_token_table(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))
     same = bool(set(own.ids) & set(target.ids)) and map_vocabularies(own, target).identity
     if how is None and same:
-        banned = [i for i, text in enumerate(target.spelling) if text is None and i not in target.ends]
+        banned = [i for i, text in enumerate(target.token_bytes) if text is None and i not in target.eos]
         return IndependentDrafter(model, banned, sees=sees)
     return CrossVocabDrafter(model, own, target, how or "slem", sees=sees)
 

@@ -376,9 +376,8 @@ def _pass(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
 
 
 def _guided(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.guided import GuidedDrafter
-    from crossdraft.drafters.pruning import KEEP as KEPT
-    from crossdraft.drafters.pruning import MASS
+    from crossdraft.drafters.guided import KEEP as KEPT
+    from crossdraft.drafters.guided import MASS, GuidedDrafter
     from crossdraft.load import load_target
 
     given = _settings(spec, {"dir": str, "keep": _share, "mass": _share, "layers": _layers})
@@ -433,7 +432,7 @@ def _cascade(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
 
 
 def _pyramid(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.combine.pyramid import THRESHOLD, PyramidDrafter
+    from crossdraft.drafters.combine.cascade import THRESHOLD, PyramidDrafter
     from crossdraft.drafters.combine.two_level import AHEAD
 
     given = _settings(spec, {"ahead": _count, "threshold": float})

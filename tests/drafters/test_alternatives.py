@@ -67,8 +67,8 @@ def test_it_is_the_best_tree_of_its_size(text, nodes):
     every: dict[tuple[int, ...], float] = {(): 1.0}
     for place, slot in enumerate(text):
         for path, chance in [entry for entry in every.items() if len(entry[0]) == place]:
-            as_written = all(word == text[i].words[0] for i, word in enumerate(path))
-            for word, share in zip(slot.words, slot.chances, strict=True):
+            as_written = all(word == text[i].tokens[0] for i, word in enumerate(path))
+            for word, share in zip(slot.tokens, slot.probs, strict=True):
                 every[(*path, word)] = chance * share * (1.0 if as_written else HOLDS)
     taken = {tuple(found.tree.path_tokens(node)) for node in range(len(found.tree))}
     assert len(taken) == min(nodes, len(every) - 1)
@@ -80,10 +80,10 @@ def test_it_is_the_best_tree_of_its_size(text, nodes):
 def test_slots_can_be_read_from_a_chain_and_its_outcomes(text):
     draft = tree_from_topk(text, 99, words=1)
     again = alternatives_of(draft)
-    assert [slot.words[0] for slot in again] == [slot.words[0] for slot in text]
+    assert [slot.tokens[0] for slot in again] == [slot.tokens[0] for slot in text]
     for slot, found in zip(text, again, strict=True):
-        assert dict(zip(found.words, found.chances, strict=True)) == pytest.approx(
-            dict(zip(slot.words, slot.chances, strict=True))
+        assert dict(zip(found.tokens, found.probs, strict=True)) == pytest.approx(
+            dict(zip(slot.tokens, slot.probs, strict=True))
         )
 
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from crossdraft.drafters.guided import GuidedDrafter
-from crossdraft.drafters.pruning import attention_scores, decoder_of, kept_places
+from crossdraft.drafters.guided import GuidedDrafter, attention_scores, decoder_of, kept_positions
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
@@ -64,9 +63,9 @@ def test_it_drafts_what_the_model_says_of_the_pruned_prompt(target, kin):
     drafter, read = GuidedDrafter(kin, target), []
     read_on = kin.extend
 
-    def listening(cache, rows, chunks, trees, capture=()):
+    def listening(cache, rows, chunks, trees, *more):
         read.append(chunks[0])
-        return read_on(cache, rows, chunks, trees, capture)
+        return read_on(cache, rows, chunks, trees, *more)
 
     kin.extend = listening
     answers(target, drafter)
@@ -77,7 +76,7 @@ def test_it_drafts_what_the_model_says_of_the_pruned_prompt(target, kin):
     seen = (prompt.input_ids == VIDEO).nonzero()[:, 0]
     asking = torch.arange(int(seen[-1]) + 1, len(prompt))
     entering = {layer: out.hidden_states[layer][0] for layer in range(3)}
-    kept = kept_places(attention_scores(decoder_of(target.model), entering, asking, seen))
+    kept = kept_positions(attention_scores(decoder_of(target.model), entering, asking, seen))
     assert len(kept) == 4
     whole = kin.encode(prompt)["video"].pooler_output.flatten(0, -2)
     assert torch.allclose(read[0].encoded["video"].pooler_output, whole[kept])
@@ -105,9 +104,9 @@ def test_a_fork_goes_its_own_way(target, kin):
     answers(target, drafter)
     state = told[0]
     (fork,) = drafter.fork([state])
-    before = list(state.writing.tail)
+    before = list(state.inner.pending)
     drafter.propose([fork], [Budget(9)])
-    assert state.writing.tail == before
+    assert state.inner.pending == before
 
 
 def test_what_does_not_fit_is_named(target, kin):

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from crossdraft.drafters.alternatives import WORDS
-from crossdraft.drafters.independent import IndependentDrafter, IndependentState, top_tokens
-from crossdraft.drafters.reuse import DraftReuse
+from crossdraft.drafters.independent import DraftReuse, IndependentDrafter, IndependentState, top_tokens
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -56,7 +55,7 @@ def overruled(twin: IndependentDrafter, question: str, sampling: Sampling, *, fo
         answer += tokens
         twin.commit([state], [VerifyOutput((0, 1, 2, 3, 4), tokens)])
         if forget:
-            state.old = DraftReuse()
+            state.reuse = DraftReuse()
     return drafted
 
 
@@ -89,10 +88,10 @@ def test_likely_words_row_by_row():
     scores = torch.randn(6, 30, generator=torch.Generator().manual_seed(0), dtype=torch.double)
     scores[2, 7] = scores[2, 19] = 9.0  # of equals the first, as argmax has it
     for slot, row in zip(top_tokens(scores), scores, strict=True):
-        assert slot.words[0] == int(row.argmax())
-        assert set(slot.words) <= set(row.topk(WORDS + 1).indices.tolist())
-        assert slot.chances == pytest.approx(row.softmax(-1)[list(slot.words)].tolist())
-        assert list(slot.chances) == sorted(slot.chances, reverse=True)
+        assert slot.tokens[0] == int(row.argmax())
+        assert set(slot.tokens) <= set(row.topk(WORDS + 1).indices.tolist())
+        assert slot.probs == pytest.approx(row.softmax(-1)[list(slot.tokens)].tolist())
+        assert list(slot.probs) == sorted(slot.probs, reverse=True)
 
 
 def test_words_that_must_not_be_said_are_no_second_guesses():
@@ -100,8 +99,8 @@ def test_words_that_must_not_be_said_are_no_second_guesses():
     scores[0, 5] = 1.0
     scores[1, [2, 4]] = torch.tensor([1.0, 3.0])
     one, two = top_tokens(scores)
-    assert (one.words, one.chances) == ((5,), (1.0,))
-    assert two.words == (4, 2)
+    assert (one.tokens, one.probs) == ((5,), (1.0,))
+    assert two.tokens == (4, 2)
 
 
 PICKY = Sampling(repetition_penalty=1.6, logit_bias=((11, -3.0), (40, 2.0)))
@@ -111,7 +110,7 @@ PICKY = Sampling(repetition_penalty=1.6, logit_bias=((11, -3.0), (40, 2.0)))
 def test_penalties_count_the_words_of_a_guess(twin, sampling, monkeypatch):
     """Old text that is read again is judged as if it had been written word by word."""
     again = drafts(twin, sampling)
-    monkeypatch.setattr(twin, "_guess", lambda state, written, most: [])
+    monkeypatch.setattr(twin, "_candidates", lambda state, written, most: [])
     assert drafts(twin, sampling) == again
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.pruning import attention_scores, decoder_of, kept_places, pruned
+from crossdraft.drafters.guided import attention_scores, decoder_of, kept_positions, pruned
 from crossdraft.engine.target import Prompt
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import VIDEO, ZOO
@@ -44,7 +44,7 @@ def test_another_attention_would_be_noticed(bug, monkeypatch):
     if bug == "another layer":
         entering = states[2]
     elif bug == "without positions":
-        turn = "crossdraft.drafters.pruning.apply_rotary_pos_emb"
+        turn = "crossdraft.drafters.guided.apply_rotary_pos_emb"
         monkeypatch.setattr(turn, lambda query, key, cos, sin: (query, key))
     else:
         monkeypatch.setattr(torch.Tensor, "masked_fill", lambda self, mask, value: self)
@@ -66,12 +66,12 @@ def test_another_attention_would_be_noticed(bug, monkeypatch):
     ],
 )
 def test_two_stages_by_hand(scores, keep, mass, kept):
-    assert kept_places(torch.tensor(scores), keep, mass).tolist() == kept
+    assert kept_positions(torch.tensor(scores), keep, mass).tolist() == kept
 
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=60), st.floats(0.01, 1), st.floats(0, 1))
 def test_as_many_stay_as_were_wanted_each_once(scores, keep, mass):
-    kept = kept_places(torch.tensor(scores), keep, mass).tolist()
+    kept = kept_positions(torch.tensor(scores), keep, mass).tolist()
     assert len(kept) == int(-(-len(scores) * keep // 1))
     assert kept == sorted(set(kept))
     assert scores.index(max(scores)) in kept or mass == 0
@@ -81,7 +81,7 @@ def test_as_many_stay_as_were_wanted_each_once(scores, keep, mass):
 @pytest.mark.parametrize(("keep", "mass"), [(0, 0.4), (1.1, 0.4), (0.5, -1), (0.5, 2)])
 def test_shares_that_are_none_are_refused(keep, mass):
     with pytest.raises(CrossdraftError, match="a share of tokens"):
-        kept_places(torch.ones(3), keep, mass)
+        kept_positions(torch.ones(3), keep, mass)
 
 
 def test_a_pruned_prompt_by_hand():

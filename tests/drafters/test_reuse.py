@@ -1,12 +1,12 @@
 """Where old text is taken to go on."""
 
-from crossdraft.drafters.reuse import LONGEST, MOST, SHORTEST, DraftReuse
+from crossdraft.drafters.independent import LONGEST, MOST, SHORTEST, DraftReuse
 
-OLD = DraftReuse().overruled([1, 2, 3, 4, 5, 3, 9])
+OLD = DraftReuse().rejected([1, 2, 3, 4, 5, 3, 9])
 
 
 def guess(old: DraftReuse, *written: int, most: int = 99) -> list[int]:
-    return old.guess(written, most)[1]
+    return old.candidates(written, most)[1]
 
 
 def test_the_last_word_was_put_in_anothers_place():
@@ -19,7 +19,7 @@ def test_behind_the_nearest_place_further_on_where_the_last_two_words_stand():
 
 
 def test_else_behind_any_such_place():
-    moved, _ = OLD.guess([5, 3], 99)
+    moved, _ = OLD.candidates([5, 3], 99)
     assert moved.at == 6
     assert guess(moved, 2, 3) == [4, 5, 3, 9]
 
@@ -30,21 +30,21 @@ def test_no_more_is_guessed_than_fits():
 
 
 def test_failures_make_guesses_short_and_success_makes_them_long():
-    failed = OLD.told(offered=6, held=0)
+    failed = OLD.after(offered=6, held=0)
     assert failed.length == SHORTEST
     assert guess(failed, 3, 4) == [5, 3]
-    assert failed.told(offered=2, held=2).length == 2 * SHORTEST
-    assert OLD.told(offered=6, held=6).length == LONGEST
-    assert OLD.told(offered=6, held=4).length == 4
-    assert OLD.told(offered=0, held=0) == OLD
+    assert failed.after(offered=2, held=2).length == 2 * SHORTEST
+    assert OLD.after(offered=6, held=6).length == LONGEST
+    assert OLD.after(offered=6, held=4).length == 4
+    assert OLD.after(offered=0, held=0) == OLD
 
 
 def test_what_held_is_behind_us():
-    told = OLD.guess([8, 7], 99)[0].told(offered=6, held=2)
+    told = OLD.candidates([8, 7], 99)[0].after(offered=6, held=2)
     assert guess(told, 3, 6) == [5, 3]  # behind the word that was written in the place of 4
 
 
 def test_older_texts_stay_behind_newer_ones_but_not_for_ever():
-    older = OLD.overruled([7] * MOST)
+    older = OLD.rejected([7] * MOST)
     assert older.tokens[MOST:] == OLD.tokens
-    assert len(older.overruled([8]).tokens) == 1 + MOST
+    assert len(older.rejected([8]).tokens) == 1 + MOST

@@ -112,7 +112,7 @@ def deviation(target: Target, model: Target, name: str, monkeypatch) -> float:
     state = drafter.begin([request])[0]
 
     def grow(chance: Chance) -> DraftTree:
-        monkeypatch.setattr("crossdraft.drafters.tree_model.Drawn", lambda generator: ByChance(chance))
+        monkeypatch.setattr("crossdraft.drafters.tree_model.WithoutReplacement", lambda generator: ByChance(chance))
         return drafter.propose([state], [Budget(4)])[0].tree
 
     with torch.inference_mode():
@@ -240,9 +240,9 @@ def passes(kin, monkeypatch) -> list[int]:
     widths: list[int] = []
     extend = kin.extend
 
-    def counted(cache, rows, chunks, trees, capture=()):
+    def counted(cache, rows, chunks, trees, *more):
         widths.append(len(chunks[0].tokens) + len(trees[0]))
-        return extend(cache, rows, chunks, trees, capture)
+        return extend(cache, rows, chunks, trees, *more)
 
     monkeypatch.setattr(kin, "extend", counted)
     return widths

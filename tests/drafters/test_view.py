@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from crossdraft.drafters.independent import read_prompt
+from crossdraft.drafters.base import read_prompt
 from crossdraft.drafters.view import FewerFrames, evenly, sampled, view_of
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget
@@ -62,7 +62,7 @@ def test_it_writes_what_the_model_says_of_that_prompt(target, clip, frames):
 def test_the_view_matters(target, clip):
     """The control: another view, other logits behind the prompt."""
     request = Request(QUESTION, str(clip.video))
-    rows = [read_prompt(view(target, frames).model, request, 1)[2] for frames in (1, 2, 8)]
+    rows = [read_prompt(view(target, frames).model, request, 1)[2].logits[0] for frames in (1, 2, 8)]
     assert not torch.allclose(rows[0], rows[1])
     assert not torch.allclose(rows[1], rows[2])
 
@@ -79,9 +79,9 @@ def test_every_family_takes_one_frame_and_more(kind, tokenizer):
     lengths = []
     for frames in (1, 2, 4):
         prepare = FewerFrames(model, tokenizer, spec_for(kind), frames)
-        prompt, _, rows = read_prompt(Target(model, prepare, str, [1]), request, 1)
+        prompt, _, out = read_prompt(Target(model, prepare, str, [1]), request, 1)
         lengths.append(len(prompt))
-        torch.testing.assert_close(rows[0], full_forward(Target(model, prepare, str, [1]), prompt, ()))
+        torch.testing.assert_close(out.logits[0][0], full_forward(Target(model, prepare, str, [1]), prompt, ()))
     assert lengths == sorted(lengths)
     assert lengths[0] < lengths[-1]
 

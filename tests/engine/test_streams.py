@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from crossdraft.drafters.combine.cascade import PyramidDrafter
 from crossdraft.drafters.combine.phased import PhasedDrafter
-from crossdraft.drafters.combine.pyramid import PyramidDrafter
 from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
@@ -66,5 +66,5 @@ def test_drafters_inside_drafters_draw_apart_too():
     union = UnionDrafter([PyramidDrafter(independent(), independent()), independent()])
     (state,) = union.begin([Request("kkk", sampling=Sampling(temperature=1.0, seed=3))])
     pyramid, alone = state.states
-    writings = (pyramid.writing, pyramid.inner.state, alone)
+    writings = (pyramid.outer, pyramid.inner.state, alone)
     assert len({writing.generator.initial_seed() for writing in writings}) == 3

@@ -1,11 +1,11 @@
-"""Second guesses: a tree from a chain whose writer knows what else it might have said.
+"""Top-k alternatives: a tree from a chain whose drafter knows what else it might have said.
 
-A chain breaks at the first wrong word, and what stood behind it is lost, though mostly only that word was wrong: "a
-red car ahead" for "a white car ahead". So every place of the text is a *slot* with a few likely words, and a path
-through the tree takes one word from each slot in turn. What stands behind a word put in another's place was not
-written with that word in view; it holds with a chance of `HOLDS` of what the writer gave it.
+A chain breaks at the first wrong token, and what stood behind it is lost, though mostly only that token was wrong: "a
+red car ahead" for "a white car ahead". So every position keeps a few likely tokens, and a path through the tree takes
+one of each position in turn. What stands behind a replaced token was drafted without it; its probability counts `HOLDS`
+times what the drafter gave it.
 
-Nodes are taken best first, as in EAGLE-2 (Li et al. 2024), but none costs the writer a pass.
+Nodes are taken best first, as in EAGLE-2 (Li et al. 2024), but none costs the drafter a pass.
 """
 
 import heapq
@@ -15,45 +15,45 @@ from dataclasses import dataclass
 from crossdraft.engine.drafter import Draft, Outcome
 from crossdraft.engine.tree import ROOT, DraftTree
 
-WORDS = 3  # likeliest words of a slot
-HOLDS = 0.93  # what a chance is worth where an earlier word of the text was replaced
-FORESEEN = 32  # outcomes that are told with a draft
+WORDS = 3  # likeliest tokens of a position
+HOLDS = 0.93  # factor of a probability where an earlier token was replaced
+OUTCOMES = 32  # outcomes that are reported with a draft
 
 
-# Minus the chance, place and rank of the word (they break ties), parent, word, whether all words in front and this one
-# are those that were written.
+# Minus the path probability, position and rank of the token (they break ties), parent, token, and whether the path is
+# the chain that was drafted.
 _Leaf = tuple[float, int, int, int, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenAlternatives:
-    """One place of a text: words and their chances given the text in front, the one that was written first.
+    """One position of a drafted chain: likely tokens with their probabilities given the chain in front.
 
     Args:
-        words: token ids.
-        chances: of each, by the writer.
+        tokens: ids, the drafted one first.
+        probs: of each, by the drafter.
     """
 
-    words: tuple[int, ...]
-    chances: tuple[float, ...]
+    tokens: tuple[int, ...]
+    probs: tuple[float, ...]
 
 
 def tree_from_topk(
-    slots: Sequence[TokenAlternatives], nodes: int, words: int = WORDS, ends: Collection[int] = ()
+    chain: Sequence[TokenAlternatives], nodes: int, words: int = WORDS, ends: Collection[int] = ()
 ) -> Draft:
-    """The likeliest `nodes` nodes of all texts that the slots allow.
+    """The likeliest `nodes` nodes of all texts that the alternatives allow.
 
     Args:
-        slots: the text's places, in turn.
+        chain: the positions, in turn.
         nodes: most nodes.
-        words: most words of a slot that become nodes; with 1 the tree is the chain that was written.
+        words: most tokens of a position that become nodes; with 1 the tree is the drafted chain.
         ends: tokens behind which a text does not go on.
 
     Returns:
-        The tree with its chances. Its `outcomes` are the likeliest words that are no nodes.
+        The tree with its path probabilities. Its `outcomes` are the likeliest tokens that are no nodes.
 
-    >>> draft = spread([Slot((1, 7), (0.6, 0.4)), Slot((2,), (0.9,))], 3)
-    >>> draft.tree.tokens, draft.tree.parents, draft.reach
+    >>> draft = tree_from_topk([TokenAlternatives((1, 7), (0.6, 0.4)), TokenAlternatives((2,), (0.9,))], 3)
+    >>> draft.tree.tokens, draft.tree.parents, draft.path_probs
     ((1, 2, 7), (-1, 0, -1), (0.6, 0.54, 0.4))
     """
     parents: list[int] = []
@@ -62,45 +62,44 @@ def tree_from_topk(
     passed: list[_Leaf] = []
     leaves: list[_Leaf] = []  # what may be added next, best first
 
-    def offer(parent: int, chance: float, place: int, written: bool) -> None:
-        if place < len(slots):
-            worth = chance if written else chance * HOLDS
-            for rank, (word, share) in enumerate(zip(slots[place].words, slots[place].chances, strict=True)):
-                heapq.heappush(leaves, (-worth * share, place, rank, parent, word, written and rank == 0))
+    def offer(parent: int, above: float, depth: int, drafted: bool) -> None:
+        if depth < len(chain):
+            factor = above if drafted else above * HOLDS
+            for rank, (token, prob) in enumerate(zip(chain[depth].tokens, chain[depth].probs, strict=True)):
+                heapq.heappush(leaves, (-factor * prob, depth, rank, parent, token, drafted and rank == 0))
 
     offer(ROOT, 1.0, 0, True)
     while leaves and len(texts) < nodes:
         leaf = heapq.heappop(leaves)
-        chance, place, rank, parent, word, written = leaf
+        negative, depth, rank, parent, token, drafted = leaf
         if rank >= words:
             passed.append(leaf)
             continue
-        texts.append((*(() if parent == ROOT else texts[parent]), word))
+        texts.append((*(() if parent == ROOT else texts[parent]), token))
         parents.append(parent)
-        path_probs.append(-chance)
-        if word not in ends:
-            offer(len(texts) - 1, -chance, place + 1, written)
+        path_probs.append(-negative)
+        if token not in ends:
+            offer(len(texts) - 1, -negative, depth + 1, drafted)
     tree = DraftTree(tuple(text[-1] for text in texts), tuple(parents))
     outcomes = (
-        Outcome((*(() if parent == ROOT else texts[parent]), word), -chance)
-        for chance, _, _, parent, word, _ in heapq.nsmallest(FORESEEN, [*passed, *leaves])
+        Outcome((*(() if parent == ROOT else texts[parent]), token), -negative)
+        for negative, _, _, parent, token, _ in heapq.nsmallest(OUTCOMES, [*passed, *leaves])
     )
     return Draft(tree, tuple(path_probs), outcomes=tuple(outcomes))
 
 
 def alternatives_of(draft: Draft) -> list[TokenAlternatives]:
-    """The slots of a drafted chain, as far as its outcomes tell of other words."""
+    """The inverse for a drafted chain, as far as its outcomes name other tokens."""
     chain = draft.tree.tokens
     others: list[dict[int, float]] = [{} for _ in chain]
     for outcome in draft.outcomes:
-        place = len(outcome.tokens) - 1
-        if place < len(chain) and outcome.tokens[:-1] == chain[:place]:
-            others[place][outcome.tokens[-1]] = outcome.prob
-    slots = []
-    for place, word in enumerate(chain):
-        above = draft.path_probs[place - 1] if place else 1.0
-        rest = {other: chance / above for other, chance in others[place].items() if above > 0}
-        slots.append(
-            TokenAlternatives((word, *rest), (draft.path_probs[place] / above if above > 0 else 0.0, *rest.values()))
-        )
-    return slots
+        depth = len(outcome.tokens) - 1
+        if depth < len(chain) and outcome.tokens[:-1] == chain[:depth]:
+            others[depth][outcome.tokens[-1]] = outcome.prob
+    found = []
+    for depth, token in enumerate(chain):
+        above = draft.path_probs[depth - 1] if depth else 1.0
+        rest = {other: prob / above for other, prob in others[depth].items() if above > 0}
+        prob = draft.path_probs[depth] / above if above > 0 else 0.0
+        found.append(TokenAlternatives((token, *rest), (prob, *rest.values())))
+    return found

@@ -1,4 +1,4 @@
-"""What drafters share: the list-first seam over one request at a time, and copies of a state for `fork`."""
+"""What drafters share: the list-first seam over one request at a time, copies of a state, and their own prefill."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -9,6 +9,8 @@ import torch
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
+from crossdraft.engine.target import Encoded, Prompt, Target, TargetOut
+from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -87,3 +89,52 @@ def show(tokens: Sequence[int], budget: Budget) -> None:
     if budget.on_token is not None:
         for token in tokens:
             budget.on_token(token)
+
+
+def own_prompt(model: Target, request: Request) -> Prompt:
+    """The request as the drafter's model reads it.
+
+    Raises:
+        CrossdraftError: it does not fit into the model's context.
+    """
+    prompt = model.prepare(request)
+    if len(prompt) >= model.context:
+        raise CrossdraftError(
+            f"The drafter reads the question as {len(prompt)} tokens, its context has {model.context}; "
+            "ask a shorter question."
+        )
+    return prompt
+
+
+def read_prompt(
+    model: Target, request: Request, spare: int, capture: Sequence[int] = ()
+) -> tuple[Prompt, KVCache, TargetOut]:
+    """The drafter's own prefill: the prompt, a cache with room for `spare` more tokens, and [1, V] logits behind it.
+
+    Raises:
+        CrossdraftError: see `own_prompt`.
+    """
+    prompt = own_prompt(model, request)
+    return prompt, *read_encoded(model, prompt, model.encode(prompt), spare, capture)
+
+
+def read_encoded(
+    model: Target, prompt: Prompt, encoded: Encoded, spare: int, capture: Sequence[int] = ()
+) -> tuple[KVCache, TargetOut]:
+    """As `read_prompt`, of a prompt whose visual features are given."""
+    capacity = len(prompt) + spare
+    cache = model.new_cache(capacity=capacity)
+    return cache, model.prefill(cache, prompt, encoded, capacity, capture=capture).out
+
+
+def draft_generator(model: Target, request: Request) -> torch.Generator:
+    """A random stream of the drafter's own: the target's draws must not depend on it."""
+    return request.sampling.generator(model.device, offset=1)
+
+
+def banned_bias(model: Target, banned: Sequence[int]) -> torch.Tensor:
+    """[V] to be added to logits: -inf at what must not be drafted."""
+    blocked = sorted(frozenset(banned) | model.reserved)
+    bias = torch.zeros(model.vocab_size, device=model.device)
+    bias[[i for i in blocked if i < model.vocab_size]] = float("-inf")
+    return bias

@@ -1,74 +1,123 @@
 """An independent drafter: a model of its own that reads the request through its own sense.
 
-It needs nothing of the target, so it may write while the target still reads. It runs behind the same adapter as a
+It needs nothing of the target, so it may draft while the target still reads. It runs behind the same adapter as a
 target does, with its own prompt, encoder, cache and positions; the only thing the two share is the vocabulary.
 
-Where the target overrules a word, most of what was written behind it usually still holds. So the drafter does not
-write it again word by word: it reads the old text behind the new word in one pass, and keeps it as far as it would say
-the same now. What it proposes is what word-by-word drafting proposes; only the passes are fewer. Subclasses may guess
-from elsewhere (`_guess`): the text stays the same.
+Draft reuse: where the target rejects a token, most of what was drafted behind it usually still holds. So the drafter
+does not write it again token by token: it reads the rejected text behind the new token in one pass, and keeps it as far
+as it would say the same now. What it proposes is what token-by-token drafting proposes; only the passes are fewer.
+Subclasses may take candidates from elsewhere (`_candidates`): the draft stays the same.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from crossdraft.drafters.alternatives import WORDS, TokenAlternatives, tree_from_topk
-from crossdraft.drafters.base import fork_of
-from crossdraft.drafters.reuse import DraftReuse
+from crossdraft.drafters.base import PerRequestDrafter, banned_bias, common_prefix, draft_generator, read_prompt, show
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp_tree
-from crossdraft.engine.target import Chunk, Encoded, Prompt, Target, TargetOut
+from crossdraft.engine.target import Chunk, Target, TargetOut
 from crossdraft.engine.tree import DraftTree
-from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from crossdraft.heads.glance.frame_encoder import FrameEncoder
+
+LONGEST, SHORTEST = 32, 2  # candidates read in one pass
+MOST = 256  # rejected tokens that are kept
+GRAM = 2  # tokens that must recur for a position to be taken for the same
+
+
+@dataclass(frozen=True)
+class DraftReuse:
+    """Rejected text, candidates for what comes next.
+
+    A candidate that fails costs rows of a pass, so after a failure few are read until they hold again.
+
+    Args:
+        tokens: all of it, the latest first.
+        at: the position of the candidates: behind what stood where the last token was written.
+        length: how many candidates to read.
+    """
+
+    tokens: tuple[int, ...] = ()
+    at: int = 0
+    length: int = LONGEST
+
+    def rejected(self, text: Sequence[int]) -> "DraftReuse":
+        """With new text, whose first token the target replaced."""
+        return DraftReuse((*text, *self.tokens[:MOST])) if text else self
+
+    def candidates(self, written: Sequence[int], most: int) -> tuple["DraftReuse", list[int]]:
+        """What may follow `written`, at most `most` tokens; and where that was found.
+
+        Behind the nearest position further on where the last two tokens stand, else any such; failing that, the last
+        token replaced another, and the rejected text goes on behind that.
+        """
+        at = self._position_of(tuple(written[-GRAM:]))
+        end = min(len(self.tokens), at + min(self.length, most))
+        return replace(self, at=at), list(self.tokens[at:end])
+
+    def after(self, offered: int, held: int) -> "DraftReuse":
+        """Of `offered` candidates `held` were written again, and then one more token."""
+        if not offered:
+            return self
+        length = min(LONGEST, 2 * self.length) if held == offered else max(SHORTEST, held)
+        return replace(self, at=self.at + held, length=length)
+
+    def _position_of(self, last: tuple[int, ...]) -> int:
+        text = self.tokens
+        here = min(self.at + 1, len(text))
+        if len(last) < GRAM:
+            return here
+        further = range(max(GRAM, here), len(text) + 1)
+        nearer = range(min(here, len(text) + 1) - 1, GRAM - 1, -1)
+        return next((end for end in chain(further, nearer) if text[end - GRAM : end] == last), here)
 
 
 @dataclass(eq=False)
 class IndependentState:
     """One answer as the drafter sees it.
 
-    `tail` is what the drafter wrote behind the committed tokens and nobody has judged yet: when the target agrees
-    with a prefix of it, the rest is the next proposal, for free. `old` is what was overruled: the best guess at what
-    comes next, and `quoted` counts the tokens of the last guess that stood in it.
+    `drafted` is what it wrote behind the committed tokens and is not verified yet: when the target agrees with a prefix
+    of it, the rest is the next proposal, for free. `reuse` is what was rejected, and `reused` counts the last
+    candidates that came from there.
     """
 
     sampling: Sampling
     cache: KVCache
-    prompt_length: int
-    context: list[int]  # the prompt's ids, for repetition penalties
+    prompt: list[int]  # its ids, for repetition penalties too
     generator: torch.Generator
-    rows: Tensor  # [1 + n, V] logits behind everything that was fed, and behind each token guessed next
+    logits: Tensor  # [1 + n, V] behind everything that was fed, and behind each candidate
     committed: list[int] = field(default_factory=list)
     fed: list[int] = field(default_factory=list)  # answer tokens in the cache
-    slots: list[TokenAlternatives] = field(default_factory=list)  # the tail's words, and what might stand there instead
-    old: DraftReuse = field(default_factory=DraftReuse)
-    quoted: int = 0
-    # Where subclasses guess from them, [h] each: of the prompt's last token, of each of `fed`; what is behind is void.
+    drafted: list[TokenAlternatives] = field(default_factory=list)
+    reuse: DraftReuse = field(default_factory=DraftReuse)
+    reused: int = 0
+    # Where subclasses need them, [h] each: of the prompt's last token, of each of `fed`; what is behind is void.
     features: list[Tensor] = field(default_factory=list)
     seen: Sequence[tuple[Tensor, Tensor]] = ()  # keys and values of the frames, a layer each; see `heads.glance`
-    dists: list[Tensor] = field(default_factory=list)  # [V] each, the tail's, when sampling
+    dists: list[Tensor] = field(default_factory=list)  # [V] each, of the drafted tokens, when sampling
 
     @property
-    def tail(self) -> list[int]:
-        """See the class's text."""
-        return [slot.words[0] for slot in self.slots]
+    def pending(self) -> list[int]:
+        """Drafted tokens that are not verified yet."""
+        return [one.tokens[0] for one in self.drafted]
 
     @property
     def path_prob(self) -> float:
-        """The drafter's own chance of the whole tail."""
-        return math.prod(slot.chances[0] for slot in self.slots)
+        """The drafter's own probability of all pending tokens."""
+        return math.prod(one.probs[0] for one in self.drafted)
 
 
-class IndependentDrafter:
+class IndependentDrafter(PerRequestDrafter[IndependentState]):
     """Drafts with a model of its own.
 
     Args:
@@ -76,9 +125,9 @@ class IndependentDrafter:
         banned: ids that must never be drafted: what the target must not see as text. They are masked before the
             softmax, so that q stays a distribution.
         sees: whether it reads the request's video.
-        words: words of a place that may become nodes: 1 = chains, more = trees with second guesses where it doubts
-            (greedy answers only); see `second`.
-        glance: looks at the clip and has the last word; `None` = the model says what it says.
+        words: tokens of a position that may become nodes: 1 = chains, more = trees with alternatives where it is unsure
+            (greedy answers only); see `alternatives`.
+        glance: attends to the clip and gives the logits; `None` = the model's own.
     """
 
     capture: tuple[int, ...] = ()  # the layer whose features a glance or a subclass reads
@@ -95,212 +144,135 @@ class IndependentDrafter:
         looks = glance is not None and glance.tower is not None
         self.needs = Needs(video=sees or looks, visual=glance is not None and not looks)
         self.words = words
-        self.model = model if glance is None else model.features_only()  # the glance has the last word
+        self.model = model if glance is None else model.features_only()  # the glance gives the logits
         self.glance = glance
         if glance is not None:
             self.capture = glance.glance.reads
         self.banned = banned_bias(model, banned)
 
-    @torch.inference_mode()
-    def begin(self, requests: Sequence[Request]) -> list[IndependentState]:
-        return [self._begin(request) for request in requests]
-
-    @torch.inference_mode()
-    def propose(self, states: Sequence[IndependentState], budgets: Sequence[Budget]) -> list[Draft]:
-        return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
-
-    def commit(self, states: Sequence[IndependentState], outputs: Sequence[VerifyOutput]) -> None:
-        for state, output in zip(states, outputs, strict=True):
-            self._commit(state, output)
-
-    @torch.inference_mode()
-    def fork(self, states: Sequence[IndependentState]) -> list[IndependentState]:
-        return [fork_of(state) for state in states]
-
-    def end(self, states: Sequence[IndependentState]) -> None:
-        """Nothing to free but the states themselves."""
-
     def _begin(self, request: Request) -> IndependentState:
-        prompt, cache, out = read_whole(self.model, request, request.token_limit, self.capture)
+        prompt, cache, out = read_prompt(self.model, request, request.token_limit, self.capture)
         generator, ids = draft_generator(self.model, request), prompt.input_ids.tolist()
         features = [layer[-1] for layer in out.hidden[0]]
         seen = self.glance.look(request) if self.glance is not None else ()
-        rows = self.rows_of(out, seen)
-        return IndependentState(
-            request.sampling, cache, len(prompt), ids, generator, rows, features=features, seen=seen
-        )
+        logits = self.logits_of(out, seen)
+        return IndependentState(request.sampling, cache, ids, generator, logits, features=features, seen=seen)
 
-    def rows_of(self, out: TargetOut, seen: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """[1 + n, V] logits behind what a pass fed last, and behind each token that it guessed."""
-        rows = out.logits[0]
-        return rows if self.glance is None else self.glance.say(out.hidden[0][0][-len(rows) :], seen)
+    def logits_of(self, out: TargetOut, seen: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """[1 + n, V] logits behind what a pass fed last, and behind each of its candidates."""
+        logits = out.logits[0]
+        return logits if self.glance is None else self.glance.say(out.hidden[0][0][-len(logits) :], seen)
 
     def _propose(self, state: IndependentState, budget: Budget) -> Draft:
-        """Continue the tail until the budget, the end of the answer, or the stop signal."""
-        slots, eos = state.slots, self.model.eos
-        while len(slots) < budget.nodes and state.path_prob >= budget.min_confidence and not budget.stopped:
+        """Draft on until the budget, the end of the answer, or the stop signal."""
+        drafted, eos = state.drafted, self.model.eos
+        while len(drafted) < budget.nodes and state.path_prob >= budget.min_confidence and not budget.stopped:
             if self.ended(state) or self.room(state) == 0:
                 break
-            for token in self._write(state, budget.nodes - len(slots)):
-                if budget.on_token is not None:
-                    budget.on_token(token)
+            show(self._write(state, budget.nodes - len(drafted)), budget)
         if state.sampling.greedy:
-            return tree_from_topk(slots, budget.nodes, self.words, eos)
-        count = min(budget.nodes, len(slots))
+            return tree_from_topk(drafted, budget.nodes, self.words, eos)
+        count = min(budget.nodes, len(drafted))
         dists = torch.stack(state.dists[:count]) if count else None
-        return Draft(DraftTree.chain(state.tail[:count], dists))
+        return Draft(DraftTree.chain(state.pending[:count], dists))
 
     def ended(self, state: IndependentState) -> bool:
-        """Whether what is written, judged or not, ends the answer."""
-        last = [state.slots[-1].words[0]] if state.slots else state.committed[-1:]
+        """Whether what is written, verified or not, ends the answer."""
+        last = [state.drafted[-1].tokens[0]] if state.drafted else state.committed[-1:]
         return not self.model.eos.isdisjoint(last)
 
     def room(self, state: IndependentState) -> int:
         """How many more tokens can be fed before the drafter's own context, or its cache, is full."""
         most = min(self.model.context, state.cache.capacity)
-        return max(0, most - state.prompt_length - len(state.committed) - len(state.slots))
+        return max(0, most - len(state.prompt) - len(state.committed) - len(state.drafted))
 
     def _write(self, state: IndependentState, most: int) -> list[int]:
-        """One pass: append a token to the tail, and as much of the guess as the drafter still says now.
+        """One pass: draft a token, and as many of the candidates as the drafter still says now.
 
         Returns the new tokens, between 1 and `most` of them.
         """
-        guess = self._read_on(state, most - 1)
-        new = self._choose(state, guess)
-        kept = len(new) - 1  # all but the last came true, hence are in the cache
+        candidates = self._read_on(state, most - 1)
+        new = self._choose(state, candidates)
+        kept = len(new) - 1  # all but the last are candidates that held, hence in the cache
         state.cache.keep(0, range(kept))
-        state.fed += guess[:kept]
-        quoted = min(len(guess), state.quoted)
-        state.old = state.old.told(quoted, min(kept, quoted))
-        state.rows = state.rows[kept:]
+        state.fed += candidates[:kept]
+        reused = min(len(candidates), state.reused)
+        state.reuse = state.reuse.after(reused, min(kept, reused))
+        state.logits = state.logits[kept:]
         return new
 
     def _read_on(self, state: IndependentState, most: int) -> list[int]:
-        """Feed what is missing and, behind it, a guess of at most `most` tokens; returns the guess."""
-        written = [*state.committed, *state.tail]
+        """Feed what is missing and, behind it, at most `most` candidates; returns these."""
+        written = [*state.committed, *state.pending]
         missing = written[len(state.fed) :]
         if not missing:
             return []
-        guess = self._guess(state, written, min(most, self.room(state)))
-        chunk, chain = Chunk(torch.tensor(missing)), DraftTree.chain(guess)
-        out = self.model.extend(state.cache, slice(0, 1), [chunk], [chain], self.capture)
+        candidates = self._candidates(state, written, min(most, self.room(state)))
+        self.feed(state, written, candidates)
+        return candidates
+
+    def feed(self, state: IndependentState, written: list[int], candidates: Sequence[int]) -> None:
+        """One pass over what of `written` is not in the cache yet, and the candidates behind it."""
+        chunk, tree = Chunk(torch.tensor(written[len(state.fed) :])), DraftTree.chain(candidates)
+        out = self.model.extend(state.cache, slice(0, 1), [chunk], [tree], self.capture)
         for layer in out.hidden[0]:
             state.features[1 + len(state.fed) :] = layer
-        state.rows = self.rows_of(out, state.seen)
+        state.logits = self.logits_of(out, state.seen)
         state.fed = written
-        return guess
 
-    def _guess(self, state: IndependentState, written: Sequence[int], most: int) -> list[int]:
+    def _candidates(self, state: IndependentState, written: Sequence[int], most: int) -> list[int]:
         """What may follow everything `written`, at most `most` tokens; of these `state.fed` have been read."""
-        state.old, guess = state.old.guess(written, most)
-        state.quoted = len(guess)
-        return guess
+        state.reuse, found = state.reuse.candidates(written, most)
+        state.reused = len(found)
+        return found
 
-    def _choose(self, state: IndependentState, guess: Sequence[int]) -> list[int]:
-        """Append to the tail what the drafter says now: its guess as far as that comes true, and one word more."""
-        before = [*state.context, *state.committed, *state.tail]
-        said = warp_tree(state.rows + self.banned, DraftTree.chain(guess), before, state.sampling)
-        likely = top_tokens(said) if state.sampling.greedy else []
+    def _choose(self, state: IndependentState, candidates: Sequence[int]) -> list[int]:
+        """Draft what the model says now: the candidates as far as they hold, and one token more."""
+        before = [*state.prompt, *state.committed, *state.pending]
+        scores = warp_tree(state.logits + self.banned, DraftTree.chain(candidates), before, state.sampling)
+        likely = top_tokens(scores) if state.sampling.greedy else []
         new: list[int] = []
-        for place, guessed in enumerate([*guess, None]):
+        for row, candidate in enumerate([*candidates, None]):
             if not state.sampling.greedy:
-                token = sample_one(said[place], state.generator)
-                likely.append(TokenAlternatives((token,), (float(said[place, token]),)))
-                state.dists.append(said[place].clone())  # a view would keep all rows
-            state.slots.append(likely[place])
-            new.append(likely[place].words[0])
-            if new[-1] != guessed or new[-1] in self.model.eos:
+                token = sample_one(scores[row], state.generator)
+                likely.append(TokenAlternatives((token,), (float(scores[row, token]),)))
+                state.dists.append(scores[row].clone())  # a view would keep all rows
+            state.drafted.append(likely[row])
+            new.append(likely[row].tokens[0])
+            if new[-1] != candidate or new[-1] in self.model.eos:
                 break
         return new
 
     def _commit(self, state: IndependentState, output: VerifyOutput) -> None:
-        """Resynchronise on the accepted tokens: keep the cache and the tail as far as they agree."""
+        """Resynchronise with the accepted tokens: keep the cache and the drafted tokens as far as they agree."""
         state.committed += output.tokens
-        tail, count = state.tail, len(output.tokens)
-        agreed = common_prefix(tail, output.tokens)
+        pending, count = state.pending, len(output.tokens)
+        agreed = common_prefix(pending, output.tokens)
         if agreed < count:
-            # Where the words accepted stood in their slots, only the last token is news: it overrules what stood there.
-            known = all(token in slot.words for token, slot in zip(output.tokens[:-1], state.slots, strict=False))
-            state.old = state.old.overruled(tail[count - 1 if known else agreed :])
-            agreed = len(tail)
-        del state.slots[:agreed], state.dists[:agreed]
-        written = [*state.committed, *state.tail]
+            # Where all accepted tokens were alternatives, only the last one is news: it replaces what stood there.
+            known = all(token in one.tokens for token, one in zip(output.tokens[:-1], state.drafted, strict=False))
+            state.reuse = state.reuse.rejected(pending[count - 1 if known else agreed :])
+            agreed = len(pending)
+        del state.drafted[:agreed], state.dists[:agreed]
+        written = [*state.committed, *state.pending]
         kept = common_prefix(state.fed, written)
         if kept < len(state.fed):
-            state.cache.truncate(0, state.prompt_length + kept)
+            state.cache.truncate(0, len(state.prompt) + kept)
             state.fed = state.fed[:kept]
 
 
 def top_tokens(scores: Tensor) -> list[TokenAlternatives]:
-    """Of each row [n, V] the word of the highest score, and the next likeliest, with their chances."""
+    """Of each row of logits [n, V] the most likely token, and the next ones, with their probabilities."""
     firsts = scores.argmax(-1).tolist()
     best = scores.topk(min(WORDS, scores.shape[-1])).indices.tolist()
-    words = [[first, *(word for word in row if word != first)][:WORDS] for first, row in zip(firsts, best, strict=True)]
-    chances = scores.softmax(-1).gather(1, torch.tensor(words, device=scores.device))
-    return [_possible(w, c) for w, c in zip(words, chances.tolist(), strict=True)]
+    ids = [
+        [first, *(token for token in row if token != first)][:WORDS] for first, row in zip(firsts, best, strict=True)
+    ]
+    probs = scores.softmax(-1).gather(1, torch.tensor(ids, device=scores.device))
+    return [_possible(tokens, p) for tokens, p in zip(ids, probs.tolist(), strict=True)]
 
 
-def _possible(words: Sequence[int], chances: Sequence[float]) -> TokenAlternatives:
-    """A slot without words that must not be said, where fewer than `WORDS` may be."""
-    count = max(1, sum(chance > 0 for chance in chances))
-    return TokenAlternatives(tuple(words[:count]), tuple(chances[:count]))
-
-
-def banned_bias(model: Target, banned: Sequence[int]) -> Tensor:
-    """[V] to be added to logits: -inf at what must not be drafted."""
-    blocked = sorted(frozenset(banned) | model.reserved)
-    bias = torch.zeros(model.vocab_size, device=model.device)
-    bias[[i for i in blocked if i < model.vocab_size]] = float("-inf")
-    return bias
-
-
-def read_prompt(model: Target, request: Request, spare: int) -> tuple[Prompt, KVCache, Tensor]:
-    """The drafter's own prefill: the prompt, a cache with room for `spare` more tokens, and [1, V] logits behind it."""
-    prompt, cache, out = read_whole(model, request, spare)
-    return prompt, cache, out.logits[0]
-
-
-def read_whole(
-    model: Target, request: Request, spare: int, capture: Sequence[int] = ()
-) -> tuple[Prompt, KVCache, TargetOut]:
-    """As `read_prompt`, with all that came of the prompt's last piece."""
-    prompt = own_prompt(model, request)
-    return prompt, *read_encoded(model, prompt, model.encode(prompt), spare, capture)
-
-
-def own_prompt(model: Target, request: Request) -> Prompt:
-    """The request as the drafter's model reads it.
-
-    Raises:
-        CrossdraftError: it does not fit into the model's context.
-    """
-    prompt = model.prepare(request)
-    if len(prompt) >= model.context:
-        raise CrossdraftError(
-            f"The drafter reads the question as {len(prompt)} tokens, its context has {model.context}; "
-            "ask a shorter question."
-        )
-    return prompt
-
-
-def read_encoded(
-    model: Target, prompt: Prompt, encoded: Encoded, spare: int, capture: Sequence[int] = ()
-) -> tuple[KVCache, TargetOut]:
-    """As `read_whole`, of a prompt whose features are here already."""
-    capacity = len(prompt) + spare
-    cache = model.new_cache(capacity=capacity)
-    out = model.prefill(cache, prompt, encoded, capacity, capture=capture).out
-    return cache, out
-
-
-def draft_generator(model: Target, request: Request) -> torch.Generator:
-    """A stream of the drafter's own: the target's draws must not depend on it."""
-    return request.sampling.generator(model.device, offset=1)
-
-
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens two texts begin with in common."""
-    for place, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return place
-    return min(len(left), len(right))
+def _possible(tokens: Sequence[int], probs: Sequence[float]) -> TokenAlternatives:
+    """Without banned tokens, where fewer than `WORDS` are allowed."""
+    count = max(1, sum(prob > 0 for prob in probs))
+    return TokenAlternatives(tuple(tokens[:count]), tuple(probs[:count]))

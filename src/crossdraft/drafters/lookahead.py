@@ -1,8 +1,7 @@
-"""The drafter `lookahead`: the target drafts for itself, in rows of its own passes that would else be idle.
+"""The drafter `lookahead`: n-grams that the target generates in extra rows of its passes (Fu et al. 2024).
 
-Lookahead decoding (Fu et al. 2024). Beside the answer the target rewrites a window of guesses, all places at once, as
-a Jacobi iteration does. The window's levels are the last iterations, and read diagonally they are n-grams of the
-target's own making:
+Beside the answer the target refines a window of future tokens, all positions at once, by Jacobi iteration. The window's
+levels are the last iterations, and read diagonally they are n-grams of the target's own making:
 
     root ─ a1 ─ a2                level 0: `window` columns, the root is the first one's
      │     │     │
@@ -11,14 +10,14 @@ target's own making:
      c0    c1    c2               … `level - 1` of them; behind the last one new tokens n0 n1 n2 are read
 
 Every column is a text (root a1 b1 c1, then n1), so the window is a tree of probes. Each pass yields the n-grams
-(b0 c0 n0) behind the root, (b1 c1 n1) behind a1, and so on; then the oldest level goes and the window moves one
-place on: b1 b2 are the next level 0. The newest n-grams known behind the last token are the draft.
+(b0 c0 n0) behind the root, (b1 c1 n1) behind a1, and so on; then the oldest level goes and the window moves on by
+one: b1 b2 are the next level 0. The newest n-grams known behind the last token are the draft.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from crossdraft.drafters.base import fork_of
+from crossdraft.drafters.base import PerRequestDrafter, show
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
@@ -32,7 +31,7 @@ Levels = list[list[int]]
 
 @dataclass(eq=False)
 class LookaheadState:
-    """One answer: the window, and the n-grams seen so far, the newest of each token last."""
+    """One answer: the window, and the n-grams found so far, the newest of each token last."""
 
     levels: Levels  # the first one without the root
     pool: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
@@ -40,8 +39,8 @@ class LookaheadState:
     asked: bool = False  # the window is on its way through the target
 
 
-class LookaheadDrafter:
-    """Drafts n-grams that the target itself wrote in its spare rows.
+class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
+    """Drafts n-grams that the target itself generated.
 
     Args:
         encode: text to the target's tokens, without special ones; the window begins with those of the question.
@@ -75,37 +74,24 @@ class LookaheadDrafter:
         widest = (filled * (window + level - 1 - filled) - 1 for filled in range(1, level))
         self.needs = Needs(probes=max(widest))
 
-    def begin(self, requests: Sequence[Request]) -> list[LookaheadState]:
-        first = self.window + self.level - 3
-        return [LookaheadState([self._some(self.encode(request.prompt), first)]) for request in requests]
+    def _begin(self, request: Request) -> LookaheadState:
+        return LookaheadState([self._some(self.encode(request.prompt), self.window + self.level - 3)])
 
-    def propose(self, states: Sequence[LookaheadState], budgets: Sequence[Budget]) -> list[Draft]:
-        drafts = []
-        for state, budget in zip(states, budgets, strict=True):
-            known = state.pool.get(state.root, []) if state.root is not None else []
-            tree = DraftTree.from_paths(known[::-1]).first(budget.nodes)
-            if budget.on_token is not None and known:
-                for token in known[-1][: budget.nodes]:
-                    budget.on_token(token)
-            state.asked = True
-            drafts.append(Draft(tree, probes=probes_of(state.levels, len(tree))))
-        return drafts
+    def _propose(self, state: LookaheadState, budget: Budget) -> Draft:
+        known = state.pool.get(state.root, []) if state.root is not None else []
+        tree = DraftTree.from_paths(known[::-1]).first(budget.nodes)
+        show(known[-1][: budget.nodes] if known else (), budget)
+        state.asked = True
+        return Draft(tree, probes=probes_of(state.levels, len(tree)))
 
-    def commit(self, states: Sequence[LookaheadState], outputs: Sequence[VerifyOutput]) -> None:
-        for state, output in zip(states, outputs, strict=True):
-            if state.asked and len(output.probe_top) == sum(map(len, state.levels)):
-                self._learn(state, output.tokens[0], [top[0] for top in output.probe_top])
-            state.asked = False
-            state.root = output.tokens[-1]
-
-    def fork(self, states: Sequence[LookaheadState]) -> list[LookaheadState]:
-        return [fork_of(state) for state in states]
-
-    def end(self, states: Sequence[LookaheadState]) -> None:
-        """Nothing to free."""
+    def _commit(self, state: LookaheadState, output: VerifyOutput) -> None:
+        if state.asked and len(output.probe_top) == sum(map(len, state.levels)):
+            self._learn(state, output.tokens[0], [top[0] for top in output.probe_top])
+        state.asked = False
+        state.root = output.tokens[-1]
 
     def _learn(self, state: LookaheadState, first: int, read: Sequence[int]) -> None:
-        """The target wrote `first` behind the root, and `read` behind the window's tokens."""
+        """The target says `first` behind the root, and `read` behind the window's tokens."""
         found = [first, *read] if len(state.levels) == 1 else list(read[-len(state.levels[-1]) :])
         if len(state.levels) == self.level - 1:
             for start, gram in ngrams(state.root, state.levels, found):
@@ -119,13 +105,13 @@ class LookaheadDrafter:
             pool[start] = [*older, gram][-self.grams :]
 
     def _some(self, tokens: Sequence[int], count: int) -> list[int]:
-        """The first guesses: any tokens will do, for the target soon rewrites them."""
+        """The first window: any tokens will do, for the target soon refines them."""
         fit = [token for token in tokens if token not in self.banned] or [self.filler]
         return [fit[i % len(fit)] for i in range(count)]
 
 
 def probes_of(levels: Levels, nodes: int) -> Probes | None:
-    """The window as probes behind a tree of so many nodes, level by level; `None` if it has no place but the root's.
+    """The window as probes behind a tree of so many nodes, level by level; `None` if it has no column but the root's.
 
     >>> probes_of([[1], [5, 6]], 0)
     Probes(tokens=(1, 5, 6), parents=(-1, -1, 0), top=1)

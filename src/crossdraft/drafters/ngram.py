@@ -1,11 +1,13 @@
-"""The drafter `ngram`: what followed the last few tokens when they stood there before, in the prompt or the answer.
+"""The drafter `ngram`: prompt lookup decoding (Saxena 2023).
 
-Prompt lookup decoding (Saxena 2023): the longest of the last `longest` … 1 tokens that occurs earlier is looked up,
-and what stood behind it is copied. Of several places the newest is taken.
+The longest of the last `longest` … 1 tokens that occurs earlier, in the prompt or the answer, is looked up, and what
+stood behind it is copied. Of several matches the newest is taken.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from crossdraft.drafters.base import PerRequestDrafter, show
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
@@ -13,7 +15,14 @@ from crossdraft.engine.tree import DraftTree
 LONGEST, COPIED = 3, 10
 
 
-class NgramDrafter:
+@dataclass(eq=False)
+class NgramState:
+    """One answer: the question's tokens and the answer's."""
+
+    text: list[int]
+
+
+class NgramDrafter(PerRequestDrafter[NgramState]):
     """Copies from the question and from the answer so far.
 
     Args:
@@ -29,32 +38,20 @@ class NgramDrafter:
         self.longest = longest
         self.copied = copied
 
-    def begin(self, requests: Sequence[Request]) -> list[list[int]]:
-        return [list(self.encode(request.prompt)) for request in requests]
+    def _begin(self, request: Request) -> NgramState:
+        return NgramState(list(self.encode(request.prompt)))
 
-    def propose(self, states: Sequence[list[int]], budgets: Sequence[Budget]) -> list[Draft]:
-        drafts = []
-        for text, budget in zip(states, budgets, strict=True):
-            copied = lookup(text, self.longest, min(self.copied, budget.nodes))
-            if budget.on_token is not None:
-                for token in copied:
-                    budget.on_token(token)
-            drafts.append(Draft(DraftTree.chain(copied)))
-        return drafts
+    def _propose(self, state: NgramState, budget: Budget) -> Draft:
+        copied = lookup(state.text, self.longest, min(self.copied, budget.nodes))
+        show(copied, budget)
+        return Draft(DraftTree.chain(copied))
 
-    def commit(self, states: Sequence[list[int]], outputs: Sequence[VerifyOutput]) -> None:
-        for text, output in zip(states, outputs, strict=True):
-            text.extend(output.tokens)
-
-    def fork(self, states: Sequence[list[int]]) -> list[list[int]]:
-        return [[*text] for text in states]
-
-    def end(self, states: Sequence[list[int]]) -> None:
-        """Nothing to free."""
+    def _commit(self, state: NgramState, output: VerifyOutput) -> None:
+        state.text += output.tokens
 
 
 def lookup(text: Sequence[int], longest: int, most: int) -> tuple[int, ...]:
-    """At most `most` tokens that stood behind the newest earlier place of the last tokens of `text`.
+    """At most `most` tokens that stood behind the newest earlier match of the last tokens of `text`.
 
     >>> lookup([7, 1, 2, 3, 4, 9, 1, 2], longest=3, most=3)
     (3, 4, 9)

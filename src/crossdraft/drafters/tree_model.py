@@ -2,7 +2,7 @@
 
 Every pass feeds the nodes whose continuations are asked for, and their ancestors. What all of these share, the trunk,
 is kept in the cache, so a tree that is mostly one chain costs a token a pass; the branches beside it are fed again
-with each level. Behind a verdict the accepted branch stays in the cache as far as it was fed.
+with each level. After verification the accepted branch stays in the cache as far as it was fed.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.base import fork_of
-from crossdraft.drafters.independent import banned_bias, common_prefix, draft_generator, read_prompt
+from crossdraft.drafters.base import PerRequestDrafter, banned_bias, common_prefix, draft_generator, read_prompt
 from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, WithoutReplacement
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
@@ -22,16 +21,16 @@ from crossdraft.engine.sampling import Sampling, warp_tree
 from crossdraft.engine.target import Chunk, Target
 from crossdraft.engine.tree import ROOT, DraftTree
 
-SPARE = 192  # places of the cache behind the answer, for nodes that are fed together
-Grow = Callable[[ProbsFn, SelectFn, Budget], BuiltTree]
+SPARE = 192  # tokens of the cache behind the answer, for nodes that are fed together
+BuildTree = Callable[[ProbsFn, SelectFn, Budget], BuiltTree]
 
 
 @dataclass(eq=False)
 class TreeModelState:
     """One answer as the drafter sees it.
 
-    `held` is what the cache holds. Behind it lie, not committed, the keys and values of `loose`: the nodes that the
-    last pass fed. `rows` [1 + n, V] are the logits behind `held` and behind each of them.
+    `held` is what the cache holds. Behind it lie, not committed, the keys and values of `uncommitted`: the nodes that
+    the last pass fed. `logits` [1 + n, V] stand behind `held` and behind each of them.
     """
 
     sampling: Sampling
@@ -39,65 +38,58 @@ class TreeModelState:
     written: list[int]  # prompt and answer, as far as it is committed
     held: list[int]
     generator: torch.Generator
-    rows: Tensor | None
-    loose: DraftTree = field(default_factory=DraftTree.empty)
+    logits: Tensor | None
+    uncommitted: DraftTree = field(default_factory=DraftTree.empty)
     ended: bool = False  # what is committed ends the answer
 
 
-class TreeDrafter:
+class TreeDrafter(PerRequestDrafter[TreeModelState]):
     """Drafts a tree with a model of its own.
 
     Args:
         model: the drafter's network behind the adapter, with its own `prepare`.
-        grow: how the tree grows: a builder of `drafters.trees`, with its settings bound by `functools.partial`.
+        build: how the tree is built: a function of `drafters.trees`, with its settings bound by `functools.partial`.
         banned: ids that must never be drafted; see `IndependentDrafter`.
     """
 
     needs = Needs()
 
-    def __init__(self, model: Target, grow: Grow, banned: Sequence[int] = ()) -> None:
+    def __init__(self, model: Target, build: BuildTree, banned: Sequence[int] = ()) -> None:
         self.model = model
-        self.grow = grow
+        self.build = build
         self.banned = banned_bias(model, banned)
 
-    @torch.inference_mode()
-    def begin(self, requests: Sequence[Request]) -> list[TreeModelState]:
-        return [self._begin(request) for request in requests]
-
-    @torch.inference_mode()
-    def propose(self, states: Sequence[TreeModelState], budgets: Sequence[Budget]) -> list[Draft]:
-        return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
-
-    @torch.inference_mode()
-    def commit(self, states: Sequence[TreeModelState], outputs: Sequence[VerifyOutput]) -> None:
-        for state, output in zip(states, outputs, strict=True):
-            state.written += output.tokens
-            state.ended = not self.model.eos.isdisjoint(output.tokens[-1:])
-            _resynchronise(state)
-
-    @torch.inference_mode()
-    def fork(self, states: Sequence[TreeModelState]) -> list[TreeModelState]:
-        return [fork_of(state) for state in states]
-
-    def end(self, states: Sequence[TreeModelState]) -> None:
-        """Nothing to free but the states themselves."""
-
     def _begin(self, request: Request) -> TreeModelState:
-        prompt, cache, rows = read_prompt(self.model, request, request.token_limit + SPARE)
-        ids = prompt.input_ids.tolist()
-        return TreeModelState(request.sampling, cache, ids, list(ids), draft_generator(self.model, request), rows)
+        prompt, cache, out = read_prompt(self.model, request, request.token_limit + SPARE)
+        ids, generator = prompt.input_ids.tolist(), draft_generator(self.model, request)
+        return TreeModelState(request.sampling, cache, ids, list(ids), generator, out.logits[0])
 
     def _propose(self, state: TreeModelState, budget: Budget) -> Draft:
         greedy = state.sampling.greedy
-        grown = self.grow(
-            partial(self._expand, state), TopK() if greedy else WithoutReplacement(state.generator), budget
-        )
-        return Draft(grown.tree, grown.path_probs if greedy else ())
+        select = TopK() if greedy else WithoutReplacement(state.generator)
+        built = self.build(partial(self._probs, state), select, budget)
+        return Draft(built.tree, built.path_probs if greedy else ())
 
-    def _expand(self, state: TreeModelState, tree: DraftTree, nodes: Sequence[int]) -> Tensor:
+    def _commit(self, state: TreeModelState, output: VerifyOutput) -> None:
+        """Keep of the cache what agrees with the text, and the fed branch that goes on with it."""
+        state.written += output.tokens
+        state.ended = not self.model.eos.isdisjoint(output.tokens[-1:])
+        agreed = common_prefix(state.held, state.written)
+        if agreed < len(state.held):
+            state.cache.truncate(0, agreed)
+            state.held, state.logits, state.uncommitted = state.held[:agreed], None, DraftTree.empty()
+            return
+        path = state.uncommitted.follow(state.written[agreed:])
+        if path:
+            state.cache.keep(0, path)
+            state.held = [*state.held, *(state.uncommitted.tokens[node] for node in path)]
+            state.logits = None if state.logits is None else state.logits[path[-1] + 1 :][:1]
+        state.uncommitted = DraftTree.empty()
+
+    def _probs(self, state: TreeModelState, tree: DraftTree, nodes: Sequence[int]) -> Tensor:
         """[m, V] distributions behind the nodes, 0 where the answer or the context ends."""
-        alive = [place for place, node in enumerate(nodes) if self._goes_on(state, tree, node)]
-        found = self._distributions(state, tree, [nodes[place] for place in alive]) if alive else None
+        alive = [at for at, node in enumerate(nodes) if self._goes_on(state, tree, node)]
+        found = self._distributions(state, tree, [nodes[at] for at in alive]) if alive else None
         if found is None:
             return torch.zeros(len(nodes), self.model.vocab_size, device=self.model.device)
         probs = found.new_zeros(len(nodes), found.shape[-1])
@@ -115,26 +107,26 @@ class TreeDrafter:
         text = [*state.written, *(tree.tokens[node] for node in trunk)]
         branches = sorted({step for node in nodes for step in tree.path(node)} - set(trunk))
         beside = branches_of(tree, trunk, branches)
-        rows = self._read(state, text, beside)
-        if rows is None:
+        logits = self._read(state, text, beside)
+        if logits is None:
             return None
-        warped = warp_tree(rows + self.banned, beside, text, state.sampling)
-        places = {node: place for place, node in enumerate(branches, 1)}  # place 0: behind the trunk
-        wanted = warped[[places.get(node, 0) for node in nodes]]
+        warped = warp_tree(logits + self.banned, beside, text, state.sampling)
+        rows = {node: row for row, node in enumerate(branches, 1)}  # row 0: behind the trunk
+        wanted = warped[[rows.get(node, 0) for node in nodes]]
         return wanted.softmax(-1) if state.sampling.greedy else wanted
 
     def _read(self, state: TreeModelState, text: list[int], beside: DraftTree) -> Tensor | None:
         """[1 + n, V] logits behind `text` and each node of the tree behind it; `None` if they do not fit."""
         if len(text) + len(beside) > state.cache.capacity:
             return None
-        if state.rows is None or state.held != text or len(beside):
+        if state.logits is None or state.held != text or len(beside):
             # A pass begins with a token of the text, so the last one is read again even if it is held.
             kept = min(common_prefix(state.held, text), len(text) - 1)
             state.cache.truncate(0, kept)
             chunk = Chunk(torch.tensor(text[kept:]))
-            state.rows = self.model.extend(state.cache, slice(0, 1), [chunk], [beside]).logits[0]
-            state.held, state.loose = text, beside
-        return state.rows[: 1 + len(beside)]
+            state.logits = self.model.extend(state.cache, slice(0, 1), [chunk], [beside]).logits[0]
+            state.held, state.uncommitted = text, beside
+        return state.logits[: 1 + len(beside)]
 
 
 def shared_path(tree: DraftTree, nodes: Sequence[int]) -> list[int]:
@@ -152,27 +144,6 @@ def shared_path(tree: DraftTree, nodes: Sequence[int]) -> list[int]:
 
 def branches_of(tree: DraftTree, trunk: Sequence[int], branches: Sequence[int]) -> DraftTree:
     """The branches as a tree whose root is the trunk's end."""
-    placed = {trunk[-1] if trunk else ROOT: ROOT} | {node: place for place, node in enumerate(branches)}
-    parents = tuple(placed[tree.parents[node]] for node in branches)
+    moved = {trunk[-1] if trunk else ROOT: ROOT} | {node: at for at, node in enumerate(branches)}
+    parents = tuple(moved[tree.parents[node]] for node in branches)
     return DraftTree(tuple(tree.tokens[node] for node in branches), parents)
-
-
-def _resynchronise(state: TreeModelState) -> None:
-    """Keep of the cache what agrees with the text, and the fed branch that goes on with it."""
-    agreed = common_prefix(state.held, state.written)
-    if agreed < len(state.held):
-        state.cache.truncate(0, agreed)
-        state.held, state.rows, state.loose = state.held[:agreed], None, DraftTree.empty()
-        return
-    path: list[int] = []
-    for token in state.written[agreed:]:
-        children = state.loose.children(path[-1] if path else ROOT)
-        step = next((child for child in children if state.loose.tokens[child] == token), None)
-        if step is None:
-            break
-        path.append(step)
-    if path:
-        state.cache.keep(0, path)
-        state.held = [*state.held, *(state.loose.tokens[node] for node in path)]
-        state.rows = None if state.rows is None else state.rows[path[-1] + 1 :][:1]
-    state.loose = DraftTree.empty()

@@ -41,8 +41,8 @@ class Prophet(NgramDrafter):
 
     def propose(self, states, budgets):
         drafts = []
-        for told, budget in zip(states, budgets, strict=True):
-            places = range(len(told), min(len(told) + budget.nodes, len(self.text)))
+        for state, budget in zip(states, budgets, strict=True):
+            places = range(len(state.text), min(len(state.text) + budget.nodes, len(self.text)))
             drafts.append(Draft(DraftTree.chain([self.word(i) for i in places])))
         return drafts
 
@@ -126,9 +126,9 @@ def test_passes_by_hand(twin, monkeypatch):
     widths = []
     extend = twin.model.extend
 
-    def counted(cache, rows, chunks, trees, capture=()):
+    def counted(cache, rows, chunks, trees, *more):
         widths.append((len(chunks[0].tokens), len(trees[0])))
-        return extend(cache, rows, chunks, trees, capture)
+        return extend(cache, rows, chunks, trees, *more)
 
     cascade = CascadeDrafter(twin, Prophet(text, wrong=4), ahead=5)
     (state,) = cascade.begin([Request(QUESTIONS[0], max_new_tokens=64)])
@@ -145,14 +145,16 @@ def test_the_cheap_one_is_told_what_is_committed_and_a_fork_the_rest(twin):
     cascade = CascadeDrafter(twin, prophet)
     _, state, answer = rounds(cascade, twin, QUESTIONS[0])
     cascade.propose([state], [Budget(8)])
-    assert state.inner.state == state.inner.text == list(answer)
+    assert state.inner.state.text == state.inner.text == list(answer)
     assert (
-        state.trial.state == state.trial.text == [*answer, *state.writing.tail[: len(state.trial.text) - len(answer)]]
+        state.trial.state.text
+        == state.trial.text
+        == [*answer, *state.outer.pending[: len(state.trial.text) - len(answer)]]
     )
     assert len(state.trial.text) > len(answer)
     cascade.commit([state], [VerifyOutput((), (7,))])
     cascade.end([state])
-    assert state.inner.state == [*answer, 7]
+    assert state.inner.state.text == [*answer, 7]
 
 
 def test_it_is_forked_only_where_the_text_went_another_way(twin):
@@ -160,7 +162,7 @@ def test_it_is_forked_only_where_the_text_went_another_way(twin):
 
     class Counted(Prophet):
         def fork(self, states):
-            forks.append(len(states[0]))
+            forks.append(len(states[0].text))
             return super().fork(states)
 
     text = written_alone(twin, QUESTIONS[0])
@@ -207,14 +209,14 @@ def test_the_later_words_are_the_cheap_ones(twin):
     assert draft.path_probs[3:] == pytest.approx([draft.path_probs[2] * 0.7**k for k in (1, 2, 3)])
     cascade.commit([state], [VerifyOutput((0, 1, 2, 3), (*draft.tree.tokens[:4], 7))])
     cascade.propose([state], [Budget(2)])
-    assert state.inner.state == [*draft.tree.tokens[:4], 7]
+    assert state.inner.state.text == [*draft.tree.tokens[:4], 7]
 
 
 def test_leniency_by_hand(twin):
-    keeps = CascadeDrafter(twin, Prophet(()), leniency=2.0).keeps
+    keeps = CascadeDrafter(twin, Prophet(()), leniency=2.0).accepts
     p = torch.tensor([0.5, 0.25, 0.2, 0.05])
     assert [keeps(p, token, p) for token in range(4)] == [True, True, False, False]
-    exact = CascadeDrafter(twin, Prophet(())).keeps
+    exact = CascadeDrafter(twin, Prophet(())).accepts
     assert not any(exact(p, token, p) for token in range(4))  # the best one stands without being asked about
 
 

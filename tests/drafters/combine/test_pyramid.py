@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 
-from crossdraft.drafters.combine.pyramid import PyramidDrafter, close
+from crossdraft.drafters.combine.cascade import PyramidDrafter, close
 from crossdraft.drafters.combine.two_level import TwoLevelDrafter, point_mass
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.ngram import NgramDrafter
@@ -57,7 +57,8 @@ class Near(NgramDrafter):
         return 0.8 * p + 0.2 * point_mass(300, p)
 
     def propose(self, states, budgets):
-        (told,), (budget,) = states, budgets
+        (state,), (budget,) = states, budgets
+        told = state.text
         words, laws = [], []
         for _ in range(budget.nodes):
             self.asked.add((*told, *words))
@@ -152,7 +153,7 @@ def test_a_planted_bug_is_seen(twin, law):
 def test_a_word_chosen_for_certain_is_a_point_mass(twin):
     request = Request(QUESTION, max_new_tokens=64, sampling=WARM)
     pyramid = PyramidDrafter(twin, Listed(300), ahead=1, threshold=0.69)
-    pyramid.keeps = lambda p, token, q: True
+    pyramid.accepts = lambda p, token, q: True
     (draft,) = pyramid.propose(pyramid.begin([request]), [Budget(3)])
     assert draft.tree.tokens[1] == 300
     assert draft.tree.dists[1].nonzero().tolist() == [[300]]

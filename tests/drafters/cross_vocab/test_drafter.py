@@ -93,13 +93,13 @@ def test_sampling_runs_with_penalties_and_biases(how, hidden):
 def test_what_the_target_says_in_one_token_is_learned():
     """A letter of two bytes is one token of the target's, and two of the drafter's."""
     made = drafter("video_llava", "omni")
-    page = made.begin([Request("What is that?")])[0]
-    pairs = [(i, made.way.own.encode(chr(48 + i))) for i in range(80, 96)]
+    state = made.begin([Request("What is that?")])[0]
+    pairs = [(i, made.method.own.encode(chr(48 + i))) for i in range(80, 96)]
     letter, halves = next((i, ids) for i, ids in pairs if len(ids) == 2)
-    assert made.way.table.to_drafter[letter] == -1
-    made.commit([page], [VerifyOutput((), (20, letter, 21))])
-    assert made.way.grams.find(halves) == letter
-    assert len(made.way.grams) == 1
+    assert made.method.table.to_drafter[letter] == -1
+    made.commit([state], [VerifyOutput((), (20, letter, 21))])
+    assert made.method.grams.find(halves) == letter
+    assert len(made.method.grams) == 1
 
 
 @torch.inference_mode()
@@ -108,20 +108,20 @@ def test_after_a_refusal_the_drafter_has_read_what_was_said(how):
     """Its cache is that of a drafter which has read the committed text, and nothing else, from the start."""
     made = drafter("video_llava", how)
     request = Request("What is that?")
-    page = made.begin([request])[0]
-    first = made.propose([page], [Budget(6)])[0].tree.tokens
+    state = made.begin([request])[0]
+    first = made.propose([state], [Budget(6)])[0].tree.tokens
     other = next(i for i in range(10, 40) if i != first[2])
-    made.commit([page], [VerifyOutput((0, 1), (*first[:2], other))])
-    made.propose([page], [Budget(6)])
+    made.commit([state], [VerifyOutput((0, 1), (*first[:2], other))])
+    made.propose([state], [Budget(6)])
     fresh = made.begin([request])[0]
-    logits = made.way.pen.behind(fresh, page.fed)
-    length = len(page.prompt) + len(page.fed)
-    assert page.cache.lengths == [length]
-    assert logits.allclose(page.last, atol=1e-12)
-    for mine, theirs in zip(page.cache.layers, fresh.cache.layers, strict=True):
+    logits = made.method.assistant.logits_behind(fresh, state.fed)
+    length = len(state.prompt) + len(state.fed)
+    assert state.cache.lengths == [length]
+    assert logits.allclose(state.last_logits, atol=1e-12)
+    for mine, theirs in zip(state.cache.layers, fresh.cache.layers, strict=True):
         assert mine.keys[:, :, :length].allclose(theirs.keys[:, :, :length], atol=1e-12)
-    spoken = made.way.own.spell(page.ids)
-    assert spoken.startswith(b" " + page.said)  # behind "ASSISTANT:" the drafter begins with a space
+    spoken = made.method.own.to_bytes(state.written)
+    assert spoken.startswith(b" " + state.text)  # behind "ASSISTANT:" the drafter begins with a space
 
 
 def test_a_question_beyond_the_drafters_context_is_refused():
@@ -132,11 +132,11 @@ def test_a_question_beyond_the_drafters_context_is_refused():
 
 def test_an_answer_beyond_the_drafters_context_is_left_to_the_target():
     made = drafter("video_llava", "slem")
-    page = made.begin([Request("w" * 470, max_new_tokens=64)])[0]
-    assert page.cache.capacity <= 512
+    state = made.begin([Request("w" * 470, max_new_tokens=64)])[0]
+    assert state.cache.capacity <= 512
     for _ in range(40):
-        made.commit([page], [VerifyOutput((), (20, 30, 40))])
-        assert made.propose([page], [Budget(5)])[0].tree is not None
+        made.commit([state], [VerifyOutput((), (20, 30, 40))])
+        assert len(made.propose([state], [Budget(5)])[0].tree) <= 5
 
 
 def test_an_unknown_way_is_told():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossdraft.drafters.cross_vocab.assistant import whole
+from crossdraft.drafters.cross_vocab.assistant import complete_text
 from crossdraft.drafters.cross_vocab.drafter import CrossVocabDrafter
 from crossdraft.drafters.cross_vocab.slem import StringLevelMatch, TargetToken, continuation
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_table
@@ -57,7 +57,7 @@ def test_half_a_character_is_not_offered():
     assert drafted([], text[:-1]) == ids(" is")[:1]
     assert drafted([], text[:-1], ended=True) == ids(" is")  # the end is not where the text ends
     assert drafted([], text, ended=True) == [*ids(" is", " ", "é"), END]
-    assert whole(text[:-1]) == (" is ", 4)
+    assert complete_text(text[:-1]) == (" is ", 4)
 
 
 def test_ends_count_bytes():
@@ -71,7 +71,7 @@ def test_what_the_tokenizer_would_say_otherwise_is_not_offered():
     """A target that reads "x" as "y": not one token of that, nor any behind it."""
     words = lexicon()
     wrong = TokenTable(
-        words.spelling, lambda text: words.encode(text.replace("x", "y")), words.ids, words.ends, words.end
+        words.token_bytes, lambda text: words.encode(text.replace("x", "y")), words.ids, words.eos, words.eos_id
     )
     assert [node.token for node in continuation(wrong, [], b" isx left is")] == ids(" is")
 
@@ -85,12 +85,12 @@ TEXTS = (" is turning left.",)
 def drafter(texts=TEXTS) -> tuple[CrossVocabDrafter, StringLevelMatch]:
     model, own = as_drafter(bigram_model(OWN, texts, lead=":"), OWN)
     made = CrossVocabDrafter(model, own, lexicon(), "slem")
-    assert isinstance(made.way, StringLevelMatch)
-    return made, made.way
+    assert isinstance(made.method, StringLevelMatch)
+    return made, made.method
 
 
-def propose(made, page, nodes=16):
-    draft = made.propose([page], [Budget(nodes)])[0]
+def propose(made, state, nodes=16):
+    draft = made.propose([state], [Budget(nodes)])[0]
     assert len(draft.path_probs) == len(draft.tree)
     assert list(draft.path_probs) == sorted(draft.path_probs, reverse=True)
     return list(draft.tree.tokens)
@@ -98,45 +98,45 @@ def propose(made, page, nodes=16):
 
 def test_the_whole_answer_is_drafted_in_the_targets_tokens():
     made, _ = drafter()
-    page = made.begin([Request("What?")])[0]
-    assert propose(made, page) == [*ids(" is", " turning", " left", "."), END]
-    assert propose(made, page, 2) == ids(" is", " turning")
+    state = made.begin([Request("What?")])[0]
+    assert propose(made, state) == [*ids(" is", " turning", " left", "."), END]
+    assert propose(made, state, 2) == ids(" is", " turning")
 
 
 def test_what_the_target_confirms_is_kept_and_nothing_is_written_twice():
     made, _ = drafter()
-    page = made.begin([Request("What?")])[0]
-    propose(made, page)
-    fed = list(page.fed)
-    made.commit([page], [VerifyOutput((0,), tuple(ids(" is", " turning")))])
-    assert propose(made, page) == [*ids(" left", "."), END]
-    assert page.fed == fed
+    state = made.begin([Request("What?")])[0]
+    propose(made, state)
+    fed = list(state.fed)
+    made.commit([state], [VerifyOutput((0,), tuple(ids(" is", " turning")))])
+    assert propose(made, state) == [*ids(" left", "."), END]
+    assert state.fed == fed
 
 
 def test_the_target_may_say_the_same_text_in_other_tokens():
     """ " turn" + "ing" for " turning": the text agrees, so does the draft behind it."""
     made, _ = drafter()
-    page = made.begin([Request("What?")])[0]
-    propose(made, page)
-    made.commit([page], [VerifyOutput((0,), tuple(ids(" is", " turn")))])
-    assert propose(made, page) == [*ids("ing", " left", "."), END]
+    state = made.begin([Request("What?")])[0]
+    propose(made, state)
+    made.commit([state], [VerifyOutput((0,), tuple(ids(" is", " turn")))])
+    assert propose(made, state) == [*ids("ing", " left", "."), END]
 
 
 @pytest.mark.parametrize("said", [(" left",), (" is", " left"), (" is", " t", "x", " is")])
 def test_after_a_refusal_the_cache_is_that_of_a_fresh_reading(said):
     made, way = drafter()
     request = Request("What?")
-    page = made.begin([request])[0]
-    propose(made, page)
-    made.commit([page], [VerifyOutput((), tuple(ids(*said)))])
-    assert OWN.decode(page.base).encode() == page.said == "".join(said).encode()
-    propose(made, page)
+    state = made.begin([request])[0]
+    propose(made, state)
+    made.commit([state], [VerifyOutput((), tuple(ids(*said)))])
+    assert OWN.decode(state.own_ids).encode() == state.text == "".join(said).encode()
+    propose(made, state)
     fresh = made.begin([request])[0]
-    logits = way.pen.behind(fresh, page.fed)
-    assert logits.allclose(page.last, atol=1e-12)
-    length = len(page.prompt) + len(page.fed)
-    assert page.cache.lengths == fresh.cache.lengths == [length]
-    for mine, other in zip(page.cache.layers, fresh.cache.layers, strict=True):
+    logits = way.assistant.logits_behind(fresh, state.fed)
+    assert logits.allclose(state.last_logits, atol=1e-12)
+    length = len(state.prompt) + len(state.fed)
+    assert state.cache.lengths == fresh.cache.lengths == [length]
+    for mine, other in zip(state.cache.layers, fresh.cache.layers, strict=True):
         assert mine.keys[:, :, :length].allclose(other.keys[:, :, :length], atol=1e-12)
         assert mine.values[:, :, :length].allclose(other.values[:, :, :length], atol=1e-12)
 
@@ -144,35 +144,35 @@ def test_after_a_refusal_the_cache_is_that_of_a_fresh_reading(said):
 def test_inside_a_character_only_what_completes_it_is_offered():
     """The target says the first byte of an é; the drafter has the letter as one token."""
     made, _ = drafter((" isé left.",))
-    page = made.begin([Request("What?")])[0]
+    state = made.begin([Request("What?")])[0]
     words = lexicon()
     first, second = (words.ids[bytes([byte])] for byte in "é".encode())
-    made.commit([page], [VerifyOutput((), (*ids(" is"), first))])
-    assert page.base_bytes == 3
-    assert propose(made, page) == [second, *ids(" left", "."), END]
-    made.commit([page], [VerifyOutput((0,), (second, *ids(" left")))])
-    assert propose(made, page) == [*ids("."), END]
+    made.commit([state], [VerifyOutput((), (*ids(" is"), first))])
+    assert state.own_bytes == 3
+    assert propose(made, state) == [second, *ids(" left", "."), END]
+    made.commit([state], [VerifyOutput((0,), (second, *ids(" left")))])
+    assert propose(made, state) == [*ids("."), END]
 
 
 def test_inside_a_character_that_the_drafter_does_not_write_it_is_silent():
     made, _ = drafter()
-    page = made.begin([Request("What?")])[0]
+    state = made.begin([Request("What?")])[0]
     first, second = (lexicon().ids[bytes([byte])] for byte in "é".encode())
-    made.commit([page], [VerifyOutput((), (*ids(" is"), first))])
-    assert propose(made, page) == []
-    made.commit([page], [VerifyOutput((), (second,))])
-    assert OWN.decode(page.base).encode() == page.said == " isé".encode()
+    made.commit([state], [VerifyOutput((), (*ids(" is"), first))])
+    assert propose(made, state) == []
+    made.commit([state], [VerifyOutput((), (second,))])
+    assert OWN.decode(state.own_ids).encode() == state.text == " isé".encode()
 
 
 def test_the_target_begins_its_answers_as_it_does():
     """A target without a space in front: known after its first answer, and the next first draft is right."""
     made, _ = drafter((" is turning left.",))
-    page = made.begin([Request("What?")])[0]
+    state = made.begin([Request("What?")])[0]
     i, s = ids("i", "s")
-    made.commit([page], [VerifyOutput((), (i, s))])
-    assert propose(made, page, 1) == ids(" turning")
-    page = made.begin([Request("What?")])[0]
-    assert propose(made, page, 3) == [i, s, *ids(" turning")]
+    made.commit([state], [VerifyOutput((), (i, s))])
+    assert propose(made, state, 1) == ids(" turning")
+    state = made.begin([Request("What?")])[0]
+    assert propose(made, state, 3) == [i, s, *ids(" turning")]
 
 
 def test_a_chat_model_begins_without_a_space(monkeypatch):
@@ -180,9 +180,9 @@ def test_a_chat_model_begins_without_a_space(monkeypatch):
     monkeypatch.setattr(OWN, "chat_template", "{{ messages[0].content }}{{ '\\n' }}", raising=False)
     model, own = as_drafter(bigram_model(OWN, ["is turning left."], lead="\n"), OWN)
     made = CrossVocabDrafter(model, own, lexicon())
-    page = made.begin([Request("What?")])[0]
-    made.commit([page], [VerifyOutput((), tuple(ids(" is")))])
-    assert (OWN.decode(page.base), page.said) == ("is", b" is")
-    assert propose(made, page, 2) == ids(" turning", " left")
-    page = made.begin([Request("What?")])[0]
-    assert propose(made, page, 2) == ids(" is", " turning")
+    state = made.begin([Request("What?")])[0]
+    made.commit([state], [VerifyOutput((), tuple(ids(" is")))])
+    assert (OWN.decode(state.own_ids), state.text) == ("is", b" is")
+    assert propose(made, state, 2) == ids(" turning", " left")
+    state = made.begin([Request("What?")])[0]
+    assert propose(made, state, 2) == ids(" is", " turning")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.cross_vocab import tli as translation
-from crossdraft.drafters.cross_vocab.assistant import AssistantModel, AssistantState, Step
-from crossdraft.drafters.cross_vocab.tli import Gram, NgramCache, TokenIntersection, aligned, token_law
+from crossdraft.drafters.cross_vocab.assistant import AssistantModel, AssistantState, DraftStep
+from crossdraft.drafters.cross_vocab.tli import Gram, NgramCache, TokenIntersection, aligned, target_dist
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.drafter import Budget
@@ -68,18 +68,18 @@ Q = torch.tensor([0.5, 0.2, 0.2, 0.1])
 
 
 def test_the_law_of_the_intersection():
-    assert token_law(Q, TWINS, 5).tolist() == pytest.approx([2 / 7, 0, 5 / 7, 0, 0])
+    assert target_dist(Q, TWINS, 5).tolist() == pytest.approx([2 / 7, 0, 5 / 7, 0, 0])
 
 
 def test_an_ngram_takes_its_share_from_its_first_token():
     """0.5 · 0.4 of token 2's half go to token 3."""
-    law = token_law(Q, TWINS, 5, Gram((0, 1), 3, 0.4))
+    law = target_dist(Q, TWINS, 5, Gram((0, 1), 3, 0.4))
     assert law.tolist() == pytest.approx([0.2 / 0.7, 0, 0.3 / 0.7, 0.2 / 0.7, 0])
 
 
 def test_an_ngram_whose_first_token_has_no_twin():
     """0.2 · 0.5 are said as token 4; the other half of its first token cannot be said at all."""
-    law = token_law(Q, TWINS, 5, Gram((1, 3), 4, 0.5))
+    law = target_dist(Q, TWINS, 5, Gram((1, 3), 4, 0.5))
     assert law.tolist() == pytest.approx([0.2 / 0.8, 0, 0.5 / 0.8, 0, 0.1 / 0.8])
 
 
@@ -93,24 +93,24 @@ TARGET, DRAFTER = Language(5, 1), Language(4, 3)
 WARM = Sampling(temperature=1.0)
 
 
-class ToyPen(AssistantModel):
+class ToyAssistant(AssistantModel):
     """A language instead of a network."""
 
-    def behind(self, page: AssistantState, ids: Sequence[int]) -> Tensor:
+    def logits_behind(self, state: AssistantState, ids: Sequence[int]) -> Tensor:
         return DRAFTER(tuple(ids)).log()
 
-    def room(self, page: AssistantState, count: int) -> bool:
+    def has_room(self, state: AssistantState, count: int) -> bool:
         return True
 
 
 def drafter(grams: NgramCache | None, kind: type[TokenIntersection] = TokenIntersection) -> Grow:
     """A way of drafting chains of two, with chances that can be enumerated."""
     model = SimpleNamespace(vocab_size=4, device="cpu")
-    way = kind(ToyPen(model), OWN, THEIRS, map_vocabularies(OWN, THEIRS), grams)
+    way = kind(ToyAssistant(model), OWN, THEIRS, map_vocabularies(OWN, THEIRS), grams)
 
     def grow(chance: Chance) -> DraftTree:
-        page = AssistantState(WARM, chance, None, [], torch.empty(0), torch.empty(0))
-        return way.propose(page, Budget(2)).tree
+        state = AssistantState(WARM, chance, None, [], torch.empty(0), torch.empty(0))
+        return way.propose(state, Budget(2)).tree
 
     return grow
 
@@ -145,21 +145,21 @@ def test_ngrams_are_drafted():
 class CutAfterwards(TokenIntersection):
     """Planted bug: the drafter's distribution is reported as it was before it was cut down to what is shared."""
 
-    def _drawn(self, page: AssistantState, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> Step:
-        step = super()._drawn(page, ids, logits, gram)
+    def _drawn(self, state: AssistantState, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> DraftStep:
+        step = super()._drawn(state, ids, logits, gram)
         uncut = torch.zeros(5, dtype=torch.float64)
-        shared = self.twins >= 0
-        uncut[self.twins[shared]] = logits.softmax(-1)[shared]
-        return replace(step, law=uncut)
+        shared = self.to_target >= 0
+        uncut[self.to_target[shared]] = logits.softmax(-1)[shared]
+        return replace(step, dist=uncut)
 
 
 class ForgetsTheGram(TokenIntersection):
     """Planted bug: what the n-gram took from its first token is not reported."""
 
-    def _drawn(self, page: AssistantState, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> Step:
-        step = super()._drawn(page, ids, logits, gram)
-        q = warp(logits + self.shared, page.sampling)
-        return replace(step, law=token_law(q, self.twins, 5))
+    def _drawn(self, state: AssistantState, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> DraftStep:
+        step = super()._drawn(state, ids, logits, gram)
+        q = warp(logits + self.shared, state.sampling)
+        return replace(step, dist=target_dist(q, self.to_target, 5))
 
 
 @pytest.mark.parametrize(("kind", "known"), [(CutAfterwards, None), (ForgetsTheGram, grams())])

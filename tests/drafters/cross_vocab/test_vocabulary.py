@@ -28,7 +28,7 @@ def test_what_both_spell_is_paired():
         assert table.to_target[vocabulary[token]] == others[token]
         assert table.to_drafter[others[token]] == vocabulary[token]
     assert table.to_target[vocabulary["Ġcat"]] == table.to_drafter[others["Ġbus"]] == -1
-    assert table.same_place == 256  # there one has " c", the other " b"
+    assert table.same_ids == 256  # there one has " c", the other " b"
     assert not table.identity
 
 
@@ -49,7 +49,7 @@ def test_a_text_goes_on_where_another_ends(make):
     """No space comes in front, and the spelling is the text."""
     words = lexicon(make(" car", "car", " left"))
     for text in (" car left", "car", "s left", "\ncar", " né", ""):
-        assert words.spell(words.encode(text)) == text.encode()
+        assert words.to_bytes(words.encode(text)) == text.encode()
 
 
 def test_padded_heads_and_reserved_ids():
@@ -68,8 +68,8 @@ def test_the_end_is_the_tokenizers_own():
     tokenizer = byte_level(" car")
     other = tokenizer.get_vocab()["a"]
     end = tokenizer.get_vocab()[EOS]
-    assert read_token_table(tokenizer, len(tokenizer), [other, end]).end == end
-    assert read_token_table(tokenizer, len(tokenizer), [other]).end == other
+    assert read_token_table(tokenizer, len(tokenizer), [other, end]).eos_id == end
+    assert read_token_table(tokenizer, len(tokenizer), [other]).eos_id == other
 
 
 def test_the_shipped_vocabulary_beside_a_small_one():
@@ -95,7 +95,7 @@ def test_what_decoding_does_not_confirm_is_left_out():
     tokenizer = byte_level(" car", " cat")
     parts = [decoders.Replace("Ġcat", "Ġcow"), decoders.ByteLevel()]
     tokenizer.backend_tokenizer.decoder = decoders.Sequence(parts)
-    spelling = lexicon(tokenizer).spelling
+    spelling = lexicon(tokenizer).token_bytes
     vocabulary = tokenizer.get_vocab()
     assert spelling[vocabulary[marks(" car")]] == b" car"
     assert spelling[vocabulary[marks(" cat")]] is None

@@ -79,7 +79,7 @@ def told(drafter, sampling, overrule=True) -> list:
     for turn in range(4):
         draft = drafter.propose([state], [Budget(12)])[0]
         drafts.append(draft)
-        tokens = state.tail[:5]
+        tokens = state.pending[:5]
         if len(tokens) < 5 or tokens[-1] == EOS:
             break
         last = 10 + (tokens[4] + turn) % 60 if overrule else tokens[4]
@@ -126,7 +126,7 @@ def test_a_head_that_is_believed_unread_would_be_noticed(model, monkeypatch):
     choose = drafter._choose
 
     def gullible(state, prediction):
-        for row, foreseen in zip(state.rows, prediction, strict=False):
+        for row, foreseen in zip(state.logits, prediction, strict=False):
             row[foreseen] = 99.0
         return choose(state, prediction)
 
@@ -169,11 +169,11 @@ def test_the_features_are_those_that_training_reads(model, monkeypatch):
     request = Request("what?", max_new_tokens=64)
     (state,) = drafter.begin([request])
     drafter.propose([state], [Budget(6)])
-    tail = state.tail
+    tail = state.pending
     drafter.commit([state], [VerifyOutput((0, 1), (*tail[:2], 55))])
     drafter.propose([state], [Budget(3)])
     prompt = model.prepare(request)
-    answer = [*tail[:2], *state.committed[2:], *state.tail]
+    answer = [*tail[:2], *state.committed[2:], *state.pending]
     texts = [*(tail[: place + 1] for place in range(len(tail) - 1)), answer[:3], answer[:4], answer[:5]]
     assert len(seen) == len(texts)
     for (feature, tokens), text in zip(seen, texts, strict=True):

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from crossdraft.drafters.base import read_prompt
 from crossdraft.drafters.combine.cascade import CascadeDrafter
-from crossdraft.drafters.independent import IndependentDrafter, read_whole
+from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
@@ -202,8 +203,8 @@ def test_the_model_behind_a_glance_makes_no_words_of_its_own(pair, target, asked
     drafter = IndependentDrafter(plain, glance=glancer(plain, target))
     silent = drafter.model
     with torch.inference_mode():
-        *_, loud = read_whole(plain, asked, 8, drafter.capture)
-        *_, quiet = read_whole(silent, asked, 8, drafter.capture)
+        *_, loud = read_prompt(plain, asked, 8, drafter.capture)
+        *_, quiet = read_prompt(silent, asked, 8, drafter.capture)
     assert loud.logits[0].shape == (1, plain.vocab_size)
     assert quiet.logits[0].shape == (1, 0)
     assert torch.equal(loud.hidden[0][0], quiet.hidden[0][0])

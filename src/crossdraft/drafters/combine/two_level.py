@@ -1,10 +1,10 @@
-"""What `cascade` and `pyramid` share: a cheap drafter's words are read by a better one before the target sees them.
+"""Two-level cascades: a cheap drafter's tokens are verified by a better one before the target sees them.
 
-The cheap one writes a few tokens; the better one's model reads them in one pass, keeps those that it agrees to, and
-adds one of its own; the cheap one goes on behind that. So the better one writes in fewer passes.
+The inner (cheap) drafter drafts a few tokens; the outer (better) one's model reads them in one pass, keeps those that
+it accepts, and adds one of its own; the inner one goes on behind that. So the outer one drafts in fewer passes.
 
-The cheap one's own state is told what is committed. What is not yet, a fork of it is told on trial: where the text goes
-another way, that one is dropped and another forked. So any drafter can be the cheap one.
+The inner drafter's own state follows what is committed. What is not committed yet is given to a fork of it: where the
+text goes another way, that one is dropped and another forked. So any drafter can be the inner one.
 """
 
 import math
@@ -17,25 +17,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossdraft.drafters.alternatives import TokenAlternatives
+from crossdraft.drafters.base import PerRequestDrafter, show
 from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.engine.accept import as_wide
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import sample_one, warp
 from crossdraft.engine.streams import apart
-from crossdraft.engine.target import Chunk
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
-AHEAD = 5  # tokens that the cheap one writes between two passes of the better one
+AHEAD = 5  # tokens that the inner drafter drafts between two passes of the outer one
 
-Keeps = Callable[[Tensor, int, Tensor], bool]
-"""(p, token, q): whether the better one, of distribution p [V], lets stand a token that was drawn from q [V]."""
+Accepts = Callable[[Tensor, int, Tensor], bool]
+"""(p, token, q): whether the outer drafter, of distribution p [V], accepts a token that was drawn from q [V]."""
 
 
 @dataclass(eq=False)
 class InnerState:
-    """A state of the cheap drafter, and the answer as it was told."""
+    """A state of the inner drafter, and the answer as far as it was committed to it."""
 
     state: Any
     text: list[int] = field(default_factory=list)
@@ -43,28 +43,28 @@ class InnerState:
 
 @dataclass(eq=False)
 class TwoLevelState:
-    """One answer: the better drafter's text, what the cheap one was told of it, and what a fork was told on trial."""
+    """One answer: the outer drafter's state, the inner one's, and its fork behind what is not committed."""
 
-    writing: IndependentState
+    outer: IndependentState
     inner: InnerState
     trial: InnerState | None = None
 
 
-class TwoLevelDrafter:
-    """Drafts a chain that `inner` writes and `outer` corrects.
+class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
+    """Drafts a chain that `inner` drafts and `outer` verifies.
 
     Args:
         outer: the better drafter, of the target's own vocabulary.
         inner: the cheaper one; of a tree, its main path is read.
-        keeps: what `outer` lets stand beside the token it would have taken itself, which in a greedy answer always
-            stands. When sampling it must not look at a token that was drawn: see `pyramid`.
-        ahead: most tokens that `inner` writes between two passes of `outer`.
+        accepts: what `outer` accepts beside the token it would have taken itself, which in a greedy answer it always
+            does. When sampling it must not look at a token that was drawn: see `PyramidDrafter`.
+        ahead: most tokens that `inner` drafts between two passes of `outer`.
 
     Raises:
-        CrossdraftError: `outer` is no model that can read along.
+        CrossdraftError: `outer` is no model that can verify.
     """
 
-    def __init__(self, outer: Drafter[Any], inner: Drafter[Any], keeps: Keeps, ahead: int = AHEAD) -> None:
+    def __init__(self, outer: Drafter[Any], inner: Drafter[Any], accepts: Accepts, ahead: int = AHEAD) -> None:
         if not isinstance(outer, IndependentDrafter):
             raise CrossdraftError(
                 "The first drafter of a cascade or pyramid must be a model of the target's own vocabulary, such as "
@@ -72,7 +72,7 @@ class TwoLevelDrafter:
             )
         self.outer = outer
         self.inner = inner
-        self.keeps = keeps
+        self.accepts = accepts
         self.ahead = ahead
         # Of the target's outputs, nothing.
         self.needs = Needs(
@@ -81,146 +81,124 @@ class TwoLevelDrafter:
             remembers=outer.needs.remembers or inner.needs.remembers,
         )
 
-    @torch.inference_mode()
-    def begin(self, requests: Sequence[Request]) -> list[TwoLevelState]:
-        outer, inner = self.outer.begin(requests), self.inner.begin(apart(requests, 1))
-        return [TwoLevelState(writing, InnerState(state)) for writing, state in zip(outer, inner, strict=True)]
-
-    @torch.inference_mode()
-    def propose(self, states: Sequence[TwoLevelState], budgets: Sequence[Budget]) -> list[Draft]:
-        return [self.draft(state, budget) for state, budget in zip(states, budgets, strict=True)]
-
-    def commit(self, states: Sequence[TwoLevelState], outputs: Sequence[VerifyOutput]) -> None:
-        # The inner one is told with the next draft: most of what the target says it knows by then.
-        self.outer.commit([state.writing for state in states], outputs)
-
-    @torch.inference_mode()
-    def fork(self, states: Sequence[TwoLevelState]) -> list[TwoLevelState]:
-        writings = self.outer.fork([state.writing for state in states])
-        pairs = zip(writings, states, strict=True)
-        return [TwoLevelState(writing, self._fork(state.inner)) for writing, state in pairs]
-
     def end(self, states: Sequence[TwoLevelState]) -> None:
         for state in states:
-            self._tell(state.inner, state.writing.committed)  # what it remembers must be what was said
+            self._commit_inner(state.inner, state.outer.committed)  # what it remembers must be what was said
         self.inner.end([state.inner.state for state in states])
-        self.outer.end([state.writing for state in states])
+        self.outer.end([state.outer for state in states])
 
-    def draft(self, state: TwoLevelState, budget: Budget) -> Draft:
-        """Continue the outer one's tail until the budget, the end of the answer, or the stop signal."""
-        text = state.writing
-        while len(text.slots) < budget.nodes and text.path_prob >= budget.min_confidence and not budget.stopped:
-            if self.outer.ended(text) or self.outer.room(text) == 0:
+    def _begin(self, request: Request) -> TwoLevelState:
+        (outer,), (inner,) = self.outer.begin([request]), self.inner.begin(apart([request], 1))
+        return TwoLevelState(outer, InnerState(inner))
+
+    def _propose(self, state: TwoLevelState, budget: Budget) -> Draft:
+        """Draft on until the budget, the end of the answer, or the stop signal."""
+        outer = state.outer
+        while len(outer.drafted) < budget.nodes and outer.path_prob >= budget.min_confidence and not budget.stopped:
+            if self.outer.ended(outer) or self.outer.room(outer) == 0:
                 break
-            before = len(text.slots)
+            before = len(outer.drafted)
             self._write(state, budget)
-            show(text.tail[before:], budget)
-        # Written it is; what remains is to wrap it up.
-        return self.outer.propose([text], [Budget(min(budget.nodes, len(text.tail)))])[0]
+            show(outer.pending[before:], budget)
+        # All is drafted; what remains is to make it a `Draft`.
+        return self.outer.propose([outer], [Budget(min(budget.nodes, len(outer.drafted)))])[0]
 
-    def suggest(self, state: TwoLevelState, nodes: int, stop: Callable[[], bool] | None) -> Draft:
-        """What the inner one writes behind the outer one's text: the main path of its draft."""
+    def _commit(self, state: TwoLevelState, output: VerifyOutput) -> None:
+        # The inner one follows with the next draft: most of what the target says it knows by then.
+        self.outer.commit([state.outer], [output])
+
+    def _fork(self, state: TwoLevelState) -> TwoLevelState:
+        return TwoLevelState(self.outer.fork([state.outer])[0], self._fork_inner(state.inner))
+
+    def inner_draft(self, state: TwoLevelState, nodes: int, stop: Callable[[], bool] | None) -> Draft:
+        """What the inner one drafts behind the outer one's text: the main path of its draft."""
         if nodes == 0:
             return Draft(DraftTree.empty())
-        return main_path(self.inner.propose([self._informed(state)], [Budget(nodes, stop=stop)])[0])
+        return main_path(self.inner.propose([self._inner_behind(state.outer, state)], [Budget(nodes, stop=stop)])[0])
 
-    def _informed(self, state: TwoLevelState) -> Any:
-        """The inner one told the outer one's text: its own state if all of that is committed, else a fork on trial."""
-        text = state.writing
-        if not text.tail:
-            self._tell(state.inner, text.committed)
+    def _inner_behind(self, outer: IndependentState, state: TwoLevelState) -> Any:
+        """The inner state behind the outer one's text: its own if all of that is committed, else a fork."""
+        if not outer.drafted:
+            self._commit_inner(state.inner, outer.committed)
             return state.inner.state
-        written = [*text.committed, *text.tail]
+        written = [*outer.committed, *outer.pending]
         if state.trial is None or state.trial.text != written[: len(state.trial.text)]:
-            state.trial = self._fork(state.inner)
-        self._tell(state.trial, written)
+            state.trial = self._fork_inner(state.inner)
+        self._commit_inner(state.trial, written)
         return state.trial.state
 
-    def _fork(self, told: InnerState) -> InnerState:
-        return InnerState(self.inner.fork([told.state])[0], [*told.text])
+    def _fork_inner(self, inner: InnerState) -> InnerState:
+        return InnerState(self.inner.fork([inner.state])[0], [*inner.text])
 
-    def _tell(self, told: InnerState, text: Sequence[int]) -> None:
-        """Let it know what this text adds to the one that it was told."""
-        if len(text) > len(told.text):
-            self.inner.commit([told.state], [VerifyOutput((), tuple(text[len(told.text) :]))])
-            told.text = [*text]
+    def _commit_inner(self, inner: InnerState, text: Sequence[int]) -> None:
+        """Commit what this text adds to what the state knows."""
+        if len(text) > len(inner.text):
+            self.inner.commit([inner.state], [VerifyOutput((), tuple(text[len(inner.text) :]))])
+            inner.text = [*text]
 
     def _write(self, state: TwoLevelState, budget: Budget) -> None:
-        """One pass of the outer one over the inner one's words: append those that stand, and one of its own."""
-        text = state.writing
-        written = [*text.committed, *text.tail]
-        missing = written[len(text.fed) :]
-        words = DraftTree.empty()
-        if missing:  # else only the prompt was read, and its own logits are there already
-            most = min(self.ahead, budget.nodes - len(text.tail) - 1, self.outer.room(text))
-            words = self.suggest(state, most, budget.stop).tree
-            words = readable(words, self.outer.model.vocab_size)
-            chunk, chain = Chunk(torch.tensor(missing)), DraftTree.chain(words.tokens)
-            out = self.outer.model.extend(text.cache, slice(0, 1), [chunk], [chain], self.outer.capture)
-            text.rows = self.outer.rows_of(out, text.seen)
-            text.fed = written
-        kept = self._correct(text, words)
-        text.cache.keep(0, range(kept))
-        text.fed = [*text.fed, *words.tokens[:kept]]
-        text.rows = text.rows[kept:]
+        """One pass of the outer model over the inner draft: append what it accepts, and one token of its own."""
+        outer = state.outer
+        written = [*outer.committed, *outer.pending]
+        draft = DraftTree.empty()
+        if len(written) > len(outer.fed):  # else only the prompt was read, and its own logits are there already
+            most = min(self.ahead, budget.nodes - len(outer.drafted) - 1, self.outer.room(outer))
+            draft = readable(self.inner_draft(state, most, budget.stop).tree, self.outer.model.vocab_size)
+            self.outer.feed(outer, written, draft.tokens)
+        kept = self._verify(outer, draft)
+        outer.cache.keep(0, range(kept))
+        outer.fed = [*outer.fed, *draft.tokens[:kept]]
+        outer.logits = outer.logits[kept:]
 
-    def _correct(self, text: IndependentState, words: DraftTree) -> int:
-        """Append to the tail until the outer one says something else; returns how many words stood."""
-        for place, word in enumerate(words.tokens):
-            if self._choose(text, text.rows[place], word, law_of(words, place)) != word:
-                return place
-            if word in self.outer.model.eos:
-                return place  # it stands, but nothing is read behind it, itself neither
-        self._choose(text, text.rows[len(words)])
-        return len(words)
+    def _verify(self, outer: IndependentState, draft: DraftTree) -> int:
+        """Append tokens until the outer model says something else; returns how many were accepted and read."""
+        for node, token in enumerate(draft.tokens):
+            row = draft.drawn_from[node]
+            q = None if draft.dists is None or row < 0 else draft.dists[row]
+            if self._append(outer, outer.logits[node], token, q) != token:
+                return node
+            if token in self.outer.model.eos:
+                return node  # it is accepted, but nothing is read behind it, itself neither
+        self._append(outer, outer.logits[len(draft)])
+        return len(draft)
 
-    def _choose(self, text: IndependentState, logits: Tensor, word: int = -1, law: Tensor | None = None) -> int:
-        """Append one token, `word` if it may stand there, from the outer one's logits [V]."""
+    def _append(self, outer: IndependentState, logits: Tensor, token: int = -1, dist: Tensor | None = None) -> int:
+        """Append `token` if it is accepted, else one from the outer model's logits [V]; returns which.
+
+        `dist` [V] is what `token` was drawn from, `None` if it was chosen deterministically.
+        """
         logits = logits + self.outer.banned
-        scores = warp(logits, text.sampling, [*text.context, *text.committed, *text.tail])
+        p = warp(logits, outer.sampling, [*outer.prompt, *outer.committed, *outer.pending])
         q = None
-        if word >= 0:
-            q = point_mass(word, scores) if law is None else law.to(scores)
-        if text.sampling.greedy:
-            token = int(scores.argmax())
-            if q is not None and word != token and self.keeps(scores.softmax(-1), word, q):
-                token = word
-            confidence = math.exp(logits[token] - logits.logsumexp(-1))
+        if token >= 0:
+            q = point_mass(token, p) if dist is None else dist.to(p)
+        if outer.sampling.greedy:
+            taken = int(p.argmax())
+            if q is not None and token != taken and self.accepts(p.softmax(-1), token, q):
+                taken = token
+            prob = math.exp(logits[taken] - logits.logsumexp(-1))
         else:
-            stands = q is not None and self.keeps(scores, word, q)
-            q = q if stands and q is not None else scores
-            token = word if stands else sample_one(q, text.generator)
-            confidence = float(q[token])
-            text.dists.append(q)
-        text.slots.append(TokenAlternatives((token,), (confidence,)))
-        return token
+            accepted = q is not None and self.accepts(p, token, q)
+            q = q if accepted and q is not None else p
+            taken = token if accepted else sample_one(q, outer.generator)
+            prob = float(q[taken])
+            outer.dists.append(q)
+        outer.drafted.append(TokenAlternatives((taken,), (prob,)))
+        return taken
 
 
 def main_path(draft: Draft) -> Draft:
-    """The chain of first children, with its distributions and chances."""
+    """The chain of first children, with its distributions and path probabilities."""
     if draft.tree.is_chain:
         return draft
     path = draft.tree.main_path
     return Draft(draft.tree.keep(path), tuple(draft.path_probs[node] for node in path) if draft.path_probs else ())
 
 
-def show(tokens: Sequence[int], budget: Budget) -> None:
-    """Tell whoever watches."""
-    if budget.on_token is not None:
-        for token in tokens:
-            budget.on_token(token)
-
-
-def readable(words: DraftTree, vocabulary: int) -> DraftTree:
-    """As much of a chain as a model of this many tokens has words for; drawn ones must all be among them."""
-    strange = (place for place, token in enumerate(words.tokens) if token >= vocabulary)
-    return as_wide(words.first(next(strange, len(words))), vocabulary)
-
-
-def law_of(words: DraftTree, place: int) -> Tensor | None:
-    """[V] what a word was drawn from; `None` if it was chosen for certain."""
-    row = words.drawn_from[place]
-    return None if words.dists is None or row < 0 else words.dists[row]
+def readable(chain: DraftTree, vocabulary: int) -> DraftTree:
+    """As much of a chain as a model of this many tokens can read; distributions must be over these alone."""
+    unknown = (node for node, token in enumerate(chain.tokens) if token >= vocabulary)
+    return as_wide(chain.first(next(unknown, len(chain))), vocabulary)
 
 
 def point_mass(token: int, like: Tensor) -> Tensor:

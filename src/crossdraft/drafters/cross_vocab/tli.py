@@ -1,13 +1,12 @@
-"""Drafting across vocabularies by token: what both vocabularies have is drafted under the target's id.
+"""Token-level intersection (TLI; Timor et al. 2025), and OmniDraft's n-gram cache (Ramakrishnan et al. 2025).
 
-Token-level intersection (TLI; Timor et al. 2025): the drafter's distribution is cut down to the shared tokens *before*
-its token is drawn, and then read over the target's ids. That is an honest law of the token, so acceptance is exact.
+TLI: the drafter's distribution is cut down to the shared tokens *before* its token is drawn, and then read over the
+target's ids. That is the exact distribution of the token, so acceptance is exact.
 
-What the target says in one token and the drafter in several is learned from committed text (OmniDraft, Ramakrishnan et
-al. 2025): an n-gram of the drafter's that stands for one token of the target's is drafted as that token, with the
-product of its probabilities. To keep the law exact, one n-gram at most has a chance at each place, and which one is
-settled before anything is drawn: the one the drafter's likeliest tokens spell. Its probability is taken from that of
-its first token, which keeps the rest.
+OmniDraft: an n-gram of the drafter's that stands for one token of the target's, as learned from committed text, is
+drafted as that token, with the product of its probabilities. To keep the distribution exact, at most one n-gram is
+possible at each position, and which one is settled before anything is drawn: the one the drafter's likeliest tokens
+spell. Its probability is taken from that of its first token, which keeps the rest.
 """
 
 import math
@@ -20,7 +19,8 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.cross_vocab.assistant import AssistantModel, AssistantState, Step, common_prefix
+from crossdraft.drafters.base import common_prefix, show
+from crossdraft.drafters.cross_vocab.assistant import AssistantModel, AssistantState, DraftStep
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, VocabularyMap
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
@@ -68,23 +68,22 @@ class NgramCache:
 
 
 def aligned(left: Sequence[bytes], right: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
-    """`(i, j, k)` where `left[i]` and `right[j:k]` stand at the same place, counted from the end of both texts.
+    """`(i, j, k)` where `left[i]` and `right[j:k]` cover the same bytes, counted from the end of both texts.
 
     >>> list(aligned([b" turning", b" left"], [b" turn", b"ing", b" le", b"ft"]))
     [(0, 0, 2), (1, 2, 4)]
     >>> list(aligned([b" tur", b"ning"], [b" turn", b"ing"]))
     []
     """
-    edges = {place: j for j, place in enumerate(_edges(right))}
-    places = _edges(left)
-    for i, (start, end) in enumerate(pairwise(places)):
+    edges = {byte: j for j, byte in enumerate(_edges(right))}
+    for i, (start, end) in enumerate(pairwise(_edges(left))):
         if start in edges and end in edges and start < end:
             yield i, edges[start], edges[end]
 
 
 def _edges(texts: Sequence[bytes]) -> list[int]:
     total = sum(map(len, texts))
-    return [place - total for place in accumulate(map(len, texts), initial=0)]
+    return [byte - total for byte in accumulate(map(len, texts), initial=0)]
 
 
 @dataclass(frozen=True)
@@ -102,138 +101,138 @@ class Gram:
     rest: float
 
 
-def token_law(q: Tensor, twins: Tensor, width: int, gram: Gram | None = None) -> Tensor:
-    """[width] the law of the next draft over the target's ids.
+def target_dist(q: Tensor, to_target: Tensor, width: int, gram: Gram | None = None) -> Tensor:
+    """[width] the distribution of the next draft token over the target's ids.
 
     Args:
         q: [Vd] the drafter's distribution; positive at shared tokens and, if there is an n-gram, at its first token.
-        twins: [Vd] the target's id of each drafter token, -1 = none.
+        to_target: [Vd] the target's id of each drafter token, -1 = none.
         width: rows of the target's head.
         gram: moves the probability q(first) · rest from its first token to its own. What is left of a first token
-            that the target does not have is nobody's, and the law is renormalised.
+            that the target does not have is dropped, and the rest is renormalised.
     """
-    shared = twins >= 0
-    law = q.new_zeros(width)
-    law[twins[shared]] = q[shared]
+    shared = to_target >= 0
+    dist = q.new_zeros(width)
+    dist[to_target[shared]] = q[shared]
     if gram is not None:
         first = gram.ids[0]
         moved = q[first] * gram.rest
-        if twins[first] >= 0:
-            law[twins[first]] = (law[twins[first]] - moved).clamp_min(0)
-        law[gram.token] += moved
-    return law / law.sum()
+        if to_target[first] >= 0:
+            dist[to_target[first]] = (dist[to_target[first]] - moved).clamp_min(0)
+        dist[gram.token] += moved
+    return dist / dist.sum()
 
 
 class TokenIntersection:
-    """TLI as a way of drafting; with an n-gram cache, OmniDraft's.
+    """TLI; with an n-gram cache, OmniDraft's.
 
     Args:
-        pen: the drafter's model.
+        assistant: the drafter's model.
         own, target: the two tokenizers.
-        table: which ids are twins.
+        table: which ids spell the same.
         grams: `None` = the shared tokens alone.
     """
 
     def __init__(
         self,
-        pen: AssistantModel,
+        assistant: AssistantModel,
         own: TokenTable,
         target: TokenTable,
         table: VocabularyMap,
         grams: NgramCache | None = None,
     ) -> None:
-        self.pen = pen
+        self.assistant = assistant
         self.own = own
         self.target = target
         self.table = table
         self.grams = grams
-        self.twins = torch.tensor(table.to_target, device=pen.model.device)
-        self.readable = pen.mask(i for i, text in enumerate(own.spelling) if text is not None or i in own.ends)
-        self.shared = pen.mask(i for i, twin in enumerate(table.to_target) if twin >= 0)
+        self.to_target = torch.tensor(table.to_target, device=assistant.model.device)
+        self.readable = assistant.allow_only(
+            i for i, text in enumerate(own.token_bytes) if text is not None or i in own.eos
+        )
+        self.shared = assistant.allow_only(i for i, id_ in enumerate(table.to_target) if id_ >= 0)
 
-    def open(self, request: Request) -> AssistantState:
-        """Read a request."""
-        page = self.pen.open(request)
-        page.sampling = self._own_sampling(request.sampling)
-        return page
+    def begin(self, request: Request) -> AssistantState:
+        """Prefill."""
+        state = self.assistant.begin(request)
+        state.sampling = self._own_sampling(request.sampling)
+        return state
 
-    def propose(self, page: AssistantState, budget: Budget) -> Draft:
-        """Write token by token, each drawn from the law that is reported with it."""
-        if page.base_bytes < len(page.said):  # inside a character
+    def propose(self, state: AssistantState, budget: Budget) -> Draft:
+        """Draft token by token, each drawn from the distribution that is reported with it."""
+        if state.own_bytes < len(state.text):  # inside a character
             return Draft(DraftTree.empty())
-        reach = math.prod(step.confidence for step in page.tail[: budget.nodes])
-        while len(page.tail) < budget.nodes and reach >= budget.min_confidence and not budget.stopped:
-            ended = bool(page.tail) and page.tail[-1].token == self.target.end
-            if ended or not self.pen.room(page, len(page.ids)):
+        path_prob = math.prod(step.prob for step in state.pending[: budget.nodes])
+        while len(state.pending) < budget.nodes and path_prob >= budget.min_confidence and not budget.stopped:
+            ended = bool(state.pending) and state.pending[-1].token == self.target.eos_id
+            if ended or not self.assistant.has_room(state, len(state.written)):
                 break
-            step = self._write(page)
-            page.tail.append(step)
-            reach *= step.confidence
-            if budget.on_token is not None:
-                budget.on_token(step.token)
-        steps = page.tail[: budget.nodes]
-        laws = [step.law for step in steps if step.law is not None]
-        tree = DraftTree.chain([step.token for step in steps], torch.stack(laws) if laws else None)
-        paths = accumulate((step.confidence for step in steps), operator.mul)
-        return Draft(tree, tuple(paths) if page.sampling.greedy else ())
+            step = self._write(state)
+            state.pending.append(step)
+            path_prob *= step.prob
+            show([step.token], budget)
+        steps = state.pending[: budget.nodes]
+        dists = [step.dist for step in steps if step.dist is not None]
+        tree = DraftTree.chain([step.token for step in steps], torch.stack(dists) if dists else None)
+        path_probs = accumulate((step.prob for step in steps), operator.mul)
+        return Draft(tree, tuple(path_probs) if state.sampling.greedy else ())
 
-    def commit(self, page: AssistantState, output: VerifyOutput) -> None:
-        """Keep what was written as far as the target's tokens agree with it; else say the text anew, and learn."""
-        agreed = common_prefix([step.token for step in page.tail], output.tokens)
-        page.committed += output.tokens
-        page.said += self.target.spell(output.tokens)
+    def commit(self, state: AssistantState, output: VerifyOutput) -> None:
+        """Keep what was drafted as far as the target's tokens agree with it; else encode the text anew, and learn."""
+        agreed = common_prefix([step.token for step in state.pending], output.tokens)
+        state.committed += output.tokens
+        state.text += self.target.to_bytes(output.tokens)
         if agreed < len(output.tokens):
-            page.restate(self.own)
-            if not page.on_trial:
-                self._learn(page, len(output.tokens))
+            state.retokenise(self.own)
+            if not state.is_fork:
+                self._learn(state, len(output.tokens))
             return
-        page.base += [i for step in page.tail[:agreed] for i in step.ids]
-        page.base_bytes = len(page.said)
-        page.tail = page.tail[agreed:]
+        state.own_ids += [i for step in state.pending[:agreed] for i in step.ids]
+        state.own_bytes = len(state.text)
+        state.pending = state.pending[agreed:]
 
-    def _learn(self, page: AssistantState, count: int) -> None:
+    def _learn(self, state: AssistantState, count: int) -> None:
         """Note which of the last `count` committed tokens the drafter says in several."""
-        own, said = self.own.spell(page.base), page.said[: page.base_bytes]
-        if self.grams is None or page.base_bytes < len(page.said) or own.lstrip(b" ") != said.lstrip(b" "):
+        own, said = self.own.to_bytes(state.own_ids), state.text[: state.own_bytes]
+        if self.grams is None or state.own_bytes < len(state.text) or own.lstrip(b" ") != said.lstrip(b" "):
             return
-        theirs = [self.target.spell([i]) for i in page.committed]
-        for i, j, k in aligned(theirs, [self.own.spell([i]) for i in page.base]):
+        theirs = [self.target.to_bytes([i]) for i in state.committed]
+        for i, j, k in aligned(theirs, [self.own.to_bytes([i]) for i in state.own_ids]):
             if i >= len(theirs) - count:
-                self.grams.learn(page.base[j:k], page.committed[i])
+                self.grams.learn(state.own_ids[j:k], state.committed[i])
 
-    def _write(self, page: AssistantState) -> Step:
-        ids = page.ids
-        logits = self.pen.behind(page, ids)
-        gram = self._gram(page, ids, logits)
-        return self._likeliest(logits, gram) if page.sampling.greedy else self._drawn(page, ids, logits, gram)
+    def _write(self, state: AssistantState) -> DraftStep:
+        ids = state.written
+        logits = self.assistant.logits_behind(state, ids)
+        gram = self._gram(state, ids, logits)
+        return self._likeliest(logits, gram) if state.sampling.greedy else self._drawn(state, ids, logits, gram)
 
-    def _likeliest(self, logits: Tensor, gram: Gram | None) -> Step:
-        """For greedy answers. Confidence counts what cannot be said in the target's tokens, too."""
+    def _likeliest(self, logits: Tensor, gram: Gram | None) -> DraftStep:
+        """For greedy answers. The probability counts what the target's tokens cannot spell, too."""
         probs = (logits + self.readable).softmax(-1)
         if gram is not None:
-            return Step(gram.ids, float(probs[gram.ids[0]]) * gram.rest, gram.token)
+            return DraftStep(gram.ids, float(probs[gram.ids[0]]) * gram.rest, gram.token)
         own = int((logits + self.shared).argmax())
-        return Step((own,), float(probs[own]), self.table.to_target[own])
+        return DraftStep((own,), float(probs[own]), self.table.to_target[own])
 
-    def _drawn(self, page: AssistantState, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> Step:
+    def _drawn(self, state: AssistantState, ids: Sequence[int], logits: Tensor, gram: Gram | None) -> DraftStep:
         allowed = self.shared
         if gram is not None:
             allowed = allowed.index_fill(0, torch.tensor(gram.ids[0], device=allowed.device), 0)
-        q = warp(logits + allowed, page.sampling, [*page.prompt, *ids])
-        law = token_law(q, self.twins, self.target.width, gram)
-        token = sample_one(law, page.generator)
-        if gram is not None and token == gram.token:
-            return Step(gram.ids, float(law[token]), token, law)
-        return Step((self.table.to_drafter[token],), float(law[token]), token, law)
+        q = warp(logits + allowed, state.sampling, [*state.prompt, *ids])
+        dist = target_dist(q, self.to_target, self.target.width, gram)
+        token = sample_one(dist, state.generator)
+        ids = gram.ids if gram is not None and token == gram.token else (self.table.to_drafter[token],)
+        return DraftStep(ids, float(dist[token]), token, dist)
 
-    def _gram(self, page: AssistantState, ids: Sequence[int], logits: Tensor) -> Gram | None:
+    def _gram(self, state: AssistantState, ids: Sequence[int], logits: Tensor) -> Gram | None:
         """The longest known n-gram that the drafter's likeliest tokens spell; nothing is drawn to find it."""
         found: Gram | None = None
         path: list[int] = []
         rest = 1.0
-        while self.grams is not None and len(path) < LONGEST and self.pen.room(page, len(ids) + len(path)):
+        while self.grams is not None and len(path) < LONGEST and self.assistant.has_room(state, len(ids) + len(path)):
             if path:
-                logits = self.pen.behind(page, [*ids, *path])
+                logits = self.assistant.logits_behind(state, [*ids, *path])
             probs = (logits + self.readable).softmax(-1)
             path.append(int(probs.argmax()))
             rest *= float(probs[path[-1]]) if len(path) > 1 else 1.0

@@ -1,8 +1,8 @@
-"""Two tokenizers side by side: what every id spells, and which ids of the two spell the same.
+"""Vocabulary mapping: the bytes of every token id of two tokenizers, and which ids of the two spell the same.
 
-Tokens are compared as bytes, so that `Ġcar` of a byte-level BPE and `▁car` of a sentencepiece model are one and the
-same, and half a character is a spelling like any other. What an id spells is derived from its token string and then
-verified by decoding; where the two disagree, the id is left out.
+Tokens are compared as bytes, so that `Ġcar` of a byte-level BPE and `▁car` of a sentencepiece model are equal, and half
+a character is a token like any other. A token's bytes are derived from its string and then verified by decoding; where
+the two disagree, the id is left out.
 """
 
 import re
@@ -24,27 +24,27 @@ class TokenTable:
     """One tokenizer.
 
     Args:
-        spelling: for every row of the head the bytes it adds to a text; `None` = no text (special, padded, reserved).
+        token_bytes: for every row of the head the bytes it adds to a text; `None` = none (special, padded, reserved).
         encode: ids of a text that continues another one: no special tokens, no space put in front.
         ids: the id that spells these bytes; of several, the one that is no byte fallback, then the lowest.
-        ends: ids that end an answer.
-        end: the one of them that the tokenizer itself uses; `None` if there is none.
+        eos: ids that end an answer.
+        eos_id: the one of them that the tokenizer itself uses; `None` if there is none.
     """
 
-    spelling: tuple[bytes | None, ...]
+    token_bytes: tuple[bytes | None, ...]
     encode: Callable[[str], list[int]]
     ids: Mapping[bytes, int]
-    ends: frozenset[int] = frozenset()
-    end: int | None = None
+    eos: frozenset[int] = frozenset()
+    eos_id: int | None = None
 
     @property
     def width(self) -> int:
         """Rows of the head."""
-        return len(self.spelling)
+        return len(self.token_bytes)
 
-    def spell(self, ids: Sequence[int]) -> bytes:
+    def to_bytes(self, ids: Sequence[int]) -> bytes:
         """The text of a sequence; what has no text adds nothing."""
-        return b"".join(self.spelling[i] or b"" for i in ids if i < self.width)
+        return b"".join(self.token_bytes[i] or b"" for i in ids if i < self.width)
 
 
 @dataclass(frozen=True)
@@ -52,24 +52,24 @@ class VocabularyMap:
     """Which ids of a drafter and of a target stand for the same text. One to one; heads may be padded differently.
 
     Args:
-        to_target: for every drafter id its twin, -1 where there is none.
+        to_target: for every drafter id the target id with the same bytes, -1 where there is none.
         to_drafter: the other way round.
-        same_place: twins that stand at one id, counted from 0 up to the first that do not.
+        same_ids: equal tokens that have one id, counted from 0 up to the first that do not.
     """
 
     to_target: tuple[int, ...]
     to_drafter: tuple[int, ...]
-    same_place: int
+    same_ids: int
 
     @cached_property
     def shared(self) -> int:
-        """Number of twins."""
-        return sum(twin >= 0 for twin in self.to_target)
+        """Number of shared tokens."""
+        return sum(match >= 0 for match in self.to_target)
 
     @property
     def identity(self) -> bool:
         """True if whatever the drafter can write is, id for id, what the target reads: no translation is needed."""
-        return self.same_place == len(self.to_target)
+        return self.same_ids == len(self.to_target)
 
 
 def map_vocabularies(drafter: TokenTable, target: TokenTable) -> VocabularyMap:
@@ -84,18 +84,18 @@ def map_vocabularies(drafter: TokenTable, target: TokenTable) -> VocabularyMap:
         raise CrossdraftError(
             "The drafter's vocabulary shares no token with the target's; draft with how=slem, which compares texts."
         )
-    if drafter.end is not None and target.end is not None:
-        pairs.append((drafter.end, target.end))
+    if drafter.eos_id is not None and target.eos_id is not None:
+        pairs.append((drafter.eos_id, target.eos_id))
     for own, other in pairs:
         to_target[own], to_drafter[other] = other, own
-    return VocabularyMap(tuple(to_target), tuple(to_drafter), _same_place(drafter, to_target))
+    return VocabularyMap(tuple(to_target), tuple(to_drafter), _same_ids(drafter, to_target))
 
 
-def _same_place(drafter: TokenTable, to_target: Sequence[int]) -> int:
-    """How many ids, from 0 on, either have their twin at the same id or no text that could be drafted."""
-    for i, (text, twin) in enumerate(zip(drafter.spelling, to_target, strict=True)):
-        silent = text is None and i not in drafter.ends
-        if twin != i and not silent:
+def _same_ids(drafter: TokenTable, to_target: Sequence[int]) -> int:
+    """How many ids, from 0 on, either have their equal at the same id or no text that could be drafted."""
+    for i, (text, match) in enumerate(zip(drafter.token_bytes, to_target, strict=True)):
+        silent = text is None and i not in drafter.eos
+        if match != i and not silent:
             return i
     return len(to_target)
 
@@ -121,14 +121,14 @@ def read_token_table(
         read = {i: token.encode() if i in added else scheme(token) for i, token in tokens.items()}
         right = {i: text for i, text in read.items() if text and _agrees(text, decoded[i])}
         best = max(best, right, key=len)
-    spelling = tuple(best.get(i) for i in range(width))
+    token_bytes = tuple(best.get(i) for i in range(width))
     ids: dict[bytes, int] = {}
     for i in sorted(best, key=lambda i: (BYTE_TOKEN.fullmatch(tokens[i]) is not None, i)):
         ids.setdefault(best[i], i)
     known = frozenset(i for i in ends if i < width)
     own: Any = tokenizer.eos_token_id
     end = own if own in known else min(known, default=None)
-    return TokenTable(spelling, _encoder(tokenizer, spelling), ids, known, end)
+    return TokenTable(token_bytes, _encoder(tokenizer, token_bytes), ids, known, end)
 
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> dict[int, str]:
@@ -158,9 +158,9 @@ def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return ids
 
 
-def _encoder(tokenizer: PreTrainedTokenizerBase, spelling: Sequence[bytes | None]) -> Callable[[str], list[int]]:
+def _encoder(tokenizer: PreTrainedTokenizerBase, token_bytes: Sequence[bytes | None]) -> Callable[[str], list[int]]:
     def spell(ids: Sequence[int]) -> bytes:
-        return b"".join(spelling[i] or b"" for i in ids if i < len(spelling))
+        return b"".join(token_bytes[i] or b"" for i in ids if i < len(token_bytes))
 
     def encode(text: str) -> list[int]:
         plain = _plain(tokenizer, text)

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import torch
 
-from crossdraft.drafters.independent import IndependentDrafter, IndependentState, common_prefix
+from crossdraft.drafters.base import common_prefix
+from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.drafters.short_head import ShortHead
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -51,8 +52,8 @@ class DrafterMedusaDrafter(IndependentDrafter):
         self.head = head.eval()
         self.capture = head.reads
 
-    def _guess(self, state: IndependentState, written: Sequence[int], most: int) -> list[int]:
-        old = super()._guess(state, written, most)
+    def _candidates(self, state: IndependentState, written: Sequence[int], most: int) -> list[int]:
+        old = super()._candidates(state, written, most)
         feature, unread = state.features[len(state.fed)], written[len(state.fed) :]
         foresight = self.head.predict(feature, unread, most, self.model.eos)
         first = next(foresight, None)
@@ -61,7 +62,7 @@ class DrafterMedusaDrafter(IndependentDrafter):
         furthest = min(most, self.head.config.steps - len(unread) + 1)
         stands = old[:1] == [first] and len(old) > furthest
         prediction = old if first is None or stands else [first, *foresight]
-        state.quoted = common_prefix(old, prediction)
+        state.reused = common_prefix(old, prediction)
         return prediction
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.alternatives import WORDS, TokenAlternatives, tree_from_topk
-from crossdraft.drafters.base import fork_of
-from crossdraft.drafters.independent import banned_bias, draft_generator, top_tokens
+from crossdraft.drafters.base import banned_bias, draft_generator, fork_of
+from crossdraft.drafters.independent import top_tokens
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp
