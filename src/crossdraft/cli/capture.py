@@ -1,12 +1,11 @@
 """`crossdraft capture`: the target's answers and hidden states, stored for training heads."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.cli.options import check_values
+from crossdraft.cli.options import AsJson, Device, Dtype, check_values
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -50,8 +49,8 @@ def capture(
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 96,
     batch: Annotated[int, typer.Option(help="Answers decoded in one batch.")] = 8,
-    device: Annotated[str | None, typer.Option(help="Device; by default CUDA if there is a GPU.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 on a CPU, bfloat16 on a GPU.")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
     seed: Annotated[int, typer.Option(help="Seed of the questions about scenes.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes that render scenes ahead of the target; 0 = none.")] = 1,
     shard_clips: Annotated[int, typer.Option(help="Clips in a file: what an interruption costs at most.")] = 32,
@@ -62,7 +61,7 @@ def capture(
         bool, typer.Option("--compare", help="Let the target alone generate the same answers, and compare the times.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much disk it will take.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Let a target answer questions about clips; store its tokens and hidden states."""
     if check:
@@ -89,14 +88,14 @@ def _run(out: Path, plan: "CapturePlan", index: "CaptureIndex", *, compare: bool
     """Say what it takes, capture, say what it took."""
     from dataclasses import asdict, replace
 
-    from crossdraft.cli.reporting import progress
+    from crossdraft.cli.reporting import progress, report
     from crossdraft.train.capture.plan import estimate_disk, format_size
     from crossdraft.train.capture.recorder import CaptureComparison, FeatureRecorder, InterleavedRecorder
     from crossdraft.train.capture.run import capture as run
 
     expected = estimate_disk(out, plan, index)
     if dry_run:
-        _tell(json.dumps({"needed": expected.needed, "free": expected.free}) if as_json else expected.sentence())
+        report({"needed": expected.needed, "free": expected.free}, expected.sentence(), as_json=as_json)
         return
     expected.check()
     typer.echo(expected.sentence(), err=True)
@@ -106,25 +105,24 @@ def _run(out: Path, plan: "CapturePlan", index: "CaptureIndex", *, compare: bool
         turns.warm_up(plan.source.read(0))
     recorder = turns or FeatureRecorder(plan.target, plan.spec, plan.batch)
     with progress("capturing", max(0, len(plan.source) - index.done)) as tick:
-        index, report = run(out, plan, index, recorder, lambda: tick("clips"))
+        index, done = run(out, plan, index, recorder, lambda: tick("clips"))
     comparison = None
     if turns is not None:
-        report = replace(report, seconds=report.seconds - turns.generated_s)
-        comparison = CaptureComparison.of(turns, report.filing_s)
-    if as_json:
-        figures = {"out": str(out), **report.to_json(), "total_answers": index.answers, "total_bytes": index.bytes}
-        _tell(json.dumps(figures | ({} if comparison is None else {"compare": asdict(comparison)})))
-        return
-    _tell(f"{report.sentence()} {out} holds {index.answers} answers, {format_size(index.bytes)}.")
+        done = replace(done, seconds=done.seconds - turns.generated_s)
+        comparison = CaptureComparison.of(turns, done.filing_s)
+    figures = {"out": str(out), **done.to_json(), "total_answers": index.answers, "total_bytes": index.bytes}
+    lines = [f"{done.sentence()} {out} holds {index.answers} answers, {format_size(index.bytes)}."]
     if comparison is not None:
-        _tell(comparison.sentence())
+        figures["compare"] = asdict(comparison)
+        lines.append(comparison.sentence())
+    report(figures, *lines, as_json=as_json)
 
 
 def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:
     """Hashes first, then some answers anew."""
     from dataclasses import asdict
 
-    from crossdraft.cli.reporting import hush
+    from crossdraft.cli.reporting import hush, report
     from crossdraft.load import load_target, target_fingerprint
     from crossdraft.train.capture.check import check_sample
     from crossdraft.train.capture.sources import source_of
@@ -135,11 +133,9 @@ def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:
     store.check()
     loaded = load_target(target, device, store.index.owner.dtype)
     found = check_sample(store, loaded, source_of(store.index.asked, store.index.clips))
-    if as_json:
-        _tell(json.dumps({"shards": len(store.index.shards), **asdict(found)}))
-        return
     shards = len(store.index.shards)
-    _tell(f"{out}: {shards} {'shard' if shards == 1 else 'shards'} OK. {found.sentence()}")
+    line = f"{out}: {shards} {'shard' if shards == 1 else 'shards'} OK. {found.sentence()}"
+    report({"shards": shards, **asdict(found)}, line, as_json=as_json)
 
 
 def _source(listed: Path | None, clips: int | None, scenes: dict[str, object], seed: int) -> "ClipSource":
@@ -166,7 +162,3 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...] | None:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise CrossdraftError(f"--{option} is '{text}'; write numbers with commas between, such as 2,4,7.") from error
-
-
-def _tell(line: str) -> None:
-    typer.echo(line)

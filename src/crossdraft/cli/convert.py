@@ -1,6 +1,5 @@
 """`crossdraft convert`: foreign checkpoints to folders that `--target` and `--drafter` load."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +34,7 @@ def eventgpt(
     from rich.console import Console
     from rich.progress import Progress
 
+    from crossdraft.cli.reporting import report
     from crossdraft.models.eventgpt import convert_eventgpt
 
     console = Console(stderr=True)
@@ -44,12 +44,9 @@ def eventgpt(
         def on_shard(what: str, done: int, total: int) -> None:
             progress.update(task, description=f"{what} weights", completed=done, total=total)
 
-        report = convert_eventgpt(
+        done = convert_eventgpt(
             source, destination, num_event_frames=num_frames, vision_config=vision_config, on_shard=on_shard
         )
-    if as_json:
-        typer.echo(json.dumps(asdict(report) | {"decisions": report.decisions()}, indent=2))
-        return
-    typer.echo(f"{report.destination}: {report.tensors} tensors, {report.parameters:,} parameters, {report.dtype}")
-    for sentence in report.decisions():
-        typer.echo(f"- {sentence}")
+    line = f"{done.destination}: {done.tensors} tensors, {done.parameters:,} parameters, {done.dtype}"
+    decisions = [f"- {sentence}" for sentence in done.decisions()]
+    report(asdict(done) | {"decisions": done.decisions()}, line, *decisions, as_json=as_json)

@@ -1,6 +1,5 @@
 """`crossdraft drafters`: every drafter that `--drafter` takes, and which one to take."""
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,13 +29,14 @@ def drafters(
     as_json: AsJson = False,
 ) -> None:
     """List every drafter: what it drafts from, whether it needs training, drafts trees and sees the clip."""
+    from crossdraft.cli.reporting import report
     from crossdraft.methods import METHODS, method_of
 
     for name in names or ():
         method_of(name)
     if as_json:
         rows = [row_of(name, method) for name, method in METHODS.items() if not names or name in names]
-        typer.echo(json.dumps(rows, indent=1))
+        report(rows, as_json=True)
         return
     show_drafters(names)
 

@@ -1,11 +1,10 @@
 """`crossdraft events`: look at, convert, draw and simulate event recordings."""
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,8 +14,6 @@ from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from crossdraft.events import EventLimits, Events
-
-T = TypeVar("T")
 
 app = typer.Typer(
     help="Look at, convert, draw and simulate event recordings.", no_args_is_help=True, add_completion=False
@@ -96,19 +93,19 @@ class SpanOptions(ReadOptions):
 @option_groups
 def info(source: Source, read: ReadOptions, as_json: AsJson = False) -> None:
     """Format, sensor, span of time, rates and polarity of a recording."""
+    from crossdraft.cli.reporting import report, track
     from crossdraft.events.excerpt import summarise
     from crossdraft.events.read import detect_format, iter_events
 
     kind = read.kind or detect_format(source)
     chunks = iter_events(source, format=kind, sensor=size_of(read.sensor), limits=read.limits)
-    summary = summarise(_progress(chunks, "reading"))
-    if as_json:
-        typer.echo(json.dumps({"path": str(source), "format": kind} | asdict(summary)))
-        return
-    typer.echo(f"{source}: {kind}, {summary.width}x{summary.height}")
-    typer.echo(
+    summary = summarise(track(chunks, "reading"))
+    report(
+        {"path": str(source), "format": kind} | asdict(summary),
+        f"{source}: {kind}, {summary.width}x{summary.height}",
         f"{summary.events:,} events in {summary.duration_us / 1e6:.6f} s from {summary.start_us} µs: "
-        f"{summary.rate_mev_s:.3f} Mev/s, {summary.rate_hz_px:.2f} Hz a pixel, {summary.on_fraction:.1%} ON"
+        f"{summary.rate_mev_s:.3f} Mev/s, {summary.rate_hz_px:.2f} Hz a pixel, {summary.on_fraction:.1%} ON",
+        as_json=as_json,
     )
 
 
@@ -124,13 +121,14 @@ def convert(
     as_json: AsJson = False,
 ) -> None:
     """Write a recording, or a span of it, in another format."""
+    from crossdraft.cli.reporting import track
     from crossdraft.events.write import write_events
 
     _check_other(source, destination)
     check_outputs(destination, force=force)
-    chunks = _EventCounter(_progress(span.chunks(source), "converting"))
+    chunks = _EventCounter(track(span.chunks(source), "converting"))
     write_events(destination, span.refuse_empty(chunks), span.limits)
-    _report(destination, chunks, {}, as_json)
+    _report_file(destination, chunks, {}, as_json)
 
 
 @app.command()
@@ -147,6 +145,7 @@ def render(
     as_json: AsJson = False,
 ) -> None:
     """Draw a recording: EventGPT's frames as PNG, or a film of equal-time frames as mp4."""
+    from crossdraft.cli.reporting import track
     from crossdraft.events import eventgpt_frames
     from crossdraft.events.read import gathered
     from crossdraft.events.render import film, write_pngs
@@ -158,7 +157,7 @@ def render(
         check_outputs(destination, force=force)
     else:
         _check_folder(destination)
-    chunks = _EventCounter(_progress(span.chunks(source), "drawing"))
+    chunks = _EventCounter(track(span.chunks(source), "drawing"))
     if as_film:
         write_mp4(destination, film(chunks, fps, overlap.value), fps)
         paths = [destination]
@@ -171,7 +170,7 @@ def render(
             where = "sensor" if shape is None else (shape[1], shape[0])
             images = eventgpt_frames(events, frames, where, overlap.value)
         paths = write_pngs(destination, images)
-    _report(destination, chunks, {"files": [str(path) for path in paths]}, as_json)
+    _report_file(destination, chunks, {"files": [str(path) for path in paths]}, as_json)
 
 
 @app.command()
@@ -193,6 +192,7 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Simulate the events that a camera would have reported of a video's scene."""
+    from crossdraft.cli.reporting import track
     from crossdraft.events.from_video import simulator_frames
     from crossdraft.events.sensor import PRESETS
     from crossdraft.events.simulate import Simulator
@@ -206,9 +206,9 @@ def simulate(
     simulator = Simulator(replace(PRESETS[preset.value], max_rate_hz_px=max_rate or None), seed)
     total = probe(video).frames * steps or None
     greys = simulator_frames(iter_frames(video), size_of(sensor), steps)
-    chunks = _EventCounter(simulator.feed(grey, t_us) for t_us, grey in _progress(greys, "simulating", total))
+    chunks = _EventCounter(simulator.feed(grey, t_us) for t_us, grey in track(greys, "simulating", total))
     write_events(destination, chunks)
-    _report(destination, chunks, {"dropped": simulator.dropped}, as_json)
+    _report_file(destination, chunks, {"dropped": simulator.dropped}, as_json)
     if simulator.dropped:
         typer.echo(
             f"{simulator.dropped:,} events beyond --max-rate {max_rate:g} were dropped "
@@ -251,14 +251,13 @@ def _check_folder(destination: Path) -> None:
         )
 
 
-def _report(destination: Path, chunks: _EventCounter, more: dict[str, object], as_json: bool) -> None:
+def _report_file(destination: Path, chunks: _EventCounter, more: dict[str, object], as_json: bool) -> None:
     """What was written; and a warning where EventGPT's format loses the sensor's size: its readers take the usual."""
+    from crossdraft.cli.reporting import report
     from crossdraft.events.npy import EVENTGPT_SENSOR
 
-    if as_json:
-        typer.echo(json.dumps({"path": str(destination), "events": chunks.count} | more))
-    else:
-        typer.echo(f"{destination}: {chunks.count:,} events")
+    found = {"path": str(destination), "events": chunks.count} | more
+    report(found, f"{destination}: {chunks.count:,} events", as_json=as_json)
     if destination.suffix.lower() == ".npy" and chunks.sensor != EVENTGPT_SENSOR:
         usual, size = (f"{width}x{height}" for width, height in (EVENTGPT_SENSOR, chunks.sensor))
         typer.echo(
@@ -266,13 +265,3 @@ def _report(destination: Path, chunks: _EventCounter, more: dict[str, object], a
             f"read it again with --sensor {size}.",
             err=True,
         )
-
-
-def _progress(items: Iterator[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Pass items by under a progress bar on stderr; a running one where the total is unknown."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield from progress.track(items, total=total, description=what)

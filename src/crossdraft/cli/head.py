@@ -1,9 +1,8 @@
 """`crossdraft head`: what a head is, and heads from and for other projects."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -36,7 +35,7 @@ def export(
     from crossdraft.heads.convert.convert import export_head
 
     done = export_head(folder_of(head), out, layout, host_of(target, name))
-    _tell(done, out, f"{done.network} in the layout of {done.layout}", as_json=as_json)
+    _report(done, out, f"{done.network} in the layout of {done.layout}", as_json=as_json)
 
 
 @app.command("import")
@@ -50,7 +49,7 @@ def import_(
     from crossdraft.heads.convert.convert import import_head
 
     done = import_head(head, out, host_of(target))
-    _tell(done, out, f"{done.network}, from the layout of {done.layout}", as_json=as_json)
+    _report(done, out, f"{done.network}, from the layout of {done.layout}", as_json=as_json)
 
 
 @app.command()
@@ -59,14 +58,11 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Say what a head is: its network, size, target, draft vocabulary and layers."""
+    from crossdraft.cli.reporting import report
     from crossdraft.heads.convert.show import summarize
 
     facts = summarize(folder_of(head))
-    if as_json:
-        typer.echo(json.dumps(asdict(facts), indent=2))
-        return
-    for line in facts.lines():
-        typer.echo(line)
+    report(asdict(facts), *facts.lines(), as_json=as_json)
 
 
 def folder_of(head: str) -> Path:
@@ -102,13 +98,11 @@ def host_of(target: str, name: str | None = None) -> "TargetInfo":
     return TargetInfo(SharedWeights.of(loaded.model), layers, target_fingerprint(target), named, kinds)
 
 
-def _tell(done: "Carried", out: Path, what: str, *, as_json: bool) -> None:
-    if as_json:
-        found: dict[str, Any] = asdict(done) | {"out": str(out)}
-        typer.echo(json.dumps(found, indent=2))
-        return
-    typer.echo(f"{out}: {what}, {done.tensors} tensors, {done.parameters:,} parameters")
+def _report(done: "Carried", out: Path, what: str, *, as_json: bool) -> None:
+    from crossdraft.cli.reporting import report
+
+    lines = [f"{out}: {what}, {done.tensors} tensors, {done.parameters:,} parameters"]
     if done.difference is not None:
-        typer.echo(f"- Read back: the maximum absolute difference of the logits is {done.difference:.1e}.")
-    for note in done.notes:
-        typer.echo(f"- {note}")
+        lines.append(f"- Read back: the maximum absolute difference of the logits is {done.difference:.1e}.")
+    lines += [f"- {note}" for note in done.notes]
+    report(asdict(done) | {"out": str(out)}, *lines, as_json=as_json)

@@ -6,7 +6,7 @@ is called with the group made of them.
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import wraps
@@ -287,59 +287,55 @@ def size_of(text: str | None) -> tuple[int, int] | None:
     return int(width), int(height)
 
 
-def check_values(
-    *,
-    placement: str | None = None,
-    dtype: str | None = None,
-    draft_device: str | None = None,
-    device: str | None = None,
-    target_cores: str | None = None,
-    draft_cores: str | None = None,
-    frames: int | None = None,
-    fps: float | None = None,
-    max_new_tokens: int | None = None,
-    ahead: str = "auto",
-    hidden: str = "auto",
-    rule: str | None = None,
-    drafter: str | None = None,
-) -> None:
+def check_values(**values: Any) -> None:
     """Refuse what the values tell by themselves, before models and what they need are imported, which takes seconds.
+
+    Args:
+        values: by the name of their option, one of `CHECKS`; None is never refused.
 
     Raises:
         CrossdraftError: an unknown name, or a number out of range.
     """
-    if placement is not None:
-        choice("--placement", placement, PLACEMENTS)
-    choice("--ahead", ahead, AHEAD)
-    choice("--hidden", hidden, HIDDEN)
-    if frames is not None:
-        whole("--frames", frames)
-    if fps is not None:
-        positive("--fps", fps)
-    if max_new_tokens is not None:
-        whole("--max-new-tokens", max_new_tokens)
-    if drafter not in (None, "none"):
-        check_spec(read_spec(drafter))
-    if target_cores or draft_cores:
-        choose_cores(target_cores, draft_cores, all_target=True)
-    if dtype is not None or rule is not None or device is not None or draft_device is not None:
-        _check_torch_names(dtype, rule, {"--device": device, "--draft-device": draft_device})
+    for name in sorted(values, key=list(CHECKS).index):
+        if values[name] is not None:
+            CHECKS[name](f"--{name.replace('_', '-')}", values[name])
+    if values.get("target_cores") or values.get("draft_cores"):
+        choose_cores(values.get("target_cores"), values.get("draft_cores"), all_target=True)
 
 
-def _check_torch_names(dtype: str | None, rule: str | None, devices: dict[str, str | None]) -> None:
-    """What PyTorch alone is needed for."""
-    import torch
-
+def _check_dtype(option: str, name: str) -> None:
     from crossdraft.dtypes import dtype_name
+
+    dtype_name(name, option)
+
+
+def _check_rule(_option: str, rule: str) -> None:
     from crossdraft.engine.rules import check_rule
 
-    if dtype is not None:
-        dtype_name(dtype, "--dtype")
     check_rule(rule)
-    for option, device in devices.items():
-        try:
-            known = device is None or torch.device(device)
-        except RuntimeError:
-            known = None
-        if known is None:
-            raise CrossdraftError(f"{option} is '{device}', no device of PyTorch; try cpu or cuda.")
+
+
+def _check_device(option: str, device: str) -> None:
+    import torch
+
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise CrossdraftError(f"{option} is '{device}', no device of PyTorch; try cpu or cuda.") from None
+
+
+CHECKS: Mapping[str, Callable[[str, Any], object]] = {
+    "placement": lambda option, value: choice(option, value, PLACEMENTS),
+    "ahead": lambda option, value: choice(option, value, AHEAD),
+    "hidden": lambda option, value: choice(option, value, HIDDEN),
+    "frames": whole,
+    "fps": positive,
+    "max_new_tokens": whole,
+    "drafter": lambda _, value: value == "none" or check_spec(read_spec(value)),
+    "target_cores": lambda *_: None,  # together with the drafter's
+    "draft_cores": lambda *_: None,
+    "dtype": _check_dtype,  # from here on PyTorch is needed
+    "rule": _check_rule,
+    "device": _check_device,
+    "draft_device": _check_device,
+}

@@ -1,15 +1,30 @@
-"""What the commands that measure do alike: a bar on stderr, tables on stdout, a core for each side."""
+"""What commands do alike: the report on standard output, a bar on stderr, a core for each side."""
 
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
     from crossdraft.bench.cores import Cores
+
+T = TypeVar("T")
+
+
+def report(found: Mapping[str, object] | Sequence[object], *lines: str, as_json: bool) -> None:
+    """What a command found, on standard output: as JSON, or as lines for people."""
+    print(json.dumps(found, ensure_ascii=False, indent=1) if as_json else "\n".join(lines))
+
+
+def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+    """Pass items by under a bar on stderr, if that is a terminal; a running one where the total is unknown."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield from bar.track(items, total=total, description=what)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """`crossdraft scenes`: clips of the synthetic road world."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,9 +29,7 @@ def make(
     as_json: AsJson = False,
 ) -> None:
     """Write clips: video (mp4), events (DSEC h5) on the same clock, and every question with its answer (json)."""
-    from rich.console import Console
-    from rich.progress import track
-
+    from crossdraft.cli.reporting import report, track
     from crossdraft.scenes import clip_files, make_scene, split_seeds, write_clip
 
     named, split = split is not None, split or "test"
@@ -50,18 +47,13 @@ def make(
         for number in chosen:
             made = clip_files(number, out)
             check_outputs(made.video, made.events, made.meta, force=force)
-    console = Console(stderr=True)
-    progress = track(chosen, "Making clips", console=console, transient=True, disable=not console.is_terminal)
-    clips = [(number, write_clip(make_scene(number), out)) for number in progress]
-    if as_json:
-        rows = [
-            {"seed": number, "video": str(clip.video), "events": str(clip.events), "meta": str(clip.meta)}
-            for number, clip in clips
-        ]
-        print(json.dumps({"clips": rows}, indent=1))
-        return
-    for _, clip in clips:
-        print(f"{clip.video}  {clip.events}  {clip.meta}")
+    clips = [(number, write_clip(make_scene(number), out)) for number in track(chosen, "Making clips", count)]
+    rows = [
+        {"seed": number, "video": str(clip.video), "events": str(clip.events), "meta": str(clip.meta)}
+        for number, clip in clips
+    ]
+    lines = [f"{clip.video}  {clip.events}  {clip.meta}" for _, clip in clips]
+    report({"clips": rows}, *lines, as_json=as_json)
 
 
 @app.command()
@@ -74,6 +66,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the scene's attributes as JSON.")] = False,
 ) -> None:
     """Draw a scene on one page: eight video frames above five event frames."""
+    from crossdraft.cli.reporting import report
     from crossdraft.scenes import attributes, make_scene
 
     if out is None and not as_json:
@@ -84,11 +77,8 @@ def show(
     scene = make_scene(seed)
     if out is not None:
         _draw(scene, out)
-    if as_json:
-        picture = None if out is None else str(out)
-        print(json.dumps({"seed": seed, "picture": picture, "attributes": attributes(scene)}, indent=1))
-    else:
-        print(out)
+    picture = None if out is None else str(out)
+    report({"seed": seed, "picture": picture, "attributes": attributes(scene)}, str(out), as_json=as_json)
 
 
 def _draw(scene: "Scene", out: Path) -> None:

@@ -1,6 +1,5 @@
 """`crossdraft train`: from a recipe to the reference pair, or to a head for a target."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -53,19 +52,18 @@ def medusa2(
     as_json: AsJson = False,
 ) -> None:
     """Medusa-2 (Cai et al. 2024): a target and its head learn together. What comes out is another target."""
-    from crossdraft.cli.reporting import hush
+    from crossdraft.cli.reporting import hush, report
     from crossdraft.train.core.recipe import read_section
     from crossdraft.train.heads.medusa2 import JOINT_RECIPE, JointRecipe, train_together
 
     hush()
     recipe = read_section(JointRecipe, config or JOINT_RECIPE, overrides or ())
     figures = train_together(recipe, out, online, target, head, device)
-    if as_json:
-        typer.echo(json.dumps({"out": str(out), **figures}))
-        return
-    typer.echo(
-        f"The new target lies in {out / 'target'}, its head in {out / 'head'}; its words are not quite the old one's: "
-        f"read {out / 'head' / 'README.md'} before it takes its place."
+    report(
+        {"out": str(out), **figures},
+        f"The new target lies in {out / 'target'}, its head in {out / 'head'}; its answers differ a little from the "
+        f"old one's: read {out / 'head' / 'README.md'} before it replaces it.",
+        as_json=as_json,
     )
 
 
@@ -94,7 +92,7 @@ def head(
     as_json: AsJson = False,
 ) -> None:
     """Train a head on a target's answers; an interrupted run is resumed."""
-    from crossdraft.cli.reporting import hush
+    from crossdraft.cli.reporting import hush, report
     from crossdraft.train.heads.recipe import load_head_recipe
     from crossdraft.train.heads.run import start
 
@@ -104,10 +102,8 @@ def head(
     recipe = load_head_recipe(config or name, overrides or (), reference=reference)
     folder = out or Path("runs/heads") / name
     figures = start(recipe, folder, target, device, capture, validation, online, event)
-    if as_json:
-        typer.echo(json.dumps({"out": str(folder / "head"), **figures}))
-        return
-    typer.echo(f"The head lies in {folder / 'head'}; {_taken(recipe.network, folder / 'head', event)}.")
+    line = f"The head lies in {folder / 'head'}; {_taken(recipe.network, folder / 'head', event)}."
+    report({"out": str(folder / "head"), **figures}, line, as_json=as_json)
 
 
 def _taken(network: str, folder: Path, event: str) -> str:
