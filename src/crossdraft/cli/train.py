@@ -30,10 +30,11 @@ def reference(
 ) -> None:
     """Train the target, its event drafter and the ablation without events; every stage resumes where it stopped."""
     from crossdraft.train.reference.recipe import REFERENCE_RECIPE, load_recipe
-    from crossdraft.train.reference.stages import STAGES, Reference, run_stages
+    from crossdraft.train.reference.run import ReferenceRun
+    from crossdraft.train.reference.stages import STAGES, run_stages
 
     settings = load_recipe(recipe or REFERENCE_RECIPE, overrides or ())
-    run_stages(Reference(settings, out), stage or STAGES[:-1])
+    run_stages(ReferenceRun(settings, out), stage or STAGES[:-1])
 
 
 @app.command()

@@ -15,12 +15,11 @@ from crossdraft.train.capture.shard import CapturedAnswer
 from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads.event_data import EventAnswers, spoken_of
 from crossdraft.train.heads.event_task import accepted, cross_loss, fast_loss, first_words
-from crossdraft.train.reference.batches import Look, Spoken
+from crossdraft.train.reference.batches import BatchSpec, QAPair
 from crossdraft.train.reference.clips import ClipCache
-from crossdraft.train.reference.models import EventSeer
-from crossdraft.train.reference.prompt import PromptCodec
+from crossdraft.train.reference.models import TrainableEventGPT
 from crossdraft.train.reference.recipe import Jitter
-from crossdraft.train.reference.tokenizer import EVENT, load_tokenizer
+from crossdraft.train.reference.tokenizer import EVENT, PromptCodec, load_tokenizer
 from tests.support import EVENT_FRAMES, SIDE, tiny_pair
 
 CLIPS, QUESTIONS = 2, 2
@@ -45,8 +44,8 @@ def answers(tmp_path_factory) -> EventAnswers:
     np.save(cache.path("events", "train", 0), noise)
     codec = PromptCodec(load_tokenizer(pair.event), EVENT)
     seer = DoubleSeer(model)
-    look = Looked(seer, Look(cache, "events", CLIPS, Jitter(), 0))
-    spoken = [Spoken(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
+    look = Looked(seer, BatchSpec(cache, "events", CLIPS, Jitter(), 0))
+    spoken = [QAPair(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
     return EventAnswers(seer, look, codec, lambda step, clips: spoken, CLIPS)
 
 
@@ -54,8 +53,8 @@ def answers(tmp_path_factory) -> EventAnswers:
 class Looked:
     """Clips as training looks at them, without any adapter."""
 
-    seer: EventSeer
-    look: Look
+    seer: TrainableEventGPT
+    look: BatchSpec
 
     def clips(self, step, count):
         return self.look.clips(step, count)
@@ -64,11 +63,11 @@ class Looked:
         return self.seer.visual_tokens(self.seer.patches(self.look.pixels(step, clips)))
 
 
-class DoubleSeer(EventSeer):
+class DoubleSeer(TrainableEventGPT):
     """In double precision, so that equal means equal."""
 
     def patches(self, pixels):
-        return EventSeer.patches(self, pixels.double())
+        return TrainableEventGPT.patches(self, pixels.double())
 
 
 class Adapter:
@@ -146,7 +145,7 @@ def test_cross_heads_learn_the_words_and_leave_the_event_model_alone(answers, na
 
 def test_the_fast_head_learns_and_the_blind_one_cannot_tell_clips_apart(answers):
     """The same question about both clips, answered differently: only who sees can know both answers."""
-    same = [Spoken("what is ahead?", text) for _, text in (TEXTS[0], TEXTS[0], TEXTS[2], TEXTS[2])]
+    same = [QAPair("what is ahead?", text) for _, text in (TEXTS[0], TEXTS[0], TEXTS[2], TEXTS[2])]
     asked = EventAnswers(answers.seer, answers.look, answers.codec, lambda step, clips: same, CLIPS)
     figures = {}
     for sees in (True, False):
@@ -193,5 +192,5 @@ def test_captured_answers_are_told_again_in_words(answers):
         for tokens, start, length in zip(lesson.tokens, lesson.starts, lesson.lengths, strict=True)
     ]
     known = spoken_of(Few(rows), answers.codec, lambda number: divmod(number, 2))
-    spoken = [Spoken(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
+    spoken = [QAPair(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
     assert known == {0: spoken[:2], 1: spoken[2:]}

@@ -11,9 +11,24 @@ from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
 from crossdraft.train.reference import clips
-from crossdraft.train.reference.batches import Look, blank_pixels, draw_questions, labels, question_words, wear
-from crossdraft.train.reference.clips import PALETTE, ClipCache, render_clips, render_events, render_rgb, sample_times
-from crossdraft.train.reference.pixels import shake, to_pixels
+from crossdraft.train.reference.batches import (
+    BatchSpec,
+    attribute_labels,
+    augment_question,
+    blank_pixels,
+    draw_questions,
+    question_words,
+)
+from crossdraft.train.reference.clips import (
+    PALETTE,
+    ClipCache,
+    augment_frames,
+    render_clips,
+    render_events,
+    render_rgb,
+    sample_times,
+    to_pixels,
+)
 from crossdraft.train.reference.recipe import Jitter
 from crossdraft.video import read_frames
 from crossdraft.video.preprocess import FrameSpec, preprocess
@@ -64,14 +79,14 @@ def test_palette_indices_give_the_event_frames_back(tmp_path: Path) -> None:
 
 
 def test_steps_walk_round_the_pool_and_phases_go_on_where_the_last_stopped(cache: ClipCache) -> None:
-    look = Look(cache, "rgb", 3, Jitter(), seed=0)
+    look = BatchSpec(cache, "rgb", 3, Jitter(), seed=0)
     assert [look.clips(step, 2) for step in range(3)] == [[0, 1], [2, 0], [1, 2]]
-    assert Look(cache, "rgb", 3, Jitter(), seed=0, first=2).clips(0, 2) == [2, 0]
+    assert BatchSpec(cache, "rgb", 3, Jitter(), seed=0, first=2).clips(0, 2) == [2, 0]
     assert torch.equal(look.pixels(0, [1]), to_pixels(cache.read("rgb", "train", [1])))
 
 
 def test_a_blind_look_is_the_same_white_frame_for_all(cache: ClipCache) -> None:
-    blind = Look(cache, "events", 3, Jitter(), seed=0, blank=True).pixels(0, [0, 1, 2])
+    blind = BatchSpec(cache, "events", 3, Jitter(), seed=0, blank=True).pixels(0, [0, 1, 2])
     assert torch.equal(blind, blank_pixels(cache))
     assert blind.shape[:2] == (1, 5)
     assert blind.flatten(3).std(-1).max() == 0
@@ -82,17 +97,17 @@ def test_shaking_is_seeded_and_stays_8_bit() -> None:
 
     def shaken(seed: int) -> torch.Tensor:
         jitter = Jitter(noise=6, brightness=0.1, drop=0.3, shift=2)
-        return shake(frames, jitter, torch.Generator().manual_seed(seed))
+        return augment_frames(frames, jitter, torch.Generator().manual_seed(seed))
 
     assert shaken(0).dtype == torch.uint8
     assert torch.equal(shaken(0), shaken(0))
     assert not torch.equal(shaken(0), shaken(1))
-    assert torch.equal(shake(frames, Jitter(), torch.Generator()), frames)
+    assert torch.equal(augment_frames(frames, Jitter(), torch.Generator()), frames)
 
 
 def test_a_shift_moves_the_picture_and_repeats_its_border() -> None:
     frames = torch.arange(16, dtype=torch.uint8).view(1, 1, 1, 16, 1).expand(1, 1, 16, 16, 3).contiguous()
-    moved = shake(frames, Jitter(shift=3), torch.Generator().manual_seed(0))[0, 0, 0, :, 0]
+    moved = augment_frames(frames, Jitter(shift=3), torch.Generator().manual_seed(0))[0, 0, 0, :, 0]
     offset = int(moved[8]) - 8
     assert moved.tolist() == [min(max(column + offset, 0), 15) for column in range(16)]
 
@@ -111,7 +126,7 @@ def test_held_out_wordings_are_never_drawn_for_training() -> None:
 
 
 def test_labels_are_the_scenes_attributes() -> None:
-    row = labels([9])[0].tolist()
+    row = attribute_labels([9])[0].tolist()
     scene = scenes.make_scene(scenes.split_seeds("train")[9])
     values = [choices[index] for index, choices in zip(row, scenes.ATTRIBUTES.values(), strict=True)]
     assert dict(zip(scenes.ATTRIBUTES, values, strict=True)) == scenes.attributes(scene)
@@ -119,8 +134,8 @@ def test_labels_are_the_scenes_attributes() -> None:
 
 def test_wear_drops_and_replaces_words_but_never_all_and_invents_none() -> None:
     question, words = "Can you tell in which direction everyone moves?", question_words()
-    worn = [wear(question, 0.9, words, np.random.default_rng(seed)) for seed in range(60)]
-    assert wear(question, 0.0, words, np.random.default_rng(0)) == question
+    worn = [augment_question(question, 0.9, words, np.random.default_rng(seed)) for seed in range(60)]
+    assert augment_question(question, 0.0, words, np.random.default_rng(0)) == question
     assert all(worn)
     assert len(set(worn)) > 30
     assert {word for text in worn for word in text.split()} <= {*words, *question.split()}

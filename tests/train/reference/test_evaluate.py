@@ -3,11 +3,15 @@
 import pytest
 
 from crossdraft import scenes
-from crossdraft.train.reference.answers import Answered
-from crossdraft.train.reference.evaluate import drawn_questions, facts_right, fed_rows, mean_accepted
-from crossdraft.train.reference.prompt import PromptCodec
-from crossdraft.train.reference.ship import spoken_ids
-from crossdraft.train.reference.tokenizer import EVENT, train_tokenizer
+from crossdraft.train.reference.answers import (
+    ClipAnswer,
+    answer_rows,
+    evaluation_questions,
+    facts_right,
+    mean_acceptance_length,
+)
+from crossdraft.train.reference.ship import answer_vocabulary
+from crossdraft.train.reference.tokenizer import EVENT, PromptCodec, train_tokenizer
 
 
 @pytest.mark.parametrize(
@@ -21,28 +25,28 @@ from crossdraft.train.reference.tokenizer import EVENT, train_tokenizer
     ],
 )
 def test_tau_of_rows_worked_by_hand(row: list[bool], chain: int, tau: float) -> None:
-    assert mean_accepted([row], chain) == tau
+    assert mean_acceptance_length([row], chain) == tau
 
 
 def test_the_ground_truth_scores_full_marks_and_another_scenes_answers_do_not() -> None:
-    asked = drawn_questions("test", range(12), 4, 0, held_out=True)
+    asked = evaluation_questions("test", range(12), 4, 0, held_out=True)
     flat = [question for questions in asked for question in questions]
     held = {wording for kind in scenes.KINDS for wording in scenes.wordings(kind, held_out=True)}
     assert {question.question for question in flat} <= held
 
-    def said(answers: list[str]) -> list[Answered]:
-        return [Answered(q.clip, q.kind, q.question, text, whole=True) for q, text in zip(flat, answers, strict=True)]
+    def said(answers: list[str]) -> list[ClipAnswer]:
+        return [ClipAnswer(q.clip, q.kind, q.question, text, whole=True) for q, text in zip(flat, answers, strict=True)]
 
-    assert facts_right(asked, said([q.guess for q in flat]))["all"] == 1.0
-    assert facts_right(asked, said([q.guess for q in reversed(flat)]))["all"] < 0.8
+    assert facts_right(asked, said([q.expected for q in flat]))["all"] == 1.0
+    assert facts_right(asked, said([q.expected for q in reversed(flat)]))["all"] < 0.8
 
 
 def test_an_answer_that_was_cut_short_is_not_given_an_end() -> None:
     codec = PromptCodec(train_tokenizer(["A red car."] * 9, 400), EVENT)
     end = codec.tokenizer.eos_token_id
-    said = [Answered(0, "colour", "What?", "A red car.", whole=whole) for whole in (True, False)]
-    (_, whole), (_, cut) = fed_rows(codec, said)
+    said = [ClipAnswer(0, "colour", "What?", "A red car.", whole=whole) for whole in (True, False)]
+    (_, whole), (_, cut) = answer_rows(codec, said)
     assert whole == [*cut, end]
     assert end not in cut
-    assert spoken_ids(codec, said) == sorted({*whole})
-    assert spoken_ids(codec, said[1:]) == sorted({*cut})
+    assert answer_vocabulary(codec, said) == sorted({*whole})
+    assert answer_vocabulary(codec, said[1:]) == sorted({*cut})

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from crossdraft.train.reference.batches import IGNORE, pack
 from crossdraft.train.reference.packed import BranchCache, read_prefix, run_branches, step_branches
-from crossdraft.train.reference.packing import IGNORE, pack
 
 CLIPS, QUESTIONS, PREFIX = 2, 3, 7
 

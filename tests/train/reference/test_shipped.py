@@ -14,11 +14,10 @@ from crossdraft.load import event_fingerprint, load_target, target_fingerprint
 from crossdraft.train.core.provenance import origin, sha256
 from crossdraft.train.heads.recipe import load_head_recipe
 from crossdraft.train.heads.run import card as head_card
-from crossdraft.train.reference.cards import card
 from crossdraft.train.reference.clips import clip_seed
 from crossdraft.train.reference.recipe import load_recipe
-from crossdraft.train.reference.ship import LIMIT_MB, SHIPPED
-from crossdraft.train.reference.stages import MODELS
+from crossdraft.train.reference.run import MODELS
+from crossdraft.train.reference.ship import LIMIT_MB, SHIPPED, card
 from crossdraft.train.reference.tokenizer import SPECIALS
 
 

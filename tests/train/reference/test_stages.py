@@ -13,15 +13,16 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft.train.reference.answers import append_answers, read_answers
 from crossdraft.train.reference.recipe import load_recipe
+from crossdraft.train.reference.run import MODELS, ReferenceRun
 from crossdraft.train.reference.ship import run_ship
-from crossdraft.train.reference.stages import MODELS, STAGES, Reference, learned_answers, run_stages
+from crossdraft.train.reference.stages import STAGES, run_stages
 
 MICRO = Path(__file__).parent / "micro.yaml"
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, module_chunk: None) -> Reference:
-    run = Reference(load_recipe(MICRO), tmp_path_factory.mktemp("run"))
+def finished(tmp_path_factory: pytest.TempPathFactory, module_chunk: None) -> ReferenceRun:
+    run = ReferenceRun(load_recipe(MICRO), tmp_path_factory.mktemp("run"))
     run_stages(run, STAGES[:-1])
     return run
 
@@ -34,20 +35,20 @@ def module_chunk() -> Iterator[None]:
         yield
 
 
-def losses(run: Reference, name: str, stage: str) -> list[float]:
+def losses(run: ReferenceRun, name: str, stage: str) -> list[float]:
     lines = (run.out / name / f"{stage}.log.jsonl").read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines]
 
 
-def beside(finished: Reference, out: Path, *parts: str, overrides: tuple[str, ...] = ()) -> Reference:
+def beside(finished: ReferenceRun, out: Path, *parts: str, overrides: tuple[str, ...] = ()) -> ReferenceRun:
     """A run of its own in `out` that has copies of some parts of the finished one."""
     out.mkdir(exist_ok=True)
     for part in parts:
         shutil.copytree(finished.out / part, out / part)
-    return Reference(load_recipe(MICRO, overrides), out)
+    return ReferenceRun(load_recipe(MICRO, overrides), out)
 
 
-def test_every_stage_leaves_its_artifact_and_provenance(finished: Reference) -> None:
+def test_every_stage_leaves_its_artifact_and_provenance(finished: ReferenceRun) -> None:
     for name in MODELS:
         record = json.loads((finished.out / name / "model" / "provenance.json").read_text())
         assert {"argv", "recipe", "versions", "data", "figures"} <= set(record)
@@ -59,7 +60,7 @@ def test_every_stage_leaves_its_artifact_and_provenance(finished: Reference) -> 
     assert figures["event"]["train_wordings"]["tau_8"] >= 1
 
 
-def test_shipped_folders_load_and_carry_cards(finished: Reference, tmp_path: Path) -> None:
+def test_shipped_folders_load_and_carry_cards(finished: ReferenceRun, tmp_path: Path) -> None:
     run_ship(finished, tmp_path)
     target = VideoLlavaForConditionalGeneration.from_pretrained(tmp_path / "target")
     assert target.dtype == torch.bfloat16
@@ -73,12 +74,12 @@ def test_shipped_folders_load_and_carry_cards(finished: Reference, tmp_path: Pat
         assert json.loads((tmp_path / name / "preprocessor_config.json").read_text())["resample"] == 3
 
 
-def test_a_resumed_run_repeats_the_losses(finished: Reference, tmp_path: Path) -> None:
+def test_a_resumed_run_repeats_the_losses(finished: ReferenceRun, tmp_path: Path) -> None:
     """Stop halfway, resume: the same losses as the run that never stopped (phases: test_loop.py)."""
 
-    def run_to(folder: Path, steps: int) -> Reference:
+    def run_to(folder: Path, steps: int) -> ReferenceRun:
         overrides = ["target.sight.optim.decay_steps=0", f"target.sight.optim.steps={steps}"]
-        run = Reference(load_recipe(MICRO, overrides), folder)
+        run = ReferenceRun(load_recipe(MICRO, overrides), folder)
         for shared in ("cache", "tokenizer"):
             if not (folder / shared).exists():
                 folder.mkdir(exist_ok=True)
@@ -93,7 +94,7 @@ def test_a_resumed_run_repeats_the_losses(finished: Reference, tmp_path: Path) -
 
 
 def test_stages_out_of_order_say_what_to_run_first(tmp_path: Path) -> None:
-    run = Reference(load_recipe(MICRO), tmp_path)
+    run = ReferenceRun(load_recipe(MICRO), tmp_path)
     with pytest.raises(CrossdraftError, match="run the stage 'tokenizer' first"):
         run_stages(run, ["target-sight"])
     with pytest.raises(CrossdraftError, match="run the stage 'target' first"):
@@ -106,19 +107,19 @@ def test_a_model_counts_as_trained_once_its_weights_are_there(tmp_path: Path) ->
     (tmp_path / "target" / "model").mkdir(parents=True)
     (tmp_path / "target" / "model" / "config.json").write_text("{}")
     with pytest.raises(CrossdraftError, match="run the stage 'target' first"):
-        Reference(load_recipe(MICRO), tmp_path).trained("target")
+        ReferenceRun(load_recipe(MICRO), tmp_path).trained("target")
 
 
-def test_a_tokenizer_of_another_size_is_refused(finished: Reference, tmp_path: Path) -> None:
+def test_a_tokenizer_of_another_size_is_refused(finished: ReferenceRun, tmp_path: Path) -> None:
     run = beside(finished, tmp_path, "tokenizer", overrides=("tokenizer.vocab_size=600",))
     for stage in ("tokenizer", "target-sight"):
         with pytest.raises(CrossdraftError, match="has 512 ids where the recipe asks for 600; choose another"):
             run_stages(run, [stage])
 
 
-def test_drafters_wait_for_every_answer_of_this_target(finished: Reference, tmp_path: Path) -> None:
+def test_drafters_wait_for_every_answer_of_this_target(finished: ReferenceRun, tmp_path: Path) -> None:
     run = beside(finished, tmp_path, "tokenizer", "target", "answers")
-    answers = learned_answers(run)
+    answers = run.target_answers()
     run.answers.unlink()
     append_answers(run.answers, answers[:5])  # two clips of four, and half a third
     with pytest.raises(CrossdraftError, match=r"about 2 of 4 clips; run the stage 'answers' to its end"):
@@ -130,7 +131,7 @@ def test_drafters_wait_for_every_answer_of_this_target(finished: Reference, tmp_
 
 
 @pytest.mark.parametrize("kept", [1, 4, 5, 8])
-def test_answers_that_were_cut_off_anywhere_are_completed(finished: Reference, tmp_path: Path, kept: int) -> None:
+def test_answers_that_were_cut_off_anywhere_are_completed(finished: ReferenceRun, tmp_path: Path, kept: int) -> None:
     """Two answers a clip, two clips a batch: lines 5 and 6 are of a batch that was not finished."""
     run = beside(finished, tmp_path, "cache", "tokenizer", "target", "answers")
     whole = run.answers.read_text()
@@ -140,7 +141,7 @@ def test_answers_that_were_cut_off_anywhere_are_completed(finished: Reference, t
     assert run.answers.read_text() == whole
 
 
-def test_answers_to_other_questions_are_not_taken_for_ours(finished: Reference, tmp_path: Path) -> None:
+def test_answers_to_other_questions_are_not_taken_for_ours(finished: ReferenceRun, tmp_path: Path) -> None:
     run = beside(finished, tmp_path, "tokenizer", "target", "answers", overrides=("seed=1",))
     with pytest.raises(CrossdraftError, match="answers other questions than the recipe asks"):
         run_stages(run, ["answers"])
@@ -149,14 +150,14 @@ def test_answers_to_other_questions_are_not_taken_for_ours(finished: Reference, 
         run_stages(run, ["answers"])
 
 
-def test_a_sight_of_another_shape_is_refused(finished: Reference, tmp_path: Path) -> None:
+def test_a_sight_of_another_shape_is_refused(finished: ReferenceRun, tmp_path: Path) -> None:
     run = beside(finished, tmp_path, "tokenizer", "target", overrides=("target.vision.intermediate_size=48",))
     (run.out / "target" / "train-1.ckpt").unlink()
     with pytest.raises(CrossdraftError, match=r"sight\.ckpt is of another network than the recipe's"):
         run_stages(run, ["target"])
 
 
-def test_what_was_measured_on_other_weights_does_not_ship(finished: Reference, tmp_path: Path) -> None:
+def test_what_was_measured_on_other_weights_does_not_ship(finished: ReferenceRun, tmp_path: Path) -> None:
     run = beside(finished, tmp_path / "run", "tokenizer", "answers", *MODELS)
     shutil.copy(finished.out / "evaluation.json", run.out)
     weights = run.out / "event" / "model" / "model.safetensors"
@@ -167,7 +168,7 @@ def test_what_was_measured_on_other_weights_does_not_ship(finished: Reference, t
 
 
 def test_models_over_the_limit_leave_what_was_shipped_before(
-    finished: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: ReferenceRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "shipped" / "target").mkdir(parents=True)
     (tmp_path / "shipped" / "target" / "model.safetensors").write_bytes(b"before")

@@ -10,22 +10,23 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.core.provenance import sha256
 from crossdraft.train.reference.recipe import load_recipe
-from crossdraft.train.reference.stages import Reference, run_stages
-from crossdraft.train.reference.text_drafter import PROMPT, squeeze
-from crossdraft.train.reference.text_tokenizer import ALPHABET, SPECIALS, train_text_tokenizer
+from crossdraft.train.reference.run import ReferenceRun
+from crossdraft.train.reference.stages import run_stages
+from crossdraft.train.reference.text_drafter import PROMPT, minify_json
+from crossdraft.train.reference.tokenizer import TEXT_ALPHABET, TEXT_SPECIALS, train_text_tokenizer
 
 MICRO = Path(__file__).parent / "micro.yaml"
 TEXTS = ["the car in front is turning left near the red light"] * 4
 
 
-def run_to(folder: Path, steps: int, *overrides: str) -> Reference:
+def run_to(folder: Path, steps: int, *overrides: str) -> ReferenceRun:
     changed = [f"text_drafter.optim.steps={steps}", "text_drafter.optim.decay_steps=0", *overrides]
-    run = Reference(load_recipe(MICRO, changed), folder)
+    run = ReferenceRun(load_recipe(MICRO, changed), folder)
     run_stages(run, ["text"])
     return run
 
 
-def losses(run: Reference) -> list[float]:
+def losses(run: ReferenceRun) -> list[float]:
     lines = (run.out / "text" / "train.log.jsonl").read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines]
 
@@ -62,11 +63,11 @@ def test_a_vocabulary_of_another_size_is_refused(tmp_path):
 def test_the_vocabulary_spells_ascii_and_nothing_else():
     tokenizer = train_text_tokenizer(TEXTS, 120)
     assert len(tokenizer) == 120
-    assert tokenizer.convert_tokens_to_ids(list(SPECIALS)) == list(range(len(SPECIALS)))
-    ids = tokenizer(ALPHABET)["input_ids"]
+    assert tokenizer.convert_tokens_to_ids(list(TEXT_SPECIALS)) == list(range(len(TEXT_SPECIALS)))
+    ids = tokenizer(TEXT_ALPHABET)["input_ids"]
     assert ids[0] == tokenizer.bos_token_id
     assert tokenizer.unk_token_id not in ids
-    assert tokenizer.decode(ids[1:]) == ALPHABET
+    assert tokenizer.decode(ids[1:]) == TEXT_ALPHABET
     assert tokenizer.unk_token_id in tokenizer("né")["input_ids"]
 
 
@@ -80,7 +81,7 @@ def test_a_squeezed_tokenizer_is_the_same(tmp_path):
     tokenizer.save_pretrained(tmp_path)
     path = tmp_path / "tokenizer.json"
     before = path.stat().st_size
-    squeeze(path)
+    minify_json(path)
     assert path.stat().st_size < before / 2
     text = PROMPT.format(question="Is the car turning?")
     assert AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"] == tokenizer(text)["input_ids"]

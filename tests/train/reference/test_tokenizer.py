@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.reference.prompt import PromptCodec
-from crossdraft.train.reference.tokenizer import SPECIALS, first_special, load_tokenizer, train_tokenizer
+from crossdraft.train.reference.tokenizer import BOS, SPECIALS, PromptCodec, load_tokenizer, token_id, train_tokenizer
 
 TEXTS = ["USER: \nWhat is ahead? ASSISTANT: A red car is ahead of us.", "There is no cyclist on the road."] * 20
 TOKENIZER = train_tokenizer(TEXTS, 400)
@@ -20,13 +19,13 @@ def test_any_text_survives_the_round_trip(text: str) -> None:
         return
     ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
     assert TOKENIZER.decode(ids) == text
-    assert all(i < first_special(TOKENIZER) for i in ids)
+    assert all(i < token_id(TOKENIZER, BOS) for i in ids)
 
 
 def test_specials_take_the_last_ids_and_bos_is_added() -> None:
     assert len(TOKENIZER) == 400
     assert TOKENIZER.convert_tokens_to_ids(list(SPECIALS)) == list(range(394, 400))
-    assert TOKENIZER("a car")["input_ids"][0] == TOKENIZER.bos_token_id == first_special(TOKENIZER)
+    assert TOKENIZER("a car")["input_ids"][0] == TOKENIZER.bos_token_id == token_id(TOKENIZER, BOS)
     assert TOKENIZER(" cyclist", add_special_tokens=False)["input_ids"] == [TOKENIZER.convert_tokens_to_ids("Ġcyclist")]
 
 

@@ -21,7 +21,7 @@ from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture.clip import ClipSource, PromptedClip
 from crossdraft.train.core.provenance import sha256
-from crossdraft.train.reference.batches import draw_questions, question_words, wear
+from crossdraft.train.reference.batches import augment_question, draw_questions, question_words
 from crossdraft.train.reference.clips import clip_seed, sample_times
 from crossdraft.video.clip import DEFAULT_FRAMES
 
@@ -94,7 +94,7 @@ class SceneSource:
         questions = [qa.question for qa in draw_questions(self.split, clip, self.prompts, rng)]
         if self.prompt_noise:
             words = question_words()
-            questions = [wear(question, self.prompt_noise, words, rng) for question in questions]
+            questions = [augment_question(question, self.prompt_noise, words, rng) for question in questions]
         scene = scenes.make_scene(clip_seed(self.split, clip))
         frames = scenes.render(scene, sample_times(DEFAULT_FRAMES), scenes.VIDEO_SIZE)
         return PromptedClip(f"{self.split}-{clip:07d}", frames, tuple(questions))

@@ -27,13 +27,12 @@ from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.capture.clip import ClipSource
 from crossdraft.train.capture.sources import SceneSource
 from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.reference.batches import Spoken, question_rows
+from crossdraft.train.reference.batches import IGNORE, Branches, QAPair, pack_pairs
 from crossdraft.train.reference.clips import clip_seed
-from crossdraft.train.reference.losses import TextsOf
-from crossdraft.train.reference.models import EventSeer, prefix_embeds
+from crossdraft.train.reference.losses import QASource
+from crossdraft.train.reference.models import TrainableEventGPT
 from crossdraft.train.reference.packed import read_prefix, run_branches
-from crossdraft.train.reference.packing import IGNORE, Branches
-from crossdraft.train.reference.prompt import PromptCodec
+from crossdraft.train.reference.tokenizer import PromptCodec
 
 BEFORE, AFTER = "\n", " ASSISTANT:"  # what stands round a question; see `prompt.PromptCodec`
 
@@ -81,36 +80,35 @@ class EventAnswers:
         seer: the event model; it is not trained.
         look: clips in their order, and what is seen of them.
         codec: prompts with the event model's placeholder.
-        texts_of: what was asked about a step's clips, and what the target said; see `fit.answered_texts`.
+        texts_of: what was asked about a step's clips, and what the target said; see `losses.recorded_qa`.
         clips: how many a step.
     """
 
-    seer: EventSeer
+    seer: TrainableEventGPT
     look: Sight
     codec: PromptCodec
-    texts_of: TextsOf
+    texts_of: QASource
     clips: int
 
     @torch.no_grad()
     def heard(self, step: int) -> Heard:
         """What the step learns from."""
         clips = self.look.clips(step, self.clips)
-        return Heard(self.look.visual(step, clips), question_rows(self.codec, self.texts_of(step, clips)))
+        return Heard(self.look.visual(step, clips), pack_pairs(self.codec, self.texts_of(step, clips)))
 
     @torch.no_grad()
     def lesson(self, step: int) -> TrainBatch:
         """The event model's last features all along the step's answers."""
         heard, llama = self.heard(step), self.seer.llama
-        prefix_ids = torch.tensor([self.codec.prefix_ids()])
-        prefix = read_prefix(llama, prefix_embeds(self.seer, prefix_ids, heard.visual))
+        prefix = read_prefix(llama, self.seer.prefix_embeds(self.codec.prefix_ids(), heard.visual))
         hidden = run_branches(llama, prefix, llama.embed_tokens(heard.rows.tokens))
         return TrainBatch(heard.rows.tokens, {len(llama.layers): hidden}, heard.starts, heard.lengths)
 
 
 def spoken_of(
     store: CaptureStore, codec: PromptCodec, locate: Callable[[int], tuple[int, int]]
-) -> dict[int, list[Spoken]]:
-    """The captured answers by clip, for `fit.answered_texts`.
+) -> dict[int, list[QAPair]]:
+    """The captured answers by clip, for `losses.recorded_qa`.
 
     Questions are read from the captured prompts, whose tokens both models share.
 
@@ -120,12 +118,12 @@ def spoken_of(
         locate: (clip, prompt) of an answer; see `ClipSource`.
     """
     end = codec.tokenizer.eos_token_id
-    known: dict[int, list[Spoken]] = {}
+    known: dict[int, list[QAPair]] = {}
     for number in range(len(store)):
         answer = store.answer(number)
         ids, start = answer.tokens.tolist(), answer.start
         question = str(codec.tokenizer.decode(ids[:start])).removeprefix(BEFORE).removesuffix(AFTER)
-        spoken = Spoken(question, codec.text(ids[start:]), whole=ids[-1] == end)
+        spoken = QAPair(question, codec.text(ids[start:]), whole=ids[-1] == end)
         known.setdefault(locate(number)[0], []).append(spoken)
     return known
 

@@ -42,10 +42,9 @@ from crossdraft.train.heads.event_data import (
 )
 from crossdraft.train.heads.measure import figures_of, measure_hidden
 from crossdraft.train.heads.task import Given, Lectures, check_of, draft_ids_of, kept_back_questions, source_behind
-from crossdraft.train.reference.losses import answered_texts
-from crossdraft.train.reference.models import EventSeer
-from crossdraft.train.reference.prompt import PromptCodec
-from crossdraft.train.reference.tokenizer import EVENT
+from crossdraft.train.reference.losses import recorded_qa
+from crossdraft.train.reference.models import TrainableEventGPT
+from crossdraft.train.reference.tokenizer import EVENT, PromptCodec
 
 
 def cross_loss(head: Head, batch_of: Callable[[int], TrainBatch], objective: Objective, rows: Tensor) -> LossFn:
@@ -223,8 +222,8 @@ class EventCourse:
         file = self.given.out / f"seen-{store.index.asked_sha256[:12]}.safetensors"
         blind = isinstance(head, Fast) and not head.config.sees
         sight = Unseen(len(source), seed) if blind else Seen(self.host, source, seed, file, owner)
-        seer = EventSeer(cast("Any", self.host.model))
-        return EventAnswers(seer, sight, codec, answered_texts(spoken, each, seed), clips)
+        seer = TrainableEventGPT(cast("Any", self.host.model))
+        return EventAnswers(seer, sight, codec, recorded_qa(spoken, each, seed), clips)
 
     def _loss(self, head: Head, answers: EventAnswers, store: CaptureStore) -> LossFn:
         recipe = self.given.recipe

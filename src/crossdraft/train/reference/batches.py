@@ -1,7 +1,16 @@
-"""What one training step sees: clips in order, questions drawn from (seed, step)."""
+r"""What one training step learns from: clips in order, questions drawn from (seed, step), packed rows.
+
+Several questions about one clip are answered in one pass: the prefix is read once, and each branch sees it and itself
+only. Example, two questions about a clip whose prefix has P tokens:
+
+    positions   0 … P-1 | P  P+1  P+2  P+3      <- branch 0: \n  q  a  </s>
+                        | P  P+1  P+2           <- branch 1: \n  q  </s>    (padded on the right)
+    targets             | -  a  </s>  -         the token after each position, answers only
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -9,17 +18,16 @@ from torch import Tensor
 
 from crossdraft import scenes
 from crossdraft.scenes import QA
-from crossdraft.train.reference.attributes import label_row
-from crossdraft.train.reference.clips import ClipCache, Kind, clip_seed
-from crossdraft.train.reference.packing import Branches, pack
-from crossdraft.train.reference.pixels import shake, to_pixels
-from crossdraft.train.reference.prompt import PromptCodec
+from crossdraft.train.reference.clips import ClipCache, Kind, augment_frames, clip_seed, to_pixels
 from crossdraft.train.reference.recipe import Jitter
+from crossdraft.train.reference.tokenizer import PromptCodec
+
+IGNORE = -100
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How a stage looks at clips: which frames, how shaken, from how many clips, and with which seed."""
+class BatchSpec:
+    """Which clips a stage's steps see, and how: which frames, how augmented, from how many clips, which seed."""
 
     cache: ClipCache
     kind: Kind
@@ -36,12 +44,12 @@ class Look:
         return [(self.first + step * count + i) % self.pool for i in range(count)]
 
     def pixels(self, step: int, clips: Sequence[int]) -> Tensor:
-        """Jittered, normalised frames [n, F, 3, h, w] of training clips."""
+        """Augmented, normalised frames [n, F, 3, h, w] of training clips."""
         if self.blank:
             return blank_pixels(self.cache)
         frames = self.cache.read(self.kind, "train", clips)
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
-        return to_pixels(shake(frames, self.jitter, generator))
+        return to_pixels(augment_frames(frames, self.jitter, generator))
 
 
 def blank_pixels(cache: ClipCache) -> Tensor:
@@ -51,9 +59,12 @@ def blank_pixels(cache: ClipCache) -> Tensor:
     )
 
 
-def labels(clips: Sequence[int], split: str = "train") -> Tensor:
-    """Attribute classes [n, attributes] of clips."""
-    rows = [label_row(scenes.attributes(scenes.make_scene(clip_seed(split, i))), scenes.ATTRIBUTES) for i in clips]
+def attribute_labels(clips: Sequence[int], split: str = "train") -> Tensor:
+    """Class indices [n, attributes] of the clips' scene attributes."""
+    rows = []
+    for clip in clips:
+        values = scenes.attributes(scenes.make_scene(clip_seed(split, clip)))
+        rows.append([list(choices).index(values[name]) for name, choices in scenes.ATTRIBUTES.items()])
     return torch.tensor(rows)
 
 
@@ -61,27 +72,27 @@ def draw_questions(split: str, clip: int, count: int, rng: np.random.Generator, 
     """`count` questions about a clip, kinds without repetition while there are enough, any wording."""
     scene = scenes.make_scene(clip_seed(split, clip))
     kinds = rng.permutation(np.resize(rng.permutation(scenes.KINDS), max(count, 1)))[:count]
-    asked = []
+    drawn = []
     for kind in kinds.tolist():
         wording = int(rng.integers(len(scenes.wordings(kind, held_out=held_out))))
-        asked.append(scenes.ask(scene, kind, wording, held_out=held_out))
-    return asked
+        drawn.append(scenes.ask(scene, kind, wording, held_out=held_out))
+    return drawn
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """A question and what is to be said to it; `whole` if the answer ends there."""
+class QAPair:
+    """A question and the answer to learn; `whole` if the answer ends there."""
 
     question: str
     answer: str
     whole: bool = True
 
 
-def wear(question: str, most: float, words: Sequence[str], rng: np.random.Generator) -> str:
-    """Drop some words of a question, and put other questions' words in place of some.
+def augment_question(question: str, most: float, words: Sequence[str], rng: np.random.Generator) -> str:
+    """Prompt noise: drop some words of a question, and put other questions' words in place of some.
 
-    A hundred fixed wordings can be learned by heart; worn ones must be understood by what is left of them. Each
-    question draws its own strength up to `most`; three worn words in four are dropped, the fourth is replaced.
+    A hundred fixed wordings can be learned by heart; noisy ones must be understood by what is left of them. Each
+    question draws its own strength up to `most`; three changed words in four are dropped, the fourth is replaced.
     """
     strength = most * rng.random()
     kept = []
@@ -93,13 +104,49 @@ def wear(question: str, most: float, words: Sequence[str], rng: np.random.Genera
     return " ".join(kept) or question
 
 
+def augment_questions(pairs: Sequence[QAPair], most: float, seed: int, step: int) -> list[QAPair]:
+    """The pairs with their questions augmented, as drawn from (seed, step)."""
+    words, rng = question_words(), np.random.default_rng([seed, step, 3])
+    return [replace(pair, question=augment_question(pair.question, most, words, rng)) for pair in pairs]
+
+
+@cache
 def question_words() -> tuple[str, ...]:
     """Every word of the training wordings."""
-    asked = (wording for kind in scenes.KINDS for wording in scenes.wordings(kind))
-    return tuple(sorted({word for question in asked for word in question.split()}))
+    wordings = (wording for kind in scenes.KINDS for wording in scenes.wordings(kind))
+    return tuple(sorted({word for question in wordings for word in question.split()}))
 
 
-def question_rows(codec: PromptCodec, spoken: Sequence[Spoken]) -> Branches:
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """Question–answer rows, clip-major: row `r` belongs to clip `r // questions`."""
+
+    tokens: Tensor
+    """int64 [rows, length], padded on the right."""
+    targets: Tensor
+    """int64 [rows, length], the next token where it belongs to the answer, else `IGNORE`."""
+    answer_start: Tensor
+    """int64 [rows], column of the last question token: its logits give the first answer token."""
+
+
+def pack(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], pad_id: int, multiple: int = 8) -> Branches:
+    """Lay (question ids, answer ids) pairs out as rows; the length is rounded up to `multiple`.
+
+    Padding needs no mask: it stands behind every real token of its row, where causality hides it.
+    """
+    longest = max(len(question) + len(answer) for question, answer in pairs)
+    length = -(-longest // multiple) * multiple
+    tokens = torch.full((len(pairs), length), pad_id)
+    targets = torch.full((len(pairs), length), IGNORE)
+    for row, (question, answer) in enumerate(pairs):
+        ids = torch.tensor([*question, *answer])
+        tokens[row, : len(ids)] = ids
+        targets[row, len(question) - 1 : len(ids) - 1] = ids[len(question) :]
+    starts = torch.tensor([len(question) - 1 for question, _ in pairs])
+    return Branches(tokens, targets, starts)
+
+
+def pack_pairs(codec: PromptCodec, pairs: Sequence[QAPair]) -> Branches:
     """Questions and answers as packed rows."""
-    rows = [(codec.question_ids(s.question), codec.answer_ids(s.answer, whole=s.whole)) for s in spoken]
-    return pack(rows, int(codec.tokenizer.pad_token_id))
+    rows = [(codec.question_ids(pair.question), codec.answer_ids(pair.answer, whole=pair.whole)) for pair in pairs]
+    return pack(rows, codec.pad_id)

@@ -1,7 +1,7 @@
-"""Clips rendered once, in chunk files that are whole or absent, read back through memory maps.
+"""Clips of scenes as pixels: rendered once, in chunk files that are whole or absent, read through memory maps.
 
 Chunk `c` of a split holds its clips `c*CHUNK …`; clip `i` is the scene of the split's `i`-th seed. Training
-walks the clips in order, so it may start while later chunks are still being rendered: it waits for a chunk
+reads the clips in order, so it may start while later chunks are still being rendered: it waits for a chunk
 that is not there yet, and what a step sees depends on nothing but the step.
 """
 
@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.progress import Progress
 from torch import Tensor
 
 from crossdraft import scenes
@@ -26,7 +25,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
 from crossdraft.files import atomic_path
 from crossdraft.train.core.log import progress_bar
-from crossdraft.video.preprocess import resize
+from crossdraft.train.reference.recipe import Jitter
+from crossdraft.video.preprocess import FrameSpec, normalise, resize
 
 CHUNK = 64
 Kind = Literal["rgb", "events"]
@@ -42,7 +42,7 @@ class ClipCache:
     size: int = 112
     video_frames: int = 8
     event_frames: int = 5
-    patience_s: float = field(default=900.0)
+    patience_s: float = 900.0
     """How long a reader waits for a chunk before it gives up."""
 
     def path(self, kind: Kind, split: str, chunk: int) -> Path:
@@ -123,14 +123,17 @@ def render_chunk(cache: ClipCache, kind: Kind, split: str, chunk: int) -> None:
 def render_clips(cache: ClipCache, jobs: Sequence[tuple[Kind, str, int]], workers: int) -> None:
     """Render what is missing of each (kind, split, clips) job, in order, on `workers` processes."""
     cache.folder.mkdir(parents=True, exist_ok=True)
-    work = [(kind, split, chunk) for kind, split, clips in jobs for chunk in cache.missing(kind, split, clips)]
+    work: list[tuple[Kind, str, int]] = [
+        (kind, split, chunk) for kind, split, clips in jobs for chunk in cache.missing(kind, split, clips)
+    ]
     with progress_bar() as bar:
         task = bar.add_task("rendering clips", total=len(work) * CHUNK)
-        for _ in _rendered(cache, work, workers, bar):
+        for _ in _rendered(cache, work, workers):
             bar.advance(task, CHUNK)
 
 
-def _rendered(cache: ClipCache, work: Sequence[tuple[Kind, str, int]], workers: int, bar: Progress) -> Iterator[None]:
+def _rendered(cache: ClipCache, work: Sequence[tuple[Kind, str, int]], workers: int) -> Iterator[None]:
+    """Render the chunks, and yield after each."""
     if workers == 1:
         for kind, split, chunk in work:
             render_chunk(cache, kind, split, chunk)
@@ -146,3 +149,42 @@ def _rendered(cache: ClipCache, work: Sequence[tuple[Kind, str, int]], workers: 
 def _one_thread() -> None:
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def to_pixels(frames: Tensor) -> Tensor:
+    """uint8 RGB [n, F, h, w, 3] at the tower's size -> normalised float32 [n, F, 3, h, w]."""
+    return normalise(frames.movedim(-1, 2), FrameSpec())
+
+
+def augment_frames(frames: Tensor, jitter: Jitter, generator: torch.Generator) -> Tensor:
+    """Augmentation: what codecs, cameras and sensors may do to clips, uint8 [n, F, h, w, 3] -> the same.
+
+    Every clip draws its own strengths. Half of the clips get no pixel noise, so that clean pictures stay in the
+    training set; what a translation uncovers repeats the border.
+    """
+    if jitter.noise or jitter.brightness:
+        frames = _noisy(frames, jitter, generator)
+    if jitter.drop:
+        kept = torch.rand(frames.shape[:-1], generator=generator)
+        share = jitter.drop * torch.rand(len(frames), generator=generator)
+        frames = frames.masked_fill((kept < share.view(-1, 1, 1, 1))[..., None], 255)
+    if jitter.shift:
+        frames = torch.stack([_shifted(clip, jitter.shift, generator) for clip in frames])
+    return frames
+
+
+def _noisy(frames: Tensor, jitter: Jitter, generator: torch.Generator) -> Tensor:
+    clips = len(frames)
+    gain = 1 + jitter.brightness * (2 * torch.rand(clips, generator=generator) - 1)
+    strength = jitter.noise * (torch.rand(clips, generator=generator) - 0.5).clamp_min(0) * 2
+    noisy = frames.float() * gain.view(-1, 1, 1, 1, 1)
+    noisy += strength.view(-1, 1, 1, 1, 1) * torch.randn(frames.shape, generator=generator)
+    return noisy.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def _shifted(clip: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """[F, h, w, 3] moved by up to `most` pixels each way."""
+    down, right = torch.randint(-most, most + 1, (2,), generator=generator).tolist()
+    rows = (torch.arange(clip.shape[1]) - down).clamp_(0, clip.shape[1] - 1)
+    columns = (torch.arange(clip.shape[2]) - right).clamp_(0, clip.shape[2] - 1)
+    return clip[:, rows][:, :, columns]

@@ -1,7 +1,11 @@
-"""The two losses of the reference pair: attributes from a tower, and answers from a whole VLM."""
+"""The two losses of the reference pair: attributes from a tower's features, and answers from a whole VLM.
+
+Next-token loss alone leaves a small VLM on a long plateau, in which it writes likely answers without looking.
+Classifying the scene's categorical ground truth gives tower and prefix something to learn from the first minute. The
+attribute heads that do so make the rest converge and are thrown away.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,87 +15,150 @@ from torch.nn import functional as F
 from crossdraft import scenes
 from crossdraft.engine.fast.packed_linear import has_bf16
 from crossdraft.train.core.dist import LossFn, full_batch
-from crossdraft.train.reference.attributes import PrefixHead, SightHead, attribute_accuracy, attribute_loss
-from crossdraft.train.reference.batches import Look, Spoken, draw_questions, labels, question_rows, question_words, wear
-from crossdraft.train.reference.models import Seer, prefix_embeds
+from crossdraft.train.reference.batches import (
+    IGNORE,
+    BatchSpec,
+    Branches,
+    QAPair,
+    attribute_labels,
+    augment_questions,
+    draw_questions,
+    pack_pairs,
+)
+from crossdraft.train.reference.models import TrainableVLM
 from crossdraft.train.reference.packed import Prefix, read_prefix, run_branches
-from crossdraft.train.reference.packing import IGNORE, Branches
-from crossdraft.train.reference.prompt import PromptCodec
 from crossdraft.train.reference.recipe import AnswerPhase
+from crossdraft.train.reference.tokenizer import PromptCodec
 
-TextsOf = Callable[[int, Sequence[int]], list[Spoken]]
-"""(step, clips) -> what was asked and said, clip-major."""
+QASource = Callable[[int, Sequence[int]], list[QAPair]]
+"""(step, clips) -> questions and answers to learn, clip-major."""
 
 
-def sight_loss(seer: Seer, head: SightHead, look: Look, clips: int) -> LossFn:
+class TowerAttributeHead(nn.Module):
+    """One learned query an attribute, cross-attending over every patch of every frame; linear read-out."""
+
+    def __init__(self, dim: int, frames: int, vocabulary: Mapping[str, Sequence[str]], heads: int = 4) -> None:
+        """`vocabulary`: attribute -> its values, in the order of the labels' columns."""
+        super().__init__()
+        self.frame = nn.Parameter(torch.randn(frames, dim) * 0.02)
+        self.queries = nn.Parameter(torch.randn(len(vocabulary), dim) * 0.02)
+        self.norm = nn.LayerNorm(dim)
+        self.first = nn.MultiheadAttention(dim, heads, batch_first=True)
+        self.between = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+        self.second = nn.MultiheadAttention(dim, heads, batch_first=True)
+        self.out = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, len(values)))
+            for values in vocabulary.values()
+        )
+
+    def forward(self, patches: Tensor) -> list[Tensor]:
+        """[clips, frames, n, d] -> per attribute [clips, values]."""
+        memory = self.norm(patches + self.frame[:, None]).flatten(1, 2)
+        query = self.queries.expand(patches.shape[0], -1, -1)
+        query = query + self.first(query, memory, memory, need_weights=False)[0]
+        query = query + self.between(query)
+        query = query + self.second(query, memory, memory, need_weights=False)[0]
+        return [head(query[:, i]) for i, head in enumerate(self.out)]
+
+
+class PrefixAttributeHead(nn.Module):
+    """A linear read-out of the language model's own stream over the last visual tokens.
+
+    It reads where the branches attend: whatever it can read, a question token can attend to.
+    """
+
+    def __init__(self, dim: int, vocabulary: Mapping[str, Sequence[str]], last: int) -> None:
+        """Read the mean of the `last` prefix positions."""
+        super().__init__()
+        self.last = last
+        self.norm = nn.LayerNorm(dim)
+        self.out = nn.ModuleList(nn.Linear(dim, len(values)) for values in vocabulary.values())
+
+    def forward(self, hidden: Tensor) -> list[Tensor]:
+        """[clips, P, d] -> per attribute [clips, values]."""
+        pooled = self.norm(hidden[:, -self.last :].mean(1))
+        return [head(pooled) for head in self.out]
+
+
+def attribute_heads(vlm: TrainableVLM, frames: int, last: int) -> tuple[TowerAttributeHead, PrefixAttributeHead]:
+    """Fresh attribute heads for a VLM's tower and prefix."""
+    return (
+        TowerAttributeHead(vlm.tower.config.hidden_size, frames, scenes.ATTRIBUTES),
+        PrefixAttributeHead(vlm.llama.config.hidden_size, scenes.ATTRIBUTES, last),
+    )
+
+
+def attribute_loss(logits: Sequence[Tensor], labels: Tensor) -> tuple[Tensor, float]:
+    """Mean cross-entropy, and the mean share of clips right; labels int64 [clips, attributes]."""
+    losses = [F.cross_entropy(row.float(), labels[:, i]) for i, row in enumerate(logits)]
+    right = [float((row.argmax(-1) == labels[:, i]).float().mean()) for i, row in enumerate(logits)]
+    return torch.stack(losses).mean(), float(np.mean(right))
+
+
+def tower_loss(vlm: TrainableVLM, head: TowerAttributeHead, spec: BatchSpec, clips: int) -> LossFn:
     """Attribute cross-entropy of the tower's features."""
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
-        seen = look.clips(step, clips)
-        truth = labels(seen)
+        seen = spec.clips(step, clips)
         with autocast():
-            logits = head(seer.patches(look.pixels(step, seen)))
-            loss = attribute_loss(logits, truth)
-        return loss, {"right": float(np.mean(attribute_accuracy(logits, truth)))}
+            logits = head(vlm.patches(spec.pixels(step, seen)))
+            loss, right = attribute_loss(logits, attribute_labels(seen))
+        return loss, {"right": right}
 
     return full_batch(loss_of)
 
 
 def answer_loss(
-    seer: Seer, head: PrefixHead, look: Look, codec: PromptCodec, train: AnswerPhase, texts_of: TextsOf
+    vlm: TrainableVLM, head: PrefixAttributeHead, spec: BatchSpec, codec: PromptCodec, phase: AnswerPhase, qa: QASource
 ) -> LossFn:
     """Next-token cross-entropy on the answers, plus attributes read from the prefix."""
-    prefix_ids = torch.tensor([codec.prefix_ids()])
-    words = question_words()
-    weight = 0.0 if look.blank else train.attribute_weight
+    prefix_ids = codec.prefix_ids()
+    weight = 0.0 if spec.blank else phase.attribute_weight
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
-        seen = look.clips(step, train.optim.clips)
-        spoken = texts_of(step, seen)
-        if train.question_wear:
-            rng = np.random.default_rng([look.seed, step, 3])
-            spoken = [replace(s, question=wear(s.question, train.question_wear, words, rng)) for s in spoken]
-        rows = question_rows(codec, spoken)
+        seen = spec.clips(step, phase.optim.clips)
+        pairs = qa(step, seen)
+        if phase.question_wear:
+            pairs = augment_questions(pairs, phase.question_wear, spec.seed, step)
+        rows = pack_pairs(codec, pairs)
         with autocast():
-            visual = seer.visual_tokens(seer.patches(look.pixels(step, seen)))
-            prefix = read_prefix(seer.llama, prefix_embeds(seer, prefix_ids, visual))
-            answers, right = token_loss(seer, prefix, rows)
-            figures = {"answers": float(answers.detach()), "right": right}
-            loss = answers
+            visual = vlm.visual_tokens(vlm.patches(spec.pixels(step, seen)))
+            prefix = read_prefix(vlm.llama, vlm.prefix_embeds(prefix_ids, visual))
+            loss, right = token_loss(vlm, prefix, rows)
+            figures = {"answers": float(loss.detach()), "right": right}
             if weight:
-                logits, truth = head(prefix.hidden), labels(seen)
-                loss = answers + weight * attribute_loss(logits, truth)
-                figures["attributes"] = float(np.mean(attribute_accuracy(logits, truth)))
+                attributes, figures["attributes"] = attribute_loss(head(prefix.hidden), attribute_labels(seen))
+                loss = loss + weight * attributes
         return loss, figures
 
     return full_batch(loss_of)
 
 
-def token_loss(seer: Seer, prefix: Prefix, rows: Branches) -> tuple[Tensor, float]:
+def token_loss(vlm: TrainableVLM, prefix: Prefix, rows: Branches) -> tuple[Tensor, float]:
     """Mean cross-entropy over answer tokens, and the share whose argmax is right; the head runs there only."""
-    hidden = run_branches(seer.llama, prefix, seer.llama.embed_tokens(rows.tokens))
+    hidden = run_branches(vlm.llama, prefix, vlm.llama.embed_tokens(rows.tokens))
     wanted = rows.targets != IGNORE
-    logits = seer.head(hidden[wanted]).float()
+    logits = vlm.head(hidden[wanted]).float()
     targets = rows.targets[wanted]
     return F.cross_entropy(logits, targets), float((logits.argmax(-1) == targets).float().mean())
 
 
-def drawn_texts(questions: int, seed: int) -> TextsOf:
+def ground_truth_qa(questions: int, seed: int) -> QASource:
     """Ground truth: questions and answers drawn from (seed, step)."""
 
-    def texts_of(step: int, clips: Sequence[int]) -> list[Spoken]:
+    def qa_of(step: int, clips: Sequence[int]) -> list[QAPair]:
         rng = np.random.default_rng([seed, step])
         return [
-            Spoken(qa.question, qa.answer) for clip in clips for qa in draw_questions("train", clip, questions, rng)
+            QAPair(qa.question, qa.answer) for clip in clips for qa in draw_questions("train", clip, questions, rng)
         ]
 
-    return texts_of
+    return qa_of
 
 
-def answered_texts(answers: Mapping[int, Sequence[Spoken]], questions: int, seed: int) -> TextsOf:
+def recorded_qa(answers: Mapping[int, Sequence[QAPair]], questions: int, seed: int) -> QASource:
     """The target's own answers: `questions` of those recorded for each clip, drawn from (seed, step)."""
 
-    def texts_of(step: int, clips: Sequence[int]) -> list[Spoken]:
+    def qa_of(step: int, clips: Sequence[int]) -> list[QAPair]:
         rng = np.random.default_rng([seed, step])
         drawn = []
         for clip in clips:
@@ -99,23 +166,9 @@ def answered_texts(answers: Mapping[int, Sequence[Spoken]], questions: int, seed
             drawn += [known[i] for i in rng.permutation(len(known))[:questions].tolist()]
         return drawn
 
-    return texts_of
+    return qa_of
 
 
 def autocast() -> torch.autocast:
     """bf16 products over fp32 weights, on a processor that has them."""
     return torch.autocast("cpu", torch.bfloat16, enabled=has_bf16())
-
-
-def heads_for(seer: Seer, frames: int, tokens_per_frame: int) -> tuple[SightHead, PrefixHead]:
-    """Fresh attribute heads for a seer's tower and prefix."""
-    width = seer.tower.config.hidden_size
-    return (
-        SightHead(width, frames, scenes.ATTRIBUTES),
-        PrefixHead(seer.llama.config.hidden_size, scenes.ATTRIBUTES, tokens_per_frame),
-    )
-
-
-def together(**modules: nn.Module) -> nn.ModuleDict:
-    """Named modules as one, for the optimiser and the checkpoint."""
-    return nn.ModuleDict(modules)

@@ -1,43 +1,32 @@
-"""What training needs of a VLM, whichever it is: pixels in, prefix embeddings out, a Llama and a head.
+"""The networks of the reference pair: built from a recipe's shapes, and wrapped for training.
 
-A *seer* wraps an unmodified model. It skips what the features never pass through (the tower's last layer).
+Training needs the same of a VLM whichever it is: pixels in, prefix embeddings out, a Llama and a head. The wrapped
+model is unmodified; layers that the features never pass through (the tower's last one) are skipped.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers import CLIPVisionModel, LlamaModel, PreTrainedModel, VideoLlavaForConditionalGeneration
+from transformers import (
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    LlamaConfig,
+    LlamaModel,
+    PreTrainedTokenizerFast,
+    VideoLlavaConfig,
+    VideoLlavaForConditionalGeneration,
+)
 
-from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
-
-
-class Seer(Protocol):
-    """A trainable VLM as the packed forward sees it."""
-
-    @property
-    def model(self) -> PreTrainedModel: ...
-    @property
-    def tower(self) -> CLIPVisionModel: ...
-    @property
-    def llama(self) -> LlamaModel: ...
-    @property
-    def head(self) -> nn.Linear: ...
-
-    def patches(self, pixels: Tensor) -> Tensor:
-        """Tower features [clips, frames, patches+1, d] of normalised pixels [clips, frames, 3, h, w]."""
-        ...
-
-    def visual_tokens(self, patches: Tensor) -> Tensor:
-        """Tower features -> the embeddings that replace the placeholders, [clips, n, text d]."""
-        ...
+from crossdraft.models.eventgpt import EventGPTConfig, EventGPTForConditionalGeneration
+from crossdraft.train.reference.recipe import ReferenceRecipe, TextShape, VisionShape
+from crossdraft.train.reference.tokenizer import BOS, EOS, EVENT, IMAGE, PAD, VIDEO, token_id
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole(ABC):
-    """What both models have in the same place: a Llama and its head, beside a tower that each calls by another name."""
+class TrainableVLM(ABC):
+    """A VLM as the packed forward sees it: a vision tower, a Llama and its head."""
 
     model: VideoLlavaForConditionalGeneration | EventGPTForConditionalGeneration
 
@@ -57,9 +46,22 @@ class _Whole(ABC):
     def head(self) -> nn.Linear:
         return self.model.lm_head
 
+    @abstractmethod
+    def patches(self, pixels: Tensor) -> Tensor:
+        """Tower features [clips, frames, patches+1, d] of normalised pixels [clips, frames, 3, h, w]."""
+
+    @abstractmethod
+    def visual_tokens(self, patches: Tensor) -> Tensor:
+        """Tower features -> the embeddings that replace the placeholders, [clips, n, text d]."""
+
+    def prefix_embeds(self, prefix_ids: list[int], visual: Tensor) -> Tensor:
+        """Text in front of the clip, then the clip: [clips, P, d]."""
+        text = self.llama.embed_tokens(torch.tensor([prefix_ids]))
+        return torch.cat((text.expand(visual.shape[0], -1, -1), visual), 1)
+
 
 @dataclass(frozen=True, slots=True)
-class VideoSeer(_Whole):
+class TrainableVideoLlava(TrainableVLM):
     """Video-LLaVA: features before the tower's last layer, CLS kept, every frame's tokens in turn."""
 
     model: VideoLlavaForConditionalGeneration
@@ -76,7 +78,7 @@ class VideoSeer(_Whole):
 
 
 @dataclass(frozen=True, slots=True)
-class EventSeer(_Whole):
+class TrainableEventGPT(TrainableVLM):
     """EventGPT: the tower's last layer, projected, pooled over patches and over frames, then adapted."""
 
     model: EventGPTForConditionalGeneration
@@ -103,7 +105,68 @@ def tower_features(tower: CLIPVisionModel, pixels: Tensor, layers: int) -> Tenso
     return hidden.view(clips, frames, *hidden.shape[1:])
 
 
-def prefix_embeds(seer: Seer, prefix_ids: Tensor, visual: Tensor) -> Tensor:
-    """Text in front of the clip, then the clip: [clips, P, d]."""
-    text = seer.llama.embed_tokens(prefix_ids)
-    return torch.cat((text.expand(visual.shape[0], -1, -1), visual), 1)
+def to_bf16(model: nn.Module) -> None:
+    """Convert a model to bf16, in place: as it ships, and as it is judged."""
+    model.to(torch.bfloat16)
+
+
+def build_target(recipe: ReferenceRecipe, tokenizer: PreTrainedTokenizerFast) -> VideoLlavaForConditionalGeneration:
+    """A freshly initialised Video-LLaVA of the recipe's shape, seeded."""
+    shape = recipe.target
+    config = VideoLlavaConfig(
+        vision_config=_vision_config(shape.vision),
+        text_config=text_config(shape.text, tokenizer),
+        image_token_index=token_id(tokenizer, IMAGE),
+        video_token_index=token_id(tokenizer, VIDEO),
+        image_seq_length=shape.vision.tokens - 1,
+        video_seq_length=shape.vision.tokens * shape.frames,
+        vision_feature_layer=-2,
+        tie_word_embeddings=shape.text.tie_embeddings,
+    )
+    torch.manual_seed(recipe.seed)
+    return VideoLlavaForConditionalGeneration(config)
+
+
+def build_drafter(recipe: ReferenceRecipe, tokenizer: PreTrainedTokenizerFast) -> EventGPTForConditionalGeneration:
+    """A freshly initialised EventGPT of the recipe's shape, seeded."""
+    shape = recipe.drafter
+    config = EventGPTConfig(
+        vision_config=_vision_config(shape.vision),
+        text_config=text_config(shape.text, tokenizer),
+        event_token_id=token_id(tokenizer, EVENT),
+        num_event_frames=shape.frames,
+        tie_word_embeddings=shape.text.tie_embeddings,
+    )
+    torch.manual_seed(recipe.seed)
+    return EventGPTForConditionalGeneration(config)
+
+
+def _vision_config(shape: VisionShape) -> CLIPVisionConfig:
+    return CLIPVisionConfig(
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        image_size=shape.image_size,
+        patch_size=shape.patch_size,
+        projection_dim=shape.hidden_size,
+        hidden_act="quick_gelu",
+    )
+
+
+def text_config(shape: TextShape, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+    """A Llama config with the tokenizer's vocabulary."""
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=shape.max_positions,
+        bos_token_id=token_id(tokenizer, BOS),
+        eos_token_id=token_id(tokenizer, EOS),
+        pad_token_id=token_id(tokenizer, PAD),
+        tie_word_embeddings=shape.tie_embeddings,
+    )

@@ -1,17 +1,23 @@
-"""A Llama decoder run over packed branches, from the modules of an unmodified `transformers` model.
+"""A Llama decoder over packed branches: its forward for training, and greedy decoding of many rows at once.
 
-Why not the model's own forward with a block mask: the dense mask over prefix and all branches costs the
-product of their lengths, and CPU flash attention is slow backwards. Here the prefix attends to itself, every
-branch attends to prefix and self, and all scores are plain matrix products. `tests/train/reference/test_packed.py`
-holds this equal to the model's forward on each unpacked row.
+It runs the modules of an unmodified `transformers` model. Why not the model's own forward with a block mask: the dense
+mask over prefix and all branches costs the product of their lengths, and CPU flash attention is slow backwards. Here
+the prefix attends to itself, every branch attends to prefix and self, and all scores are plain matrix products.
+`tests/train/reference/test_packed.py` holds this equal to the model's forward on each unpacked row.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaModel
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+
+LOOK_AHEAD = 12
+"""How far ahead in its draft a row searches for the token that the model chose instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +40,15 @@ def read_prefix(llama: LlamaModel, embeds: Tensor) -> Prefix:
     """Run the prefix [clips, P, d] causally, positions 0…P-1; the last layer only gives keys and values."""
     length = embeds.shape[1]
     cos, sin = _rotations(llama, torch.arange(length, device=embeds.device)[None])
-    causal = causal_bias(length, embeds.device)
+    causal = _causal_bias(length, embeds.device)
     stream, keys, values = embeds, [], []
-    last = len(llama.layers) - 1
-    for index, layer in enumerate(llama.layers):
-        normed = _norm(layer.input_layernorm, stream)
-        attention = layer.self_attn
-        key = _rotate(_heads(attention.k_proj(normed), attention.head_dim), cos, sin)
-        value = _heads(attention.v_proj(normed), attention.head_dim)
+    layers = _layers(llama)
+    for index, layer in enumerate(layers):
+        query, key, value = _project(layer, stream, cos, sin)
         keys.append(key)
         values.append(value)
-        if index == last:
-            break
-        query = _rotate(_heads(attention.q_proj(normed), attention.head_dim), cos, sin)
-        stream = _finish(layer, stream, _attend(query, key, value, causal))
+        if index < len(layers) - 1:
+            stream = _finish(layer, stream, _attend(query, key, value, causal))
     return Prefix(tuple(keys), tuple(values), stream)
 
 
@@ -59,9 +60,9 @@ def run_branches(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> Tensor:
     length = embeds.shape[1]
     positions = prefix.length + torch.arange(length, device=embeds.device)
     cos, sin = _rotations(llama, positions[None])
-    causal = causal_bias(length, embeds.device)
+    causal = _causal_bias(length, embeds.device)
     stream = embeds
-    for index, layer in enumerate(llama.layers):
+    for index, layer in enumerate(_layers(llama)):
         query, key, value = _project(layer, stream, cos, sin)
         mixed = attend_behind(query, prefix.keys[index], prefix.values[index], key, value, causal)
         stream = _finish(layer, stream, mixed)
@@ -107,7 +108,7 @@ def step_branches(llama: LlamaModel, cache: BranchCache, embeds: Tensor, start: 
     bias = torch.zeros(visible.shape).masked_fill_(~visible, float("-inf"))[:, None]
     row_index = torch.arange(rows)[:, None]
     stream = embeds
-    for index, layer in enumerate(llama.layers):
+    for index, layer in enumerate(_layers(llama)):
         query, key, value = _project(layer, stream, cos, sin)
         keys, values = cache.keys[index], cache.values[index]
         keys[row_index, :, columns] = key.transpose(1, 2)
@@ -141,37 +142,40 @@ def attend_behind(
         return mixed.transpose(1, 2).reshape(rows, heads, width, dim)
 
 
-def causal_bias(length: int, device: torch.device | None = None) -> Tensor:
-    """0 where row may see column, -inf elsewhere; [length, length]."""
-    return torch.full((length, length), float("-inf"), device=device).triu_(1)
-
-
 def _attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     with torch.autocast(query.device.type, enabled=False):
         scores = torch.matmul(query * query.shape[-1] ** -0.5, key.transpose(-1, -2)) + bias.to(query.dtype)
         return torch.matmul(scores.softmax(-1), value)
 
 
-def _project(layer: nn.Module, stream: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _causal_bias(length: int, device: torch.device) -> Tensor:
+    """0 where row may see column, -inf elsewhere; [length, length]."""
+    return torch.full((length, length), float("-inf"), device=device).triu_(1)
+
+
+def _layers(llama: LlamaModel) -> Sequence[LlamaDecoderLayer]:
+    return cast("Sequence[LlamaDecoderLayer]", llama.layers)
+
+
+def _project(layer: LlamaDecoderLayer, stream: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotated queries and keys, and values, each [rows, heads, n, head_dim]."""
     normed = _norm(layer.input_layernorm, stream)
     attention = layer.self_attn
-    query = _rotate(_heads(attention.q_proj(normed), attention.head_dim), cos, sin)
-    key = _rotate(_heads(attention.k_proj(normed), attention.head_dim), cos, sin)
-    return query, key, _heads(attention.v_proj(normed), attention.head_dim)
+    dim = attention.head_dim
+    query, key, value = (
+        cast("nn.Linear", linear)(normed).unflatten(-1, (-1, dim)).transpose(1, 2)
+        for linear in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+    return _rotate(query, cos, sin), _rotate(key, cos, sin), value
 
 
-def _finish(layer: nn.Module, stream: Tensor, mixed: Tensor) -> Tensor:
+def _finish(layer: LlamaDecoderLayer, stream: Tensor, mixed: Tensor) -> Tensor:
     """Output projection, residual, MLP, residual."""
     stream = stream + layer.self_attn.o_proj(mixed.transpose(1, 2).flatten(2))
     return stream + layer.mlp(_norm(layer.post_attention_layernorm, stream))
 
 
-def _heads(flat: Tensor, dim: int) -> Tensor:
-    """[rows, n, heads*dim] -> [rows, heads, n, dim]."""
-    return flat.unflatten(-1, (-1, dim)).transpose(1, 2)
-
-
-def _norm(module: nn.Module, stream: Tensor) -> Tensor:
+def _norm(module: LlamaRMSNorm, stream: Tensor) -> Tensor:
     return F.rms_norm(stream, (stream.shape[-1],), module.weight, module.variance_epsilon)
 
 
@@ -185,3 +189,84 @@ def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = heads.shape[-1] // 2
     turned = torch.cat((-heads[..., half:], heads[..., :half]), -1)
     return heads * cos.to(heads.dtype) + turned * sin.to(heads.dtype)
+
+
+@torch.inference_mode()
+def greedy_decode(
+    llama: LlamaModel,
+    head: nn.Linear,
+    prefix: Prefix,
+    questions: Sequence[Sequence[int]],
+    drafts: Sequence[Sequence[int]],
+    *,
+    eos_id: int,
+    max_new_tokens: int,
+    window: int = 6,
+) -> tuple[list[list[int]], int]:
+    """Speculative greedy decoding: continuations (with `</s>` if reached) of `questions`, and the passes they took.
+
+    All questions of a clip share its prefix. Each pass feeds every unfinished row its last token and the next
+    `window - 1` tokens of its draft, keeps what the argmax confirms, and goes on from the first disagreement. Whatever
+    the drafts (they may be empty), the result is the model's greedy answer. Finished rows idle until they are half of
+    the batch, then they leave it.
+
+    Args:
+        questions: token ids, clip-major.
+        drafts: a guess at each answer's ids.
+    """
+    longest = max(len(q) for q in questions)
+    cache = BranchCache(prefix, len(questions), longest + max_new_tokens + window)
+    lengths = torch.tensor([len(q) for q in questions])
+    padded = torch.zeros(len(questions), longest, dtype=torch.long)
+    for row, question in enumerate(questions):
+        padded[row, : len(question)] = torch.tensor(question)
+    hidden = step_branches(llama, cache, llama.embed_tokens(padded), torch.zeros_like(lengths))
+    first = head(hidden[torch.arange(len(questions)), lengths - 1]).argmax(-1).tolist()
+    rows = [_Row(token, list(draft), eos_id, max_new_tokens) for token, draft in zip(first, drafts, strict=True)]
+    passes, active = 1, list(range(len(rows)))
+    while unfinished := [row for row in active if not rows[row].done]:
+        if 2 * len(unfinished) <= len(active):
+            cache.narrow(torch.tensor([active.index(row) for row in unfinished]))
+            active = unfinished
+        tokens = torch.tensor([rows[row].propose(window) for row in active])
+        start = torch.tensor([len(questions[row]) + len(rows[row].tokens) - 1 for row in active])
+        chosen: Tensor = head(step_branches(llama, cache, llama.embed_tokens(tokens), start)).argmax(-1)
+        for row, inputs, choices in zip(active, tokens.tolist(), chosen.tolist(), strict=True):
+            rows[row].accept(inputs, choices)
+        passes += 1
+    return [row.tokens for row in rows], passes
+
+
+class _Row:
+    """One answer being decoded: its tokens so far, and what is left of its draft."""
+
+    def __init__(self, first: int, draft: list[int], eos_id: int, limit: int) -> None:
+        self.tokens: list[int] = []
+        self.draft = draft
+        self.eos_id = eos_id
+        self.limit = limit
+        self._append(first)
+
+    @property
+    def done(self) -> bool:
+        return self.tokens[-1] == self.eos_id or len(self.tokens) >= self.limit
+
+    def propose(self, window: int) -> list[int]:
+        """The last token, then what the draft goes on with, padded with `</s>`."""
+        draft = self.draft[: window - 1]
+        return [self.tokens[-1], *draft, *[self.eos_id] * (window - 1 - len(draft))]
+
+    def accept(self, inputs: list[int], choices: list[int]) -> None:
+        """Keep the model's choices up to and including the first that the inputs did not predict."""
+        for position, choice in enumerate(choices):
+            if self.done:
+                return
+            self._append(choice)
+            if position + 1 >= len(inputs) or inputs[position + 1] != choice:
+                return
+
+    def _append(self, token: int) -> None:
+        """Add a token and move the draft along: behind the same token if it comes soon, else by one."""
+        self.tokens.append(token)
+        soon = self.draft[:LOOK_AHEAD]
+        self.draft = self.draft[soon.index(token) + 1 if token in soon else 1 :]

@@ -1,4 +1,4 @@
-"""The last two stages: held-out figures, and the models as they ship."""
+"""The last two stages: held-out figures, and the models as they ship, each with a card made of those figures."""
 
 import json
 import shutil
@@ -6,34 +6,86 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import CLIPImageProcessorPil
 
 from crossdraft.drafters.short_head import FILE
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import put_in_place, temporary_folder
-from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
+from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor, ProcessorOptions
 from crossdraft.scenes import DURATION_S
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_json, write_provenance
-from crossdraft.train.reference.answers import Answered, keep_answers, read_answers
-from crossdraft.train.reference.cards import card
+from crossdraft.train.reference.answers import (
+    ClipAnswer,
+    agreement,
+    answer_rows,
+    evaluation_questions,
+    facts_right,
+    read_answers,
+    record_answers,
+)
 from crossdraft.train.reference.clips import clip_seed
-from crossdraft.train.reference.evaluate import agreement, drawn_questions, facts_right, fed_rows
-from crossdraft.train.reference.pixels import frame_spec
-from crossdraft.train.reference.prompt import PromptCodec
-from crossdraft.train.reference.stages import MODELS, WEIGHTS, Reference, learned_answers
-from crossdraft.train.reference.tokenizer import EVENT
+from crossdraft.train.reference.models import to_bf16
+from crossdraft.train.reference.recipe import ReferenceRecipe
+from crossdraft.train.reference.run import MODELS, WEIGHTS, WORDINGS, ReferenceRun
+from crossdraft.train.reference.tokenizer import PromptCodec
+from crossdraft.video.preprocess import FrameSpec
 
 EVENT_PROMPT = "USER: {event}\n{question} ASSISTANT:"
 SHIPPED = Path(__file__).resolve().parents[2] / "reference"
 LIMIT_MB = 40.0
+_TITLES = {
+    "target": "crossdraft reference target",
+    "event": "crossdraft reference drafter",
+    "blind": "crossdraft blind twin",
+}
+_ABOUT = {
+    "target": """\
+A small Video-LLaVA (`VideoLlavaForConditionalGeneration`) that answers questions about one-second clips of
+crossdraft's synthetic road world: 8 frames, {visual} visual tokens. Its image tower is a copy of its video tower.""",
+    "event": """\
+A small EventGPT that answers the same questions from an event camera's view. It was trained on the *target's own
+answers*, and drafts for it. Colours and lights leave no events: there it must guess.""",
+    "blind": """\
+The control: the event drafter's architecture, size, data, steps and seed, but in training and in use it is given
+blank (white) event frames. As they show nothing, it went without what teaches seeing: it had no sight stage and no loss
+on attributes, and its tower, never frozen, was trained with the rest. What it gets right, it gets from the question and
+the statistics of the answers.""",
+}
+_CARD = """\
+---
+license: apache-2.0
+library_name: transformers
+---
+# {title}
+
+{about}
+
+- parameters: {millions:.1f} M, bf16
+- prompt: `"USER: {placeholder}\\n{{question}} ASSISTANT:"`; answers end with `</s>`; greedy decoding
+- trained by `crossdraft train reference` (recipe, versions, seeds: `provenance.json`)
+
+## Held-out figures
+
+{scenes} scenes of the test split (seeds {first_seed} ...), {questions} questions each. A fact is right when its
+phrase is in the answer and no rival's is. Clips were seen as they are rendered, in training and here; a user's video
+comes through H.264, for which the figures may differ.
+
+{table}
+
+Facts right by kind of question:
+
+{kinds}
+
+## Limits
+
+It knows the synthetic road world and nothing else: on real recordings its words mean little. It is here so that
+lossless drafting can be shown and measured, end to end, on any computer.
+"""
+_TAU = "τ here is tokens a round, bonus included, of greedy chains of 8 and of 16 laid along the target's answers."
 
 
-WORDINGS = {"train_wordings": False, "held_out_wordings": True}
-
-
-def run_evaluate(run: Reference) -> None:
+def run_evaluate(run: ReferenceRun) -> None:
     """Facts right on test scenes, in training wordings and in held-out ones; agreement with the target."""
     size = run.recipe.evaluate
     figures: dict[str, Any] = {
@@ -47,28 +99,30 @@ def run_evaluate(run: Reference) -> None:
     write_json(run.out / "evaluation.json", figures)
 
 
-def evaluate_model(run: Reference, name: str, wordings: str) -> dict[str, Any]:
+def evaluate_model(run: ReferenceRun, name: str, wordings: str) -> dict[str, Any]:
     """Figures of one model; its answers are kept under `evaluation/` and only asked for when not there."""
     size, limit = run.recipe.evaluate, run.recipe.answers.max_new_tokens
-    asked = drawn_questions("test", range(size.scenes), size.questions, run.recipe.seed, held_out=WORDINGS[wordings])
-    respondent = run.trained(name)
-    respondent.seer.model.to(torch.bfloat16)
+    asked = evaluation_questions(
+        "test", range(size.scenes), size.questions, run.recipe.seed, held_out=WORDINGS[wordings]
+    )
+    model = run.trained(name)
+    to_bf16(model.vlm.model)
     path = _answers_path(run, name, wordings)
-    answers = keep_answers(path, respondent, "test", asked, size.clips, limit, f"{name} answers")
+    answers = record_answers(path, model, "test", asked, size.clips, limit, f"{name} answers")
     figures: dict[str, Any] = {"facts_right": facts_right(asked, answers)}
     if name != "target":
         target = read_answers(_answers_path(run, "target", wordings))
-        figures |= agreement(respondent, "test", target, size.questions, size.clips)
+        figures |= agreement(model, "test", target, size.questions, size.clips)
     say(f"{name} {wordings}: {figures}")
     return figures
 
 
-def _answers_path(run: Reference, name: str, wordings: str) -> Path:
-    """Named after the weights, so that no later model is judged by an earlier one's words."""
+def _answers_path(run: ReferenceRun, name: str, wordings: str) -> Path:
+    """Named after the weights, so that no later model is judged by an earlier one's answers."""
     return run.out / "evaluation" / f"{name}-{run.weights_sha256(name)[:12]}-{wordings}.jsonl"
 
 
-def run_ship(run: Reference, folder: Path = SHIPPED) -> None:
+def run_ship(run: ReferenceRun, folder: Path = SHIPPED) -> None:
     """Write bf16 weights, config, tokenizer, frame spec, card and provenance of all three models.
 
     What was shipped before is replaced only once the new models are whole and within the limit.
@@ -93,7 +147,7 @@ def run_ship(run: Reference, folder: Path = SHIPPED) -> None:
     say(f"shipped {size:.1f} MB to {folder}")
 
 
-def _figures(run: Reference) -> dict[str, Any]:
+def _figures(run: ReferenceRun) -> dict[str, Any]:
     """What the stage `evaluate` measured, of the very weights that are to be shipped."""
     path = run.out / "evaluation.json"
     if not path.is_file():
@@ -106,29 +160,73 @@ def _figures(run: Reference) -> dict[str, Any]:
     return figures
 
 
-def spoken_ids(codec: PromptCodec, answers: Sequence[Answered]) -> list[int]:
+def answer_vocabulary(codec: PromptCodec, answers: Sequence[ClipAnswer]) -> list[int]:
     """Every token id of the answers that the drafters learned, the end's among them if any ended by itself."""
-    return sorted({token for _, ids in fed_rows(codec, answers) for token in ids})
+    return sorted({token for _, ids in answer_rows(codec, answers) for token in ids})
 
 
-def _ship_one(run: Reference, name: str, folder: Path, figures: Mapping[str, Any]) -> None:
-    model = run.trained(name).seer.model.to(torch.bfloat16)
+def _ship_one(run: ReferenceRun, name: str, folder: Path, figures: Mapping[str, Any]) -> None:
+    trained = run.trained(name)
+    model = trained.vlm.model
+    to_bf16(model)
     model.save_pretrained(folder)
     run.tokenizer.save_pretrained(folder)
-    spec = frame_spec(run.cache.size)
+    side, spec = run.cache.size, FrameSpec()
     CLIPImageProcessorPil(
-        size={"shortest_edge": spec.size}, crop_size=dict(zip(("height", "width"), spec.crop or (), strict=True)),
+        size={"shortest_edge": side}, crop_size={"height": side, "width": side},
         image_mean=list(spec.mean), image_std=list(spec.std),
     ).save_pretrained(folder)  # fmt: skip
-    if name != "target":
+    if isinstance(model, EventGPTForConditionalGeneration):
         window_us = round(DURATION_S * 1e6)  # it was trained on whole clips
         options = ProcessorOptions(template=EVENT_PROMPT, blind=name == "blind", window_us=window_us)
         EventGPTProcessor(model.config, run.tokenizer, options).save_pretrained(folder)
-        ids = spoken_ids(run.codec(EVENT), learned_answers(run))
+        ids = answer_vocabulary(trained.codec, run.target_answers())
         (folder / FILE).write_text(json.dumps(ids) + "\n", encoding="utf-8")
     own = {"evaluation": figures[name], "parameters": sum(p.numel() for p in model.parameters())}
-    trained = json.loads((run.model_folder(name) / "provenance.json").read_text(encoding="utf-8"))
-    data = trained["data"] | {"weights_sha256": sha256(folder / WEIGHTS)}
-    write_provenance(folder / "provenance.json", run.recipe, trained["figures"] | own, data)
+    provenance = json.loads((run.model_folder(name) / "provenance.json").read_text(encoding="utf-8"))
+    data = provenance["data"] | {"weights_sha256": sha256(folder / WEIGHTS)}
+    write_provenance(folder / "provenance.json", run.recipe, provenance["figures"] | own, data)
     (folder / WEIGHTS).chmod(0o644)  # written private, meant for a package
     (folder / "README.md").write_text(card(name, run.recipe, figures, own["parameters"]), encoding="utf-8")
+
+
+def card(name: str, recipe: ReferenceRecipe, figures: Mapping[str, Any], parameters: int) -> str:
+    """The README of one shipped model."""
+    shape = recipe.target if name == "target" else recipe.drafter
+    visual = shape.frames * shape.vision.tokens
+    return _CARD.format(
+        title=_TITLES[name],
+        about=_ABOUT[name].format(visual=visual),
+        millions=parameters / 1e6,
+        placeholder="<video>" if name == "target" else "<event>",
+        scenes=figures["scenes"],
+        first_seed=figures["first_seed"],
+        questions=figures["questions"],
+        table="\n".join(_table(figures[name])),
+        kinds="\n".join(_kinds(figures[name])),
+    )
+
+
+def _table(own: Mapping[str, Any]) -> list[str]:
+    drafts = "tau_8" in own["train_wordings"]
+    titles = ["facts right"]
+    if drafts:
+        titles += ["next token as the target's", "τ, chains of 8", "τ, chains of 16"]
+    lines = [f"| questions in | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
+    for key, label in (("train_wordings", "training wordings"), ("held_out_wordings", "held-out wordings")):
+        row = own[key]
+        cells = [f"{row['facts_right']['all']:.1%}"]
+        if drafts:
+            cells += [f"{row['top1']:.1%}", f"{row['tau_8']:.2f}", f"{row['tau_16']:.2f}"]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return [*lines, "", _TAU] if drafts else lines
+
+
+def _kinds(own: Mapping[str, Any]) -> list[str]:
+    seen, held = own["train_wordings"]["facts_right"], own["held_out_wordings"]["facts_right"]
+
+    def cell(share: float | None) -> str:
+        return "—" if share is None else f"{share:.1%}"
+
+    rows = [f"| {kind} | {seen[kind]:.1%} | {cell(held.get(kind))} |" for kind in seen if kind != "all"]
+    return ["| kind | training wordings | held-out wordings |", "|---|---|---|", *rows]

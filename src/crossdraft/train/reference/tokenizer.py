@@ -1,11 +1,17 @@
-"""One byte-level BPE for both models, its special tokens last.
+r"""Vocabularies of the reference pair, and its prompt in token ids.
 
-Special tokens take the *last* ids, so that "may be drafted" is one comparison: `id < first_special`.
+Both VLMs share one byte-level BPE whose special tokens take the *last* ids, so that "may be drafted" is one comparison.
+The text drafter has a small vocabulary of its own. The prompt is cut where a clip's questions part:
+
+<s>USER: <video>*400 \n{question} ASSISTANT: {answer}</s>
+|---- prefix -------|----------- branch -----------------|
 """
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -13,6 +19,9 @@ from transformers import PreTrainedTokenizerFast
 from crossdraft.errors import CrossdraftError
 
 BOS, EOS, PAD, IMAGE, VIDEO, EVENT = SPECIALS = ("<s>", "</s>", "<pad>", "<image>", "<video>", "<event>")
+UNKNOWN = "<unk>"
+TEXT_SPECIALS = (UNKNOWN, BOS, EOS, PAD)
+TEXT_ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
@@ -27,18 +36,14 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     ordinary = vocab_size - len(SPECIALS)
     if ordinary < 256:
         raise CrossdraftError(f"A byte-level vocabulary needs at least {256 + len(SPECIALS)} ids, got {vocab_size}.")
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=ordinary, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.model = _padded(tokenizer, ordinary)
     tokenizer.add_special_tokens(list(SPECIALS))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, vocab_size - len(SPECIALS))]
-    )
+    _add_bos(tokenizer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=BOS,
@@ -51,6 +56,50 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     )
 
 
+def train_text_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Learn the text drafter's byte-level BPE of `vocab_size` ids over ASCII; encoding adds `<s>` in front.
+
+    The road world's texts are ASCII. Rows for the other 160 bytes would be a tenth of the model and never be trained;
+    such a byte of a user's question is read as `<unk>`.
+
+    Raises:
+        CrossdraftError: the texts hold too few merges.
+    """
+    tokenizer = _byte_level(models.BPE(unk_token=UNKNOWN))
+    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = {mark for char in TEXT_ALPHABET for mark in splitter.pre_tokenize_str(char)[0][0]}
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(TEXT_SPECIALS),
+        initial_alphabet=sorted(alphabet),
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() != vocab_size:
+        raise CrossdraftError(
+            f"The texts make a vocabulary of {tokenizer.get_vocab_size()} ids, not {vocab_size}; raise "
+            "text_drafter.scenes, or lower text_drafter.vocab_size."
+        )
+    _add_bos(tokenizer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token=UNKNOWN,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        clean_up_tokenization_spaces=False,
+        model_max_length=1024,
+    )
+
+
+def _byte_level(model: models.BPE) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
 def _padded(tokenizer: Tokenizer, size: int) -> models.BPE:
     """The learned model with `size` ids: entries that no merge makes fill what was not learned."""
     learned = json.loads(tokenizer.to_str())["model"]
@@ -59,17 +108,67 @@ def _padded(tokenizer: Tokenizer, size: int) -> models.BPE:
     return models.BPE(vocab, [tuple(merge) for merge in learned["merges"]])
 
 
-def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
-    """Read a saved tokenizer from a local folder.
+def _add_bos(tokenizer: Tokenizer) -> None:
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
+
+
+def load_tokenizer(folder: Path, size: int | None = None) -> PreTrainedTokenizerFast:
+    """Read the tokenizer that an earlier stage saved.
 
     Raises:
-        CrossdraftError: the folder holds none.
+        CrossdraftError: the folder holds none, or one of another size than the recipe's `size`.
     """
-    if not (Path(folder) / "tokenizer.json").is_file():
+    if not (folder / "tokenizer.json").is_file():
         raise CrossdraftError(f"No tokenizer.json in {folder}; run the stage 'tokenizer' first.")
-    return PreTrainedTokenizerFast.from_pretrained(str(folder))
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
+    if size is not None and len(tokenizer) != size:
+        raise CrossdraftError(
+            f"The tokenizer in {folder} has {len(tokenizer)} ids where the recipe asks for {size}; choose another "
+            "--out, or remove it and what was trained with it."
+        )
+    return tokenizer
 
 
-def first_special(tokenizer: PreTrainedTokenizerFast) -> int:
-    """The lowest id that must never be drafted."""
-    return int(tokenizer.convert_tokens_to_ids(BOS))
+def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    """The id of one token of the vocabulary, such as `</s>`."""
+    return cast("int", tokenizer.convert_tokens_to_ids(token))
+
+
+def token_ids(tokenizer: PreTrainedTokenizerFast, text: str, *, bos: bool = False) -> list[int]:
+    """Ids of a text, with `<s>` in front if asked."""
+    return cast("list[int]", tokenizer(text, add_special_tokens=bos)["input_ids"])
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCodec:
+    """Token ids of prefix and branches for one model's placeholder (`<video>` or `<event>`)."""
+
+    tokenizer: PreTrainedTokenizerFast
+    placeholder: str
+
+    @property
+    def eos_id(self) -> int:
+        return cast("int", self.tokenizer.eos_token_id)
+
+    @property
+    def pad_id(self) -> int:
+        return cast("int", self.tokenizer.pad_token_id)
+
+    def prefix_ids(self) -> list[int]:
+        """Ids in front of the visual tokens, `<s>` first."""
+        return token_ids(self.tokenizer, f"USER: {self.placeholder}", bos=True)[:-1]
+
+    def question_ids(self, question: str) -> list[int]:
+        """Ids between the visual tokens and the answer."""
+        return token_ids(self.tokenizer, f"\n{question} ASSISTANT:")
+
+    def answer_ids(self, answer: str, *, whole: bool = True) -> list[int]:
+        """Ids of the answer, `</s>` included unless it was cut short."""
+        ids = token_ids(self.tokenizer, f" {answer}")
+        return [*ids, self.eos_id] if whole else ids
+
+    def text(self, ids: list[int]) -> str:
+        """The answer's text: up to `</s>`, stripped."""
+        return cast("str", self.tokenizer.decode(ids, skip_special_tokens=True)).strip()
