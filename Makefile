@@ -14,7 +14,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format interop gpu bench clean
+.PHONY: help setup demo test test-all check format docs interop gpu bench clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -53,6 +53,9 @@ check: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: setup
+	$(BIN)/python docs/tables.py
 
 # By the machine's own PyTorch, which knows its GPU; else by ours.
 gpu:

@@ -10,6 +10,7 @@ import typer
 from crossdraft.bench.scale import read_arguments
 from crossdraft.cli.main import app
 from crossdraft.methods import METHODS
+from docs.tables import MARKED, TABLES, with_tables
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -19,6 +20,13 @@ LINK = re.compile(r"\]\((?!https?://)([^)#]+)\)|`((?:src|tests|docs)/[\w/.]+)`")
 
 def pages() -> list[Path]:
     return [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(DOCS.glob("*.md"))]
+
+
+def test_tables_are_those_of_the_code():
+    """What `python docs/tables.py` writes."""
+    pages = {page.name: page.read_text(encoding="utf-8") for page in DOCS.glob("*.md")}
+    assert {name for text in pages.values() for _, name, _ in MARKED.findall(text)} == set(TABLES)
+    assert {name: with_tables(text) for name, text in pages.items()} == pages
 
 
 RUN = (

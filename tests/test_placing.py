@@ -1,11 +1,14 @@
 """Where the parts of a drafter run."""
 
+from dataclasses import replace
+
 import pytest
 
+from crossdraft.builders import REGISTERED
 from crossdraft.engine.cost import CostModel
 from crossdraft.engine.relay import Relay
 from crossdraft.engine.runner.runner import Inline
-from crossdraft.methods import DrafterContext
+from crossdraft.methods import SHIPPED, DrafterContext
 from crossdraft.placing import BESIDE, HIDDEN, WHOLE, ahead_in, needs_target, place_drafter
 from crossdraft.specs import parse
 from tests.engine.zoo import ZOO, as_target
@@ -53,14 +56,14 @@ def test_everything_stays_here_if_there_is_no_elsewhere():
 
 
 def test_only_the_hidden_half_of_a_phased_drafter_goes_elsewhere_if_the_other_looks_into_the_target(monkeypatch):
-    monkeypatch.setattr("crossdraft.placing.COUPLED", frozenset({"memory"}))
+    monkeypatch.setitem(REGISTERED, "memory", replace(SHIPPED["memory"], needs_target=True))
     made, sent = placed("phased:ngram,memory")
     assert isinstance(made, Relay)
     assert sent == [("ngram", "hidden")]
 
 
 def test_beside_one_that_looks_into_the_target_the_other_drafts_elsewhere_too(monkeypatch):
-    monkeypatch.setattr("crossdraft.placing.COUPLED", frozenset({"memory"}))
+    monkeypatch.setitem(REGISTERED, "memory", replace(SHIPPED["memory"], needs_target=True))
     made, sent = placed("union:ngram,memory")
     assert isinstance(made, Relay)
     assert made.join is not None
@@ -84,7 +87,7 @@ def test_beside_one_that_looks_into_the_target_the_other_drafts_elsewhere_too(mo
     ],
 )
 def test_what_could_run_elsewhere_and_does_not_is_told(spec, told, monkeypatch, caplog):
-    monkeypatch.setattr("crossdraft.placing.COUPLED", frozenset({"memory"}))
+    monkeypatch.setitem(REGISTERED, "memory", replace(SHIPPED["memory"], needs_target=True))
     placed(spec)
     assert [f"'{spec}' runs wholly in the target's process" in text for text in caplog.messages] == [True] * told
     caplog.clear()

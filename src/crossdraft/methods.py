@@ -1,80 +1,221 @@
-"""Every way of drafting by its name, and how a spec becomes a drafter.
+"""One record per way of drafting. Help, docs, bench, identity's list and the trainers are derived from this table.
 
-Builders import what they build: the table of methods needs no PyTorch.
+A drafter of one's own joins it by `register`, or by an entry point of the group `crossdraft.drafters` that names its
+record; see docs/adding_a_drafter.md.
 """
 
-import hashlib
-import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal
 
+from crossdraft import builders
+from crossdraft.builders import REGISTERED, DrafterContext
+from crossdraft.checks import did_you_mean
 from crossdraft.checks import text as check_text
+from crossdraft.drafters import settings
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.registry import HEADS
-from crossdraft.specs import Spec, parse
+from crossdraft.heads.registry import HEADS, HeadMethod, weights_of
+from crossdraft.specs import NoSettings, Spec, parse, read_settings
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from crossdraft.drafters.independent import IndependentDrafter
     from crossdraft.engine.drafter import Drafter
-    from crossdraft.engine.target import Target
 
-
-@dataclass(frozen=True)
-class DrafterContext:
-    """For which target a drafter is made, and where it runs.
-
-    Without a target there is no vocabulary: only drafters that need none can be made, and those that are `given`.
-    `host` is the target itself, for drafters that live beside it; without one they load their own. `tokenizer` is the
-    target's where it has no folder to be read from; `target` is then `None`, or where its weights once came from.
-    `num_frames` and `fps` are the target's options, for those that load their own.
-    """
-
-    target: str | None = "reference"
-    device: str | None = None
-    dtype: str | None = None
-    vocab_size: int = 0
-    eos: tuple[int, ...] = ()
-    banned: tuple[int, ...] = ()
-    packed: bool = True
-    given: "Mapping[str, Callable[[], Drafter[Any]]]" = field(default_factory=dict)
-    host: "Target | None" = None
-    tokenizer: "PreTrainedTokenizerBase | None" = None
-    num_frames: int | None = None
-    fps: float | None = None
-
-    @property
-    def has_vocabulary(self) -> bool:
-        """True if there is a target."""
-        return self.target is not None or self.tokenizer is not None
+GROUP = "crossdraft.drafters"  # of entry points: other packages' drafters
+EVENT_ENCODER = ("vision_tower", "event_adaptor", "multi_modal_projector")  # an event model without its text model
 
 
 @dataclass(frozen=True)
 class Method:
-    """A way of drafting.
+    """A way of drafting; everything said of it anywhere is derived from this record.
 
     Args:
-        build: makes it from a spec.
-        what: one line for the table of methods.
-        training: whether it needs training.
-        tree: whether it drafts trees.
-        sees: whether it senses the scene.
-        source: where it comes from.
-        joins: how many drafters it joins: 0 for a leaf, else the least number of them.
+        name: what a spec calls it.
+        summary: one line for the table of drafters.
+        paper: where it comes from.
+        build: makes the drafter of its spec, its settings and the context; must be found in a module by its name, so
+            that a process of its own can be sent it. Either this or `join`.
+        join: makes it of the drafters that it joins, wherever those run.
+        settings: a frozen dataclass of what may be set; see `specs.read_settings`.
+        joins: the least and the most specs that it takes; a most of `None` is any number.
+        trained: whether it needs training.
+        drafts_trees: whether its drafts branch.
+        senses: what of the scene it reads: `events`, `video`.
+        needs_target: whether it reads the target's features and so runs in its process.
+        has_network: whether it runs a network of its own, which repays a core of its own.
+        examples: specs of it, of which identity checks all and bench runs the first; default its name.
+        weights: for each setting that names a folder of its own weights the shipped one in reference/heads, or "".
+        model: the model that it runs: `event`, `blind`, `text` or `target` of the pair, unless its setting says.
+        model_parts: modules of that which it runs; none named = all.
+        network: what `crossdraft train` trains for it.
+        task: what that learns from: the target's features, an event model, or rows of the target's own passes.
     """
 
-    build: "Callable[[Spec, DrafterContext], Drafter[Any]]"
-    what: str
-    training: bool
-    tree: bool
-    sees: bool
-    source: str
-    joins: int = 0
+    name: str
+    summary: str
+    paper: str
+    build: "Callable[[Spec, Any, DrafterContext], Drafter[Any]] | None" = None
+    join: "Callable[[Sequence[Drafter[Any]], Any, DrafterContext], Drafter[Any]] | None" = None
+    settings: type[Any] = NoSettings
+    joins: tuple[int, int | None] = (0, 0)
+    trained: bool = False
+    drafts_trees: bool = False
+    senses: tuple[str, ...] = ()
+    needs_target: bool = False
+    has_network: bool = True
+    examples: tuple[str, ...] | None = None
+    weights: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    model_parts: tuple[str, ...] = ()
+    network: str | None = None
+    task: Literal["features", "events", "rows"] = "features"
+
+    def __post_init__(self) -> None:
+        if (self.build is None) == (self.join is None):
+            raise CrossdraftError(f"The record of the drafter '{self.name}' must have either build or join.")
+        if self.examples is None:
+            object.__setattr__(self, "examples", (self.name,))
+
+
+def _of_head(name: str, head: HeadMethod) -> Method:
+    """A head on the target's features. It has no examples: `bench heads` compares what all of them draft."""
+    return Method(
+        name, head.what, head.source, builders.build_head, settings=settings.HeadSettings, trained=True,
+        drafts_trees=head.tree != "chain", senses=("video",) if head.sees else (), needs_target=True, examples=(),
+        weights={"dir": weights_of(name)}, network=head.network,
+    )  # fmt: skip
+
+
+EVENT, VIDEO = ("events",), ("video",)
+TWO, MANY = (2, 2), (2, None)
+SHIPPED: Mapping[str, Method] = {method.name: method for method in (
+    Method(
+        "event", "EventGPT of the reference pair: reads an event camera", "crossdraft", builders.build_event,
+        settings=settings.EventSettings, trained=True, senses=EVENT, model="event",
+    ),
+    Method(
+        "blind", "the same without events: the ablation", "crossdraft", builders.build_event,
+        settings=settings.EventSettings, trained=True, model="blind",
+    ),
+    Method(
+        "text", "a tiny text model of the reference pair, with a vocabulary of its own",
+        "SLEM, TLI: Timor 2025; OmniDraft 2025", builders.build_text,
+        settings=settings.TextSettings, trained=True, model="text",
+        examples=("text", "text:how=tli", "text:how=omni"),
+    ),
+    Method(
+        "model", "any language model or video VLM from a folder (model:dir=FOLDER,how=slem)",
+        "SpS: Leviathan, Chen 2023", builders.build_model,
+        settings=settings.ModelSettings, trained=True, senses=VIDEO, weights={"dir": ""},
+        examples=(),  # it needs a folder; it drafts as `text` and `view` do
+    ),
+    Method(
+        "ngram", "copies what followed the same tokens in prompt and answer", "PLD 2023", builders.build_ngram,
+        settings=settings.NgramSettings, has_network=False,
+    ),
+    Method(
+        "lookahead", "n-grams that the target generates in extra rows of its passes", "Lookahead: Fu 2024",
+        builders.build_lookahead, settings=settings.LookaheadSettings, drafts_trees=True, has_network=False,
+    ),
+    Method(
+        "memory", "retrieval from earlier answers of the target (weighted n-gram match)",
+        "crossdraft; SAM, REST 2024", builders.build_memory,
+        settings=settings.MemorySettings, drafts_trees=True, has_network=False,
+    ),
+    Method(
+        "union", "merges several drafters' trees into one", "crossdraft", join=builders.join_union,
+        joins=MANY, has_network=False, drafts_trees=True, examples=("union:event,memory", "union:ngram,lookahead"),
+    ),
+    Method(
+        "choose", "a bandit picks one of several for each answer", "UCB1 2002", join=builders.join_choose,
+        joins=MANY, has_network=False, drafts_trees=True, examples=("choose:event,memory", "choose:event,memory,ngram"),
+    ),
+    Method(
+        "phased", "one drafter during the target's prefill, another afterwards", "crossdraft",
+        join=builders.join_phased, joins=TWO, has_network=False, drafts_trees=True,
+        examples=("phased:event,(union:event,memory)", "phased:event,lookahead"),
+    ),
+    Method(
+        "view", "the target itself, seeing fewer frames (view:frames=2)", "crossdraft", builders.build_view,
+        settings=settings.ViewSettings, senses=VIDEO, model="target",
+    ),
+    Method(
+        "cascade", "a drafter that is itself accelerated by a cheaper one", "CS Drafting: Chen 2023",
+        join=builders.join_cascade, settings=settings.CascadeSettings, joins=MANY, has_network=False,
+        examples=("cascade:event,memory", "cascade:event,blind,ngram,early=4,leniency=2"),
+    ),
+    Method(
+        "pyramid", "a qualifier model accepts tokens of a cheaper drafter by a fuzzy threshold", "PyramidSD 2025",
+        join=builders.join_pyramid, settings=settings.PyramidSettings, joins=TWO, has_network=False,
+        examples=("pyramid:event,memory", "pyramid:event,blind"),
+    ),
+    Method(
+        "online", "a head that is trained online while it serves (online:eagle2)",
+        "Online speculative decoding: Liu 2024", builders.build_online,
+        settings=settings.OnlineSettings, joins=(1, 1), trained=True, drafts_trees=True, needs_target=True,
+        examples=(),  # it drafts as its head does
+    ),
+    Method(
+        "event_medusa", "the event drafter with Medusa heads on its own features",
+        "Medusa: Cai 2024; Hydra: Ankner 2024", builders.build_event_head,
+        settings=settings.EventHeadSettings, trained=True, senses=EVENT, weights={"dir": "event_medusa"},
+        model="event", network="event_medusa", task="events",
+    ),
+    Method(
+        "fast", "the answer's beginning from the event encoder alone, without a language model", "crossdraft",
+        builders.build_event_head, settings=settings.EventHeadSettings, trained=True, drafts_trees=True, senses=EVENT,
+        weights={"dir": "fast"}, model="event", model_parts=EVENT_ENCODER, network="fast", task="events",
+    ),
+    Method(
+        "glance",
+        "the event drafter with cross-attention to a few frames, of which the target hands over its visual features",
+        "crossdraft; GLIDE: Du 2024", builders.build_glance,
+        settings=settings.GlanceSettings, trained=True, senses=(*EVENT, *VIDEO),
+        weights={"dir": "glance", "heads": "event_medusa"}, model="event", network="glance", task="events",
+    ),
+    Method(
+        "pass", "learned look-ahead embeddings in extra rows of the target's passes", "PaSS: Monea 2023",
+        builders.build_pass, settings=settings.PassSettings, trained=True, needs_target=True,
+        weights={"dir": "pass"}, network="pass", task="rows",
+    ),
+    Method(
+        "guided", "a small VLM that reads the visual tokens the target attends to (guided:dir=FOLDER)",
+        "SpecVLM: Ji 2025", builders.build_guided,
+        settings=settings.GuidedSettings, senses=VIDEO, needs_target=True, weights={"dir": ""},
+    ),
+    *(_of_head(name, head) for name, head in HEADS.items()),
+)}  # fmt: skip
+METHODS: Mapping[str, Method] = ChainMap(REGISTERED, dict(SHIPPED))
+
+
+def register(method: Method) -> None:
+    """Give a drafter of your own a name, for specs in this process: `Engine.load(drafter="mine")`, `union:mine,memory`.
+
+    Raises:
+        CrossdraftError: the name is one of ours, or no name that a spec can hold.
+    """
+    if method.name in SHIPPED or not method.name.replace("-", "_").isidentifier():
+        raise CrossdraftError(f"A drafter of yours cannot be called '{method.name}'; give it a name of its own.")
+    REGISTERED[method.name] = method
+
+
+def load_installed(name: str | None = None) -> None:
+    """Register the drafters of other installed packages, or the one of that name.
+
+    Raises:
+        CrossdraftError: a package names a record that cannot be loaded.
+    """
+    for point in entry_points(group=GROUP) if name is None else entry_points(group=GROUP, name=name):
+        try:
+            found = point.load()
+        except Exception as error:  # whatever that package does when it is imported
+            raise CrossdraftError(f"The drafter '{point.name}' ({point.value}) cannot be loaded: {error}.") from error
+        if not isinstance(found, Method) or found.name != point.name:
+            raise CrossdraftError(f"The entry point '{point.name}' of {GROUP} must be the record of that drafter.")
+        register(found)
 
 
 def method_of(name: str) -> Method:
@@ -83,14 +224,88 @@ def method_of(name: str) -> Method:
     Raises:
         CrossdraftError: there is none; the nearest name is suggested.
     """
+    if name not in METHODS:
+        load_installed(name)
     if name in METHODS:
         return METHODS[name]
-    near = get_close_matches(name, METHODS, n=1)
-    meant = f"union:{name}" if "," in name else near[0] if near else ""
-    hint = f" (did you mean '{meant}'?)" if meant else ""
+    hint = f" (did you mean 'union:{name}'?)" if "," in name else did_you_mean(name, METHODS)
     raise CrossdraftError(
         f"There is no drafter '{name}'{hint}; `crossdraft drafters` lists them, or give the folder of one."
     )
+
+
+def method_in(spec: Spec) -> Method:
+    """The method of a spec's name; a folder is an EventGPT.
+
+    Raises:
+        CrossdraftError: as `method_of`.
+    """
+    if spec.name not in METHODS and (Path(spec.name).is_dir() or "/" in spec.name):
+        return METHODS["event"]
+    return method_of(spec.name)
+
+
+def read_spec(text: str | os.PathLike[str]) -> Spec:
+    """A spec from its text; a folder names itself.
+
+    Raises:
+        CrossdraftError: it is no text, or as `parse`.
+    """
+    text = check_text("drafter", str(text) if isinstance(text, os.PathLike) else text, "union:memory,ngram")
+    is_folder = text.strip() and text not in METHODS and Path(text).is_dir()
+    return Spec(text) if is_folder else parse(text)
+
+
+def methods_in(spec: Spec) -> list[Method]:
+    """The method of every name in a spec.
+
+    >>> [method.name for method in methods_in(parse("phased:event,(union:eagle3,memory)"))]
+    ['phased', 'event', 'union', 'eagle3', 'memory']
+
+    Raises:
+        CrossdraftError: as `method_of`.
+    """
+    return [method_in(spec), *(method for part in spec.parts for method in methods_in(part))]
+
+
+def check_spec(spec: Spec) -> None:
+    """Look up every name and read every setting of a spec; nothing is loaded.
+
+    Raises:
+        CrossdraftError: a name or setting is unknown, a value cannot be read, or something joins more or fewer drafters
+            than it can.
+    """
+    method = method_in(spec)
+    _check_parts(spec, method)
+    read_settings(method.settings, spec)
+    for part in spec.parts:
+        check_spec(part)
+
+
+def _check_parts(spec: Spec, method: Method) -> None:
+    (least, most), given = method.joins, len(spec.parts)
+    if most == 0 and spec.parts:
+        part = spec.parts[0]
+        raise CrossdraftError(
+            f"The drafter '{spec.name}' joins no others, but '{spec}' gives it '{part}'; if that is a setting, write "
+            f"{part.name}=VALUE, such as longest=3."
+        )
+    if given < least or (most is not None and given > most):
+        number = f"{least} others or more" if most is None else f"{least} other{'s' if least > 1 else ''}"
+        raise CrossdraftError(
+            f"The drafter '{spec.name}' joins {number}, but '{spec}' names {given}: {method.summary}."
+        )
+
+
+def drafts_trees(spec: Spec) -> bool:
+    """Whether drafts may branch: the method drafts trees and is not told otherwise, or joins several drafts.
+
+    >>> [drafts_trees(read_spec(text)) for text in ("eagle2", "eagle2:tree=chain", "event", "union:event,ngram")]
+    [True, False, False, True]
+    """
+    tree = spec.settings.get("tree")
+    own = tree is not None or method_in(spec).drafts_trees
+    return tree != "chain" and (own or any(map(drafts_trees, spec.parts)))
 
 
 def build(text: str, context: DrafterContext) -> "Drafter[Any]":
@@ -102,490 +317,12 @@ def build(text: str, context: DrafterContext) -> "Drafter[Any]":
     return build_spec(read_spec(text), context)
 
 
-def read_spec(text: str | os.PathLike[str]) -> Spec:
-    """A spec from its text; a folder names itself.
-
-    Raises:
-        CrossdraftError: it is no text, or as `parse`.
-    """
-    text = check_text("drafter", str(text) if isinstance(text, os.PathLike) else text, "union:memory,ngram")
-    return Spec(text) if text.strip() and Path(text).is_dir() else parse(text)
-
-
-def check_spec(spec: Spec) -> None:
-    """Look up every name in a spec; nothing is loaded.
-
-    Raises:
-        CrossdraftError: a name is unknown, or something joins more or fewer drafters than it can.
-    """
-    _looked_up(spec)
-    for part in spec.parts:
-        check_spec(part)
-
-
-def _looked_up(spec: Spec) -> Method | None:
-    """The method of a spec, `None` if it is a folder."""
-    method = METHODS.get(spec.name)
-    if method is None:
-        if Path(spec.name).is_dir() or "/" in spec.name:
-            return None
-        method = method_of(spec.name)
-    if not method.joins and spec.parts:
-        part = spec.parts[0]
-        raise CrossdraftError(
-            f"The drafter '{spec.name}' joins no others, but '{spec}' gives it '{part}'; if that is a setting, write "
-            f"{part.name}=VALUE, such as longest=3."
-        )
-    if method.joins > len(spec.parts):
-        raise CrossdraftError(f"The drafter '{spec.name}' joins {method.joins} others or more; '{spec}' names fewer.")
-    return method
-
-
-def drafts_trees(spec: Spec) -> bool:
-    """Whether drafts may branch: the method drafts trees and is not told otherwise, or joins several drafts.
-
-    >>> [drafts_trees(read_spec(text)) for text in ("eagle2", "eagle2:tree=chain", "event", "union:event,ngram")]
-    [True, False, False, True]
-    """
-    told = spec.settings.get("tree")
-    own = told is not None or (spec.name in METHODS and METHODS[spec.name].tree)
-    return told != "chain" and (own or any(map(drafts_trees, spec.parts)))
-
-
 def build_spec(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     """As `build`."""
-    if spec.name in context.given:
-        return context.given[spec.name]()
-    method = _looked_up(spec)
-    return _model(spec, context) if method is None else method.build(spec, context)
-
-
-def _model(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.tree_model import TreeDrafter
-    from crossdraft.load import load_drafter
-
-    given = _settings(spec, {"words": _words, "tree": _tree})
-    if len(given) > 1:
-        raise CrossdraftError(f"'{spec}' asks for trees in two ways; give words or tree, not both.")
-    drafter = load_drafter(
-        spec.name, context.device, context.dtype, context.banned, _tokenizer(context).get_vocab(), packed=context.packed
-    )
-    if "tree" in given:
-        return TreeDrafter(drafter.model, given["tree"], context.banned)
-    drafter.words = given.get("words", 1)
-    return drafter
-
-
-def _text(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    given = _settings(spec, {"how": str})
-    return _language_model("text", given.get("how"), context)
-
-
-def _any_model(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    given = _settings(spec, {"dir": str, "how": str})
-    if not given.get("dir"):
-        raise CrossdraftError("The drafter 'model' needs a folder; write model:dir=FOLDER.")
-    return _language_model(given["dir"], given.get("how"), context)
-
-
-def _language_model(source: str, how: str | None, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.cross_vocab.vocabulary import read_token_table
-    from crossdraft.load import load_model_drafter
-
-    target = read_token_table(_tokenizer(context), context.vocab_size, context.eos, context.banned)
-    return load_model_drafter(source, target, how, context.device, context.dtype, packed=context.packed)
-
-
-def _ngram(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.ngram import COPIED, LONGEST, NgramDrafter
-
-    given = _settings(spec, {"longest": _count, "copied": _count})
-    tokenizer = _tokenizer(context) if context.has_vocabulary else None
-
-    def encode(text: str) -> list[int]:
-        return [] if tokenizer is None else list(tokenizer.encode(text, add_special_tokens=False))
-
-    return NgramDrafter(encode, given.get("longest", LONGEST), given.get("copied", COPIED))
-
-
-def _lookahead(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.lookahead import GRAMS, LEVEL, WINDOW, LookaheadDrafter
-
-    given = _settings(spec, {"window": _count, "level": _count, "grams": _count})
-    tokenizer = _tokenizer(context)
-    return LookaheadDrafter(
-        lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
-        given.get("window", WINDOW),
-        given.get("level", LEVEL),
-        given.get("grams", GRAMS),
-        context.banned,
-    )
-
-
-def _memory(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.memory.drafter import CAPACITY, Datastores, MemoryDrafter
-
-    given = _settings(spec, {"folder": Path, "capacity": _count})
-    vocabulary = json.dumps(sorted(_tokenizer(context).get_vocab().items())) if context.has_vocabulary else ""
-    fingerprint = hashlib.blake2b(vocabulary.encode(), digest_size=16).hexdigest()
-    return MemoryDrafter(Datastores(given.get("folder"), given.get("capacity", CAPACITY), fingerprint))
-
-
-def _tokenizer(context: DrafterContext) -> "PreTrainedTokenizerBase":
-    from crossdraft.load import tokenizer_of
-
-    if context.tokenizer is not None:
-        return context.tokenizer
-    if context.target is None:
-        raise CrossdraftError(
-            "That drafter needs a target's tokenizer, which recorded answers lack; name memory, ngram or trace."
-        )
-    return tokenizer_of(context.target)
-
-
-def _parts(spec: Spec, context: DrafterContext) -> "list[Drafter[Any]]":
-    _settings(spec, {})
-    return [build_spec(part, context) for part in spec.parts]
-
-
-def _union(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.combine.union import UnionDrafter
-
-    return UnionDrafter(_parts(spec, context), context.eos)
-
-
-def _choose(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.combine.choose import ChooseDrafter
-
-    return ChooseDrafter(_parts(spec, context))
-
-
-def _phased(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.combine.phased import PhasedDrafter
-
-    if len(spec.parts) != 2:
-        raise CrossdraftError(f"'{spec}' must join two drafters: the one while hidden, and the one afterwards.")
-    return PhasedDrafter(*_parts(spec, context))
-
-
-def _view(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.view import FRAMES, FewerFrames, view_of
-    from crossdraft.video_prompt import VideoPrompt
-
-    frames = _settings(spec, {"frames": _count}).get("frames", FRAMES)
-    tokenizer = _tokenizer(context)
-    target = _host(context)
-    if not isinstance(target.prepare, VideoPrompt):
-        raise CrossdraftError(
-            f"The target {context.target} reads no video frames, of which '{spec}' could leave out some."
-        )
-    seen = target.prepare.sampling.num_frames
-    if seen is not None and frames > seen:
-        raise CrossdraftError(f"'{spec}' asks for more than the {seen} frames that the target itself sees.")
-    prepare = FewerFrames(target.model, tokenizer, target.prepare.spec, frames)
-    return view_of(target, prepare, context.banned)
-
-
-def _head(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.heads.load import load_head_drafter
-
-    given = _settings(spec, {"dir": Path, "tree": str})
-    return load_head_drafter(
-        spec.name,
-        _host(context),
-        _source(context),
-        given.get("dir"),
-        given.get("tree"),
-        context.banned,
-        packed=context.packed,
-    )
-
-
-def _online(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.heads.drafting.head_drafter import HeadDrafter
-    from crossdraft.heads.load import load_learning_drafter
-    from crossdraft.heads.online import KEEP, RATE, SECONDS
-
-    given = _settings(spec, {"seconds": float, "keep": _count, "rate": float, "save": Path})
-    name = spec.parts[0].name
-    if len(spec.parts) != 1 or name not in HEADS:
-        raise CrossdraftError(f"'{spec}' must name one head that is to learn, such as online:eagle2.")
-    host = _host(context)
-    # Packed layers could not be written to.
-    drafter = build_spec(spec.parts[0], replace(context, host=host, packed=False))
-    if not isinstance(drafter, HeadDrafter):
-        raise CrossdraftError(f"The drafter '{name}' cannot learn while it serves; online takes heads such as eagle2.")
-    return load_learning_drafter(
-        drafter,
-        HEADS[name].network,
-        host,
-        _source(context),
-        given.get("seconds", SECONDS),
-        given.get("keep", KEEP),
-        given.get("rate", RATE),
-        given.get("save"),
-    )
-
-
-def _event_head(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.heads.load import load_event_head
-
-    given = _settings(spec, {"dir": Path, "model": str, "words": _words})
-    return load_event_head(
-        spec.name,
-        given.get("model", "event"),
-        given.get("dir"),
-        context.device,
-        context.dtype,
-        context.banned,
-        _tokenizer(context).get_vocab(),
-        words=given.get("words"),
-        packed=context.packed,
-    )
-
-
-def _glance(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.heads.load import load_glance_drafter
-
-    given = _settings(spec, {"dir": Path, "heads": Path, "model": str, "words": _words})
-    settings = {name: value for name, value in spec.settings.items() if name in ("model", "words")}
-    if "heads" in given:
-        settings["dir"] = spec.settings["heads"]
-    source, target = given.get("model", "event"), _source(context)
-    # The shipped heads are the shipped model's; another one goes without, unless it is given its own.
-    if source == "event" or "heads" in given:
-        drafter = _event_head(Spec("event_medusa", settings=settings), context)
-    else:
-        drafter = _model(Spec(settings.pop("model"), settings=settings), context)
-    return load_glance_drafter(
-        cast("IndependentDrafter", drafter),
-        context.host,
-        target,
-        source,
-        given.get("dir"),
-        context.banned,
-        packed=context.packed,
-    )
-
-
-def _pass(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.heads.load import load_pass_drafter
-
-    folder = _settings(spec, {"dir": Path}).get("dir")
-    return load_pass_drafter(_host(context), _source(context), folder, context.banned)
-
-
-def _guided(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.guided import KEEP as KEPT
-    from crossdraft.drafters.guided import MASS, GuidedDrafter
-    from crossdraft.load import load_target
-
-    given = _settings(spec, {"dir": str, "keep": _share, "mass": _share, "layers": _layers})
-    target = _host(context)
-    model = (
-        load_target(given["dir"], context.device, context.dtype, packed=context.packed) if "dir" in given else target
-    )
-    return GuidedDrafter(
-        model,
-        target,
-        context.banned,
-        layers=given.get("layers"),
-        keep=given.get("keep", KEPT),
-        mass=given.get("mass", MASS),
-    )
-
-
-def _host(context: DrafterContext) -> "Target":
-    from crossdraft.load import load_target
-
-    return context.host or load_target(
-        _source(context),
-        context.device,
-        context.dtype,
-        packed=context.packed,
-        num_frames=context.num_frames,
-        fps=context.fps,
-    )
-
-
-def _source(context: DrafterContext) -> str:
-    """Where the target's weights lie."""
-    if context.target is None:
-        raise CrossdraftError(
-            "That drafter needs the folder of its target's weights; load the target from its folder (Engine.load), or "
-            "name a drafter that needs none, such as union:memory,ngram."
-        )
-    return context.target
-
-
-def _cascade(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.combine.cascade import CascadeDrafter
-    from crossdraft.drafters.combine.two_level import AHEAD
-
-    given = _settings(spec, {"ahead": _count, "early": _count, "leniency": float})
-    *readers, drafter = [build_spec(part, context) for part in spec.parts]
-    for reader in reversed(readers):
-        drafter = CascadeDrafter(
-            reader, drafter, given.get("ahead", AHEAD), given.get("early"), given.get("leniency", 1.0)
-        )
-    return drafter
-
-
-def _pyramid(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.combine.cascade import THRESHOLD, PyramidDrafter
-    from crossdraft.drafters.combine.two_level import AHEAD
-
-    given = _settings(spec, {"ahead": _count, "threshold": float})
-    if len(spec.parts) != 2:
-        raise CrossdraftError(f"'{spec}' must join two drafters: the qualifier, and the one that it qualifies.")
-    qualifier, drafter = (build_spec(part, context) for part in spec.parts)
-    return PyramidDrafter(qualifier, drafter, given.get("ahead", AHEAD), given.get("threshold", THRESHOLD))
-
-
-def _settings(spec: Spec, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """The settings of a spec, read.
-
-    Raises:
-        CrossdraftError: an unknown one, or a value that cannot be read.
-    """
-    found: dict[str, Any] = {}
-    for key, text in spec.settings.items():
-        if key not in known:
-            allowed = f"it knows {', '.join(known)}" if known else "it has none"
-            raise CrossdraftError(f"The drafter '{spec.name}' has no setting '{key}'; {allowed}.")
-        try:
-            found[key] = known[key](text)
-        except (ValueError, KeyError) as error:
-            wanted = KINDS.get(known[key], "")
-            raise CrossdraftError(
-                f"The setting {key} of the drafter '{spec.name}' cannot be '{text}'{wanted}."
-            ) from error
-    return found
-
-
-def _tree(name: str) -> Callable[..., Any]:
-    """How a model grows a tree, a pass for each level; static shapes need measured acceptances."""
-    from crossdraft.drafters.trees import expand_and_rerank
-    from crossdraft.drafters.trees.widths import chain_with_siblings
-
-    return {"dynamic": expand_and_rerank, "cape": chain_with_siblings}[name]
-
-
-def _share(text: str) -> float:
-    if not 0 < (value := float(text)) <= 1:
-        raise ValueError(text)
-    return value
-
-
-def _layers(text: str) -> tuple[int, ...]:
-    return tuple(int(layer) for layer in text.split("+"))
-
-
-def _count(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise ValueError(text)
-    return value
-
-
-def _words(text: str) -> int:
-    """As many words as a context of a draft holds, or fewer."""
-    from crossdraft.drafters.alternatives import WORDS
-
-    if (value := _count(text)) > WORDS:
-        raise ValueError(text)
-    return value
-
-
-KINDS: Mapping[Callable[[str], Any], str] = {
-    _count: "; give a whole number of 1 or more",
-    _words: "; give a whole number from 1 to 3",
-    float: "; give a number",
-    _share: "; give a share above 0, at most 1",
-    _layers: "; give numbers of layers, such as 2+4",
-}
-
-
-COUPLED = frozenset((*HEADS, "pass", "guided"))  # these look into the target
-
-METHODS: Mapping[str, Method] = {
-    "event": Method(
-        _model, "EventGPT of the reference pair: reads an event camera", True, False, True, "crossdraft"
-    ),
-    "blind": Method(_model, "the same without events: the ablation", True, False, False, "crossdraft"),
-    "text": Method(
-        _text, "a tiny text model of the reference pair, with a vocabulary of its own", True, False, False,
-        "SLEM, TLI: Timor 2025; OmniDraft 2025",
-    ),
-    "model": Method(
-        _any_model, "any language model or video VLM from a folder (model:dir=FOLDER,how=slem)", True, False, True,
-        "SpS: Leviathan, Chen 2023",
-    ),
-    "ngram": Method(
-        _ngram, "copies what followed the same tokens in prompt and answer", False, False, False, "PLD 2023"
-    ),
-    "lookahead": Method(
-        _lookahead, "n-grams that the target generates in extra rows of its passes", False, True, False,
-        "Lookahead: Fu 2024",
-    ),
-    "memory": Method(
-        _memory,
-        "retrieval from earlier answers of the target (weighted n-gram match)",
-        False, True, False, "crossdraft; SAM, REST 2024"
-    ),
-    "union": Method(
-        _union,
-        "merges several drafters' trees into one", False, True, False, "crossdraft", joins=2,
-    ),
-    "choose": Method(
-        _choose,
-        "a bandit picks one of several for each answer", False, True, False, "UCB1 2002", joins=2,
-    ),
-    "phased": Method(
-        _phased,
-        "one drafter during the target's prefill, another afterwards", False, True, False, "crossdraft", joins=2
-    ),
-    "view": Method(
-        _view, "the target itself, seeing fewer frames (view:frames=2)", False, False, True, "crossdraft"
-    ),
-    "cascade": Method(
-        _cascade, "a drafter that is itself accelerated by a cheaper one", False, False, False,
-        "CS Drafting: Chen 2023", joins=2,
-    ),
-    "pyramid": Method(
-        _pyramid,
-        "a qualifier model accepts tokens of a cheaper drafter by a fuzzy threshold",
-        False, False, False, "PyramidSD 2025",
-        joins=2,
-    ),
-    "online": Method(
-        _online, "a head that is trained online while it serves (online:eagle2)", True, True, False,
-        "Online speculative decoding: Liu 2024", joins=1,
-    ),
-    "event_medusa": Method(
-        _event_head, "the event drafter with Medusa heads on its own features", True, False, True,
-        "Medusa: Cai 2024; Hydra: Ankner 2024",
-    ),
-    "fast": Method(
-        _event_head, "the answer's beginning from the event encoder alone, without a language model", True, True, True,
-        "crossdraft",
-    ),
-    "glance": Method(
-        _glance,
-        "the event drafter with cross-attention to a few frames, of which the target hands over its visual features",
-        True, False, True,
-        "crossdraft; GLIDE: Du 2024",
-    ),
-    "pass": Method(
-        _pass, "learned look-ahead embeddings in extra rows of the target's passes", True, False, False,
-        "PaSS: Monea 2023",
-    ),
-    "guided": Method(
-        _guided,
-        "a small VLM that reads the visual tokens the target attends to (guided:dir=FOLDER)", False, False, True,
-        "SpecVLM: Ji 2025",
-    ),
-    **{
-        name: Method(_head, head.what, True, head.tree != "chain", head.sees, head.source)
-        for name, head in HEADS.items()
-    },
-}  # fmt: skip
+    method = context.methods.get(spec.name) or method_in(spec)
+    _check_parts(spec, method)
+    options = read_settings(method.settings, spec)
+    if method.build is not None:
+        return method.build(spec, options, context)
+    parts = [build_spec(part, context) for part in spec.parts]
+    return method.join(parts, options, context)  # pyright: ignore[reportOptionalCall]  # it has either

@@ -11,7 +11,7 @@ from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.relay import Relay
 from crossdraft.engine.runner.runner import Placement
 from crossdraft.engine.target import Target
-from crossdraft.methods import COUPLED, DrafterContext, build_spec
+from crossdraft.methods import DrafterContext, build_spec, method_in, methods_in
 from crossdraft.specs import Spec
 
 log = logging.getLogger(__name__)
@@ -19,10 +19,6 @@ log = logging.getLogger(__name__)
 # What a drafter in a process of its own has to do: all of the drafting; the hidden draft alone; or that, and beside
 # another drafter what it has prepared for later rounds.
 WHOLE, HIDDEN, BESIDE = "whole", "hidden", "beside"
-
-
-# Drafters that run no network of their own.
-CHEAP = frozenset(("ngram", "memory", "lookahead", "union", "choose", "phased"))
 
 
 class Apart(Protocol):
@@ -47,7 +43,7 @@ def needs_target(spec: Spec) -> bool:
     >>> needs_target(parse("union:eagle3,memory")), needs_target(parse("union:event,memory"))
     (True, False)
     """
-    return not spec.names.isdisjoint(COUPLED)
+    return any(method.needs_target for method in methods_in(spec))
 
 
 def repays_a_core(spec: Spec) -> bool:
@@ -57,7 +53,7 @@ def repays_a_core(spec: Spec) -> bool:
     >>> [repays_a_core(parse(text)) for text in ("union:event,memory", "union:memory,ngram", "eagle3")]
     [True, False, False]
     """
-    return any(name not in CHEAP and name not in COUPLED for name in _leaves(spec))
+    return any(method.has_network and not method.needs_target for method in methods_in(spec))
 
 
 def place_drafter(
@@ -87,18 +83,13 @@ def place_drafter(
         coupled = [part for part in spec.parts if needs_target(part)]
         later = inline(build_spec(_united(coupled), beside))
         return Relay(apart(partial(build_spec, _united(free), context), role=BESIDE), later, TreeMerger(2))
-    if apart is not None and not _leaves(spec) <= COUPLED:
+    if apart is not None and not all(method_in(leaf).needs_target for leaf in spec.leaves):
         log.warning(
             "The drafter '%s' runs wholly in the target's process, as a part of it looks into the target; only the "
             "first part of phased, and parts of union, can then run in a process of their own.",
             spec,
         )
     return inline(build_spec(spec, beside))
-
-
-def _leaves(spec: Spec) -> set[str]:
-    """The drafters in it that join no others."""
-    return set[str]().union(*map(_leaves, spec.parts)) if spec.parts else {spec.name}
 
 
 def _united(parts: Sequence[Spec]) -> Spec:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from crossdraft.bench import heads_select
 from crossdraft.bench.heads_select import (
-    WEIGHTS,
+    TRAINED,
     WeightFacts,
     as_chain,
     is_here,
@@ -19,7 +19,6 @@ from crossdraft.bench.heads_select import (
 )
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import REFERENCE
-from crossdraft.methods import METHODS
 from crossdraft.specs import Spec, parse
 
 
@@ -47,7 +46,7 @@ def test_without_names_everything_that_is_here(shipped):
     assert list(selection.drafters) == ["eagle1", "eagle2", "hydra"]  # two methods share EAGLE's weights
     (note,) = selection.notes
     assert "not shipped" in note
-    assert all(name in note for name in WEIGHTS if name not in selection.drafters)
+    assert all(name in note for name in TRAINED if name not in selection.drafters)
 
 
 def test_a_spec_alone_is_measured_alone_and_beside_methods_beside_them(shipped, tmp_path):
@@ -81,11 +80,6 @@ def test_no_head_at_all(tmp_path, monkeypatch):
     with pytest.raises(CrossdraftError, match="No trained head ships"):
         select_heads(None)
     assert not is_here(Spec("eagle3"))
-
-
-def test_methods_with_weights_are_those_that_learn():
-    own = {"event", "blind", "text", "model", "online"}  # of the pair, of the user, or another's
-    assert WEIGHTS.keys() == {name for name, method in METHODS.items() if method.training} - own
 
 
 def test_a_chain_is_the_heads_own_whatever_tree_was_asked_for():

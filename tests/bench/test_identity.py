@@ -7,8 +7,8 @@ import torch
 
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.identity import IdentityCheck, check_config, reference_answers, run_identity
-from crossdraft.bench.run_configs import EVENT_CONFIGS, EVERY, PROCESS, RunConfig, choose_configs, configs_of
-from crossdraft.bench.specs import POLICIES, spec_of
+from crossdraft.bench.run_configs import ALL_SPECS, EVENT_CONFIGS, PROCESS, RunConfig, choose_configs, configs_of
+from crossdraft.bench.specs import POLICIES
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.cost import CostModel
@@ -16,8 +16,6 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.runner.runner import Inline
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.registry import HEADS
-from crossdraft.methods import METHODS
 
 
 @pytest.fixture(scope="module")
@@ -95,14 +93,9 @@ def test_few_pairs_still_meet_every_decoder(target, known):
     assert asked == {0: 1, 1: 1, 2: 1}
 
 
-def test_every_drafter_and_combinator_is_among_all():
-    named = set().union(*(spec_of(spec).names for spec in EVERY))
-    # A model of yours drafts as `text` and `view` do; heads on the target's features are checked by `bench heads`.
-    assert named == set(METHODS) - {"model", "online", *HEADS}
-    assert {spec for spec in EVERY if spec.startswith("text")} == {f"text:how={h}" for h in ("slem", "tli", "omni")}
-    assert set(POLICIES) < set(EVERY)
-    groups = choose_configs(["all"])
-    assert [configs[0].spec for configs in groups] == list(EVERY)
+def test_all_is_every_example_and_every_policy():
+    assert [configs[0].spec for configs in choose_configs(["all"])] == list(ALL_SPECS)
+    assert {*POLICIES, "event", "guided", "union:event,memory", "text:how=omni"} <= set(ALL_SPECS)
 
 
 def test_a_drafter_is_checked_in_its_process_inline_and_in_batches_of_every_size():

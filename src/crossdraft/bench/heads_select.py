@@ -13,19 +13,15 @@ from crossdraft.bench.common import check_names
 from crossdraft.bench.specs import spec_of
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.load import HEAD_WEIGHTS
-from crossdraft.heads.registry import HEADS, weights_of
+from crossdraft.heads.registry import HEADS
 from crossdraft.load import REFERENCE
+from crossdraft.methods import SHIPPED, method_in
 from crossdraft.specs import Spec
 
 PROVENANCE = "provenance.json"  # beside the weights; written by `crossdraft train`
 CHAIN = {"tree": "chain"}
-EVENT_HEADS = ("event_medusa", "fast", "glance")  # heads on an event model, which runs with them
-ENCODER = ("vision_tower", "event_adaptor", "multi_modal_projector")  # modules of an event model in front of its text
-# Where the shipped weights lie of every method that has some: heads on the target, and what else is trained for it.
-WEIGHTS = {
-    **{name: weights_of(name) for name in HEADS},
-    **{name: name for name in ("event_medusa", "fast", "glance", "pass")},
-}
+# Methods with trained weights of their own, by their records.
+TRAINED = tuple(name for name, method in SHIPPED.items() if method.network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +61,30 @@ class HeadSelection:
 
 
 def select_heads(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> HeadSelection:
-    """The drafters that are named; without any, all of `WEIGHTS` that are here. Loads nothing.
+    """The drafters that are named; without any, all of `TRAINED` that are here. Loads nothing.
 
     Args:
-        methods: names out of `WEIGHTS`; `None` = none beside `specs`, if there are any.
+        methods: names out of `TRAINED`; `None` = none beside `specs`, if there are any.
         specs: further drafters.
 
     Raises:
         CrossdraftError: an unknown name, one that stands there twice, a head that is named and not here, or none.
     """
     if methods is None and not specs:
-        present = [name for name in WEIGHTS if is_here(Spec(name))]
-        absent = [name for name in WEIGHTS if name not in present]
+        present = [name for name in TRAINED if is_here(Spec(name))]
+        absent = [name for name in TRAINED if name not in present]
         if not present:
             raise CrossdraftError(
                 "No trained head ships with this version; name one of yours with --drafter METHOD:dir=FOLDER."
             )
         note = f"not measured, for their weights are not shipped: {', '.join(absent)}"
         return HeadSelection({name: Spec(name) for name in present}, (note,) if absent else ())
-    check_names("method", methods or (), tuple(WEIGHTS))
+    check_names("method", methods or (), TRAINED)
     everybody = (*(methods or ()), *specs)
     if len(set(everybody)) != len(everybody):
         raise CrossdraftError(f"A drafter is named twice in {', '.join(everybody)}; name each once.")
     if not everybody:
-        raise CrossdraftError(f"No method is named; choose among {', '.join(WEIGHTS)}.")
+        raise CrossdraftError(f"No method is named; choose among {', '.join(TRAINED)}.")
     chosen = {name: spec_of(name) for name in everybody}
     for spec in chosen.values():
         _check_here(spec)
@@ -97,7 +93,7 @@ def select_heads(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> He
 
 def is_here(spec: Spec) -> bool:
     """True if there are weights for every trained drafter that is named in it."""
-    return all((folder / "config.json").is_file() for _, folder in _heads(spec))
+    return all((folder / "config.json").is_file() for _, _, folder in _heads(spec))
 
 
 def as_chain(spec: Spec) -> Spec:
@@ -131,7 +127,7 @@ def weight_facts(spec: Spec, target: str = "reference") -> WeightFacts:
     Raises:
         CrossdraftError: weights that cannot be read.
     """
-    folders = dict.fromkeys(_folders(spec))
+    folders = dict.fromkeys(folder for _, _, folder in _heads(spec))
     files = [path for folder in folders for path in sorted(folder.glob("*.safetensors"))]
     times = [_training_s(folder) for folder in folders]
     known = [seconds for seconds in times if seconds is not None]
@@ -148,56 +144,47 @@ def weight_facts(spec: Spec, target: str = "reference") -> WeightFacts:
 
 
 def _without_folders(spec: Spec) -> Spec:
-    settings = {key: value for key, value in spec.settings.items() if key not in ("dir", "heads")}
+    own = method_in(spec).weights
+    settings = {key: value for key, value in spec.settings.items() if key not in own}
     return replace(spec, settings=settings, parts=tuple(map(_without_folders, spec.parts)))
 
 
 def _check_here(spec: Spec) -> None:
-    for head, folder in _heads(spec):
-        if not (folder / "config.json").is_file():
-            given = "dir" in head.settings
-            lent = spec.name == "glance" and head.name == "event_medusa"  # it says its words with their help
-            setting = "glance:heads" if lent else f"{head.name}:dir"
+    for owner, setting, folder in _heads(spec):
+        head = method_in(owner).weights[setting]
+        if head and not (folder / "config.json").is_file():
             raise CrossdraftError(
-                f"The folder {folder} holds no head for '{head.name}'; name one that `crossdraft train` has written."
-                if given
-                else f"The head of '{head.name}' does not ship with this version; name yours with --drafter "
-                f"{setting}=FOLDER."
+                f"The folder {folder} holds no head for '{head}'; name one that `crossdraft train` has written."
+                if setting in owner.settings
+                else f"The head of '{owner.name}' does not ship with this version; name yours with --drafter "
+                f"{owner.name}:{setting}=FOLDER."
             )
 
 
-def _heads(spec: Spec) -> Iterator[tuple[Spec, Path]]:
-    """Every trained drafter that is named in it, and the folder of its weights."""
-    if spec.name in WEIGHTS:
-        yield spec, Path(spec.settings.get("dir", HEAD_WEIGHTS / WEIGHTS[spec.name]))
-    if spec.name == "glance" and "heads" in spec.settings:
-        yield from _heads(Spec("event_medusa", settings={"dir": spec.settings["heads"]}))
-    elif spec.name == "glance" and spec.settings.get("model", "event") == "event":  # the shipped model's own
-        yield from _heads(Spec("event_medusa"))
+def _heads(spec: Spec) -> Iterator[tuple[Spec, str, Path]]:
+    """Every folder of trained weights that is read for it: whose, which setting names it, and where it lies."""
+    method, settings = method_in(spec), spec.settings
+    theirs = (
+        settings.get("model", method.model) != method.model
+    )  # then further shipped heads, the shipped model's, are not
+    for setting, shipped in method.weights.items():
+        if setting in settings:
+            yield spec, setting, Path(settings[setting])
+        elif shipped and (setting == "dir" or not theirs):
+            yield spec, setting, HEAD_WEIGHTS / shipped
     for part in spec.parts:
         yield from _heads(part)
 
 
-def _folders(spec: Spec) -> Iterator[Path]:
-    """Of these, and of other drafters whose folder is given."""
-    yield from (folder for _, folder in _heads(replace(spec, parts=())))
-    if spec.name not in WEIGHTS and "dir" in spec.settings:
-        yield Path(spec.settings["dir"])
-    for part in spec.parts:
-        yield from _folders(part)
-
-
 def _networks(spec: Spec, target: str) -> Iterator[tuple[Path, tuple[str, ...]]]:
     """Everything that runs: a folder of weights, and which of its modules; none named = all."""
-    yield from ((folder, ()) for folder in _folders(replace(spec, parts=())))
-    settings = spec.settings
-    if spec.name in EVENT_HEADS:
-        folder = REFERENCE / "event" if "model" not in settings else _source(settings["model"])
-        yield folder, ENCODER if spec.name == "fast" else ()
-    if spec.name == "view":  # the target again, with fewer frames
+    yield from ((folder, ()) for _, _, folder in _heads(replace(spec, parts=())))
+    method = method_in(spec)
+    if method.model == "target":
         yield _source(target), ()
-    if spec.name in ("event", "blind", "text") or Path(spec.name).is_dir():
-        yield _source(spec.name), ()
+    elif method.model is not None:
+        own = method.model if spec.name == method.name else spec.name  # a folder stands for itself
+        yield _source(spec.settings.get("model", own)), method.model_parts
     for part in spec.parts:
         yield from _networks(part, target)
 

@@ -17,19 +17,13 @@ from crossdraft.engine.runner.process import Process
 from crossdraft.engine.runner.runner import Inline, Placement
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.methods import SHIPPED
 from crossdraft.placing import ahead_in, place_drafter
 
 PROCESS = "process"  # every other place is an inline one's hidden mode
 ALL = "all"
-# Every drafter, combinator and policy of drafting ahead that loses nothing; `model` drafts as `text` and `view` do,
-# with weights of yours.
-EVERY = (
-    "event", "blind", "ngram", "memory", "lookahead", "text:how=slem", "text:how=tli", "text:how=omni", "view",
-    "cascade:event,memory", "cascade:event,blind,ngram,early=4,leniency=2", "pyramid:event,blind",
-    "pyramid:event,memory", "union:event,memory", "union:ngram,lookahead", "choose:event,memory,ngram",
-    "phased:event,(union:event,memory)", "phased:event,lookahead", "event_medusa", "fast", "glance", "pass", "guided",
-    *POLICIES,
-)  # fmt: skip
+# What `all` stands for: every example of every drafter of ours, and every policy of drafting ahead.
+ALL_SPECS = (*(spec for method in SHIPPED.values() for spec in method.examples or ()), *POLICIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +70,7 @@ def choose_configs(drafters: Sequence[str]) -> list[tuple[RunConfig, ...]]:
     """
     if not drafters:
         return [EVENT_CONFIGS]
-    specs = [spec for name in drafters for spec in (EVERY if name == ALL else (name,))]
+    specs = [spec for name in drafters for spec in (ALL_SPECS if name == ALL else (name,))]
     for spec in specs:
         spec_of(spec)
         if specs.count(spec) > 1:

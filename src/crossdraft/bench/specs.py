@@ -1,12 +1,11 @@
 """Who races under which name, and what a spec says of the way it has to run."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from crossdraft.bench.common import check_names
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import METHODS as DRAFTERS
-from crossdraft.specs import Spec, parse
+from crossdraft.methods import SHIPPED, check_spec, methods_in, read_spec
+from crossdraft.specs import Spec
 
 ALONE = ("target", "target-all")  # the target without a drafter: on its own share of the pair's cores, and on all
 ON_ALL_CORES = frozenset(("target-all", "hf-all"))
@@ -15,53 +14,35 @@ ALWAYS = ("target", "target-all", "hf", "hf-all", "hf-lookup", "blind")  # what 
 METHODS = (
     "target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted", "blind", "event-inline", "event", "glance",
 )  # fmt: skip
-# Our drafters by the name they race under, and what they are; see `crossdraft.methods`.
-SPECS = {
-    "blind": "blind",
-    "event": "event",
-    "glance": "glance",
-    "ngram": "ngram",
-    "memory": "memory",
-    "text": "text",
-    "union": "union:event,memory",
-    "phased": "phased:event,(union:event,memory)",
-    "choose": "choose:event,memory",
-    "lookahead": "lookahead",
-    "view": "view",
-    "cascade": "cascade:event,memory",
-    "pyramid": "pyramid:event,memory",
-    "guided": "guided",
-}
 # The event drafter with another policy while the target verifies; see `crossdraft.engine.runner.parallel`.
 POLICIES = {"event-sync": "off", "event-pipespec": "pipespec", "event-pearl": "pearl", "event-ssd": "ssd"}
-ALL_METHODS = (*METHODS, *POLICIES, *(name for name in SPECS if name not in METHODS))
-WITHOUT_MODEL = ("ngram", "memory", "lookahead")  # so cheap that a process of their own would cost more
+# Beside those every drafter of ours with an example, but for trained heads, which `bench heads` compares.
+_RACING = (name for name, method in SHIPPED.items() if method.examples and not method.network)
+ALL_METHODS = tuple(dict.fromkeys((*METHODS, *POLICIES, *_RACING)))
 
 
 def spec_of(name: str) -> Spec:
-    """What drafts under that name: one of `SPECS`, a folder, or a spec itself.
+    """What drafts under that name: a method's example, a folder, or a spec itself.
 
     >>> str(spec_of("union")), str(spec_of("union:ngram,memory"))
     ('union:event,memory', 'union:ngram,memory')
 
     Raises:
-        CrossdraftError: it cannot be read, or names a drafter that does not exist.
+        CrossdraftError: it cannot be read, or names a drafter or a setting that does not exist.
     """
-    if name not in SPECS and Path(name).is_dir():
-        return Spec(name)
-    name = "event" if name in POLICIES else name
-    spec = parse(SPECS.get(name, name))
-    check_names("drafter", sorted(part for part in spec.names if not Path(part).is_dir()), tuple(DRAFTERS))
+    method = SHIPPED.get("event" if name in POLICIES else name)
+    spec = read_spec(method.examples[0] if method is not None and method.examples else name)
+    check_spec(spec)
     return spec
 
 
 def needs_no_process(spec: Spec) -> bool:
     """True if no model drafts anywhere in it.
 
-    >>> needs_no_process(parse("union:ngram,memory")), needs_no_process(parse("union:event,memory"))
+    >>> needs_no_process(spec_of("union:ngram,memory")), needs_no_process(spec_of("union:event,memory"))
     (True, False)
     """
-    return all(map(needs_no_process, spec.parts)) if spec.parts else spec.name in WITHOUT_MODEL
+    return not any(method.has_network for method in methods_in(spec))
 
 
 def runs_apart(name: str) -> bool:
@@ -77,18 +58,21 @@ def usual_methods(*, shipped: bool, more_cores: bool) -> tuple[str, ...]:
     """Those of `METHODS` that can race and say something of their own.
 
     Args:
-        shipped: target and event drafter are those of the package, for which `glance` was trained.
+        shipped: target and event drafter are those of the package, for which heads were trained.
         more_cores: the pair has more cores than its target.
 
     >>> usual_methods(shipped=False, more_cores=False)
     ('target', 'hf', 'hf-lookup', 'hf-assisted', 'blind', 'event-inline', 'event')
     """
-    return tuple(name for name in METHODS if (shipped or name != "glance") and (more_cores or name not in ON_ALL_CORES))
+    pairs_own = {name for name in METHODS if name in SHIPPED and SHIPPED[name].network}
+    return tuple(
+        name for name in METHODS if (shipped or name not in pairs_own) and (more_cores or name not in ON_ALL_CORES)
+    )
 
 
 def is_blind(spec: Spec) -> bool:
     """True if the blind twin drafts and nobody beside it sees events: a twin that could see is then shown none."""
-    return "blind" in spec.names and "event" not in spec.names
+    return "blind" in spec.names and not any("events" in method.senses for method in methods_in(spec))
 
 
 def check_methods(names: Sequence[str], specs: Sequence[str] = ()) -> None:

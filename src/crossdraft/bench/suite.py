@@ -12,11 +12,12 @@ from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment, peak_cuda_mib, peak_rss_of
 from crossdraft.bench.measure import Results, Run, answer_once, measure
 from crossdraft.bench.replay import Trace
-from crossdraft.bench.specs import HUGGING_FACE, METHODS, POLICIES, SPECS, check_methods, runs_apart, spec_of
+from crossdraft.bench.specs import HUGGING_FACE, METHODS, POLICIES, check_methods, runs_apart, spec_of
 from crossdraft.bench.summary import MethodSummary, mean_tokens, summarise
 from crossdraft.bench.workload import Item, Workload, describe, items, workload_in_words
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.errors import CrossdraftError
+from crossdraft.methods import SHIPPED
 
 WARM_UPS = 3
 HOW = (
@@ -181,7 +182,7 @@ def placement_of(suite: Suite) -> dict[str, object]:
     models, cores = suite.models, suite.cores
     return {
         "models": {"target": models.target, "event": models.event, "blind": models.blind},
-        "drafters": {name: str(spec_of(name)) for name in suite.methods if name in {*SPECS, *POLICIES}},
+        "drafters": {name: str(spec_of(name)) for name in suite.methods if name in {*SHIPPED, *POLICIES}},
         "ahead": {name: ahead_of(name, models, cores) for name in suite.names if runs_apart(name)},
         "device": models.device,
         "draft_device": models.draft_device,

@@ -45,12 +45,12 @@ def row_of(name: str, method: "Method") -> dict[str, object]:
     """What is known of a drafter, as plain values."""
     return {
         "name": name,
-        "what": method.what,
-        "trained": method.training,
-        "trees": method.tree,
-        "sees": method.sees,
-        "joins": method.joins,
-        "source": method.source,
+        "what": method.summary,
+        "trained": method.trained,
+        "trees": method.drafts_trees,
+        "sees": bool(method.senses),
+        "joins": method.joins[0],
+        "source": method.paper,
     }
 
 
@@ -75,8 +75,8 @@ def show_drafters(names: "Collection[str] | None" = None) -> None:
     for name, method in METHODS.items():
         if names and name not in names:
             continue
-        flags = (method.training, method.tree, method.sees) if wide else (method.training,)
-        table.add_row(name, *("yes" if flag else "–" for flag in flags), method.what, method.source)
+        flags = (method.trained, method.drafts_trees, bool(method.senses)) if wide else (method.trained,)
+        table.add_row(name, *("yes" if flag else "–" for flag in flags), method.summary, method.paper)
     console.print()
     console.print(table)
     console.print(

@@ -50,9 +50,10 @@ def replay(
 
     from rich.table import Table
 
-    from crossdraft.methods import DrafterContext, build
+    from crossdraft.methods import DrafterContext, Method, build
 
-    context = DrafterContext(target=None, given={"trace": lambda: RecordedDrafter(recorded)})
+    trace = Method("trace", "what was recorded", "crossdraft", lambda *_: RecordedDrafter(recorded))
+    context = DrafterContext(target=None, methods={"trace": trace})
     with progress("replaying", len(recorded)) as tick:
         found = run(recorded, build(drafter, context), config, costs, lambda: tick(""))
     table = Table("figure", "value", title=f"{drafter} on {found.traces} recorded answers")

@@ -22,7 +22,6 @@ from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, check_spec, read_spec
 
 WITHOUT_EVENTS = "eagle2"  # the reference target's drafter if none is named and there is no recording
-EVENT_DRAFTERS = frozenset(("event", "event_medusa", "fast", "glance"))  # read an event recording
 WARM_UP_TOKENS = 4
 
 
@@ -50,7 +49,8 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
         return pair
     spec = read_spec(pair.drafter)
     check_spec(spec)
-    if not events and spec.names & EVENT_DRAFTERS:
+    ours = [METHODS[name] for name in spec.names if name in METHODS]  # a folder may hold a blind one
+    if not events and any("events" in method.senses for method in ours):
         if "model=" not in pair.drafter:  # with another vocabulary, a recording would not help either
             check_event_drafter("event", pair.target)
         raise CrossdraftError(
@@ -65,7 +65,7 @@ def described(pair: PairOptions, engine: Engine) -> str:
     if pair.drafter is None or pair.drafter == "none" or engine.drafter is None:
         return f"No drafter: the target {pair.target} answers alone."
     method = METHODS.get(read_spec(pair.drafter).name)
-    what = "a folder" if method is None else method.what
+    what = "a folder" if method is None else method.summary
     options = engine.options
     where = "in the target's process" if options.placement == "inline" else "in a process of its own"
     cores = "" if options.draft_cores is None else f" on CPU core {spans(options.draft_cores)}"

@@ -44,6 +44,8 @@ class Rule:
         greedy: true if it judges greedy answers, false if sampled ones.
         chains: true if it judges chains, and trees only of a kind that no drafter of ours draws.
         judge: the function itself, pure but for the generator; a frozen dataclass where the rule has settings.
+        takes: the drafts that it is exact for, in words.
+        paper: where it comes from.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Rule:
     greedy: bool
     judge: Judge
     chains: bool = False
+    takes: str = "any tree"
+    paper: str = ""
 
     def __call__(self, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Acceptance:
         """Judge a tree."""

@@ -63,12 +63,8 @@ def test_what_cannot_be_meant_is_refused_in_one_sentence(spec, message):
         rule_for(spec, WARM)
 
 
-def test_the_page_lists_every_rule_as_it_is():
+def test_the_page_shows_the_settings_of_every_rule():
     page = (Path(__file__).parents[3] / "docs" / "rules.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([a-z]+)` \| (yes|\*\*no\*\*) \| (\d|above 0) \|.*$", page, re.MULTILINE)
-    assert rows == [
-        (rule.name, "yes" if rule.lossless else "**no**", "0" if rule.greedy else "above 0") for rule in RULES.values()
-    ]
     settings = {spec for spec in re.findall(r"`([a-z]+:[a-z]+=[^`]+)`", page) if "=" in spec}
     assert {rule.spec for rule in RULES.values() if ":" in rule.spec} <= settings
     for spec in settings:

@@ -20,22 +20,43 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.specs import NoSettings, parse, read_settings
 
 RULE = "acceptance rule"
+INDEPENDENT = "a tree whose sampled siblings are independent"
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         rule.name: rule
         for rule in (
-            Rule("greedy", lossless=True, greedy=True, judge=greedy.judge),
-            Rule("speculative", lossless=True, greedy=False, judge=speculative.judge),
-            Rule("specinfer", lossless=True, greedy=False, judge=specinfer.judge),
-            Rule("kseq", lossless=True, greedy=False, judge=kseq.judge, chains=True),
-            Rule("block", lossless=True, greedy=False, judge=block.judge, chains=True),
-            Rule("typical", lossless=False, greedy=False, judge=Typical()),
-            Rule("fuzzy", lossless=False, greedy=False, judge=Fuzzy()),
-            Rule("ensemble", lossless=False, greedy=False, judge=Ensemble()),
-            Rule("relaxed", lossless=False, greedy=True, judge=Relaxed()),
+            Rule("greedy", lossless=True, greedy=True, judge=greedy.judge, paper="Stern et al. 2018"),
+            Rule(
+                "speculative", lossless=True, greedy=False, judge=speculative.judge,
+                paper="Leviathan et al. 2023, Chen et al. 2023; trees: SpecInfer 2023, Sequoia 2024",
+            ),
+            Rule(
+                "specinfer", lossless=True, greedy=False, judge=specinfer.judge, takes=INDEPENDENT, paper="SpecInfer 2023",
+            ),
+            Rule(
+                "kseq", lossless=True, greedy=False, judge=kseq.judge, chains=True, takes=INDEPENDENT,
+                paper="SpecTr, Sun et al. 2023",
+            ),
+            Rule(
+                "block", lossless=True, greedy=False, judge=block.judge, chains=True, takes="a chain",
+                paper="block verification, Sun et al. 2024",
+            ),
+            Rule("typical", lossless=False, greedy=False, judge=Typical(), paper="Medusa, Cai et al. 2024"),
+            Rule(
+                "fuzzy", lossless=False, greedy=False, judge=Fuzzy(), takes="a sampled draft",
+                paper="fuzzy speculative decoding, Holsman et al. 2025; PyramidSD 2025",
+            ),
+            Rule(
+                "ensemble", lossless=False, greedy=False, judge=Ensemble(), takes="a sampled draft",
+                paper="DIVERSE; `assistant_ensemble_weight` in `transformers`",
+            ),
+            Rule(
+                "relaxed", lossless=False, greedy=True, judge=Relaxed(),
+                takes="any tree, of ids whose neighbours mean neighbouring values", paper="Spec-VLA, Wang et al. 2025",
+            ),
         )
     }
-)
+)  # fmt: skip
 
 
 def check_rule(spec: str | None) -> Rule | None:

@@ -1,0 +1,58 @@
+"""Tables of the docs that are written from the code: `python docs/tables.py` brings them up to date.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is one of `TABLES`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from crossdraft.engine.rules import RULES
+from crossdraft.methods import SHIPPED
+
+PAGES = Path(__file__).parent
+MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def drafters() -> list[tuple[str, ...]]:
+    """Every drafter: what it does, what it needs, where it comes from."""
+    yes = {True: "yes", False: "no"}
+    head = ("name", "what it does", "needs training", "drafts trees", "sees the scene", "source")
+    return [head] + [
+        (f"`{name}`", m.summary, yes[m.trained], yes[m.drafts_trees], yes[bool(m.senses)], m.paper)
+        for name, m in SHIPPED.items()
+    ]
+
+
+def rules() -> list[tuple[str, ...]]:
+    """Every acceptance rule: whether it is lossless, what it judges, where it comes from."""
+    head = ("rule", "lossless", "temperature", "draft it asks for", "source")
+    return [head] + [
+        (f"`{name}`", "yes" if r.lossless else "**no**", "0" if r.greedy else "above 0", r.takes, r.paper)
+        for name, r in RULES.items()
+    ]
+
+
+TABLES: Mapping[str, Callable[[], list[tuple[str, ...]]]] = {"drafters": drafters, "rules": rules}
+
+
+def with_tables(page: str) -> str:
+    """A page's text with its tables as the code has them now."""
+    return MARKED.sub(lambda found: found[1] + _markdown(TABLES[found[2]]()) + found[3], page)
+
+
+def _markdown(rows: Iterable[tuple[str, ...]]) -> str:
+    head, *body = ["| " + " | ".join(row) + " |\n" for row in rows]
+    return head + "|" + "---|" * (head.count("|") - 1) + "\n" + "".join(body)
+
+
+def main() -> None:
+    """Rewrite every page whose tables are out of date."""
+    for page in PAGES.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        if (now := with_tables(text)) != text:
+            page.write_text(now, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

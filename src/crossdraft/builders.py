@@ -1,0 +1,311 @@
+"""How a drafter is made of its options. Each builder imports what it builds: the table of methods needs no PyTorch."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from crossdraft.drafters import settings
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.registry import HEADS
+from crossdraft.specs import NoSettings, Spec, read_settings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from crossdraft.drafters.independent import IndependentDrafter
+    from crossdraft.engine.drafter import Drafter
+    from crossdraft.engine.target import Target
+    from crossdraft.methods import Method
+
+    Parts = Sequence[Drafter[Any]]
+
+
+REGISTERED: "dict[str, Method]" = {}  # see `methods.register`
+
+
+@dataclass(frozen=True)
+class DrafterContext:
+    """For which target a drafter is made, and on which device.
+
+    Without a target there is no vocabulary: only drafters that need none can be made.
+
+    Args:
+        target: where its weights lie; `None` = it has no folder, or there is none.
+        device, dtype: of the drafter.
+        vocab_size, eos, banned: of the target: ids are below `vocab_size`, `eos` end an answer, `banned` are no text.
+        packed: give its layers the layout that is fastest here.
+        methods: drafters by name beside the table's own: those registered, which another process needs too.
+        host: the target itself, for drafters that run in its process; without one they load their own.
+        tokenizer: the target's, where it has no folder to be read from.
+        num_frames, fps: the target's options, for those that load their own.
+    """
+
+    target: str | None = "reference"
+    device: str | None = None
+    dtype: str | None = None
+    vocab_size: int = 0
+    eos: tuple[int, ...] = ()
+    banned: tuple[int, ...] = ()
+    packed: bool = True
+    methods: "Mapping[str, Method]" = field(default_factory=lambda: dict(REGISTERED))
+    host: "Target | None" = None
+    tokenizer: "PreTrainedTokenizerBase | None" = None
+    num_frames: int | None = None
+    fps: float | None = None
+
+    @property
+    def has_vocabulary(self) -> bool:
+        """True if there is a target."""
+        return self.target is not None or self.tokenizer is not None
+
+    @property
+    def source(self) -> str:
+        """Where the target's weights lie.
+
+        Raises:
+            CrossdraftError: it has none.
+        """
+        if self.target is None:
+            raise CrossdraftError(
+                "That drafter needs the folder of its target's weights; load the target from its folder "
+                "(Engine.load), or name a drafter that needs none, such as union:memory,ngram."
+            )
+        return self.target
+
+    def read_tokenizer(self) -> "PreTrainedTokenizerBase":
+        """The target's tokenizer.
+
+        Raises:
+            CrossdraftError: there is no target.
+        """
+        from crossdraft.load import tokenizer_of
+
+        if self.tokenizer is not None:
+            return self.tokenizer
+        if self.target is None:
+            raise CrossdraftError(
+                "That drafter needs a target's tokenizer, which recorded answers lack; name memory, ngram or trace."
+            )
+        return tokenizer_of(self.target)
+
+    def encoder(self) -> Callable[[str], list[int]]:
+        """Gives the target's tokens of a text, without those that it puts before every text; none without a target."""
+        if not self.has_vocabulary:
+            return lambda text: []
+        tokenizer = self.read_tokenizer()
+        return lambda text: list(tokenizer.encode(text, add_special_tokens=False))
+
+    def load_host(self) -> "Target":
+        """The target: `host`, or one of its own."""
+        from crossdraft.load import load_target
+
+        return self.host or load_target(
+            self.source, self.device, self.dtype, packed=self.packed, num_frames=self.num_frames, fps=self.fps
+        )
+
+
+def build_event(spec: Spec, options: settings.EventSettings, context: DrafterContext) -> "Drafter[Any]":
+    """An EventGPT: that of the reference pair by its name, or a folder."""
+    from crossdraft.drafters.tree_model import TreeDrafter
+    from crossdraft.drafters.trees import expand_and_rerank
+    from crossdraft.drafters.trees.widths import chain_with_siblings
+    from crossdraft.load import load_drafter
+
+    if options.words is not None and options.tree is not None:
+        raise CrossdraftError(f"'{spec}' asks for trees in two ways; give words or tree, not both.")
+    vocabulary = context.read_tokenizer().get_vocab()
+    drafter = load_drafter(spec.name, context.device, context.dtype, context.banned, vocabulary, packed=context.packed)
+    if options.tree is not None:  # a pass for each level; static shapes would need measured acceptances
+        grow = {"dynamic": expand_and_rerank, "cape": chain_with_siblings}[options.tree]
+        return TreeDrafter(drafter.model, grow, context.banned)
+    drafter.words = options.words or 1
+    return drafter
+
+
+def build_text(spec: Spec, options: settings.TextSettings, context: DrafterContext) -> "Drafter[Any]":
+    """The text model of the reference pair."""
+    return _language_model("text", options.how, context)
+
+
+def build_model(spec: Spec, options: settings.ModelSettings, context: DrafterContext) -> "Drafter[Any]":
+    """A language model or video VLM from a folder."""
+    if not options.dir:
+        raise CrossdraftError("The drafter 'model' needs a folder; write model:dir=FOLDER.")
+    return _language_model(options.dir, options.how, context)
+
+
+def _language_model(source: str, how: str | None, context: DrafterContext) -> "Drafter[Any]":
+    from crossdraft.drafters.cross_vocab.vocabulary import read_token_table
+    from crossdraft.load import load_model_drafter
+
+    target = read_token_table(context.read_tokenizer(), context.vocab_size, context.eos, context.banned)
+    return load_model_drafter(source, target, how, context.device, context.dtype, packed=context.packed)
+
+
+def build_ngram(spec: Spec, options: settings.NgramSettings, context: DrafterContext) -> "Drafter[Any]":
+    """Prompt lookup."""
+    from crossdraft.drafters.ngram import NgramDrafter
+
+    return NgramDrafter(context.encoder(), options.longest, options.copied)
+
+
+def build_lookahead(spec: Spec, options: settings.LookaheadSettings, context: DrafterContext) -> "Drafter[Any]":
+    """Lookahead decoding."""
+    from crossdraft.drafters.lookahead import LookaheadDrafter
+
+    context.read_tokenizer()  # what it starts from: without one there is nothing to refine
+    return LookaheadDrafter(context.encoder(), options.window, options.level, options.grams, context.banned)
+
+
+def build_memory(spec: Spec, options: settings.MemorySettings, context: DrafterContext) -> "Drafter[Any]":
+    """Retrieval from earlier answers, kept for each tokenizer by itself."""
+    from crossdraft.drafters.memory.drafter import Datastores, MemoryDrafter
+
+    vocabulary = json.dumps(sorted(context.read_tokenizer().get_vocab().items())) if context.has_vocabulary else ""
+    fingerprint = hashlib.blake2b(vocabulary.encode(), digest_size=16).hexdigest()
+    return MemoryDrafter(Datastores(options.folder, options.capacity, fingerprint))
+
+
+def build_view(spec: Spec, options: settings.ViewSettings, context: DrafterContext) -> "Drafter[Any]":
+    """The target itself, with fewer frames."""
+    from crossdraft.drafters.view import FewerFrames, view_of
+    from crossdraft.video_prompt import VideoPrompt
+
+    tokenizer, target = context.read_tokenizer(), context.load_host()
+    if not isinstance(target.prepare, VideoPrompt):
+        raise CrossdraftError(
+            f"The target {context.target} reads no video frames, of which '{spec}' could leave out some."
+        )
+    seen = target.prepare.sampling.num_frames
+    if seen is not None and options.frames > seen:
+        raise CrossdraftError(f"'{spec}' asks for more than the {seen} frames that the target itself sees.")
+    prepare = FewerFrames(target.model, tokenizer, target.prepare.spec, options.frames)
+    return view_of(target, prepare, context.banned)
+
+
+def build_guided(spec: Spec, options: settings.GuidedSettings, context: DrafterContext) -> "Drafter[Any]":
+    """A VLM that reads the visual tokens to which the target attends; without a folder the target itself."""
+    from crossdraft.drafters.guided import GuidedDrafter
+    from crossdraft.load import load_target
+
+    target = model = context.load_host()
+    if options.dir is not None:
+        model = load_target(options.dir, context.device, context.dtype, packed=context.packed)
+    return GuidedDrafter(model, target, context.banned, layers=options.layers, keep=options.keep, mass=options.mass)
+
+
+def build_head(spec: Spec, options: settings.HeadSettings, context: DrafterContext) -> "Drafter[Any]":
+    """A head on the target's features."""
+    from crossdraft.heads.load import load_head_drafter
+
+    host, banned = context.load_host(), context.banned
+    return load_head_drafter(spec.name, host, context.source, options.dir, options.tree, banned, packed=context.packed)
+
+
+def build_online(spec: Spec, options: settings.OnlineSettings, context: DrafterContext) -> "Drafter[Any]":
+    """A head that is trained while it serves."""
+    from crossdraft.heads.drafting.head_drafter import HeadDrafter
+    from crossdraft.heads.load import load_learning_drafter
+
+    (head,) = spec.parts
+    if head.name not in HEADS:
+        raise CrossdraftError(f"'{spec}' must name one head that is to learn, such as online:eagle2.")
+    host = context.load_host()
+    # Packed layers could not be written to.
+    own = replace(context, host=host, packed=False)
+    drafter = build_head(head, read_settings(settings.HeadSettings, head), own)
+    if not isinstance(drafter, HeadDrafter):
+        raise CrossdraftError(
+            f"The drafter '{head.name}' cannot learn while it serves; online takes heads such as eagle2."
+        )
+    network, source = HEADS[head.name].network, context.source
+    return load_learning_drafter(
+        drafter, network, host, source, options.seconds, options.keep, options.rate, options.save
+    )
+
+
+def build_pass(spec: Spec, options: settings.PassSettings, context: DrafterContext) -> "Drafter[Any]":
+    """PaSS's look-ahead embeddings."""
+    from crossdraft.heads.load import load_pass_drafter
+
+    return load_pass_drafter(context.load_host(), context.source, options.dir, context.banned)
+
+
+def build_event_head(spec: Spec, options: settings.EventHeadSettings, context: DrafterContext) -> "Drafter[Any]":
+    """A head on an event model, which comes with it."""
+    from crossdraft.heads.load import load_event_head
+
+    return load_event_head(
+        spec.name,
+        options.model,
+        options.dir,
+        context.device,
+        context.dtype,
+        context.banned,
+        context.read_tokenizer().get_vocab(),
+        words=options.words,
+        packed=context.packed,
+    )
+
+
+def build_glance(spec: Spec, options: settings.GlanceSettings, context: DrafterContext) -> "Drafter[Any]":
+    """The event drafter with cross-attention to a few frames."""
+    from crossdraft.heads.load import load_glance_drafter
+
+    # The shipped heads are the shipped model's; another one goes without, unless it is given its own.
+    if options.model == "event" or options.heads is not None:
+        own = settings.EventHeadSettings(options.heads, options.model, options.words)
+        drafter = build_event_head(Spec("event_medusa"), own, context)
+    else:
+        drafter = build_event(Spec(options.model), settings.EventSettings(options.words), context)
+    return load_glance_drafter(
+        cast("IndependentDrafter", drafter),
+        context.host,
+        context.source,
+        options.model,
+        options.dir,
+        context.banned,
+        packed=context.packed,
+    )
+
+
+def join_union(parts: "Parts", options: NoSettings, context: DrafterContext) -> "Drafter[Any]":
+    """One tree of several drafters' trees."""
+    from crossdraft.drafters.combine.union import UnionDrafter
+
+    return UnionDrafter(parts, context.eos)
+
+
+def join_choose(parts: "Parts", options: NoSettings, context: DrafterContext) -> "Drafter[Any]":
+    """A bandit over several drafters."""
+    from crossdraft.drafters.combine.choose import ChooseDrafter
+
+    return ChooseDrafter(parts)
+
+
+def join_phased(parts: "Parts", options: NoSettings, context: DrafterContext) -> "Drafter[Any]":
+    """One drafter while the target reads, another afterwards."""
+    from crossdraft.drafters.combine.phased import PhasedDrafter
+
+    hidden, later = parts
+    return PhasedDrafter(hidden, later)
+
+
+def join_cascade(parts: "Parts", options: settings.CascadeSettings, context: DrafterContext) -> "Drafter[Any]":
+    """Drafters that draft for drafters, the best one first."""
+    from crossdraft.drafters.combine.cascade import CascadeDrafter
+
+    *readers, drafter = parts
+    for reader in reversed(readers):
+        drafter = CascadeDrafter(reader, drafter, options.ahead, options.early, options.leniency)
+    return drafter
+
+
+def join_pyramid(parts: "Parts", options: settings.PyramidSettings, context: DrafterContext) -> "Drafter[Any]":
+    """A qualifier, and the drafter that it qualifies."""
+    from crossdraft.drafters.combine.cascade import PyramidDrafter
+
+    qualifier, drafter = parts
+    return PyramidDrafter(qualifier, drafter, options.ahead, options.threshold)

@@ -1,0 +1,148 @@
+"""The settings of every drafter: types, defaults and limits of what may follow its name in a spec.
+
+A default stands here alone: constructors take it from here. Nothing heavy is imported, so that a spec can be checked
+before anything is loaded.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from crossdraft.specs import Count, Limit, Share
+
+MOST_WORDS = 3  # top-k tokens of one position that may become nodes of a draft
+
+Words = Annotated[int, Limit(f"a whole number from 1 to {MOST_WORDS}", lambda value: 1 <= value <= MOST_WORDS)]
+Layers = Annotated[tuple[int, ...], Limit("numbers of layers, such as 2+4", lambda value: min(value) >= 0)]
+Leniency = Annotated[float, Limit("1 (exact) or more", lambda value: 1 <= value < math.inf)]
+Divergence = Annotated[float, Limit("at least 0 and below ln 2 = 0.693", lambda value: 0 <= value < math.log(2))]
+
+
+@dataclass(frozen=True)
+class EventSettings:
+    """Of an EventGPT: top-k tokens of a position in one pass, or a tree that takes a pass for each level."""
+
+    words: Words | None = None  # 1
+    tree: Literal["dynamic", "cape"] | None = None
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """How two vocabularies are bridged; none where they are the same, else `slem`."""
+
+    how: Literal["slem", "tli", "omni"] | None = None
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The model's folder, and how its vocabulary is bridged."""
+
+    dir: str | None = None
+    how: Literal["slem", "tli", "omni"] | None = None
+
+
+@dataclass(frozen=True)
+class NgramSettings:
+    """Longest n-gram that is looked up, and most tokens that are copied."""
+
+    longest: Count = 3
+    copied: Count = 10
+
+
+@dataclass(frozen=True)
+class LookaheadSettings:
+    """Columns of the window, length of an n-gram, n-grams kept for each first token.
+
+    On a CPU each row of a pass costs; a large GPU has room for 7, 5, 7 and more.
+    """
+
+    window: Count = 4
+    level: Count = 4
+    grams: Count = 4
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    """Where answers are kept (`None`: nowhere), and how many tokens of them for each namespace."""
+
+    folder: Path | None = None
+    capacity: Count = 1 << 18
+
+
+@dataclass(frozen=True)
+class ViewSettings:
+    """Frames that the target sees when it drafts for itself."""
+
+    frames: Count = 2
+
+
+@dataclass(frozen=True)
+class CascadeSettings:
+    """Tokens of the cheaper drafter between two passes of the better one; where it goes on alone; how much is kept."""
+
+    ahead: Count = 5
+    early: Count | None = None
+    leniency: Leniency = 1.0
+
+
+@dataclass(frozen=True)
+class PyramidSettings:
+    """Tokens between two passes of the qualifier; largest Jensen-Shannon divergence, of the literature's 0.2 to 0.5."""
+
+    ahead: Count = 5
+    threshold: Divergence = 0.3
+
+
+@dataclass(frozen=True)
+class GuidedSettings:
+    """The drafting model; share of the visual tokens that it reads; share of their attention that comes first."""
+
+    dir: str | None = None
+    keep: Share = 0.1
+    mass: Share = 0.4
+    layers: Layers | None = None
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """The head's folder, and how its trees grow."""
+
+    dir: Path | None = None
+    tree: str | None = None
+
+
+@dataclass(frozen=True)
+class PassSettings:
+    """The folder of the look-ahead embeddings."""
+
+    dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class EventHeadSettings:
+    """The head's folder, the event model that it belongs to, and top-k tokens of a position."""
+
+    dir: Path | None = None
+    model: str = "event"
+    words: Words | None = None
+
+
+@dataclass(frozen=True)
+class GlanceSettings:
+    """The folder of the cross-attention, the model's Medusa heads, the model, and top-k tokens of a position."""
+
+    dir: Path | None = None
+    heads: Path | None = None
+    model: str = "event"
+    words: Words | None = None
+
+
+@dataclass(frozen=True)
+class OnlineSettings:
+    """Seconds of training that each round earns; newest answers kept; learning rate; where weights are saved."""
+
+    seconds: float = 0.005
+    keep: Count = 64
+    rate: float = 2e-4
+    save: Path | None = None
