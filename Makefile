@@ -3,6 +3,7 @@
 # make test     the fast tests; ARGS="tests/engine -k tree" narrows them down, ARGS="-n0 --pdb" debugs
 # make test-all the slow ones too
 # make check    style, types, import directions, words
+# make docs     the tables of the docs, from the code
 # make interop  our exported EAGLE-3 in the real speculators package, in an environment of its own
 # make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
 # make bench    how fast, against what, and is it still the same text

@@ -18,7 +18,7 @@ from crossdraft.checks import did_you_mean
 from crossdraft.checks import text as check_text
 from crossdraft.drafters import settings
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.registry import HEADS, HeadMethod, weights_of
+from crossdraft.heads.registry import HEADS, HeadRecord, weights_of
 from crossdraft.specs import NoSettings, Spec, parse, read_settings
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Method:
             object.__setattr__(self, "examples", (self.name,))
 
 
-def _of_head(name: str, head: HeadMethod) -> Method:
+def _of_head(name: str, head: HeadRecord) -> Method:
     """A head on the target's features. It has no examples: `bench heads` compares what all of them draft."""
     return Method(
         name, head.what, head.source, builders.build_head, settings=settings.HeadSettings, trained=True,

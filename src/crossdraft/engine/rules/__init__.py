@@ -31,7 +31,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 paper="Leviathan et al. 2023, Chen et al. 2023; trees: SpecInfer 2023, Sequoia 2024",
             ),
             Rule(
-                "specinfer", lossless=True, greedy=False, judge=specinfer.judge, takes=INDEPENDENT, paper="SpecInfer 2023",
+                "specinfer", lossless=True, greedy=False, judge=specinfer.judge, takes=INDEPENDENT,
+                paper="SpecInfer 2023",
             ),
             Rule(
                 "kseq", lossless=True, greedy=False, judge=kseq.judge, chains=True, takes=INDEPENDENT,
