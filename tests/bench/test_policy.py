@@ -6,7 +6,7 @@ import pytest
 
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.measure import Results, Run
-from crossdraft.bench.policy import LOADS, Sweep, load_result, outputs, requests, workload
+from crossdraft.bench.policy import LOADS, Sweep, load_result, requests, sentences, workload
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 
@@ -31,7 +31,7 @@ def test_the_best_fixed_budget_is_the_fastest_and_the_policy_is_not_among_them()
     assert [line.speedup.value for line in found.lines] == pytest.approx([1, 2, 10 / 6, 2.5])
     assert found.lines[-1].tau == pytest.approx(1.5)
     assert found.to_json()["contestants"][1]["drafting_share"] == 0.25
-    assert "1.25 [" in outputs([found])[0]
+    assert "1.25 [" in sentences([found])[0]
 
 
 def test_answers_of_other_lengths_are_compared_per_token():

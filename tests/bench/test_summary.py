@@ -113,7 +113,7 @@ def test_the_headline_is_against_the_faster_of_the_two_targets_alone(target, pai
     del runs["target"], runs["target-all"]
     (alone,) = summarise(Results(runs), pairs, target)
     assert method_json(alone)["speedup"] is None
-    assert "not raced: target, target-all" in printed([alone])
+    assert "not measured: target, target-all" in printed([alone])
 
 
 def test_provisional_text_is_timed_where_there_was_some(target, pairs):

@@ -81,7 +81,7 @@ def test_who_has_a_process_of_its_own_says_what_both_take(report):
         assert bool(method["cores"]["drafter"]) is apart
         # None, too, of a drafter that comes too late each time, as on a busy machine.
         assert apart or method["first_provisional_ms"] is None or method["name"] not in ("target", "hf")
-    assert "loads this contestant alone" in report["memory"]["how"]
+    assert "loads this method alone" in report["memory"]["how"]
 
 
 @pytest.mark.skipif(not TWO, reason="needs two cores")
@@ -110,7 +110,7 @@ def test_json_to_stdout_is_nothing_but_json(models, capsys):
     captured = capsys.readouterr()
     assert [method["name"] for method in json.loads(captured.out)["methods"]] == ["target", "hf"]
     assert "× target" in captured.err  # the tables
-    assert "not raced: target-all, hf-all, hf-lookup, blind" in captured.err
+    assert "not measured: target-all, hf-all, hf-lookup, blind" in captured.err
     assert "read and decoded beforehand, outside the clock" in " ".join(captured.err.split())
 
 

@@ -67,6 +67,16 @@ def time_memory(
     return MemoryTiming(len(store), nodes, quartiles(drafting), quartiles(adding), store.nbytes / 1e6)
 
 
+def lines(timing: MemoryTiming) -> list[str]:
+    """The result for people."""
+    draft, add = timing.draft.ms(), timing.add.ms()
+    return [
+        f"{timing.tokens:,} tokens held in {timing.megabytes:.0f} MB, made-up answers",
+        f"a draft of up to {timing.nodes} nodes: {draft['median']:.3f} ms ({draft['q1']:.3f} to {draft['q3']:.3f})",
+        f"an answer added: {add['median']:.3f} ms ({add['q1']:.3f} to {add['q3']:.3f})",
+    ]
+
+
 def answers_in(tokens: int) -> int:
     """How many answers fill so many tokens; what a progress bar counts to."""
     return -(-tokens // (LENGTH + 1))

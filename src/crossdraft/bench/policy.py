@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from crossdraft.api import Engine, Options
 from crossdraft.bench.assembly import EngineMethod, Models, ahead_of
 from crossdraft.bench.baselines import white_frames
-from crossdraft.bench.common import check_names
+from crossdraft.bench.common import check_names, table
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Results, measure
 from crossdraft.bench.statistics import Interval, acceptance_length, ratio, ratio_per_token
@@ -224,23 +224,16 @@ def _blank(event: str) -> object:
     return white_frames(EventGPTConfig.from_pretrained(REFERENCE / event if event == "event" else event))
 
 
-def table(results: Sequence[LoadResult]) -> "Table":
-    """One line per contestant, a pair of columns per load."""
-    from rich import box
-    from rich.table import Table
-
-    rows = Table(title="times as fast as the target alone [95 % bootstrap over pairs]", box=box.SIMPLE_HEAD)
-    rows.add_column("drafted in a round", no_wrap=True)
-    for each in results:
-        rows.add_column(each.load, justify="right", no_wrap=True)
-        rows.add_column("τ", justify="right", no_wrap=True)
+def results_table(results: Sequence[LoadResult]) -> "Table":
+    """One line per method, a pair of columns per load."""
+    title = "times as fast as the target alone [95 % bootstrap over pairs]"
+    rows = table(title, "drafted in a round", [head for each in results for head in (each.load, "τ")])
     for lines in zip(*(each.lines for each in results), strict=True):
-        cells = [cell for line in lines for cell in (str(line.speedup), f"{line.tau:.2f}")]
-        rows.add_row(lines[0].name, *cells)
+        rows.add_row(lines[0].name, *(cell for line in lines for cell in (str(line.speedup), f"{line.tau:.2f}")))
     return rows
 
 
-def outputs(results: Sequence[LoadResult]) -> list[str]:
+def sentences(results: Sequence[LoadResult]) -> list[str]:
     """A sentence for each load."""
     return [
         f"{each.load}: the policy is {each.against_best} times as fast as the best fixed budget ({each.best}), and "

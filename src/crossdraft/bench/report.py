@@ -163,7 +163,7 @@ def _caveats(report: BenchReport) -> list[str]:
         told.append("the target alone did not run: no tokens are compared")
     absent = [name for name in ALWAYS if name not in {method.name for method in report.methods}]
     if absent:
-        told.append(f"not raced: {', '.join(absent)}")
+        told.append(f"not measured: {', '.join(absent)}")
     if report.pairs < FEW_PAIRS:
         told.append(f"fewer than {FEW_PAIRS} pairs: the intervals are narrower than the truth")
     return told
