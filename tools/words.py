@@ -18,7 +18,7 @@ camp comb contestant courier crowd eventful featured foresaw foresees glimpse jo
 recollection rereading roster sapling shelf sitting spine standing telling tells vote
 """
 RETIRED = frozenset(WORDS.split())
-TWICE = frozenset(("Ahead", "Asked", "Excerpt", "Heard", "Joint", "Origin", "Plan", "Told", "_Row"))  # to be renamed
+TWICE = frozenset(("Ahead", "Joint", "TargetInfo"))  # to be renamed
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 

@@ -6,14 +6,9 @@ from crossdraft.errors import CrossdraftError
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SHORT = {
-    "fp32": "float32",
-    "float": "float32",
-    "fp64": "float64",
-    "double": "float64",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "half": "float16",
-}
+    "fp32": "float32", "float": "float32", "fp64": "float64", "double": "float64", "bf16": "bfloat16",
+    "fp16": "float16", "half": "float16",
+}  # fmt: skip
 
 
 def dtype_name(value: object, name: str = "dtype") -> str:

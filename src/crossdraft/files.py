@@ -142,7 +142,7 @@ def atomic_folder(final: Path) -> Iterator[Path]:
 
 
 def put_in_place(new: Path, final: Path) -> None:
-    """Rename `new` to `final` in its stead; of what was there, nothing stays. Both lie on one disk."""
+    """Replace `final` by `new`, a path on the same disk."""
     with tempfile.TemporaryDirectory(prefix=f".{final.name}-", dir=final.parent) as room:
         if final.exists() or final.is_symlink():
             final.replace(Path(room) / "old")

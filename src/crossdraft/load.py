@@ -210,7 +210,7 @@ def load_model_drafter(
 
 
 def _draft_dtype(device: str | None) -> str | None:
-    """The dtype of a drafter of which nothing is said: what is drafted need not be as exact as what is said."""
+    """Default dtype of a drafter: bfloat16 on a CPU that multiplies it, since drafts need not be exact."""
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return "bfloat16" if kind == "cpu" and has_bf16() else None
 
@@ -248,7 +248,7 @@ def vocabulary_of(source: str) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class EventPrompt:
-    """Turns a request into the inputs of an EventGPT. A blind one is shown blank frames: it sees nothing.
+    """Turns a request into the inputs of an EventGPT. A text-only control gets blank frames.
 
     Of a recording only the window that the model was made for is read (`EventGPTProcessor.window`), from its end; an
     `Excerpt` says otherwise.

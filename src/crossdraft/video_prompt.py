@@ -13,7 +13,7 @@ from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
 from crossdraft.video.inputs import Features, model_inputs
 
 if TYPE_CHECKING:
-    from crossdraft.video.read import Sample
+    from crossdraft.video.read import ClipFrames
     from crossdraft.video.spec import FrameSpec
 
 AT_ONCE = 16  # frames that are preprocessed unseen; before more are, two tell whether all fit the context
@@ -49,18 +49,18 @@ class VideoPrompt:
         features = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
         return Prompt(inputs["input_ids"][0], features, notes)
 
-    def _inputs(self, sample: "Sample", question: str) -> Features:
+    def _inputs(self, sample: "ClipFrames", question: str) -> Features:
         """All frames of a clip with a question, if the model's context holds them."""
-        config, count, times_s, rows = self.model.config, len(sample), sample.times_s, sample.rows
+        config, count, times_s, indices = self.model.config, len(sample), sample.times_s, sample.indices
         few = count if count <= AT_ONCE else 2
-        shown = sample.pixels[:few] if rows is None else sample.pixels[rows[:few]]
+        shown = sample.pixels[:few] if indices is None else sample.pixels[indices[:few]]
         found = model_inputs(config, self.tokenizer, self.spec, shown, times_s[:few], question)
         ids = found["input_ids"]
         visual = int((ids == config.video_token_id).sum())
         _refuse_long(count, visual / few, ids.numel() - visual, config.get_text_config().max_position_embeddings)
         if few == count:
             return found
-        return model_inputs(config, self.tokenizer, self.spec, sample.pixels, times_s, question, rows)
+        return model_inputs(config, self.tokenizer, self.spec, sample.pixels, times_s, question, indices)
 
 
 def _refuse_long(count: int, each: float, text: int, context: int) -> None:

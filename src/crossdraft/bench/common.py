@@ -1,6 +1,6 @@
 """What every bench and several commands share: lists of names, balanced orders, output files, tables.
 
-Imports numpy and nothing heavier: a command refuses a bad file name before it loads a model.
+Imports nothing heavy: a command refuses a bad file name before it loads a model.
 """
 
 import json
@@ -10,8 +10,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, TypeVar
-
-import numpy as np
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
@@ -66,6 +64,8 @@ def orders(methods: Sequence[T], seed: int = 0) -> Iterator[list[T]]:
     leaves behind (warm caches, a hot core) helps or hurts all alike. Rows are shuffled so that they do not keep in step
     with the workload, whose kinds of question come in turn.
     """
+    import numpy as np
+
     rng = np.random.default_rng(seed)
     rows = williams(len(methods))
     while True:

@@ -1,4 +1,4 @@
-"""A checkpoint's files, checked before a model is built: are they there, whole, and of a kind that is loaded?"""
+"""Check a checkpoint's files before a model is built: present, whole, and of a supported kind."""
 
 import json
 from collections.abc import Mapping

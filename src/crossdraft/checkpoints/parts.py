@@ -1,4 +1,4 @@
-"""What a checkpoint consists of beside its weights: the model's class, its tokenizer, how it wants its frames."""
+"""A checkpoint's parts besides the weights: model class, tokenizer, settings of its frames."""
 
 import copy
 from collections.abc import Mapping

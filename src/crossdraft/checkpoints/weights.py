@@ -23,19 +23,9 @@ from crossdraft.errors import CrossdraftError
 
 # What transformers may raise on a checkpoint that is damaged, or needs a package that is not there.
 LIBRARY_ERRORS = (
-    OSError,
-    ValueError,
-    RuntimeError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ImportError,
-    ArithmeticError,
-    AssertionError,
-    MemoryError,
-    StrictDataclassError,
-    SafetensorError,
-)
+    OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ImportError, ArithmeticError,
+    AssertionError, MemoryError, StrictDataclassError, SafetensorError,
+)  # fmt: skip
 
 
 def load_weights(kind: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
@@ -69,7 +59,7 @@ def load_weights(kind: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel
 
 
 def compare(kind: Any, folder: Path) -> dict[str, Iterable[Any]]:
-    """What loading will miss, find too much, or find in another shape, in the form of transformers' loading report.
+    """Missing, unexpected and misshapen tensors, in the form of transformers' loading report.
 
     Raises:
         CrossdraftError: the configuration describes no model.
@@ -153,7 +143,7 @@ def refuse_misfit(folder: Path, report: dict[str, Iterable[Any]]) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What a library's error says, without its essay: its first line that does not just announce another."""
+    """The first line of a library's error that says something itself."""
     if isinstance(error, KeyError):
         return f"{error} is unknown or missing"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -163,7 +153,7 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence transformers' bars and reports: what matters of them is said in one sentence."""
+    """Silence transformers' bars and reports: our own error says what matters."""
     bars, level = hf_logging.is_progress_bar_enabled(), hf_logging.get_verbosity()
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()

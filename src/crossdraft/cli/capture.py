@@ -85,7 +85,7 @@ def capture(
 
 
 def _run(out: Path, plan: "CapturePlan", index: "CaptureIndex", *, compare: bool, dry_run: bool, as_json: bool) -> None:
-    """Say what it takes, capture, say what it took."""
+    """Estimate the disk space, capture, and report."""
     from dataclasses import asdict, replace
 
     from crossdraft.cli.reporting import progress, report
@@ -119,7 +119,7 @@ def _run(out: Path, plan: "CapturePlan", index: "CaptureIndex", *, compare: bool
 
 
 def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:
-    """Hashes first, then some answers anew."""
+    """Verify the hashes, then generate some answers again and compare."""
     from dataclasses import asdict
 
     from crossdraft.cli.reporting import hush, report
@@ -139,7 +139,7 @@ def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:
 
 
 def _source(listed: Path | None, clips: int | None, scenes: dict[str, object], seed: int) -> "ClipSource":
-    """A list, or scenes with the settings that were given."""
+    """The list, or scenes with the settings that were given."""
     from crossdraft.train.capture.sources import ListSource, SceneSource
 
     given = {name: value for name, value in scenes.items() if value is not None}

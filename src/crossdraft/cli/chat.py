@@ -75,7 +75,7 @@ def chat(
 
 
 def _loop(talk: Chat) -> None:
-    """Read a line, do what it says; a bad one costs a sentence and nothing else."""
+    """Answer lines until the input ends; an error in one is reported, and the next is read."""
     from crossdraft.cli.main import complain
 
     if sys.stdin.isatty() and not talk.as_json:

@@ -1,4 +1,4 @@
-"""The same question to the target alone: is it the same text, and how much faster was it?"""
+"""Compare an answer with the target's own: are the tokens identical, and what is the speedup?"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,7 +16,7 @@ REPEATS = 3
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two greedy answers part.
+    """The first position at which two greedy answers differ.
 
     Args:
         position: index of the first token that differs.
@@ -32,7 +32,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class AnswerComparison:
-    """The drafted answer beside the target's own, both measured without anybody watching, in turns.
+    """Runs with the drafter and of the target alone, interleaved and without a display.
 
     Args:
         identical: greedy: the tokens are the same in every run. None when sampling: there only the distribution is.
@@ -118,7 +118,7 @@ def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REP
 
 
 def baselines(engine: Engine) -> dict[str, tuple[int, ...] | None]:
-    """Where the target alone is to run: on its share of the cores, and on all of the pair's where those are more.
+    """Core sets for the target alone: its share, and all cores of the pair where these are more.
 
     The cores are None where the target has no share of its own.
     """
@@ -142,13 +142,13 @@ def summarise(
     request: Request,
     alone: Sequence[Answer],
     drafted: Sequence[Answer],
-    watched: Answer,
+    displayed: Answer,
     cores: tuple[int, ...] | None = None,
 ) -> AnswerComparison:
-    """The figures of all runs; the answer that somebody watched counts for its tokens, not for its time."""
+    """The figures of all runs; of the displayed answer only the tokens count, not the time."""
     greedy = engine.target.defaults.resolve(request).sampling.greedy
-    pair = first_unequal(alone, (watched, *drafted)) if greedy else None
-    notes = [note for run in drafted for note in run.notes if note not in watched.notes]  # those stand there
+    pair = first_unequal(alone, (displayed, *drafted)) if greedy else None
+    notes = [note for run in drafted for note in run.notes if note not in displayed.notes]  # those stand there
     if greedy and len({run.tokens for run in alone}) > 1:
         notes.append("The target alone did not repeat its own tokens either.")
     if engine.drafter is not None and engine.drafter.needs.remembers:
@@ -163,20 +163,20 @@ def summarise(
         repeats=len(drafted),
         cores=cores,
         notes=tuple(dict.fromkeys(notes)),
-        lossy=None if watched.stats.lossless else watched.stats.rule,
+        lossy=None if displayed.stats.lossless else displayed.stats.rule,
         drafted=other,
         alone=own,
     )
 
 
 def first_unequal(alone: Sequence[Answer], drafted: Sequence[Answer]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The tokens of the first run alone and run with a drafter that are not the same, every one with every other."""
+    """The first pair of runs, one alone and one drafted, whose tokens differ; None if none do."""
     pairs = ((own.tokens, other.tokens) for own in alone for other in drafted)
     return next((pair for pair in pairs if pair[0] != pair[1]), None)
 
 
 def find_difference(target: Target, request: Request, own: Sequence[int], other: Sequence[int]) -> Difference:
-    """The first difference of two answers, and how close the target's call was there."""
+    """The first difference of two answers, with the gap of the target's top two logits there."""
     at = first_difference(own, other)
     gap = top2_gap(target, request, own[:at])
     return Difference(at, target.decode(own[at : at + 1]), target.decode(other[at : at + 1]), gap)

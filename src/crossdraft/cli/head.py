@@ -1,4 +1,4 @@
-"""`crossdraft head`: what a head is, and heads from and for other projects."""
+"""`crossdraft head`: show heads, import and export them."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from crossdraft.heads.convert.converter import TargetInfo
 
 app = typer.Typer(
-    help="Show heads, and carry them to and from other projects.", no_args_is_help=True, add_completion=False
+    help="Show heads, and convert them from and for other projects.", no_args_is_help=True, add_completion=False
 )
 
 Target = Annotated[str, typer.Option(help="'reference', or the folder of the target's Hugging Face checkpoint.")]

@@ -18,34 +18,15 @@ from crossdraft.errors import CrossdraftError
 
 # Each is the `app` of the module of that name beside this one, in the order in which a newcomer meets them.
 COMMANDS = (
-    "ask",
-    "chat",
-    "drafters",
-    "bench",
-    "plan",
-    "replay",
-    "demo",
-    "capture",
-    "train",
-    "head",
-    "events",
-    "scenes",
+    "ask", "chat", "drafters", "bench", "plan", "replay", "demo", "capture", "train", "head", "events", "scenes",
     "convert",
-)
+)  # fmt: skip
 
 # Optional dependencies by the name that is imported; what `pip install` calls them. crossdraft itself is not on PyPI.
 PACKAGE_OF = {
-    "av": "av",
-    "cv2": "opencv-python-headless",
-    "faery": "faery",
-    "h5py": "h5py",
-    "hdf5plugin": "hdf5plugin",
-    "matplotlib": "matplotlib",
-    "pydantic": "pydantic",
-    "scipy": "scipy",
-    "tokenizers": "tokenizers",
-    "yaml": "pyyaml",
-}
+    "av": "av", "cv2": "opencv-python-headless", "faery": "faery", "h5py": "h5py", "hdf5plugin": "hdf5plugin",
+    "matplotlib": "matplotlib", "pydantic": "pydantic", "scipy": "scipy", "tokenizers": "tokenizers", "yaml": "pyyaml",
+}  # fmt: skip
 
 FLAGS = {"num_frames": "--frames"}  # fields whose options are called otherwise
 

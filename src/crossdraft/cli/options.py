@@ -1,4 +1,4 @@
-"""Options that several commands share, each defined once, and what their values tell before anything slow is imported.
+"""Options that several commands share, each defined once, and checks of their values that need no slow import.
 
 A dataclass of options is a group: a command decorated with `option_groups` takes one option for each of its fields, and
 is called with the group made of them.
@@ -156,7 +156,7 @@ class PairOptions:
     ] = None
 
     def check(self) -> None:
-        """Refuse what the values tell by themselves; see `check_values`."""
+        """Refuse bad values; see `check_values`."""
         check_values(**{option.name: getattr(self, option.name) for option in fields(self) if option.name != "target"})
 
 
@@ -288,7 +288,7 @@ def size_of(text: str | None) -> tuple[int, int] | None:
 
 
 def check_values(**values: Any) -> None:
-    """Refuse what the values tell by themselves, before models and what they need are imported, which takes seconds.
+    """Refuse bad values before models and what they need are imported, which takes seconds.
 
     Args:
         values: by the name of their option, one of `CHECKS`; None is never refused.

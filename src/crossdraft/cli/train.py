@@ -52,7 +52,7 @@ def medusa2(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Medusa-2 (Cai et al. 2024): a target and its head learn together. What comes out is another target."""
+    """Medusa-2 (Cai et al. 2024): train a target and its head jointly. The result is another target."""
     from crossdraft.cli.reporting import hush, report
     from crossdraft.train.core.recipe import read_section
     from crossdraft.train.heads.medusa2 import JOINT_RECIPE, JointRecipe, train_together

@@ -47,17 +47,17 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 @dataclass
 class PartialAnswer:
-    """The pieces of an answer while it is written, in the order in which they came: what is final, what provisional."""
+    """An answer while it is streamed: its final and its provisional pieces, in order."""
 
     provisional: list[Piece] = field(default_factory=list)
     final: list[Piece] = field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
-        """Take up one more piece."""
+        """Add a piece."""
         (self.provisional if piece.origin is Origin.PROVISIONAL else self.final).append(piece)
 
     def print(self, piece: Piece) -> None:
-        """Print one more piece if it is final."""
+        """Add and print a piece if it is final."""
         if piece.origin is not Origin.PROVISIONAL:
             begun = any(known.text.strip() for known in self.final)
             self.add(piece)

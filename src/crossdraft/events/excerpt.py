@@ -1,4 +1,4 @@
-"""Parts of a recording: a stretch, the windows of it that a model reads, spans in seconds; and its summary."""
+"""Parts of a recording: a span, the windows of it that a model reads, spans in seconds; and its summary."""
 
 import os
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ MAX_SECONDS = 1e9  # 31 years; in µs, and added to any time that a recording ma
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A stretch of a recording that is read when somebody needs it: the moment that a clip shows.
+    """A span of a recording, read lazily: the moment that a clip shows.
 
     Args:
         path: the recording.
@@ -41,7 +41,7 @@ class Excerpt:
             raise CrossdraftError(f"The number of event windows is {self.windows}; it must be at least 1.")
 
     def read(self) -> Events:
-        """All events of the stretch; errors as `read_events`."""
+        """All events of the span; errors as `read_events`."""
         return self._read(self.start_us, self.end_us, None)
 
     def read_windows(self, size: Newest) -> tuple[Events, ...]:

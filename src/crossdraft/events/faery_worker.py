@@ -1,4 +1,4 @@
-"""A process of its own that decodes one recording with faery and pours it down its standard output.
+"""Worker process: decodes one recording with faery and writes its events to standard output.
 
 faery's Rust core can abort the whole process on a damaged file, and prints its own backtraces; here it may.
 Run by path, so that nothing but faery is imported: `python faery_worker.py FILE TYPE WIDTH HEIGHT BYTES SECONDS`.

@@ -1,4 +1,4 @@
-"""Video frames made ready for the simulator: grey, of the sensor's size, and as dense in time as motion needs.
+"""Video frames for the simulator: grey, of the sensor's size, interpolated along the optical flow.
 
 A video of 25 frames a second shows an edge jumping by several pixels, which no event camera ever sees. With
 `steps` > 1, frames are interpolated along the optical flow (DIS), so that edges travel instead of fading over.

@@ -1,4 +1,4 @@
-"""How much of an event recording we are willing to read."""
+"""Limits on what is read of an event recording."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ MAX_PAINTED = 1 << 27  # pixels of all frames that are painted at once: 400 MB o
 
 @dataclass(frozen=True, slots=True)
 class EventLimits:
-    """The most we take on. Every reader is held to it; whoever needs more passes a larger one.
+    """Limits that every reader keeps; a caller who needs more passes larger ones.
 
     Args:
         events: held in memory at once, 13 bytes each.

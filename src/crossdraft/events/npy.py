@@ -102,7 +102,7 @@ def _column(value: object, name: str, path: Path) -> NDArray[Any]:
 
 
 def _listed(value: object) -> NDArray[Any] | None:
-    """A flat list of numbers as an array: of nested lists, which may be one another, NumPy would copy each again."""
+    """A flat list of numbers as an array; nested lists, which may contain each other, are refused."""
     if not isinstance(value, list | tuple):
         return None
     if not all(isinstance(item, int | float | np.number | np.bool_) for item in value):
@@ -175,19 +175,9 @@ class _ForbiddenError(Exception):
 
 # What numpy and pickle may raise on broken bytes.
 _DAMAGE = (
-    pickle.UnpicklingError,
-    tokenize.TokenError,
-    struct.error,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
+    pickle.UnpicklingError, tokenize.TokenError, struct.error, ArithmeticError, AttributeError, EOFError, LookupError,
+    MemoryError, RecursionError, SyntaxError, TypeError, ValueError,
+)  # fmt: skip
 
 
 class _ArrayUnpickler(pickle.Unpickler):

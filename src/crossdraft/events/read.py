@@ -20,16 +20,9 @@ Reader = Callable[[Path, Sensor | None, Window, EventLimits], Iterator[Events]]
 
 # Every reader yields consecutive chunks, at least one, and may skip whatever lies outside the window.
 READERS: Mapping[str, Reader] = {
-    "dsec": read_dsec,
-    "m3ed": read_m3ed,
-    "mvsec": read_mvsec,
-    "eventgpt": read_eventgpt,
-    "e2vid": read_e2vid,
-    "dat": read_dat,
-    "aedat2": read_aedat2,
-    "aedat4": read_aedat4,
-    "evt": read_evt,
-}
+    "dsec": read_dsec, "m3ed": read_m3ed, "mvsec": read_mvsec, "eventgpt": read_eventgpt, "e2vid": read_e2vid,
+    "dat": read_dat, "aedat2": read_aedat2, "aedat4": read_aedat4, "evt": read_evt,
+}  # fmt: skip
 SUFFIXES = {".dat": "dat", ".raw": "evt", ".txt": "e2vid"}
 BY_CONTENT = {".h5": "HDF5", ".hdf5": "HDF5", ".npy": "numpy", ".zip": "zip", ".aedat": "AEDAT", ".aedat4": "AEDAT"}
 
@@ -139,7 +132,7 @@ def gathered(
 
 
 def _drop_old(held: "deque[Events]", count: int, newest: Newest | None) -> int:
-    """Take chunks away in front that nothing newest can be in; how many events these had."""
+    """Drop leading chunks that cannot hold any of the newest events; returns how many events they had."""
     dropped = 0
     while len(held) > 1:
         size = len(held[0])
@@ -167,7 +160,7 @@ def _end(held: "deque[Events]") -> int:
 def _chunks(
     name: Path, kind: str | None, sensor: Sensor | None, window: Window, limits: EventLimits
 ) -> Iterator[Events]:
-    """What a reader gives, looked at: the format exists, the chunks are in order, and nothing is beyond the limits."""
+    """The chunks of a reader, checked: known format, in order, within the limits."""
     _check_file(name)
     kind = kind or detect_format(name)
     if kind not in READERS:

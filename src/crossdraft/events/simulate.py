@@ -1,4 +1,4 @@
-"""From brightness frames to the events that a camera would have reported.
+"""Simulated event camera: events from brightness frames.
 
 The pixel model is v2e's (Hu, Liu & Delbruck, CVPRW 2021): log brightness, a low-pass whose speed grows with
 light, a threshold of its own for every pixel, a leak that makes ON events in the dark, a dead time after each

@@ -211,7 +211,7 @@ def batches(chunks: Iterable[Events], size: int) -> Iterator[Events]:
 
 
 def check_sorted(t: NDArray[np.int64], source: object, first: int = 0) -> None:
-    """Raise CrossdraftError, naming the first culprit, when times ever decrease; row `first` is the first of them."""
+    """Raise CrossdraftError at the first time that decreases; `first` is the row of the first time, for the message."""
     backward = t[1:] < t[:-1]
     if backward.any():
         row = int(backward.argmax()) + 1
@@ -278,7 +278,7 @@ def normalise_polarity(p: NDArray[np.generic], source: object) -> NDArray[np.uin
 
 
 def _whole_times(t: NDArray[np.generic], source: object) -> NDArray[np.int64]:
-    """Times as int64, looked at first: a cast would turn what does not fit into another, plausible time."""
+    """Times as int64, checked first: a cast would turn what does not fit into a plausible time."""
     # NaN spreads to min and max, and no comparison with it holds.
     if len(t) and not (t.min() > -LAST_US and t.max() < LAST_US):
         raise CrossdraftError(

@@ -7,24 +7,7 @@ from crossdraft.scenes.scene import ATTRIBUTES, DURATION_S, Scene, attributes, m
 from crossdraft.scenes.score import score
 
 __all__ = [
-    "ATTRIBUTES",
-    "DURATION_S",
-    "EVENT_HZ",
-    "KINDS",
-    "QA",
-    "SENSOR_SIZE",
-    "VIDEO_FPS",
-    "VIDEO_SIZE",
-    "ClipFiles",
-    "Scene",
-    "ask",
-    "attributes",
-    "clip_files",
-    "make_scene",
-    "render",
-    "score",
-    "simulate_events",
-    "split_seeds",
-    "wordings",
-    "write_clip",
-]
+    "ATTRIBUTES", "DURATION_S", "EVENT_HZ", "KINDS", "QA", "SENSOR_SIZE", "VIDEO_FPS", "VIDEO_SIZE", "ClipFiles",
+    "Scene", "ask", "attributes", "clip_files", "make_scene", "render", "score", "simulate_events", "split_seeds",
+    "wordings", "write_clip",
+]  # fmt: skip

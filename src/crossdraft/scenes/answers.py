@@ -138,20 +138,8 @@ def _describe(scene: Scene, style: Style, item: str) -> Answer:
 
 
 ANSWERS: dict[str, Callable[[Scene, Style, str], Answer]] = {
-    "key elements": _key_elements,
-    "layout": _layout,
-    "ego motion": _ego_motion,
-    "lead motion": _lead_motion,
-    "watch for": _watch_for,
-    "conditions": _conditions,
-    "people": _people,
-    "cyclist": _cyclist,
-    "count": _count,
-    "direction": _direction,
-    "order": _order,
-    "presence": _presence,
-    "colour": _colour,
-    "signals": _signals,
-    "action": _action,
-    "describe": _describe,
-}
+    "key elements": _key_elements, "layout": _layout, "ego motion": _ego_motion, "lead motion": _lead_motion,
+    "watch for": _watch_for, "conditions": _conditions, "people": _people, "cyclist": _cyclist, "count": _count,
+    "direction": _direction, "order": _order, "presence": _presence, "colour": _colour, "signals": _signals,
+    "action": _action, "describe": _describe,
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The ground, the road with its marks, and what stands beside it."""
+"""The ground, the road with its marks, and houses, trees and fences along it."""
 
 import numpy as np
 

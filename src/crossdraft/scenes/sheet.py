@@ -1,4 +1,4 @@
-"""A scene on one page, for a person to look at."""
+"""Contact sheet of a scene: its video frames, event frames and attributes."""
 
 import cv2
 import numpy as np

@@ -1,4 +1,4 @@
-"""Puts a scene's things where they belong, in painting order."""
+"""Lays out a scene: all of its polygons, in painting order."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,7 @@ def _anchor(across: NDArray[np.floating], depth: NDArray[np.floating], across_m:
 def _roadside(
     scene: Scene, camera: Camera, side: str, speed: float = 0.0, aside: float = 0.0, back: float = 0.0
 ) -> Anchor:
-    """Place of something beside our lane that the road carries along.
+    """Anchor of something at the side of our lane that moves with the road.
 
     Args:
         scene: for the ego speed.

@@ -1,4 +1,4 @@
-"""What falls from the sky, and what hangs in it."""
+"""Rain, snow, sun, moon and stars."""
 
 import numpy as np
 from numpy.typing import NDArray

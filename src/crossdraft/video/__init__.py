@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from crossdraft.video.container import VideoInfo, probe
     from crossdraft.video.limits import VideoLimits
-    from crossdraft.video.read import Sample, iter_frames, read_frames, sample_frames
+    from crossdraft.video.read import ClipFrames, iter_frames, read_frames, sample_frames
     from crossdraft.video.write import write_mp4
 
-__all__ = ["Sample", "VideoInfo", "VideoLimits", "iter_frames", "probe", "read_frames", "sample_frames", "write_mp4"]
+__all__ = [
+    "ClipFrames",
+    "VideoInfo",
+    "VideoLimits",
+    "iter_frames",
+    "probe",
+    "read_frames",
+    "sample_frames",
+    "write_mp4",
+]
 
 _HOME = {
-    "Sample": "read",
-    "VideoInfo": "container",
-    "VideoLimits": "limits",
-    "iter_frames": "read",
-    "probe": "container",
-    "read_frames": "read",
-    "sample_frames": "read",
-    "write_mp4": "write",
-}
+    "ClipFrames": "read", "VideoInfo": "container", "VideoLimits": "limits", "iter_frames": "read",
+    "probe": "container", "read_frames": "read", "sample_frames": "read", "write_mp4": "write",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

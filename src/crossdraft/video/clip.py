@@ -14,7 +14,7 @@ from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from crossdraft.video.container import VideoInfo
-    from crossdraft.video.read import Sample
+    from crossdraft.video.read import ClipFrames
 
 DEFAULT_FRAMES = 8
 MAX_FRAMES = 768  # of a rate alone: what Qwen's video processors take at most
@@ -76,7 +76,7 @@ class FrameSampling:
         return max(1, min(max(round(header.seconds * self.fps), self.min_frames), most))
 
 
-def read_clip(video: Any, sampling: FrameSampling) -> "Sample":
+def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
     """The frames of a clip, when they were taken, and what is wrong with it.
 
     Args:
@@ -84,7 +84,7 @@ def read_clip(video: Any, sampling: FrameSampling) -> "Sample":
         sampling: of a file.
 
     Returns:
-        See `Sample`; the times of frames as given are their numbers.
+        See `ClipFrames`; the times of frames as given are their numbers.
 
     Raises:
         CrossdraftError: none of these, or as `sample_frames`.
@@ -108,12 +108,12 @@ def read_clip(video: Any, sampling: FrameSampling) -> "Sample":
             f"The request's video is a {type(video).__name__}{shape}; give the path of a clip, or decoded frames "
             "(uint8 [F, H, W, 3])."
         )
-    from crossdraft.video.read import Sample
+    from crossdraft.video.read import ClipFrames
 
-    return Sample(frames, np.arange(len(frames), dtype=np.float64))
+    return ClipFrames(frames, np.arange(len(frames), dtype=np.float64))
 
 
-def _read_file(path: "str | bytes", sampling: FrameSampling) -> "Sample":
+def _read_file(path: "str | bytes", sampling: FrameSampling) -> "ClipFrames":
     from crossdraft.video.container import probe
     from crossdraft.video.read import sample_frames
 

@@ -52,7 +52,7 @@ def model_inputs(
     frames: Tensor,
     times_s: np.ndarray,
     question: str,
-    rows: Tensor | None = None,
+    indices: Tensor | None = None,
 ) -> Features:
     """Prompt, expanded placeholders and preprocessed frames, a batch of one.
 
@@ -63,7 +63,7 @@ def model_inputs(
         frames: uint8 RGB [F, H, W, 3].
         times_s: [F] seconds, as `read_frames` returns them.
         question: plain text.
-        rows: [F] of `frames`, where these are fewer and repeat; see `Sample`.
+        indices: [F] of `frames`, where these are fewer and repeat; see `ClipFrames`.
 
     Returns:
         input_ids [1, L] and whatever the family's forward wants beside it (`pixel_values_videos`, …).
@@ -74,8 +74,8 @@ def model_inputs(
     """
     family = _family(config.model_type)
     pixels = preprocess(frames, family.spec(config) if spec is None else spec)
-    if rows is not None:
-        pixels = pixels[rows]
+    if indices is not None:
+        pixels = pixels[indices]
     features = family.features(config, pixels, times_s)
     ids = _expand(_prompt_ids(tokenizer, config, family, question), config, family.count(config, features))
     if family.token_types:

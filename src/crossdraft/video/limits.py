@@ -1,4 +1,4 @@
-"""How much video we are willing to decode."""
+"""Limits on what is decoded of a video."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from crossdraft.errors import CrossdraftError
 
 @dataclass(frozen=True, slots=True)
 class VideoLimits:
-    """The most we take on.
+    """Limits that every reader keeps.
 
     Args:
         pixels: of a frame.

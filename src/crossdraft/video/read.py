@@ -32,20 +32,20 @@ MIN_GAP_S = 1.5e-6  # frames are farther apart than this, so that they are in wh
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ClipFrames:
     """Frames taken evenly from a clip.
 
     Args:
         pixels: uint8 RGB [U, H, W, 3], each frame once.
         times_s: float64 [F], seconds since the first frame of the clip.
         notes: what whoever asks about the clip should know: one sentence if much of it could not be read.
-        rows: [F] of `pixels`, where frames repeat, as a clip shorter than F does; `None` = each once, in order.
+        indices: [F] of `pixels`, where frames repeat, as a clip shorter than F does; `None` = each once, in order.
     """
 
     pixels: "Tensor"
     times_s: np.ndarray
     notes: tuple[str, ...] = ()
-    rows: "Tensor | None" = None
+    indices: "Tensor | None" = None
 
     def __len__(self) -> int:
         """F, how many frames were asked for."""
@@ -54,7 +54,7 @@ class Sample:
     @property
     def frames(self) -> "Tensor":
         """uint8 RGB [F, H, W, 3]; a copy where frames repeat."""
-        return self.pixels if self.rows is None else self.pixels[self.rows]
+        return self.pixels if self.indices is None else self.pixels[self.indices]
 
 
 def read_frames(
@@ -67,7 +67,9 @@ def read_frames(
     return sample.frames, sample.times_s
 
 
-def sample_frames(path: str | os.PathLike[str], num_frames: int = 8, limits: VideoLimits = DEFAULT_LIMITS) -> Sample:
+def sample_frames(
+    path: str | os.PathLike[str], num_frames: int = 8, limits: VideoLimits = DEFAULT_LIMITS
+) -> ClipFrames:
     """Sample frames evenly, first and last included: numbers `linspace(0, N - 1, num_frames)`, rounded down.
 
     N is the number of frames that really decode; where the header counts many more, a note says so. A clip shorter than
@@ -82,16 +84,16 @@ def sample_frames(path: str | os.PathLike[str], num_frames: int = 8, limits: Vid
         raise CrossdraftError(f"num_frames is {num_frames}; ask for 1 to {limits.frames} frames.")
     kept, count, claimed = _sample(path, num_frames, None, limits)
     notes = _damage(path, count, claimed)
-    wanted = _spread(count, num_frames)
-    if not kept.rows.keys() >= set(wanted):  # the header lied, but now we have counted
+    wanted = _even_indices(count, num_frames)
+    if not kept.indices.keys() >= set(wanted):  # the header lied, but now we have counted
         del kept  # before as much is held again
         kept, again, _ = _sample(path, num_frames, count, limits)
         if again != count:
             raise CrossdraftError(f"{path} changed while it was being read; wait until it is written.")
-    rows = torch.tensor([kept.rows[number] for number in wanted])
-    once = torch.equal(rows, torch.arange(len(kept.times_s)))
-    times_s = np.array(kept.times_s, dtype=np.float64)[rows.numpy()]
-    return Sample(torch.from_numpy(kept.pixels[: len(kept.times_s)]), times_s, notes, None if once else rows)
+    indices = torch.tensor([kept.indices[number] for number in wanted])
+    once = torch.equal(indices, torch.arange(len(kept.times_s)))
+    times_s = np.array(kept.times_s, dtype=np.float64)[indices.numpy()]
+    return ClipFrames(torch.from_numpy(kept.pixels[: len(kept.times_s)]), times_s, notes, None if once else indices)
 
 
 def iter_frames(
@@ -111,17 +113,17 @@ def iter_frames(
             log.warning(note)
 
 
-def _spread(count: int, num_frames: int) -> list[int]:
+def _even_indices(count: int, num_frames: int) -> list[int]:
     return np.linspace(0, count - 1, num_frames, dtype=int).tolist() if count > 0 else []
 
 
 @dataclass(slots=True)
 class _Kept:
-    """Frames of a clip in one array [n, H, W, 3], as far as they have come; `rows` by number in the clip."""
+    """Frames of a clip in one array [n, H, W, 3], as far as they have come; `indices` by number in the clip."""
 
     pixels: np.ndarray = field(default_factory=lambda: np.empty((0, 1, 1, 3), np.uint8))
     times_s: list[float] = field(default_factory=list)
-    rows: dict[int, int] = field(default_factory=dict)
+    indices: dict[int, int] = field(default_factory=dict)
 
 
 def _sample(
@@ -134,14 +136,14 @@ def _sample(
     kept, count = _Kept(), 0
     with opened(path, limits) as (container, stream):
         info = claims(path, container, stream, limits)
-        keep = set(_spread(total or info.frames, num_frames))
+        keep = set(_even_indices(total or info.frames, num_frames))
         for time_s, frame in _timed(path, _decoded(container, stream, limits), info.fps, limits):
             if count in keep:
-                if not kept.rows:
+                if not kept.indices:
                     limits.check_held(path, len(keep), frame.width, frame.height)
                     kept.pixels = np.empty((len(keep), frame.height, frame.width, 3), np.uint8)
-                kept.rows[count] = len(kept.times_s)
-                kept.pixels[kept.rows[count]] = _rgb(path, count, frame)
+                kept.indices[count] = len(kept.times_s)
+                kept.pixels[kept.indices[count]] = _rgb(path, count, frame)
                 kept.times_s.append(time_s)
             count += 1
         return kept, count, stream.frames

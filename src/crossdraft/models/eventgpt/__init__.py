@@ -32,11 +32,6 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
-    "ConversionReport",
-    "EventGPTConfig",
-    "EventGPTForConditionalGeneration",
-    "EventGPTModel",
-    "EventGPTProcessor",
-    "ProcessorOptions",
-    "convert_eventgpt",
-]
+    "ConversionReport", "EventGPTConfig", "EventGPTForConditionalGeneration", "EventGPTModel", "EventGPTProcessor",
+    "ProcessorOptions", "convert_eventgpt",
+]  # fmt: skip

@@ -23,7 +23,7 @@ _LIBRARY_ERRORS = (
 
 @contextmanager
 def library_errors_as(fault: str, remedy: str) -> Iterator[None]:
-    """Tell what a library raises on a damaged file or a full disk as "fault (reason); remedy.".
+    """Turn what a library raises on a damaged file or a full disk into "fault (reason); remedy.".
 
     Our own errors are sentences already and pass unchanged. So does whatever no file can cause: that is a bug.
     """

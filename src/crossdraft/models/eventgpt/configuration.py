@@ -62,7 +62,7 @@ class EventGPTConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def _check(self) -> None:
-        """Files are read into this class, so the kinds of its values are no certainty."""
+        """Check the types: the values come from files."""
         for name, kind in self.sub_configs.items():
             if not isinstance(getattr(self, name), kind):
                 raise CrossdraftError(f"{name} of an EventGPT must hold the fields of a {kind.__name__}.")

@@ -50,8 +50,7 @@ class ProcessorOptions:
             scale varies. "train": as the training code did, 480x640 with red over blue. Or (height, width).
         template: the prompt, with `{event}` and `{question}`.
         mean, std: normalisation per channel, in units of 0..1.
-        blind: the model was trained on blank frames, and whoever uses it shows it nothing else: a control that knows
-            the questions and the answers' habits, and sees nothing.
+        blind: a text-only control: trained on blank frames, and given nothing else.
         window_us: how much of a recording the model was trained to read at once, in µs; of a longer one it reads the
             end. None: all of it.
         window_events: of that no more than the newest so many events, so that reading never takes long. None: all.
