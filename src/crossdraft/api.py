@@ -11,127 +11,36 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
+from crossdraft.assembly import assemble, decided
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
-from crossdraft.checks import choice, core_numbers, positive, whole
-from crossdraft.dtypes import dtype_name
-from crossdraft.engine.cost import CostModel
-from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES, Decoder
-from crossdraft.engine.devices import resolve
+from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
-from crossdraft.engine.fast.cores import available_cores
-from crossdraft.engine.fast.elastic import lending_pays
 from crossdraft.engine.fast.pinning import one_thread, pinned
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Answer, Request, listed
 from crossdraft.engine.request_state import OnPiece
 from crossdraft.engine.rules import check_rule
-from crossdraft.engine.runner.parallel import POLICIES, policy_for
-from crossdraft.engine.runner.process import PATIENCE_S, Process
-from crossdraft.engine.runner.runner import HIDDEN_MODES, Inline, Placement
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.supervisor import RESTARTS, Supervisor
 from crossdraft.engine.scheduler import Call, PendingAnswer, Scheduler
 from crossdraft.engine.target import Target
 from crossdraft.errors import BatchError, CrossdraftError
 from crossdraft.load import adapt_model, load_target
 from crossdraft.methods import DrafterContext, check_spec, drafts_trees, read_spec
-from crossdraft.placing import WHOLE, ahead_in, place_drafter, repays_a_core
+from crossdraft.options import Options
 from crossdraft.specs import Spec
 from crossdraft.streaming import AsyncStream, Stream, awaited
 
 WITH_EVENTS, FOREIGN = "glance", "union:memory,ngram"  # drafters for the reference target, and for any other
-PLACEMENTS = ("auto", "inline", "process")
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a pair runs. Without a lossy rule every combination gives the same tokens (sampled: the same distribution).
-
-    Args:
-        placement: `inline` (this process), `process` (a process of its own), or `auto`: on a CPU with two cores or more
-            a drafter with a network of its own gets a process and, where nothing is said of cores, the last core, as
-            its drafting is then hidden for free; any other, and one on a shared GPU, runs in this process.
-        ahead: for `process`, what the drafter does while the target verifies: `off` (nothing), `pipespec`, `pearl`,
-            `ssd` or `spare` (see `engine.ahead`); `auto` is `off` where the two share a core or a device, and on a CPU
-            whose target gains more by computing on the drafter's idle cores, else `ssd`.
-        hidden: for `inline`, when the hidden draft is made: `auto`, `before`, `beside` or `off`.
-        device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
-        draft_device, draft_dtype: of the drafter; default the target's. If that is not given either, bfloat16 also on
-            a CPU that multiplies it itself: what is drafted need not be as exact as what is said.
-        target_cores, draft_cores: CPU cores that each may use; default all, for a drafter in a process of its own
-            those that `target_cores` leaves.
-        max_batch: requests that share a pass.
-        nodes, hidden_nodes: most nodes drafted per round and for the ride-along.
-        adaptive: let measured times and acceptances set the budget of each round.
-        patience_s: how long a drafter in a process of its own may be silent while an answer of it is due before it
-            counts as lost, and is restarted. No answer waits that long: a draft is waited for as long as it can save.
-        rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); default the exact one. Only
-            a lossy rule changes answers, and their `stats` name it; see docs/rules.md.
-        num_frames, fps: how many frames of a clip the target reads, evenly spread: so many, or so many for each
-            second, not both; default what the checkpoint's own video processor says, else 8 frames. Frames that a
-            request gives as an array are read as they are.
-
-    dtypes may also be given as `torch.dtype`, devices as `torch.device`.
-
-    Raises:
-        CrossdraftError: a value of another kind, out of range, or unknown.
-    """
-
-    placement: str = "auto"
-    ahead: str = "auto"
-    hidden: str = "auto"
-    device: str | None = None
-    dtype: str | None = None
-    draft_device: str | None = None
-    draft_dtype: str | None = None
-    target_cores: tuple[int, ...] | None = None
-    draft_cores: tuple[int, ...] | None = None
-    max_batch: int = 1
-    nodes: int = ROUND_NODES
-    hidden_nodes: int = HIDDEN_NODES
-    adaptive: bool = True
-    patience_s: float = PATIENCE_S
-    rule: str | None = None
-    num_frames: int | None = None
-    fps: float | None = None
-
-    def __post_init__(self) -> None:
-        choice("placement", self.placement, PLACEMENTS)
-        choice("ahead", self.ahead, ("auto", *POLICIES))
-        choice("hidden", self.hidden, HIDDEN_MODES)
-        choice("adaptive", self.adaptive, (True, False))
-        check_rule(self.rule)
-        # Written back in one form each, so that whoever reads an option finds a string, an int, a tuple of ints.
-        for name in ("max_batch", "nodes", "hidden_nodes"):
-            self._set(name, whole(name, getattr(self, name)))
-        for name in ("dtype", "draft_dtype"):
-            if (dtype := getattr(self, name)) is not None:
-                self._set(name, dtype_name(dtype, name))
-        for name in ("device", "draft_device"):
-            if (device := getattr(self, name)) is not None:
-                self._set(name, str(device))
-        for name in ("target_cores", "draft_cores"):
-            self._set(name, core_numbers(name, getattr(self, name), available_cores()))
-        if self.num_frames is not None:
-            self._set("num_frames", whole("num_frames", self.num_frames))
-        self._set("patience_s", positive("patience_s", self.patience_s))
-        if self.fps is not None:
-            self._set("fps", positive("fps", self.fps))
-        if None not in (self.num_frames, self.fps):
-            raise CrossdraftError(
-                f"num_frames is {self.num_frames} and fps is {self.fps}; give one of them, the other follows."
-            )
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
 
 
 class Engine:
@@ -144,7 +53,7 @@ class Engine:
     def __init__(
         self,
         target: Target,
-        drafter: Placement | None,
+        drafter: DraftRunner[Any] | None,
         options: Options,
         cost: CostModel,
         spec: Spec | None = None,
@@ -163,15 +72,15 @@ class Engine:
         self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, supervisor, release)
 
     @property
-    def drafter(self) -> Placement | None:
+    def drafter(self) -> DraftRunner[Any] | None:
         """The drafter; `None` if there is none, or while it is lost."""
-        return self._supervisor.placement
+        return self._supervisor.runner
 
     @classmethod
     def load(
         cls,
         target: str | os.PathLike[str] = "reference",
-        drafter: str | os.PathLike[str] | None = "auto",
+        drafter: str | os.PathLike[str] | Drafter[Any] | None = "auto",
         options: Options | None = None,
     ) -> Self:
         """Load a pair.
@@ -180,7 +89,7 @@ class Engine:
             target: `reference`, the folder of a Hugging Face checkpoint of a supported class, or the repository id of
                 one in the local cache.
             drafter: a spec such as `event`, `memory` or `union:event,memory` (see `methods.METHODS`), the folder of an
-                EventGPT, or `None` or `none` for the target alone; `auto` is `glance`, which
+                EventGPT, a `Drafter` of your own, or `None` or `none` for the target alone; `auto` is `glance`, which
                 reads events, for the reference target, and `union:memory,ngram`, which fits any, for another.
             options: see `Options`.
 
@@ -189,21 +98,21 @@ class Engine:
                 or the acceptance rule cannot judge the drafter's trees.
         """
         source = source_text(target)
-        if drafter == "auto":
+        if isinstance(drafter, str) and drafter == "auto":
             drafter = WITH_EVENTS if source == "reference" else FOREIGN
-        spec, options = _checked(drafter, options)
+        chosen, options = _checked(drafter, options)
 
         def adapted() -> Target:
             return load_target(source, options.device, options.dtype, num_frames=options.num_frames, fps=options.fps)
 
-        return cls._load(adapted, DrafterContext(source), spec, options)
+        return cls._load(adapted, DrafterContext(source), chosen, options)
 
     @classmethod
     def from_model(
         cls,
         model: PreTrainedModel,
         processor: ProcessorMixin | PreTrainedTokenizerBase,
-        drafter: str | os.PathLike[str] | None = FOREIGN,
+        drafter: str | os.PathLike[str] | Drafter[Any] | None = FOREIGN,
         options: Options | None = None,
         *,
         packed: bool = False,
@@ -220,7 +129,7 @@ class Engine:
         Raises:
             CrossdraftError: as `load.adapt_model`, or the drafter does not fit.
         """
-        spec, options = _checked(drafter, options)
+        chosen, options = _checked(drafter, options)
         if options.device is not None or options.dtype is not None:
             raise CrossdraftError(
                 "Options(device=…, dtype=…) are for Engine.load; move a loaded model yourself, with model.to(…)."
@@ -231,7 +140,7 @@ class Engine:
         context = DrafterContext(source, tokenizer=parts(processor)[0])
         options = replace(options, device=str(model.device))
         try:
-            return cls._load(lambda: target, context, spec, options, target.release)
+            return cls._load(lambda: target, context, chosen, options, target.release)
         except BaseException:
             target.release()
             raise
@@ -241,50 +150,19 @@ class Engine:
         cls,
         make_target: Callable[[], Target],
         context: DrafterContext,
-        spec: Spec | None,
+        drafter: Spec | Drafter[Any] | None,
         options: Options,
         release: Callable[[], None] = lambda: None,
     ) -> Self:
         """Make the pair; `context` knows the target by name."""
-        options, cost = decided(options, spec), CostModel()
+        options, cost = decided(options, drafter if isinstance(drafter, Spec) else None), CostModel()
         # The OpenMP threads of this thread would count against those of the loop; see `alone`.
         with one_thread():
             loaded = make_target()
-        placed = None if spec is None else cls._placed(spec, context, loaded, options, cost)
-        return cls(loaded, placed, options, cost, spec, release)
-
-    @staticmethod
-    def _placed(spec: Spec, context: DrafterContext, loaded: Target, options: Options, cost: CostModel) -> Placement:
-        """The drafter that a spec names, where the options want it.
-
-        Raises:
-            CrossdraftError: it cannot be made.
-        """
-        context = replace(
-            context,
-            device=options.draft_device or options.device,
-            dtype=options.draft_dtype or options.dtype,
-            vocab_size=loaded.vocab_size,
-            eos=tuple(sorted(loaded.eos)),
-            banned=tuple(sorted(loaded.reserved)),
-            num_frames=options.num_frames,
-            fps=options.fps,
-        )
-        allowed = available_cores()
-        left = tuple(core for core in allowed if core not in (options.target_cores or ())) or allowed
-        cores = options.draft_cores or (None if options.target_cores is None else left)
-
-        def apart(factory: "partial[Drafter[Any]]", *, role: str) -> Placement:
-            usual = _ahead(options, cores, loaded.device.type, role)
-            return Process(factory, cores, options.patience_s, ahead=ahead_in(role, usual))
-
-        return place_drafter(
-            spec,
-            context,
-            loaded,
-            lambda drafter: Inline(drafter, cost, options.hidden, resolve(options.draft_device or loaded.device)),
-            apart if options.placement == "process" else None,
-        )
+        if drafter is None:
+            return cls(loaded, None, options, cost, None, release)
+        runner = assemble(drafter, context, loaded, options)
+        return cls(loaded, runner, options, cost, drafter if isinstance(drafter, Spec) else None, release)
 
     def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> PendingAnswer:
         """Queue a request and return at once; `result` of what is returned waits for the answer.
@@ -430,7 +308,9 @@ class SteppedDecoder:
         self._call(self._decoder.drop)
 
 
-def new_decoder(target: Target, drafter: Placement | Supervisor | None, options: Options, cost: CostModel) -> Decoder:
+def new_decoder(
+    target: Target, drafter: DraftRunner[Any] | Supervisor | None, options: Options, cost: CostModel
+) -> Decoder:
     """A decode loop over a target and a drafter, as the options say."""
     return Decoder(
         target,
@@ -456,7 +336,9 @@ def _forget(scheduler: Scheduler, decoder: Decoder) -> None:
         scheduler.post(Call(decoder.drop, lambda error: None))
 
 
-def _checked(drafter: str | os.PathLike[str] | None, options: Options | None) -> tuple[Spec | None, Options]:
+def _checked(
+    drafter: str | os.PathLike[str] | Drafter[Any] | None, options: Options | None
+) -> tuple[Spec | Drafter[Any] | None, Options]:
     """The drafter's spec and the options, after all that can be told of them before anything is loaded.
 
     Raises:
@@ -468,8 +350,10 @@ def _checked(drafter: str | os.PathLike[str] | None, options: Options | None) ->
         raise CrossdraftError(
             f"options is a {type(options).__name__}; write crossdraft.Options(…), such as Options(max_batch=4)."
         )
-    if drafter is None or drafter == "none":
+    if drafter is None or (isinstance(drafter, str) and drafter == "none"):
         return None, options
+    if isinstance(drafter, Drafter):
+        return drafter, options
     spec, rule = read_spec(drafter), check_rule(options.rule)
     check_spec(spec)
     if rule is not None and rule.chains and drafts_trees(spec):
@@ -478,32 +362,3 @@ def _checked(drafter: str | os.PathLike[str] | None, options: Options | None) ->
             "a drafter of chains such as event, ngram or eagle2:tree=chain."
         )
     return spec, options
-
-
-def decided(options: Options, spec: Spec | None) -> Options:
-    """The options with the placement `auto` decided."""
-    if options.placement != "auto":
-        return options
-    allowed = available_cores()
-    apart = spec is not None and repays_a_core(spec) and options.hidden == "auto" and len(allowed) > 1
-    if not (apart and _on_cpu(options.draft_device or options.device)):
-        return replace(options, placement="inline", draft_cores=None)
-    if options.target_cores is None and _on_cpu(options.device):
-        draft = options.draft_cores or allowed[-1:]
-        own = tuple(core for core in allowed if core not in draft) or allowed
-        options = replace(options, target_cores=own, draft_cores=draft)
-    return replace(options, placement="process")
-
-
-def _on_cpu(device: str | None) -> bool:
-    return device == "cpu" or (device is None and not torch.cuda.is_available())
-
-
-def _ahead(options: Options, draft_cores: tuple[int, ...] | None, device: str, role: str) -> str:
-    """What a drafter in that role does while the target, which is on a device of that type, verifies."""
-    if options.ahead != "auto":
-        return options.ahead
-    own, draft = options.target_cores or (), draft_cores or ()
-    apart = device == "cpu" and bool(own and draft) and set(draft).isdisjoint(own)
-    lends = apart and role == WHOLE and lending_pays(own, draft)
-    return policy_for(options.device, options.draft_device, own_cores=apart, lends_cores=lends)

@@ -40,6 +40,7 @@ class DrafterContext:
         host: the target itself, for drafters that run in its process; without one they load their own.
         tokenizer: the target's, where it has no folder to be read from.
         num_frames, fps: the target's options, for those that load their own.
+        remote: makes a part that runs in a process of its own; without it all parts are made here.
     """
 
     target: str | None = "reference"
@@ -54,6 +55,7 @@ class DrafterContext:
     tokenizer: "PreTrainedTokenizerBase | None" = None
     num_frames: int | None = None
     fps: float | None = None
+    remote: "Callable[[Spec], Drafter[Any]] | None" = None
 
     @property
     def has_vocabulary(self) -> bool:

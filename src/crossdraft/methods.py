@@ -7,7 +7,7 @@ record; see docs/adding_a_drafter.md.
 import os
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -317,8 +317,28 @@ def build(text: str, context: DrafterContext) -> "Drafter[Any]":
     return build_spec(read_spec(text), context)
 
 
+def needs_target(spec: Spec) -> bool:
+    """True if some part of it looks into the target, and therefore runs in its process.
+
+    >>> needs_target(parse("union:eagle3,memory")), needs_target(parse("union:event,memory"))
+    (True, False)
+    """
+    return any(method.needs_target for method in methods_in(spec))
+
+
+def repays_a_core(spec: Spec) -> bool:
+    """True if some part of it runs a network of its own that does not look into the target.
+
+    >>> [repays_a_core(parse(text)) for text in ("union:event,memory", "union:memory,ngram", "eagle3")]
+    [True, False, False]
+    """
+    return any(method.has_network and not method.needs_target for method in methods_in(spec))
+
+
 def build_spec(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    """As `build`."""
+    """As `build`; a part that runs in a process of its own is made there."""
+    if spec.runs_in == "process" and context.remote is not None:
+        return context.remote(replace(spec, runs_in=None))
     method = context.methods.get(spec.name) or method_in(spec)
     _check_parts(spec, method)
     options = read_settings(method.settings, spec)

@@ -9,11 +9,10 @@ from crossdraft.bench.assembly import Models
 from crossdraft.bench.heads_timing import STEP, time_drafts
 from crossdraft.bench.identity import reference_answers
 from crossdraft.bench.workload import Workload, items
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
 from crossdraft.engine.probes import Probes
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -58,7 +57,7 @@ def test_drafters_hear_what_the_engine_tells_them(scene):
     needs = Needs((1, last), (last,), logits=True)
     ours, theirs = Listener(known.tokens, needs), Listener(known.tokens, needs)
     times = time_drafts(target, {"listener": ours}, [known], 7)
-    decoder = Decoder(target, Inline(theirs, CostModel(), "off"), adaptive=False, nodes=STEP)
+    decoder = Decoder(target, DraftRunner(theirs, "off"), adaptive=False, nodes=STEP)
     decoder.generate([known.item.request])
     assert times.positions == 3  # and the one behind the prompt, which does not count
     assert ours.budgets == [7] * 4
@@ -97,7 +96,7 @@ def test_probes_are_answered_as_in_the_engine(scene):
 
     ours, theirs = Prober(known.tokens, Needs(probes=2)), Prober(known.tokens, Needs(probes=2))
     time_drafts(target, {"prober": ours}, [known], 4)
-    decoder = Decoder(target, Inline(theirs, CostModel(), "off"), adaptive=False, nodes=STEP)
+    decoder = Decoder(target, DraftRunner(theirs, "off"), adaptive=False, nodes=STEP)
     decoder.generate([known.item.request])
     assert [told.probe_top for told in ours.told] == [told.probe_top for told in theirs.told]
     assert [len(told.probe_top) for told in ours.told] == [0, 2, 2, 2]

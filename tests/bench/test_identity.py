@@ -11,9 +11,8 @@ from crossdraft.bench.run_configs import ALL_SPECS, EVENT_CONFIGS, PROCESS, RunC
 from crossdraft.bench.specs import POLICIES
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.conformance import full_forward
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
@@ -42,7 +41,7 @@ def test_single_and_shared_passes_are_identical(models, target, known):
     drafter = models.drafter(models.event, target)()
     for size, hidden in ((1, "before"), (3, "before"), (4, "off")):
         check = IdentityCheck(f"batch of {size}")
-        decoder = Decoder(target, Inline(drafter, CostModel(), hidden), max_batch=size)
+        decoder = Decoder(target, DraftRunner(drafter, hidden), max_batch=size)
         check_config(target, check, [decoder], known)
         assert (check.equal, check.total) == (8, 8)
         assert check.to_json()["identical"] == {"equal": 8, "total": 8}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from crossdraft.placing import BESIDE
 
 from crossdraft.bench.assembly import EngineMethod, Models, ahead_of, close_all, cores_of, make_methods
 from crossdraft.bench.cores import Cores
@@ -23,9 +24,8 @@ from crossdraft.bench.specs import (
 )
 from crossdraft.bench.suite import Suite, placement_of
 from crossdraft.bench.workload import Workload, items
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
-from crossdraft.placing import BESIDE
 from crossdraft.specs import parse
 
 
@@ -145,7 +145,7 @@ def test_cheap_drafters_race_inline_and_give_the_targets_tokens(models):
     try:
         assert list(lined) == ["target", "lookahead", "union:ngram,memory"]
         engines = [c.engine for c in lined.values() if isinstance(c, EngineMethod)]
-        assert [type(engine.drafter) for engine in engines] == [type(None), Inline, Inline]
+        assert [type(engine.drafter) for engine in engines] == [type(None), DraftRunner, DraftRunner]
         for item in items(Workload(pairs=2, max_new_tokens=24)):
             assert len({method.answer(item).tokens for method in lined.values()}) == 1
     finally:

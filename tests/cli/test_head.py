@@ -7,10 +7,9 @@ import torch
 
 from crossdraft.cli.head import host_of
 from crossdraft.cli.main import main
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.heads.files import config_of, make, save_head
 from crossdraft.heads.load import load_head_drafter
@@ -62,7 +61,7 @@ def test_an_imported_head_that_knows_all_words_drafts_for_a_model_that_sees(pair
     assert set(drafter.ids) & set(target.reserved)
     for sampling in (Sampling(), Sampling(temperature=1.0, seed=2)):
         request = Request("What is ahead?", str(clip.video), max_new_tokens=12, sampling=sampling)
-        placed = Inline(drafter, CostModel(), "off")
+        placed = DraftRunner(drafter, "off")
         (found,) = Decoder(target, placed, adaptive=False, nodes=6).generate([request])
         assert found.stats.drafted > 0
         assert not found.notes

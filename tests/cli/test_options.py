@@ -27,7 +27,7 @@ def test_names_that_are_checked_early_are_those_that_are_known():
 
 WRONG = [
     ["ask", "--video=VIDEO", "--placement=edge", "?"],
-    ["ask", "--video=VIDEO", "--ahead=far", "?"],
+    ["ask", "--video=VIDEO", "--parallel=far", "?"],
     ["ask", "--video=VIDEO", "--drafter=union:ngram,memry", "?"],
     ["chat", "--video=VIDEO", "--drafter=ngram:longest"],
     ["ask", "--video=VIDEO", "--frames=0", "?"],

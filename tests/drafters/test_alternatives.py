@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from crossdraft.drafters.alternatives import HOLDS, TokenAlternatives, alternatives_of, tree_from_topk
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Outcome
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from tests.engine.zoo import ZOO, as_target, noisy
 
 TEXT = [TokenAlternatives((1, 7), (0.6, 0.4)), TokenAlternatives((2, 8), (0.9, 0.1))]
@@ -107,7 +107,7 @@ def test_second_guesses_save_passes_and_change_nothing():
         drafter = IndependentDrafter(as_target(other, prompt), words=words)
         cost = CostModel()
         answers = Decoder(
-            target, Inline(drafter, cost, "before"), cost=cost, adaptive=False, nodes=24, hidden_nodes=24
+            target, DraftRunner(drafter, "before"), cost=cost, adaptive=False, nodes=24, hidden_nodes=24
         ).generate(requests)
         assert [answer.tokens for answer in answers] == alone
         rounds[words] = sum(answer.stats.rounds for answer in answers)

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from crossdraft.drafters.guided import GuidedDrafter, attention_scores, decoder_of, kept_positions
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import VIDEO, ZOO, as_target, noisy
 
@@ -33,7 +33,7 @@ def alone(target):
 
 def answers(target, drafter, batch=1):
     cost = CostModel()
-    decoder = Decoder(target, Inline(drafter, cost, "off"), cost=cost, max_batch=batch, adaptive=False)
+    decoder = Decoder(target, DraftRunner(drafter, "off"), cost=cost, max_batch=batch, adaptive=False)
     return decoder.generate(REQUESTS)
 
 

@@ -9,11 +9,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.lookahead import LookaheadDrafter, moved_on, ngrams, probes_of
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.engine.tree import DraftTree
@@ -49,7 +49,7 @@ def ring_target() -> Target:
 
 def decoder(target: Target, drafter: object, hidden: str = "before", **options) -> Decoder:
     cost = CostModel()
-    return Decoder(target, Inline(drafter, cost, hidden), cost=cost, adaptive=False, **options)
+    return Decoder(target, DraftRunner(drafter, hidden), cost=cost, adaptive=False, **options)
 
 
 def play(drafter, request: Request, rounds: int, says: Callable[[int], int]) -> list[tuple]:
@@ -208,7 +208,7 @@ def test_the_ids_behind_the_last_accepted_node_make_the_next_draft():
     drafter.commit([state], [VerifyOutput((), (5,), probe_top=((21,), (22,)))])
     (draft,) = drafter.propose([state], [Budget(9)])
     assert draft.tree == DraftTree.chain([21, 22])
-    fed = draft.fed
+    fed = draft.input_tree
     assert [fed.path_tokens(i) for i in range(2, 8)] == [[8], [8, 9], [21, 8], [21, 8, 9], [21, 22, 8], [21, 22, 8, 9]]
     said = ((1,), (2,), (3,), (33,), (5,), (6,))
     drafter.commit([state], [VerifyOutput((0,), (21, 7), probe_top=said)])

@@ -14,13 +14,13 @@ from crossdraft.drafters.trees.widths import chain_with_siblings
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import Job, Live
 from crossdraft.engine.rules import rule_for
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree
@@ -62,7 +62,7 @@ def alone(target):
 
 def decoder(target, drafter, **options):
     cost = CostModel()
-    return Decoder(target, Inline(drafter, cost, "before"), cost=cost, **options)
+    return Decoder(target, DraftRunner(drafter, "before"), cost=cost, **options)
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from crossdraft.engine.checks import checked, drafts_of
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.wire import pack_draft, unpack_draft
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
@@ -166,8 +166,8 @@ def test_no_damage_to_a_message_gets_through_or_out(seed):
         except CrossdraftError:
             continue
         passed += 1
-        assert all(0 <= token < V for token in found.fed.tokens)
-        assert found.fed.depth <= len(found.fed)
+        assert all(0 <= token < V for token in found.input_tree.tokens)
+        assert found.input_tree.depth <= len(found.fed)
     assert 0 < passed < 2500
 
 
@@ -231,7 +231,7 @@ def answer_under_damage(wanted: int, seed: int, sampling: Sampling) -> None:
     drafter, dropped = Damaging(truth, random.Random(seed)), 0
     cost = CostModel()
     while drafter.damaged < wanted:
-        decoder = Decoder(target, Inline(drafter, cost, "before"), cost=cost, max_batch=2, nodes=3, adaptive=False)
+        decoder = Decoder(target, DraftRunner(drafter, "before"), cost=cost, max_batch=2, nodes=3, adaptive=False)
         found = decoder.generate(requests)
         assert decoder.drafter is not None
         dropped += sum(answer.stats.bad_drafts for answer in found)

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from crossdraft.engine.clock import HostClock, clock_of
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
 from tests.engine.deferred import DeferredTarget, Device
 from tests.engine.zoo import ZOO, as_target
@@ -74,7 +73,7 @@ def alone(target):
 
 def hidden_draft(target, typist):
     """The answer with everything but the hidden draft switched off."""
-    placement = Inline(typist, CostModel(), "beside")
+    placement = DraftRunner(typist, "beside")
     decoder = Decoder(target, placement, adaptive=False, nodes=1)
     try:
         return decoder.generate([REQUEST])[0]

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.engine.cost import (
+from crossdraft.engine.estimates import RequestDifficulty
+from crossdraft.engine.policy import (
     HICCUP,
     PLAIN_EVERY,
     PLAIN_FIRST,
@@ -18,7 +19,6 @@ from crossdraft.engine.cost import (
     hiding_bound,
     steady_speedup,
 )
-from crossdraft.engine.estimates import RequestDifficulty
 
 
 def test_expected_accepted_counts_only_the_prefix():

@@ -10,11 +10,11 @@ import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.accept import Acceptance, Rule
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Finish, Origin, Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -49,7 +49,7 @@ def alone(target):
 
 @dataclass
 class Scripted:
-    """Proposes given trees round by round, and remembers what it was told."""
+    """Proposes given trees round by round, and learns what it was told."""
 
     trees: list[DraftTree]
     needs: Needs = field(default_factory=Needs)
@@ -73,7 +73,7 @@ class Scripted:
 
 def decoder(target, drafter, hidden="before", **options):
     cost = CostModel()
-    return Decoder(target, Inline(drafter, cost, hidden), cost=cost, **options)
+    return Decoder(target, DraftRunner(drafter, hidden), cost=cost, **options)
 
 
 def test_the_target_alone_is_transformers_greedy(target, alone):
@@ -374,7 +374,7 @@ def test_tokens_behind_an_answers_end_count_neither_as_accepted_nor_for_tau(targ
     request = replace(REQUESTS[4], stop=(target.decode(whole[5:7]),))
     assert len(whole) > 12
     script = Scripted([DraftTree.chain(whole[1:3]), DraftTree.chain(whole[4:12])])
-    (answer,) = Decoder(target, Inline(script, CostModel(), "off"), adaptive=False).generate([request])
+    (answer,) = Decoder(target, DraftRunner(script, "off"), adaptive=False).generate([request])
     assert answer.tokens == whole[:7]
     assert (answer.stats.rounds, answer.stats.accepted) == (3, 2 + 3)
     assert answer.stats.tau == pytest.approx(7 / 3)
@@ -382,7 +382,7 @@ def test_tokens_behind_an_answers_end_count_neither_as_accepted_nor_for_tau(targ
 
 
 def test_the_parts_of_the_rounds_are_told_apart(target, kin):
-    (answer,) = Decoder(target, Inline(kin, CostModel(), "off"), adaptive=False).generate(REQUESTS[4:])
+    (answer,) = Decoder(target, DraftRunner(kin, "off"), adaptive=False).generate(REQUESTS[4:])
     times = answer.stats.stages_s
     assert 0 < times["draft"] < times["rounds"]
     assert 0 < times["communication"] < times["draft"]  # in this thread it is next to nothing

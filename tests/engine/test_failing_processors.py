@@ -6,13 +6,12 @@ import pytest
 import torch
 from transformers import LogitsProcessor
 
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
 from crossdraft.engine.processors import TreeProcessors, judge
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import RULES, rule_for
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -79,7 +78,7 @@ def processors(target, *own):
 
 
 def drafting(target, answer):
-    return Decoder(target, Inline(Knowing(answer), CostModel(), "before"), adaptive=False)
+    return Decoder(target, DraftRunner(Knowing(answer), "before"), adaptive=False)
 
 
 def outcome(decoder, request):

@@ -5,10 +5,9 @@ import logging
 import pytest
 
 import crossdraft as cd
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import LETTERS_PER_TOKEN
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter, load_target
 
@@ -33,7 +32,7 @@ def test_text_that_cannot_fit_reaches_no_tokenizer(target, drafter, monkeypatch)
     for model in (target, drafter.model):
         monkeypatch.setattr(model, "prepare", unread)
     long = cd.Request("a" * (LETTERS_PER_TOKEN * target.context + 1))
-    for placed in (None, Inline(drafter, CostModel(), "before")):
+    for placed in (None, DraftRunner(drafter, "before")):
         with pytest.raises(CrossdraftError, match=r"has 16,385 characters, and the model's context holds 512"):
             Decoder(target, placed).generate([long])
 

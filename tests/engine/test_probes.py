@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.conformance import full_forward
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.wire import pack_draft, unpack_draft
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
@@ -79,7 +79,7 @@ class Asking:
 
 def decoder(target, drafter, **options):
     cost = CostModel()
-    return Decoder(target, Inline(drafter, cost, "before"), cost=cost, adaptive=False, **options)
+    return Decoder(target, DraftRunner(drafter, "before"), cost=cost, adaptive=False, **options)
 
 
 def answers(target, drafter, requests=REQUESTS, **options):
@@ -107,7 +107,7 @@ def test_a_probe_is_answered_as_if_its_text_stood_alone(name, batch):
     for request, state in zip(REQUESTS, drafter.states, strict=True):
         prompt = target.prepare(request)
         for before, draft, output in (state.rounds[0], state.rounds[-1]):  # riding along, and in a round
-            texts = [draft.fed.path_tokens(len(draft.tree) + probe) for probe in range(len(IDS))]
+            texts = [draft.input_tree.path_tokens(len(draft.tree) + probe) for probe in range(len(IDS))]
             with torch.inference_mode():
                 expected = torch.stack([full_forward(target, prompt, [*before, *text]) for text in texts])
             assert (output.probe_logits - expected).abs().max() < 1e-10
@@ -216,7 +216,7 @@ def test_probes_beyond_the_context_are_not_fed(target, alone, monkeypatch):
     drafter = Asking(alone)
     assert answers(target, drafter, REQUESTS[2:]) == alone[2:]
     for before, draft, output in drafter.states[0].rounds:
-        inside = prompt + len(before) + draft.fed.depth <= target.context
+        inside = prompt + len(before) + draft.input_tree.depth <= target.context
         assert (output.probe_logits is not None) == inside
     assert {output.probe_logits is None for _, _, output in drafter.states[0].rounds} == {True, False}
 

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, LogitsProcessor, MinLengthLogitsProcessor
 from transformers.generation.logits_process import SynthIDTextWatermarkLogitsProcessor
 
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.processors import TreeProcessors, for_drafter
 from crossdraft.engine.request import Finish, Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -147,7 +146,7 @@ def check_against_generate(pair, folder, fields, questions, frames, tokenizer):
     requests = [Request(question, frames, **said) for question in questions]
     truth = {r.prompt: generated(target, r, tokenizer, **said) for r in requests}
     for drafter in (None, Oracle(truth, branching=False), Oracle(truth, branching=True)):
-        placed = None if drafter is None else Inline(drafter, CostModel(), hidden="before")
+        placed = None if drafter is None else DraftRunner(drafter, hidden="before")
         found = Decoder(target, placed, adaptive=False).generate(requests)
         assert {r.prompt: a.tokens for r, a in zip(requests, found, strict=True)} == truth, (fields, drafter)
         assert all("".join(piece.text for piece in a.pieces) == a.text for a in found)
@@ -291,7 +290,7 @@ def test_a_users_own_processor_is_honoured_at_every_node(plain, frames, tokenize
     request = Request(QUESTIONS[0], frames, max_new_tokens=LONG, sampling=Sampling(processors=(Shout(),)))
     truth = generated(plain, request, tokenizer, max_new_tokens=LONG, logits_processor=[Shout()])
     for branching in (False, True):
-        oracle = Inline(Oracle({QUESTIONS[0]: truth}, branching), CostModel(), hidden="before")
+        oracle = DraftRunner(Oracle({QUESTIONS[0]: truth}, branching), hidden="before")
         (answer,) = Decoder(plain, oracle, adaptive=False).generate([request])
         assert answer.tokens == truth
         assert answer.stats.accepted > 5

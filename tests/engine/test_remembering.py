@@ -1,10 +1,9 @@
-"""A drafter that remembers an answer must not know the draws that judge the next one."""
+"""A drafter that learns an answer must not know the draws that judge the next one."""
 
 from crossdraft.drafters.memory.drafter import MemoryDrafter
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from tests.drafters.test_fork import model
 
@@ -13,7 +12,7 @@ def test_asked_again_with_the_same_seed_the_law_is_the_same():
     """Judged by the stream that it was drawn from, a remembered word of chance 0.35 would come in 0.68 of all cases."""
     same, often = 150, 0
     for seed in range(same):
-        decoder = Decoder(model(), Inline(MemoryDrafter(), CostModel(), "before"), adaptive=False)
+        decoder = Decoder(model(), DraftRunner(MemoryDrafter(), "before"), adaptive=False)
         request = Request("kkk", max_new_tokens=2, sampling=Sampling(temperature=1.0, top_k=3, seed=seed))
         decoder.generate([request])
         often += decoder.generate([request])[0].tokens[0] == 24

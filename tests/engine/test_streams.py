@@ -9,7 +9,7 @@ from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one
-from crossdraft.engine.streams import apart, stirred
+from crossdraft.engine.seeds import split_seed, split_seeds
 from crossdraft.engine.tree import DraftTree
 from tests.drafters.combine.test_union import Scripted
 from tests.drafters.test_fork import independent
@@ -35,14 +35,14 @@ def warm(seed):
 
 
 def test_every_place_has_a_seed_of_its_own_at_every_level():
-    assert len({stirred(seed, place) for seed in range(50) for place in range(4)}) == 200
-    assert stirred(stirred(7, 0), 1) != stirred(7, 1)
-    assert 0 <= stirred(2**63 - 1, 9) < 2**62  # again a seed, with room for those who add to it
+    assert len({split_seed(seed, place) for seed in range(50) for place in range(4)}) == 200
+    assert split_seed(split_seed(7, 0), 1) != split_seed(7, 1)
+    assert 0 <= split_seed(2**63 - 1, 9) < 2**62  # again a seed, with room for those who add to it
 
 
 def test_greedy_requests_stay_as_they_are():
     request = Request("?", sampling=Sampling(seed=3))
-    assert apart([request], 1)[0] is request
+    assert split_seeds([request], 1)[0] is request
 
 
 def test_two_of_a_union_agree_by_chance_alone():

@@ -7,10 +7,9 @@ import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.conformance import full_forward
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Answer, Request
-from crossdraft.engine.runner.runner import Inline, Placement
+from crossdraft.engine.runner.runner import DraftRunner, Placement
 from crossdraft.engine.target import Target
 from tests.engine.zoo import ZOO, as_target, noisy
 
@@ -64,8 +63,8 @@ def answers(target: Target, placement: Placement | None, requests=REQUESTS, **op
             placement.close()
 
 
-def inline(drafter: object, hidden: str) -> Inline:
-    return Inline(drafter, CostModel(), hidden, DEVICE)
+def inline(drafter: object, hidden: str) -> DraftRunner:
+    return DraftRunner(drafter, hidden, DEVICE)
 
 
 def check_same(

@@ -8,11 +8,10 @@ from transformers import CLIPVisionConfig, LlamaConfig, VideoLlavaConfig
 
 from crossdraft.bench.scale_models import IMAGE, TARGETS, VIDEO, VOCABULARY, random_target, shape_of
 from crossdraft.engine.clock import clock_of
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from tests.gpu.pairs import DEVICE, REQUESTS, answers, drafter_of, inline, target_of
@@ -75,7 +74,7 @@ class Waiting(Target):
 
 def hidden_tokens(target):
     """Tokens that were drafted while the target read: the median of some answers."""
-    placement = Inline(Typist(), CostModel(), "beside", DEVICE)
+    placement = DraftRunner(Typist(), "beside", DEVICE)
     decoder = Decoder(target, placement, adaptive=False, hidden_nodes=2000, nodes=1)
     counts = sorted(_hidden_draft(decoder) for _ in range(7))
     placement.close()

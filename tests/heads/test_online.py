@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from crossdraft.drafters.trees import Shape, fill
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, PromptFeatures, VerifyOutput
 from crossdraft.engine.fast.packed_linear import prepack
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads import trainer
@@ -85,7 +85,7 @@ def head_network(method):
 def serve(target, drafter, requests, **options):
     """The answers, and tokens a round behind the first."""
     cost = CostModel()
-    decoder = Decoder(target, Inline(drafter, cost, "off"), cost=cost, adaptive=False, nodes=4, **options)
+    decoder = Decoder(target, DraftRunner(drafter, "off"), cost=cost, adaptive=False, nodes=4, **options)
     answers = decoder.generate(requests)
     assert not any(answer.notes for answer in answers)
     rounds = sum(answer.stats.rounds - 1 for answer in answers)
@@ -249,7 +249,7 @@ def test_who_asks_not_to_be_known_teaches_nothing(target):
 
 def test_it_remembers_and_asks_for_the_last_layer(target):
     drafter = learning(target, "eagle3")
-    assert drafter.needs.remembers
+    assert drafter.needs.learns
     assert target.text_config.num_hidden_layers in drafter.needs.hidden_layers
     assert set(drafter.drafter.needs.hidden_layers) <= set(drafter.needs.hidden_layers)
 

@@ -13,8 +13,8 @@ from crossdraft.bench.measure import Run, measure
 from crossdraft.bench.specs import is_blind, spec_of
 from crossdraft.bench.statistics import AcceptanceFigures, Interval, acceptance_figures, tau_ratio
 from crossdraft.bench.workload import Item
-from crossdraft.engine.cost import CostModel
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.policy import CostModel
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
@@ -78,7 +78,7 @@ def compare_acceptance(
     made: dict[str, EngineMethod] = {}
     try:
         for spec in specs:
-            placement = Inline(models.beside(spec_of(spec), target), CostModel(), "before")
+            placement = DraftRunner(models.beside(spec_of(spec), target), "before")
             engine = Engine(target, placement, options, CostModel())
             made[spec] = EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec_of(spec)))
         results = measure(made, items, repeats=1, tick=tick)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from crossdraft.api import Engine, Options, new_decoder
+from crossdraft.api import Engine, new_decoder
+from crossdraft.assembly import assemble, draft_cores, parallel_policy
 from crossdraft.bench.baselines import Assistant, HFBaseline, blank_window
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import BenchMethod, Run
@@ -24,19 +25,15 @@ from crossdraft.bench.specs import (
 )
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Drafter
-from crossdraft.engine.fast.elastic import lending_pays
+from crossdraft.engine.ledger import READING
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Answer
-from crossdraft.engine.request_state import READING
-from crossdraft.engine.runner.parallel import policy_for
-from crossdraft.engine.runner.process import Process
-from crossdraft.engine.runner.runner import Inline, Placement
 from crossdraft.engine.target import Target
 from crossdraft.load import load_drafter, load_target, tokenizer_of, vocabulary_of
 from crossdraft.methods import DrafterContext, build_spec
-from crossdraft.placing import WHOLE, ahead_in, place_drafter
+from crossdraft.options import Options
 from crossdraft.specs import Spec, renamed
 
 
@@ -213,16 +210,23 @@ def cores_of(name: str, cores: Cores | None) -> Cores | None:
     return Cores(cores.pair if name in ON_ALL_CORES else cores.target)
 
 
-def ahead_of(name: str, models: Models, cores: Cores | None, role: str = WHOLE) -> str:
-    """What a drafter in that role does in its own process while the target verifies: as its name says, else as usual.
+def options_of(name: str, models: Models, cores: Cores | None, *, process: bool = True) -> Options:
+    """How our engine runs under that name: a policy of parallel drafting that is named is kept to, everywhere."""
+    own = cores_of(name, cores)
+    return Options(
+        placement="process" if process else "inline",
+        parallel=POLICIES.get(name, "auto"),
+        device=models.device,
+        draft_device=models.draft_device,
+        target_cores=None if own is None else own.target,
+        draft_cores=None if own is None else own.draft or None,
+    )
 
-    A name is kept to even where both share a core or a device: what races under it is that policy and no other.
-    """
-    if name in POLICIES:
-        return POLICIES[name]
-    own_cores = cores is not None and not cores.shared
-    lends = cores is not None and own_cores and role == WHOLE and lending_pays(cores.target, cores.draft)
-    return policy_for(models.device, models.draft_device, own_cores=own_cores, lends_cores=lends)
+
+def parallel_of(name: str, models: Models, cores: Cores | None) -> str:
+    """What a drafter under that name does in its own process while the target verifies, if it drafts alone."""
+    options = options_of(name, models, cores)
+    return parallel_policy(options, draft_cores(options), resolve(models.device).type, whole=True)
 
 
 def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchMethod:
@@ -235,24 +239,13 @@ def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchM
 
 
 def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> BenchMethod:
-    cost, own = CostModel(), cores_of(name, cores)
-    options = Options() if own is None else Options(target_cores=own.target, draft_cores=own.draft or None)
-    if name in ALONE:
-        return EngineMethod(Engine(target, None, options, cost), cores=own)
     inline = name == "event-inline"
     drafter = "event" if inline else name
+    own, cost = cores_of(name, cores), CostModel()
+    if name in ALONE:
+        return EngineMethod(Engine(target, None, options_of(name, models, cores, process=False), cost), cores=own)
     spec = spec_of(drafter)
-
-    def apart(factory: "partial[Drafter[Any]]", *, role: str) -> Placement:
-        ahead = ahead_in(role, ahead_of(name, models, cores, role))
-        return Process(factory, None if cores is None else cores.draft, ahead=ahead)
-
-    placement = place_drafter(
-        models.spec(drafter),
-        models.context(target),
-        target,
-        lambda drafter: Inline(drafter, cost, device=resolve(models.draft_device or target.device)),
-        None if inline or needs_no_process(spec) else apart,
-    )
-    engine = Engine(target, placement, options, cost)
+    options = options_of(name, models, cores, process=not inline and not needs_no_process(spec))
+    runner = assemble(models.spec(drafter), models.context(target), target, options)
+    engine = Engine(target, runner, options, cost)
     return EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec), cores=own)

@@ -16,8 +16,6 @@ from crossdraft.bench.common import orders
 from crossdraft.bench.identity import ReferenceAnswer
 from crossdraft.bench.scale_measure import clocked
 from crossdraft.bench.statistics import Quartiles, quartiles
-from crossdraft.drafters.combine.union import all_needs
-from crossdraft.engine.decode import answered
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, PromptFeatures, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Chunk, Target
@@ -85,7 +83,7 @@ class _Clock:
 
     def __init__(self, target: Target, drafters: Mapping[str, Drafter[Any]], nodes: int) -> None:
         self.target, self.drafters, self.nodes = target, drafters, nodes
-        self.needs = all_needs([drafter.needs for drafter in drafters.values()])
+        self.needs = Needs.of_all([drafter.needs for drafter in drafters.values()])
         self.turns = orders([*drafters, WIDE, SINGLE])
         self.seconds: dict[str, list[float]] = {name: [] for name in (*drafters, WIDE, SINGLE)}
         self.listening: dict[str, list[float]] = {name: [] for name in drafters}
@@ -170,7 +168,7 @@ class _TargetStep:
         hidden = {layer: self.hidden[layer] for layer in needs.hidden_layers}
         told = VerifyOutput(path, self.tokens, hidden, prompt, self.logits if needs.logits else None)
         asked = None if draft is None else draft.probes
-        return told if asked is None or behind is None else answered(told, asked, behind)
+        return told if asked is None or behind is None else told.with_probes(asked, behind)
 
 
 class _TeacherForced:
@@ -197,7 +195,7 @@ class _TeacherForced:
 
     def probe(self, draft: Draft) -> Tensor:
         """[m, V] what the target says behind a draft's probes."""
-        return self._try(draft.fed, draft.tail)[1 + len(draft.tree) :]
+        return self._try(draft.input_tree, draft.probe_embeds)[1 + len(draft.tree) :]
 
     def _read(self) -> _TargetStep:
         pieces, offset = self.target.chunks(self.prompt, self.target.encode(self.prompt))

@@ -17,19 +17,19 @@ budget is picked by the very runs that it is compared on, which flatters it.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crossdraft.api import Engine, Options
-from crossdraft.bench.assembly import EngineMethod, Models, ahead_of
+from crossdraft.assembly import assemble
+from crossdraft.bench.assembly import EngineMethod, Models, options_of
 from crossdraft.bench.baselines import white_frames
 from crossdraft.bench.common import check_names, table
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Results, measure
 from crossdraft.bench.statistics import Interval, acceptance_length, ratio, ratio_per_token
 from crossdraft.bench.workload import Item, Workload, items
-from crossdraft.engine.cost import CostModel
-from crossdraft.engine.runner.process import Process
-from crossdraft.engine.runner.runner import Placement
+from crossdraft.engine.policy import CostModel
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import REFERENCE
@@ -149,10 +149,9 @@ def run_sweep(sweep: Sweep, target: Target, tick: Tick | None = None) -> list[Lo
         CrossdraftError: the drafter cannot be loaded.
     """
     blank = _blank(sweep.models.event)
-    factory = sweep.models.factory("event", target)
     cores = sweep.cores
-    ahead = ahead_of("event", sweep.models, cores)
-    drafter = Process(factory, None if cores is None else cores.draft, ahead=ahead)
+    models = sweep.models
+    drafter = assemble(models.spec("event"), models.context(target), target, options_of("event", models, cores))
     try:
         loads = []
         for load in sweep.loads:
@@ -181,7 +180,7 @@ def requests(load: str, work: Workload, blank: object) -> Iterator[Item]:
 
 
 def methods(
-    target: Target, drafter: Placement, budgets: Sequence[tuple[int, int]] = BUDGETS
+    target: Target, drafter: DraftRunner[Any], budgets: Sequence[tuple[int, int]] = BUDGETS
 ) -> Mapping[str, EngineMethod]:
     """The target alone, the fixed budgets, the policy. They share the drafter: never close one of them."""
     fixed = {

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from crossdraft.bench.statistics import Interval, Quartiles, quartiles, ratio
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError

@@ -3,22 +3,21 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
+from crossdraft.assembly import assemble
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.specs import POLICIES, spec_of
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.runner.parallel import BEST
-from crossdraft.engine.runner.process import Process
-from crossdraft.engine.runner.runner import Inline, Placement
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import SHIPPED
-from crossdraft.placing import ahead_in, place_drafter
+from crossdraft.options import Options
 
 PROCESS = "process"  # every other place is an inline one's hidden mode
 ALL = "all"
@@ -85,29 +84,29 @@ def open_configs(
     """For each way a decoder for each of its places. Ways of the same drafter share its process, and its inline one."""
     with ExitStack() as stack:
 
-        def opened(placement: Placement) -> Placement:
-            stack.callback(placement.close)
-            return placement
-
         @cache
-        def process(spec: str) -> Placement:
-            def apart(factory: "partial[Drafter[Any]]", *, role: str) -> Placement:
-                draft_cores = None if cores is None else cores.draft
-                return Process(factory, draft_cores, ahead=ahead_in(role, POLICIES.get(spec, BEST)))
-
-            made = place_drafter(
-                models.spec(spec), models.context(target), target, lambda d: Inline(d, CostModel(), "off"), apart
+        def runner(spec: str) -> DraftRunner[Any]:
+            """As users run it; a policy of parallel drafting even where the two share a core."""
+            options = Options(
+                placement="process",
+                parallel=POLICIES.get(spec, BEST),
+                target_cores=None if cores is None else cores.target,
+                draft_cores=None if cores is None else cores.draft or None,
             )
-            return opened(made)
+            made = assemble(models.spec(spec), models.context(target), target, options)
+            stack.callback(made.close)
+            return made
 
         @cache
         def drafter(spec: str) -> Drafter[Any]:
             return models.beside(spec_of(spec), target)
 
-        def place(spec: str, where: str) -> Placement:
+        def place(spec: str, where: str) -> DraftRunner[Any]:
             if where == PROCESS:
-                return process(spec)
-            return opened(Inline(drafter(spec), CostModel(), where, target.device))
+                return runner(spec)
+            made = DraftRunner(drafter(spec), where, target.device)
+            stack.callback(made.close)
+            return made
 
         yield [
             tuple(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import torch
 
@@ -16,13 +17,12 @@ from crossdraft.bench.common import orders
 from crossdraft.bench.scale_models import cache_bytes, decode_bytes, parameters, random_drafter
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
+from crossdraft.engine.ledger import READING
 from crossdraft.engine.request import Request
-from crossdraft.engine.request_state import READING
-from crossdraft.engine.runner.process import Process
-from crossdraft.engine.runner.runner import DrafterLost, Inline, Placement
+from crossdraft.engine.runner.process import ProcessDrafter
+from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Chunk, Target
 from crossdraft.engine.tree import DraftTree
@@ -229,13 +229,14 @@ def measure_drafter(
     found = []
     for placement, hidden in (("before", "before"), ("thread", "beside")):
         say(f"{name}: {placement}")
-        found.append(_with_drafter(target, placement, Inline(drafter, CostModel(), hidden, where.device)))
+        found.append(_with_drafter(target, placement, DraftRunner(drafter, hidden, where.device)))
     del drafter
     gc.collect()
     torch.cuda.empty_cache()
     say(f"{name}: process")
     try:
-        found.append(_with_drafter(target, "process", Process(factory, where.cores, patience_s=120.0)))
+        worker = ProcessDrafter(factory, where.cores, patience_s=120.0)
+        found.append(_with_drafter(target, "process", DraftRunner(worker, workers=[worker])))
     except (CrossdraftError, DrafterLost) as error:
         found.append(OverlapResult("process", skipped=str(error)))
     return cost, found
@@ -254,10 +255,10 @@ def _alone(drafter: IndependentDrafter, budget_s: float) -> tuple[Quartiles, Qua
     return read, sample(steps, budget_s)
 
 
-def _with_drafter(target: Target, name: str, placement: Placement) -> OverlapResult:
+def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> OverlapResult:
     """Answers with and without the drafter, interleaved, one warm-up each."""
     request = Request("scale", max_new_tokens=NEW_TOKENS)
-    decoders = {"alone": Decoder(target), "drafting": Decoder(target, placement, nodes=NODES, adaptive=False)}
+    decoders = {"alone": Decoder(target), "drafting": Decoder(target, runner, nodes=NODES, adaptive=False)}
     runs: dict[str, list[Stats]] = {side: [] for side in decoders}
     try:
         for turn in islice(orders(list(decoders)), 1 + REPEATS):
@@ -267,7 +268,7 @@ def _with_drafter(target: Target, name: str, placement: Placement) -> OverlapRes
                     return OverlapResult(name, skipped=answer.notes[0])
                 runs[side].append(answer.stats)
     finally:
-        placement.close()
+        runner.close()
     alone, drafting = runs["alone"][1:], runs["drafting"][1:]
     shares = [stats.hidden_share for stats in drafting if stats.hidden_share is not None]
     return OverlapResult(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from crossdraft.bench.assembly import Models, ahead_of, close_all, cores_of, make_method, make_methods
+from crossdraft.bench.assembly import Models, close_all, cores_of, make_method, make_methods, parallel_of
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment, peak_cuda_mib, peak_rss_of
 from crossdraft.bench.measure import Results, Run, answer_once, measure
@@ -183,7 +183,7 @@ def placement_of(suite: Suite) -> dict[str, object]:
     return {
         "models": {"target": models.target, "event": models.event, "blind": models.blind},
         "drafters": {name: str(spec_of(name)) for name in suite.methods if name in {*SHIPPED, *POLICIES}},
-        "ahead": {name: ahead_of(name, models, cores) for name in suite.names if runs_apart(name)},
+        "parallel": {name: parallel_of(name, models, cores) for name in suite.names if runs_apart(name)},
         "device": models.device,
         "draft_device": models.draft_device,
         "target_cores": None if cores is None else list(cores.target),

@@ -128,7 +128,7 @@ def bench(
         str | None,
         typer.Option(
             help=f"Methods, comma-separated: {', '.join(METHODS)} (these by default; glance for the shipped pair), "
-            f"{', '.join(POLICIES)} (other policies; see --ahead of ask), {', '.join(OTHERS)}; or 'all'. "
+            f"{', '.join(POLICIES)} (other policies; see --parallel of ask), {', '.join(OTHERS)}; or 'all'. "
             "target-all and hf-all use every core that the pair uses."
         ),
     ] = None,

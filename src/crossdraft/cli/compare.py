@@ -151,8 +151,8 @@ def summarise(
     notes = [note for run in drafted for note in run.notes if note not in displayed.notes]  # those stand there
     if greedy and len({run.tokens for run in alone}) > 1:
         notes.append("The target alone did not repeat its own tokens either.")
-    if engine.drafter is not None and engine.drafter.needs.remembers:
-        notes.append("The drafter remembers: each run knew the answers of the runs before.")
+    if engine.drafter is not None and engine.drafter.needs.learns:
+        notes.append("The drafter learns: each run knew the answers of the runs before.")
     own, other = _median_run(alone), _median_run(drafted)
     return AnswerComparison(
         identical=pair is None if greedy else None,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # As `api.PLACEMENTS`, `engine.runner.parallel.POLICIES` and `engine.runner.runner.HIDDEN_MODES`, which take seconds.
 PLACEMENTS = ("inline", "process")
-AHEAD = ("auto", "off", "pipespec", "pearl", "ssd", "spare")
+PARALLEL = ("auto", "off", "pipespec", "pearl", "ssd")
 HIDDEN = ("auto", "before", "beside", "off")
 
 HOUR_US = 3_600_000_000
@@ -123,11 +123,10 @@ class PairOptions:
             help="Where the drafter runs: inline or process; by default in a process if a core is free for it."
         ),
     ] = None
-    ahead: Annotated[
+    parallel: Annotated[
         str,
         typer.Option(
-            help="Parallel drafting, while the target verifies: off, pipespec, pearl, ssd, spare or auto; in a process "
-            "only."
+            help="Parallel drafting, while the target verifies: off, pipespec, pearl, ssd or auto; in a process only."
         ),
     ] = "auto"
     hidden: Annotated[
@@ -326,7 +325,7 @@ def _check_device(option: str, device: str) -> None:
 
 CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "placement": lambda option, value: choice(option, value, PLACEMENTS),
-    "ahead": lambda option, value: choice(option, value, AHEAD),
+    "parallel": lambda option, value: choice(option, value, PARALLEL),
     "hidden": lambda option, value: choice(option, value, HIDDEN),
     "frames": whole,
     "fps": positive,

@@ -83,15 +83,15 @@ def engine_options(pair: PairOptions) -> Options:
         raise CrossdraftError("--hidden is for an inline drafter; leave it out, or say --placement inline.")
     if pair.placement == "inline" and pair.draft_cores:
         raise CrossdraftError("--draft-cores needs a drafter in a process of its own; say --placement process.")
-    if pair.placement == "inline" and pair.ahead in POLICIES and pair.ahead != "off":
-        raise CrossdraftError("--ahead needs a drafter in a process of its own; say --placement process.")
+    if pair.placement == "inline" and pair.parallel in POLICIES and pair.parallel != "off":
+        raise CrossdraftError("--parallel needs a drafter in a process of its own; say --placement process.")
     target_cores = draft_cores = None
     if pair.target_cores or pair.draft_cores or pair.placement == "process":
         cores = choose_cores(pair.target_cores, pair.draft_cores, all_target=True)
         target_cores, draft_cores = cores.target, None if pair.placement == "inline" else cores.draft
     return Options(
         placement=pair.placement or "auto",
-        ahead=pair.ahead,
+        parallel=pair.parallel,
         hidden=pair.hidden,
         device=pair.device,
         dtype=pair.dtype,

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.request import Answer, Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 
@@ -67,7 +66,7 @@ def decode_all(
 
     Nothing is drafted for the prompt's own pass, whether or not the drafter could.
     """
-    placement = Inline(drafter, CostModel(), "off")
+    placement = DraftRunner(drafter, "off")
     decoder = Decoder(
         target, placement, adaptive=False, nodes=nodes, hidden_nodes=1, max_batch=max(1, min(batch, len(requests)))
     )

@@ -4,15 +4,18 @@ Every call takes lists, one entry per request, so that a drafter may batch and n
 of the target (`needs` is empty) may `begin` and `propose` while the target's prefill runs: hidden drafting.
 """
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
+from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
 
 
@@ -28,8 +31,10 @@ class Needs:
         video: the request's video or prepared inputs, which need not be sent to another process otherwise.
         visual: the target's visual features of the request, before it reads them: `Request.visual_features`.
         probes: most probe rows that one draft brings along: the cache keeps room for them.
-        remembers: what it learns from one answer it drafts in others. Then none may be judged by the stream of chance
-            that another was drawn from: the draft would know the draws that decide on it, and the law would be lost.
+        learns: what it learns from one answer it drafts in others. Then no two may be judged with the same random
+            numbers: a draft would know the draws that decide on it, and acceptance would not be exact.
+        hides: whether a part of it may draft before the target has said anything, though another part may not.
+        runs_in: where its work is done: `here` (this process), `process` (one of its own), or both.
     """
 
     hidden_layers: tuple[int, ...] = ()
@@ -38,12 +43,34 @@ class Needs:
     video: bool = False
     visual: bool = False
     probes: int = 0
-    remembers: bool = False
+    learns: bool = False
+    hides: bool = False
+    runs_in: frozenset[str] = frozenset({"here"})
 
     @property
     def nothing(self) -> bool:
         """True if the drafter is independent of the target, hence may start before it."""
         return not (self.hidden_layers or self.visual_layers or self.logits)
+
+    @property
+    def may_hide(self) -> bool:
+        """Whether it may draft while the target's prefill runs."""
+        return self.nothing or self.hides
+
+    @classmethod
+    def of_all(cls, needs: "Sequence[Needs]") -> "Needs":
+        """Whatever any of them needs."""
+        return cls(
+            hidden_layers=tuple(sorted({layer for need in needs for layer in need.hidden_layers})),
+            visual_layers=tuple(sorted({layer for need in needs for layer in need.visual_layers})),
+            logits=any(need.logits for need in needs),
+            video=any(need.video for need in needs),
+            visual=any(need.visual for need in needs),
+            probes=max((need.probes for need in needs), default=0),
+            learns=any(need.learns for need in needs),
+            hides=any(need.may_hide for need in needs),
+            runs_in=frozenset[str]().union(*(need.runs_in for need in needs)),
+        )
 
 
 @dataclass(frozen=True)
@@ -55,20 +82,23 @@ class Budget:
         min_confidence: no further once the drafter's own probability of the whole path falls below this, because the
             expected gain of one more node is then below its cost.
         stop: no further once this returns true.
+        until: hidden drafting: the event that the target is at the last piece of its prefill. The draft is wanted then,
+            whatever there is of it.
         on_token: told every token of the drafter's main chain as it appears; must return at once.
-        wait_s: seconds after which the draft is worth nothing any more; `None` = wait for it.
+        wait_s: seconds after which the draft is worth nothing any more; 0 = only what is there already, `None` = wait.
     """
 
     nodes: int
     min_confidence: float = 0.0
     stop: Callable[[], bool] | None = None
+    until: threading.Event | None = None
     on_token: Callable[[int], None] | None = None
     wait_s: float | None = None
 
     @property
     def stopped(self) -> bool:
         """True if drafting must end now."""
-        return self.stop is not None and self.stop()
+        return (self.stop is not None and self.stop()) or (self.until is not None and self.until.is_set())
 
 
 @dataclass(frozen=True)
@@ -95,7 +125,8 @@ class Draft:
         refusal: why there will be none for this request, in one sentence; it goes on without a drafter.
         fault: what is wrong with this draft, where it could not be read; it is dropped.
         probes: inputs to feed behind the tree without verifying them; see `Probes`.
-        outcomes: where the target may leave the tree, as far as the drafter can tell; for whoever prepares for that.
+        outcomes: where the target may leave the tree, as far as the drafter can tell; for parallel drafting.
+        spans: of work that was done elsewhere since the last draft; for the timeline.
     """
 
     tree: DraftTree
@@ -104,29 +135,33 @@ class Draft:
     fault: str | None = None
     probes: Probes | None = None
     outcomes: tuple[Outcome, ...] = ()
+    spans: tuple[Span, ...] = ()
 
     @cached_property
-    def fed(self) -> DraftTree:
+    def input_tree(self) -> DraftTree:
         """What the target's pass is given: the tree, and the probes as if they were further nodes."""
         return self.tree if self.probes is None else self.probes.behind(self.tree)
 
     @property
-    def tail(self) -> Tensor | None:
+    def probe_embeds(self) -> Tensor | None:
         """[m, h] embeddings that the last m of these are fed as, if they are to be read as anything but their ids."""
         return None if self.probes is None else self.probes.embeddings
 
-    def first(self, nodes: int) -> "Draft":
-        """The draft of its first nodes; its outcomes and its probes stay, for whoever takes all of it."""
-        if nodes >= len(self.tree):
+    def keep(self, nodes: Sequence[int]) -> "Draft":
+        """The draft of these nodes, parents before their children; without its probes if one stood behind another."""
+        if list(nodes) == list(range(len(self.tree))):
             return self
-        return replace(self, tree=self.tree.first(nodes), path_probs=self.path_probs[:nodes])
-
-    def cut(self, tree: DraftTree) -> "Draft":
-        """The draft with `tree`, a part of its own; without its probes if one stood behind a node that is gone."""
-        if tree is self.tree:
-            return self
+        tree = self.tree.keep(nodes)
+        path_probs = tuple(self.path_probs[node] for node in nodes) if self.path_probs else ()
         probes = None if self.probes is None else self.probes.moved(self.tree, tree)
-        return replace(self, tree=tree, path_probs=(), probes=probes)
+        return replace(self, tree=tree, path_probs=path_probs, probes=probes)
+
+    def first(self, nodes: int) -> "Draft":
+        """The draft of its first nodes."""
+        return self.keep(range(min(nodes, len(self.tree))))
+
+
+NOTHING = Draft(DraftTree.empty())
 
 
 @dataclass(frozen=True)
@@ -168,10 +203,40 @@ class VerifyOutput:
     probe_top: tuple[tuple[int, ...], ...] = ()
     probe_logits: Tensor | None = None
 
+    def of_pass(
+        self, needs: Needs, draft: Draft, logits: Tensor, layers: Sequence[Tensor], roots: int
+    ) -> "VerifyOutput":
+        """The output with what a drafter needs of the pass that verified its draft.
+
+        Args:
+            needs: of the drafter.
+            draft: what was verified, n nodes and m probes.
+            logits: [1 + n + m, V] at the root, the nodes, the probes.
+            layers: the features of each layer that it needs, [roots + n + m, h].
+            roots: tokens in front of the tree, the root included.
+        """
+        told, nodes = self, torch.tensor(self.path, dtype=torch.long, device=logits.device)
+        if not needs.nothing:
+            hidden = {
+                layer: torch.cat((features[:roots], features[roots + nodes]))
+                for layer, features in zip(needs.hidden_layers, layers, strict=True)
+            }
+            own = torch.cat((logits[:1], logits[1 + nodes])) if needs.logits else None
+            told = replace(told, hidden=hidden, logits=own)
+        return told if draft.probes is None else told.with_probes(draft.probes, logits[1 + len(draft.tree) :])
+
+    def with_probes(self, probes: Probes, logits: Tensor) -> "VerifyOutput":
+        """The output with what the target says behind the probes, [m, V] logits: ids alone if that will do."""
+        if not probes.top:
+            return replace(self, probe_logits=logits)
+        top = logits.topk(min(probes.top, logits.shape[-1])).indices
+        return replace(self, probe_top=tuple(map(tuple, top.tolist())))
+
 
 State = TypeVar("State")
 
 
+@runtime_checkable
 class Drafter(Protocol[State]):
     """See the module's text. `State` is the drafter's own memory of one request."""
 
@@ -199,3 +264,22 @@ class Drafter(Protocol[State]):
     def end(self, states: Sequence[State]) -> None:
         """Free what the requests held."""
         ...
+
+
+@runtime_checkable
+class AsyncDrafter(Protocol):
+    """A drafter whose proposals are made elsewhere, or in part: it may be asked first and waited for later."""
+
+    def propose_async(self, states: Sequence[Any], budgets: Sequence[Budget]) -> "Proposal":
+        """Begin `Drafter.propose`; what is returned waits for the drafts."""
+        ...
+
+
+Proposal = Callable[[], list[Draft]]
+
+
+def propose_async(drafter: Drafter[Any], states: Sequence[Any], budgets: Sequence[Budget]) -> Proposal:
+    """Begin a proposal; one that is made in this thread is made when the drafts are asked for."""
+    if isinstance(drafter, AsyncDrafter):
+        return drafter.propose_async(states, budgets)
+    return lambda: drafter.propose(states, budgets)

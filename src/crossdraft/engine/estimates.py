@@ -1,13 +1,13 @@
-"""What the cost model is made of: fading averages of times, and chances that learn from what was accepted.
+"""What the cost model is made of: fading averages of times, and acceptance rates that learn from what was accepted.
 
-All of them forget, since a running system changes; all of them are pure.
+All of them forget, since a running system changes; nothing but `add` and `saw_…` changes them.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-LEAST, MOST = 1e-3, 1 - 1e-3  # chances: no token is hopeless or certain for good
+LEAST, MOST = 1e-3, 1 - 1e-3  # probabilities: no token is hopeless or certain for good
 HOPE = 0.3  # part of a draft that is imagined to have come: what was never asked for is worth asking
 DEEPEST = 64  # positions that are told apart
 
@@ -130,7 +130,7 @@ class AcceptanceByDepth:
         _count(self.asked, asked, self.decay)
         _count(self.sent, min(asked, sent), self.decay)
 
-    def saw_verdict(self, judged: int, kept: int) -> None:
+    def saw_acceptance(self, judged: int, kept: int) -> None:
         """The first `kept` levels were accepted; the next one, if there was one, was not."""
         _count(self.judged, judged, self.decay)
         _count(self.kept, kept, self.decay)
@@ -139,19 +139,19 @@ class AcceptanceByDepth:
 
     @property
     def alpha(self) -> float:
-        """Chance that a judged level is accepted, wherever it stands."""
+        """Acceptance rate of a judged level, wherever it stands."""
         return min(MOST, max(LEAST, self.rate.total / self.rate.weight))
 
-    def chances(self, depth: int) -> list[float]:
-        """[depth] chance of each level to be accepted, given that those above it were."""
+    def rates(self, depth: int) -> list[float]:
+        """[depth] acceptance rate of each level: its probability, given that the levels above it were accepted."""
         known = min(depth, DEEPEST)
         found = [
             (self.kept[level] + self.prior * self.alpha) / (self.judged[level] + self.prior) for level in range(known)
         ]
-        return [min(MOST, max(LEAST, chance)) for chance in found] + [self.alpha] * (depth - known)
+        return [min(MOST, max(LEAST, rate)) for rate in found] + [self.alpha] * (depth - known)
 
     def arrivals(self, depth: int) -> list[float]:
-        """[depth] chance of each level to be sent when asked for."""
+        """[depth] probability of each level to be sent when asked for."""
         known = min(depth, DEEPEST)
         found = [(self.sent[level] + HOPE) / (self.asked[level] + HOPE) for level in range(known)]
         return found + [1.0] * (depth - known)
@@ -161,12 +161,12 @@ class AcceptanceByDepth:
 class RequestDifficulty:
     """How much likelier than expected the drafts of one request are to fail.
 
-    A request's chances are the expected ones to the power of its frailty z, which multiplies every hazard −log p: the
-    shared frailty model of survival analysis (Vaupel 1979; Clayton 1978). With z ~ Gamma(k, k) beforehand, the
-    estimate is (k + failures) / (k + Σ −log p), the sum over the levels that were judged.
+    A request's acceptance rates are the expected ones to the power of its frailty z, which multiplies every hazard
+    −log p: the shared frailty model of survival analysis (Vaupel 1979; Clayton 1978). With z ~ Gamma(k, k) beforehand,
+    the estimate is (k + failures) / (k + Σ −log p), the sum over the levels that were judged.
 
     Args:
-        prior: k, so many failures as expected are imagined: one piece of bad luck is no verdict on a whole request.
+        prior: k, so many failures as expected are imagined: one piece of bad luck says little of a whole request.
         decay: the weight that the past keeps at every draft, and at every round without one, so that drafting which
             was given up for bad luck is taken up again.
     """
@@ -176,9 +176,9 @@ class RequestDifficulty:
     failures: float = 0.0
     exposure: float = 0.0
 
-    def add(self, chances: Sequence[float], kept: int) -> None:
-        """Levels with these chances were judged and the first `kept` accepted; one that fails fails half way."""
-        hazards = [-math.log(min(MOST, max(LEAST, chance))) for chance in chances]
+    def add(self, probs: Sequence[float], kept: int) -> None:
+        """Levels with these probabilities were judged and the first `kept` accepted; one that fails fails half way."""
+        hazards = [-math.log(min(MOST, max(LEAST, prob))) for prob in probs]
         self.forget()
         self.failures += kept < len(hazards)
         self.exposure += sum(hazards[:kept]) + sum(hazards[kept:][:1]) / 2

@@ -1,6 +1,6 @@
 """What goes in and what comes out: requests, pieces of an answer, answers."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,6 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from crossdraft.engine.stats import Stats
     from crossdraft.engine.timeline import Timeline
 
@@ -51,8 +49,9 @@ class Request:
     namespace: str | None = ""
     inputs: Mapping[str, object] | None = None  # ready-made model inputs; then `video` is not read
     max_time: float | None = None
-    # The engine's, in a drafter's own process: waits for the target's [N, E] visual features; see `Needs.visual`.
-    visual_features: Callable[[], "Tensor"] | None = field(default=None, repr=False, compare=False)
+    # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a future
+    # in the target's process, in the drafter's own a function that waits for them.
+    visual_features: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.max_new_tokens is not None:

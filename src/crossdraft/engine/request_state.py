@@ -1,32 +1,32 @@
-"""One request while it is answered: what was emitted, what it cost, when it ends."""
+"""RequestState: one request while it is answered, what was emitted and when it ends."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Rule
+from crossdraft.engine.accept import Acceptance, Rule
 from crossdraft.engine.detokenize import AnswerText, TokenText
 from crossdraft.engine.drafter import PromptFeatures
 from crossdraft.engine.estimates import RequestDifficulty
-from crossdraft.engine.processors import TreeProcessors
+from crossdraft.engine.ledger import Ledger
+from crossdraft.engine.processors import TreeProcessors, judge
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
-from crossdraft.engine.runner.runner import Placement
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import warp_tree
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Prompt, Target
-from crossdraft.engine.timeline import Timeline, covered
-from crossdraft.engine.tree import DraftTree
+from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
 
 OnPiece = Callable[[Piece], None]
-READING = ("prepare", "encode", "prefill")  # the target's lane before the ride-along pass
 
 
 @dataclass(frozen=True)
@@ -40,23 +40,26 @@ class Job:
 
 
 class RequestState:
-    """The mutable side of a request. `drafter` is who drafts for it, until that is lost or gives up.
+    """The mutable side of a request.
 
-    `fresh`: draw by chance that nobody knows, whatever the request's seed; see `Needs.remembers`.
+    Args:
+        job: what was asked.
+        rule: judges its drafts.
+        fresh_seed: draw by random numbers that nobody knows, whatever the request's seed; see `Needs.learns`.
     """
 
-    def __init__(self, job: Job, rule: Rule, drafter: Placement | None = None, *, fresh: bool = False) -> None:
+    def __init__(
+        self, job: Job, rule: Rule, drafter: "DraftRunner[Any] | None" = None, *, fresh_seed: bool = False
+    ) -> None:
         self.job = job
         self.request_id = job.request_id
         self.request = job.request
         self.rule = rule
-        self.drafter = drafter
+        self.drafter: DraftRunner[Any] | None = None  # what drafts for it, until that is lost or gives up
         self.error: Exception | None = None
-        self.started = time.perf_counter()
-        self.stats = Stats(rule=rule.spec, lossless=rule.lossless)
-        self.timeline = Timeline()
+        self.ledger = Ledger(Stats(rule=rule.spec, lossless=rule.lossless))
         self.generator = job.request.sampling.generator()
-        if fresh:
+        if fresh_seed:
             self.generator.seed()
         if not job.request.sampling.greedy:
             self.stats.seed = self.generator.initial_seed()
@@ -68,13 +71,15 @@ class RequestState:
         self.processors: TreeProcessors | None = None  # where the fast warpers do not suffice
         self.finish: Finish | None = None
         self.notes: list[str] = []
-        self.frailty = RequestDifficulty()  # how its drafts have fared
-        self.path_probs: tuple[float, ...] = ()  # the drafter's chances of the nodes that are being judged
+        self.difficulty = RequestDifficulty()  # how its drafts have fared
+        self.gives_probs = False  # whether its last draft told the drafter's own probabilities
         self.prompt: PromptFeatures | None = None  # for its drafter, until it has been told
-        self.waits: list[tuple[float, float]] = []  # when the target waited for the drafter: start and end of each
-        self.read_wait = 0.0  # seconds that the target waited while its drafter read it
-        self.read_until = math.inf  # when the target's reading ended
-        self.first_round = math.inf  # when the first round after it began
+        self.visual_features: Future[Tensor | None] | None = None  # [N, E] for its drafter, once they are known
+
+    @property
+    def stats(self) -> Stats:
+        """Counts and times so far."""
+        return self.ledger.stats
 
     @property
     def root(self) -> int:
@@ -89,14 +94,6 @@ class RequestState:
     def fail(self, error: Exception) -> None:
         """End the request with an error: it has no answer."""
         self.error = self.error or error
-
-    def end_drafting(self, why: str, *, lost: bool = False) -> None:
-        """Nobody drafts for this request any more."""
-        if self.drafter is None:
-            return
-        self.drafter = None
-        what = "was lost" if lost else "gave up"
-        self.notes.append(f"The drafter {what} ({why.rstrip('.')}); the target went on alone.")
 
     def drop_draft(self, why: str) -> None:
         """A draft could not be read: it is not verified, and the answer says so once."""
@@ -134,6 +131,7 @@ class RequestState:
                 f"max_new_tokens is {wanted}, but behind the prompt of {length} tokens the model's context has "
                 f"room for {target.context - length}; ask for at most that many."
             )
+        self.notes.extend(prompt.notes)
         self.context = prompt.input_ids.tolist()
         self.stats.prompt_tokens = length
         self.text = AnswerText(target.text, self.request.stops, self.context)
@@ -142,41 +140,37 @@ class RequestState:
                 self.request.sampling, target.model, self.context, target.defaults.eos, wanted
             )
 
-    def warp(self, logits: Tensor, tree: DraftTree) -> Tensor:
-        """The distribution behind the root and every node, [1 + n, V], of raw logits of that shape."""
-        if self.processors is not None:
-            return self.processors.warp_tree(logits, tree, self.context)
-        return warp_tree(logits, tree, self.context, self.request.sampling)
+    def judge(self, tree: DraftTree, logits: Tensor) -> Acceptance:
+        """What of a tree is accepted, by raw logits [1 + n, V] at the root and at every node."""
+        if self.processors is None:
+            return self.rule(tree, warp_tree(logits, tree, self.context, self.request.sampling), self.generator)
+        return judge(self.rule, tree, self.processors.warp_tree(logits, tree, self.context), self.generator)
 
     def emit(
-        self,
-        tokens: Sequence[int],
-        logits: Tensor,
-        nodes: Sequence[int],
-        origin: Origin,
-        target: Target,
-        tell: Callable[[Piece], None],
-    ) -> None:
-        """Append accepted tokens (of `origin`) and the target's own last one, as far as the answer goes.
+        self, tree: DraftTree, accepted: Acceptance, logits: Tensor, origin: Origin, target: Target
+    ) -> tuple[int, ...]:
+        """Append accepted tokens (of `origin`) and the bonus, as far as the answer goes; returns what was appended.
 
-        `nodes[i]` is the tree node (-1 = root) whose logits row chose `tokens[i]`.
+        `logits` [1 + n, V] are the target's at the root and at every node.
         """
+        tokens = (*(tree.tokens[node] for node in accepted.path), accepted.bonus)
+        nodes = (ROOT, *accepted.path)
         if not self.tokens:
-            self.stats.ttft_s = time.perf_counter() - self.started
+            self.stats.ttft_s = time.perf_counter() - self.ledger.started
         taken, texts = self._until_end(tokens, target)
-        accepted = taken[:-1] if len(taken) == len(tokens) else taken
+        cut = len(taken) - (len(taken) == len(tokens))
         if self.request.logprobs:
             rows = torch.tensor([node + 1 for node in nodes[: len(taken)]], device=logits.device)
             logprobs = logits[rows].float().log_softmax(-1)
             self.logprobs += [logprobs[i, token].item() for i, token in enumerate(taken)]
         self.tokens += taken
         self.context += taken
-        cut = len(accepted)
-        for part, said, source in ((accepted, texts[:cut], origin), (taken[cut:], texts[cut:], Origin.TARGET)):
+        for part, said, source in ((taken[:cut], texts[:cut], origin), (taken[cut:], texts[cut:], Origin.TARGET)):
             if part:
                 text = "".join(said) if self.request.stops else self.text.push(part)
-                self._tell(part, text, source, tell)
-        self.end(tell)
+                self._tell(part, text, source)
+        self.end()
+        return tuple(taken)
 
     def _until_end(self, tokens: Sequence[int], target: Target) -> tuple[list[int], list[str]]:
         """The leading tokens that belong to the answer, and with stop strings each one's text.
@@ -198,56 +192,18 @@ class RequestState:
             if self.finish is not None:
                 return taken, texts
         limit = self.request.max_time
-        if limit is not None and time.perf_counter() - self.started > limit:
+        if limit is not None and time.perf_counter() - self.ledger.started > limit:
             self.finish = Finish.TIME
         return taken, texts
 
-    def _tell(self, tokens: Sequence[int], text: str, origin: Origin, tell: Callable[[Piece], None]) -> None:
+    def _tell(self, tokens: Sequence[int], text: str, origin: Origin) -> None:
         self.pieces.append(Piece(tuple(tokens), text, origin, self.request_id))
-        tell(self.pieces[-1])
+        self.tell(self.pieces[-1])
 
-    def end(self, tell: Callable[[Piece], None]) -> None:
+    def end(self) -> None:
         """If the answer has ended, hand out the text that was held back: what was streamed is what was answered."""
         if self.finish is not None and (text := self.text.flush()):
-            self._tell((), text, self.pieces[-1].origin if self.pieces else Origin.TARGET, tell)
-
-    def count_reading(self, until: float) -> None:
-        """The target's reading is over at `until`: how much of the drafting was hidden in it?"""
-        self.read_until = until
-        for stage in READING:
-            self.stats.add_time(stage, self.timeline.total("target", stage))
-        self._count_hidden()
-
-    def _count_hidden(self) -> None:
-        """Add up the hidden drafting known so far; the spans of a late draft come only with a later reply."""
-        drafter = [span for span in self.timeline.spans if span.lane == "drafter"]
-        late = {"read", "hidden draft"} if any(span.name == "hidden draft" for span in drafter) else set[str]()
-        hidden = [span for span in drafter if span.start < self.read_until or span.name in late]
-        # What ran before the target began to read (inline, one after the other) was not hidden.
-        reading = [span for span in self.timeline.spans if span.lane == "target" and span.name in READING]
-        self.stats.hidden_drafting_s = sum(span.seconds for span in hidden)
-        self.stats.hidden_inside_s = sum(part.overlap(span.start, span.end) for part in hidden for span in reading)
-        first = next((span.end - self.started for span in hidden if span.name == "read"), None)
-        if first is not None and self.tokens and first >= self.stats.ttft_s:
-            first = None  # what comes behind the first final token is not provisional
-        self.stats.first_provisional_s = first
-
-    def _count_waits(self) -> None:
-        """Part what the target waited into the drafter's computing, and sending, packing and idling.
-
-        In the rounds they are the stages `draft` and `communication`, before these with `hidden` in front.
-        """
-        drafter = [span for span in self.timeline.spans if span.lane == "drafter"]
-        for start, end in self.waits:
-            computing, when = covered(drafter, start, end), "" if start >= self.first_round else "hidden "
-            self.stats.add_time(f"{when}draft", computing)
-            self.stats.add_time(f"{when}communication", end - start - computing)
-
-    def close(self) -> None:
-        """The request leaves the batch."""
-        self.stats.total_s = time.perf_counter() - self.started
-        self._count_hidden()
-        self._count_waits()
+            self._tell((), text, self.pieces[-1].origin if self.pieces else Origin.TARGET)
 
     def answer(self) -> Answer:
         """What the user gets."""
@@ -257,7 +213,7 @@ class RequestState:
             pieces=tuple(self.pieces),
             finish=self.finish or Finish.CANCELLED,
             stats=self.stats,
-            timeline=self.timeline,
+            timeline=self.ledger.timeline,
             logprobs=tuple(self.logprobs) if self.request.logprobs else None,
             notes=tuple(self.notes),
         )

@@ -39,8 +39,8 @@ class Sampling:
         logit_bias: (token id, number added to its logit) pairs; -inf forbids a token.
         seed: `None` draws one from torch's global generator; `Answer.stats.seed` tells it. Without a drafter, two runs
             of the same request and seed draw the same tokens. With one, how much is drafted follows measured times, and
-            other tokens of the same distribution may be drawn; with one that remembers earlier answers the seed is not
-            used at all (see `Needs.remembers`).
+            other tokens of the same distribution may be drawn; with one that learns earlier answers the seed is not
+            used at all (see `Needs.learns`).
         typical_p: locally typical sampling (Meister et al. 2022) with this mass; 1 = off.
         top_h: keep the likeliest tokens up to this share of the entropy; 1 = the whole budget; 0 = off.
         epsilon_cutoff, eta_cutoff: truncation sampling (Hewitt et al. 2022); 0 = off.

@@ -259,7 +259,7 @@ class Scheduler:
             self._pending = {}
             for one in pending.values():
                 one.settle(RequestError(f"The engine failed: {type(error).__name__}: {error}"))
-            decoder.supervisor.lose(f"{type(error).__name__}: {error}")  # who knows what it was told
+            decoder.drafter.supervisor.lose(f"{type(error).__name__}: {error}")  # who knows what it was told
             return
         for request_id in decoder.finished():
             waiting = self._pending.pop(request_id)

@@ -20,6 +20,7 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.clock import Mark, clock_of
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.devices import to_device
+from crossdraft.engine.drafter import PromptFeatures
 from crossdraft.engine.fast.elastic import poll_between
 from crossdraft.engine.fast.forward import find_lean
 from crossdraft.engine.generation import GenerationDefaults
@@ -113,6 +114,14 @@ class Prefill:
     def last(self) -> int:
         """Tokens of the last piece."""
         return len(self.pieces[-1].tokens)
+
+
+def prompt_features(read: Prefill, layers: Sequence[int]) -> PromptFeatures:
+    """A prompt for drafters that look into it: its last piece, and these hidden layers of those in front."""
+    in_front = [token for piece in read.pieces[:-1] for token in piece.tokens.tolist()]
+    parts = zip(*(out.hidden[0] for out in read.front), strict=True) if layers else ()
+    visual = {layer: torch.cat(part) for layer, part in zip(layers, parts, strict=False)}
+    return PromptFeatures(tuple(read.pieces[-1].tokens.tolist()), tuple(in_front), visual)
 
 
 def visual_rows(features: Any) -> Tensor:

@@ -41,7 +41,7 @@ def word_pairs(file: BinaryIO, order: str, path: Path, limits: EventLimits) -> I
 
 
 class WrappingClock:
-    """Undoes the wrap of a 32-bit clock (every 71.6 min) over consecutive chunks; it remembers the last time."""
+    """Undoes the wrap of a 32-bit clock (every 71.6 min) over consecutive chunks; it learns the last time."""
 
     def __init__(self, source: object) -> None:
         self._source = source

@@ -101,7 +101,7 @@ class OnlineDrafter:
         self.drafter = drafter
         # The last layer is the teacher: its features times the target's rows are what the target says.
         layers = tuple(sorted({*drafter.needs.hidden_layers, head.config.num_layers}))
-        self.needs = replace(drafter.needs, hidden_layers=layers, remembers=True)
+        self.needs = replace(drafter.needs, hidden_layers=layers, learns=True)
         budget = TimeBudget(seconds) if clock is None else TimeBudget(seconds, clock)
         self.trainer = OnlineTrainer(head, rows, ReplayBuffer(keep, room), budget, rate)
         self.origin, self.folder = origin, folder

@@ -10,11 +10,10 @@ from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -183,7 +182,7 @@ def test_any_drafter_may_be_the_cheap_one(inner):
     requests = [Request(question, max_new_tokens=20) for question in ("kkk", "kk", "k")]
     alone = Decoder(model()).generate(requests)
     cascade = CascadeDrafter(independent(1e-3), DRAFTERS[inner](), ahead=3)
-    found = Decoder(model(), Inline(cascade, CostModel(), "before"), max_batch=2, nodes=6, adaptive=False)
+    found = Decoder(model(), DraftRunner(cascade, "before"), max_batch=2, nodes=6, adaptive=False)
     answers = found.generate(requests)
     assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
     assert not any(answer.notes for answer in answers)

@@ -7,11 +7,10 @@ import torch
 
 from crossdraft.drafters.cross_vocab.drafter import CROSS_VOCAB_METHODS, CrossVocabDrafter
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Answer, Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -62,7 +61,7 @@ def drafter(kind: str, how: str) -> CrossVocabDrafter:
 
 
 def drafted(kind: str, how: str, sampling: Sampling, batch: int, hidden: str = "before") -> list[Answer]:
-    place = Inline(drafter(kind, how), CostModel(), hidden)
+    place = DraftRunner(drafter(kind, how), hidden)
     decoder = Decoder(target_of(kind), place, max_batch=batch, nodes=5, hidden_nodes=9, adaptive=False)
     try:
         return decoder.generate(requests(sampling))

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import ZOO, as_target, noisy
@@ -29,7 +28,7 @@ def stranger():
 
 
 def answer(target, drafter, rule, request):
-    placed = Inline(drafter, CostModel(), "before")
+    placed = DraftRunner(drafter, "before")
     return Decoder(target, placed, rule=rule, adaptive=False).generate([request])[0]
 
 

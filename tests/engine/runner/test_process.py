@@ -21,7 +21,7 @@ from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.request import Origin, Request
 from crossdraft.engine.runner.parallel import POLICIES
-from crossdraft.engine.runner.process import Process
+from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DrafterLost
 from crossdraft.engine.runner.wire import (
     pack_draft,
@@ -63,7 +63,7 @@ def alone(target, requests):
 @pytest.fixture
 def process(pair, target):
     factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
-    placement = Process(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60)
+    placement = ProcessDrafter(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60)
     yield placement
     placement.close()
 
@@ -84,7 +84,7 @@ def test_answers_are_the_targets_own_and_drafted_beside_its_prefill(target, proc
 @pytest.mark.parametrize("ahead", [name for name in POLICIES if name != "off"])
 def test_drafting_ahead_changes_no_token(pair, target, requests, alone, ahead):
     factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
-    placement = Process(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, ahead=ahead)
+    placement = ProcessDrafter(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, parallel=ahead)
     try:
         drafted_ahead = False
         for batch in (1, 3, *[3] * 20):  # on a busy machine a tiny target may be done before anything is prepared
@@ -131,7 +131,7 @@ def test_the_target_runs_on_both_cores_while_the_drafter_idles(target, process, 
 @needs_two_cores
 def test_nothing_is_prepared_for_while_the_target_reads(pair, target, requests):
     factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
-    placement = Process(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, ahead="ssd")
+    placement = ProcessDrafter(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, parallel="ssd")
     try:
         placement.start(0, requests[0], 4, None)
         assert until(placement.spare_cores)
@@ -287,7 +287,7 @@ def test_tensors_in_a_request_stay_behind(target, process, requests, alone):
 
 def test_a_child_that_never_got_its_drafter_is_ended():
     with pytest.raises((pickle.PicklingError, AttributeError)):
-        Process(lambda: None)
+        ProcessDrafter(lambda: None)
     children = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
     with open(children) as file:
         ids = file.read().split()
@@ -296,13 +296,13 @@ def test_a_child_that_never_got_its_drafter_is_ended():
 
 def test_a_drafter_that_cannot_be_loaded_is_refused_at_once(tmp_path):
     with pytest.raises(CrossdraftError, match="lacks"):
-        Process(partial(load_drafter, str(tmp_path)))
+        ProcessDrafter(partial(load_drafter, str(tmp_path)))
 
 
 def test_a_worker_that_cannot_start_is_said_not_awaited(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(CrossdraftError, match="could not be started"):
-        Process(partial(load_drafter, "event"))
+        ProcessDrafter(partial(load_drafter, "event"))
 
 
 def test_the_target_does_not_wait_for_a_slow_reader(target, process, requests, alone):
@@ -466,7 +466,7 @@ def babbling(folder: str, banned: tuple[int, ...]):
 
 def test_damaged_messages_of_a_process_cost_drafts_and_no_answer(pair, target, requests, alone):
     factory = partial(babbling, str(pair.event), tuple(sorted(target.reserved)))
-    placement = Process(factory, patience_s=60, grace_s=60)
+    placement = ProcessDrafter(factory, patience_s=60, grace_s=60)
     try:
         found = Decoder(target, placement, max_batch=2, adaptive=False, nodes=2).generate(requests * 3)
     finally:

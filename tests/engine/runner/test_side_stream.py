@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.side_stream import StreamDrafter
 from crossdraft.engine.tree import DraftTree
 
@@ -104,7 +103,7 @@ class Noting:
 
 
 def test_a_draft_beside_the_prefill_waits_for_what_was_launched_before_it_and_nothing_else(notes):
-    placement = Inline(Noting(notes), CostModel(), "beside", GPU)
+    placement = DraftRunner(Noting(notes), "beside", GPU)
     placement.start(1, Request("x"), 4, None)
     placement._held[1].first.result()
     before, notes[:] = [*notes], []
@@ -120,7 +119,7 @@ def test_a_draft_beside_the_prefill_waits_for_what_was_launched_before_it_and_no
 
 
 def test_later_rounds_work_on_the_same_stream_and_each_side_waits_for_the_other(notes):
-    placement = Inline(Noting(notes), CostModel(), "beside", GPU)
+    placement = DraftRunner(Noting(notes), "beside", GPU)
     placement.start(1, Request("x"), 0, None)  # too short an answer for a hidden draft
     placement.collect(1)
     notes.clear()
@@ -158,4 +157,4 @@ def test_later_rounds_work_on_the_same_stream_and_each_side_waits_for_the_other(
     ],
 )
 def test_only_who_may_work_beside_the_prefill_on_a_gpu_has_a_stream(notes, hidden, device, own):
-    assert isinstance(Inline(Noting(notes), CostModel(), hidden, device).drafter, StreamDrafter) == own
+    assert isinstance(DraftRunner(Noting(notes), hidden, device).drafter, StreamDrafter) == own

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import DrafterLost, Inline
+from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
 from crossdraft.engine.runner.supervisor import BACKOFF_S, RESTARTS, WINDOW_S, Supervisor
 from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target
@@ -36,7 +36,7 @@ class Scripted:
         pass
 
 
-class Fragile(Inline):
+class Fragile(DraftRunner):
     """Is lost whenever it is told to be; counts what was made of it."""
 
     made = 0
@@ -223,7 +223,7 @@ def test_whatever_a_drafter_raises_costs_no_answer(method, error):
         raise error("boom")
 
     setattr(Failing, method, fail)
-    supervisor = Supervisor(Inline(Failing([DraftTree.chain([1])] * 9), CostModel(), "before"), RESTARTS)
+    supervisor = Supervisor(DraftRunner(Failing([DraftTree.chain([1])] * 9), "before"), RESTARTS)
     (answer,) = Decoder(target, supervisor, adaptive=False).generate([request])
     assert answer.tokens == alone
     assert any("boom" in note for note in answer.notes) or method == "end"
@@ -245,10 +245,10 @@ def test_no_error_of_the_cost_model_costs_an_answer(where, monkeypatch):
 
     monkeypatch.setattr(CostModel, where, fail)
     cost = CostModel()
-    (answer,) = Decoder(target, Inline(Scripted([tree] * 9), cost, "before"), cost=cost).generate([request])
+    (answer,) = Decoder(target, DraftRunner(Scripted([tree] * 9), "before"), cost=cost).generate([request])
     assert answer.tokens == alone
     monkeypatch.undo()
-    (after,) = Decoder(target, Inline(Scripted([tree] * 9), cost, "before"), cost=cost).generate([request])
+    (after,) = Decoder(target, DraftRunner(Scripted([tree] * 9), "before"), cost=cost).generate([request])
     assert (after.tokens, after.notes) == (alone, ())
     if where in ("plan", "hidden_nodes"):
         assert where == "hidden_nodes" or answer.stats.policy_errors > 0

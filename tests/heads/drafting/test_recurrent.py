@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from crossdraft.drafters.trees import Shape, TopK, fill
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT
 from crossdraft.heads.drafting.recurrent import RecurrentDrafter, within
@@ -179,7 +179,7 @@ def beside(target, method):
 @pytest.mark.parametrize("method", METHODS)
 def test_greedy_answers_are_the_targets_own(target, alone, method, batch):
     cost = CostModel()
-    placement = Inline(beside(target, method), cost, "off")
+    placement = DraftRunner(beside(target, method), "off")
     found = Decoder(target, placement, cost=cost, adaptive=False, max_batch=batch).generate(REQUESTS)
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.drafted for answer in found) > 50

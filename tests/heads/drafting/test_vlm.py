@@ -6,11 +6,11 @@ from functools import partial
 import pytest
 import torch
 
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.heads.drafting.autoregressive import AutoregressiveDrafter
 from crossdraft.heads.drafting.trees import TREES
 from crossdraft.heads.files import make
@@ -151,7 +151,7 @@ def test_greedy_answers_are_the_targets_own(target, alone, network, batch):
     drafter = drafter_of(head_for(target, network), ends=[EOS], banned=sorted(target.reserved))
     assert HEADS[network].sees == bool(drafter.needs.visual_layers)
     cost = CostModel()
-    decoder = Decoder(target, Inline(drafter, cost, "off"), cost=cost, max_batch=batch, adaptive=False)
+    decoder = Decoder(target, DraftRunner(drafter, "off"), cost=cost, max_batch=batch, adaptive=False)
     answers = decoder.generate(REQUESTS)
     assert [answer.tokens for answer in answers] == alone
     assert all(answer.stats.rounds and not answer.notes for answer in answers)
@@ -176,7 +176,7 @@ def test_massv_drafts_though_it_reads_no_feature(target, alone, sees, batch):
     head = make("massv", config, SharedWeights.of(target.model)).double()
     drafter = AutoregressiveDrafter(head, TREES["chain"], ends=[EOS], banned=sorted(target.reserved))
     cost = CostModel()
-    decoder = Decoder(target, Inline(drafter, cost, "off"), cost=cost, max_batch=batch, adaptive=False)
+    decoder = Decoder(target, DraftRunner(drafter, "off"), cost=cost, max_batch=batch, adaptive=False)
     answers = decoder.generate(REQUESTS)
     assert [answer.tokens for answer in answers] == alone
     assert all(answer.stats.drafted for answer in answers)

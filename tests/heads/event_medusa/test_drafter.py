@@ -7,11 +7,11 @@ import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.event_medusa.drafter import DrafterMedusaDrafter, shared_weights_of
@@ -192,7 +192,7 @@ def test_answers_are_the_targets_own(model, hidden, batch):
     requests = [Request("x" * i, max_new_tokens=8 + 6 * i) for i in range(1, 5)]
     alone = [answer.tokens for answer in Decoder(target).generate(requests)]
     cost = CostModel()
-    placed = Inline(DrafterMedusaDrafter(model, heads_on(model), words=3), cost, hidden)
+    placed = DraftRunner(DrafterMedusaDrafter(model, heads_on(model), words=3), hidden)
     found = Decoder(target, placed, cost=cost, adaptive=False, max_batch=batch).generate(requests)
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.accepted for answer in found) > 0

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from crossdraft.drafters.independent import top_tokens
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Prompt
 from crossdraft.errors import CrossdraftError
@@ -127,7 +127,7 @@ def test_answers_are_the_targets_own(model, hidden, batch, sampling):
     requests = [Request("x" * i, max_new_tokens=8 + 6 * i, sampling=sampling) for i in range(1, 5)]
     alone = [answer.tokens for answer in Decoder(target).generate(requests)]
     cost = CostModel()
-    placed = Inline(FastDrafter(model, fast(model)), cost, hidden)
+    placed = DraftRunner(FastDrafter(model, fast(model)), hidden)
     found = Decoder(target, placed, cost=cost, adaptive=False, max_batch=batch).generate(requests)
     assert [answer.tokens for answer in found] == alone
 
@@ -152,7 +152,7 @@ def test_what_a_head_knows_is_accepted(model):
 
     drafter._begin = told
     cost = CostModel()
-    (found,) = Decoder(target, Inline(drafter, cost, "before"), cost=cost, adaptive=False).generate([REQUEST])
+    (found,) = Decoder(target, DraftRunner(drafter, "before"), cost=cost, adaptive=False).generate([REQUEST])
     assert found.tokens == alone.tokens
     assert found.stats.accepted >= 6
 

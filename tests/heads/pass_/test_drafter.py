@@ -5,11 +5,11 @@ import torch
 
 from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, save_head
@@ -32,7 +32,7 @@ def rows_for(target, steps=3) -> LookaheadEmbeddings:
 
 def decoder(target, drafter, hidden="before", **options) -> Decoder:
     cost = CostModel()
-    return Decoder(target, Inline(drafter, cost, hidden), cost=cost, **options)
+    return Decoder(target, DraftRunner(drafter, hidden), cost=cost, **options)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -80,11 +80,11 @@ def test_a_draft_keeps_its_budget_and_its_rows():
     (state,) = drafter.begin([REQUESTS[0]])
     (draft,) = drafter.propose([state], [Budget(9)])
     assert len(draft.tree) == 0
-    assert torch.equal(draft.tail, drafter.rows)
+    assert torch.equal(draft.probe_embeds, drafter.rows)
     drafter.commit([state], [VerifyOutput((), (5,), probe_top=((21,), (22,), (33,)))])
     (draft,) = drafter.propose([state], [Budget(1)])
     assert draft.tree.tokens == (21,)
-    assert torch.equal(draft.tail, torch.cat((drafter.rows, drafter.rows)))
+    assert torch.equal(draft.probe_embeds, torch.cat((drafter.rows, drafter.rows)))
     assert len(draft.probes) <= drafter.needs.probes == 12
     assert drafter.propose([state], [Budget(9)])[0].tree.tokens == (21, 22)
 

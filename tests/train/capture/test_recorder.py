@@ -50,7 +50,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tokens_and_features_are_those_of_the_model_alone(name: str) -> None:
     target, clips = zoo_target(name), some_clips(2)
     recorder = FeatureRecorder(target, ALL)
-    recorder.record(clips)  # now it remembers these answers: the second time whole paths are accepted
+    recorder.record(clips)  # now it learns these answers: the second time whole paths are accepted
     recorded = flat(recorder.record(clips))
     requests = [request for clip in clips for request in clip.requests(ALL.max_new_tokens)]
     alone = Decoder(target).generate(requests)

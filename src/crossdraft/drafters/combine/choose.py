@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crossdraft.drafters.combine.union import all_needs
-from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, Proposal, VerifyOutput, propose_async
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 
@@ -33,7 +32,7 @@ class Arm:
 
 
 @dataclass(eq=False)
-class Chosen:
+class ChooseState:
     """One answer: the drafter that was taken, its state, and the tokens and time since its first proposal."""
 
     arm: int
@@ -59,31 +58,37 @@ class ChooseDrafter:
         self.drafters = list(drafters)
         self.arms = [Arm() for _ in drafters]
         self.clock = clock
-        self.needs = all_needs([drafter.needs for drafter in drafters])
+        self.needs = Needs.of_all([drafter.needs for drafter in drafters])
 
-    def begin(self, requests: Sequence[Request]) -> list[Chosen]:
+    def begin(self, requests: Sequence[Request]) -> list[ChooseState]:
         chosen = []
         for request in requests:
             arm = best_arm(self.arms)
-            chosen.append(Chosen(arm, self.drafters[arm].begin([request])[0]))
+            chosen.append(ChooseState(arm, self.drafters[arm].begin([request])[0]))
         return chosen
 
-    def propose(self, states: Sequence[Chosen], budgets: Sequence[Budget]) -> list[Draft]:
-        drafts: list[Draft] = []
-        for state, budget in zip(states, budgets, strict=True):
-            state.began = self.clock() if state.began is None else state.began
-            drafts += self.drafters[state.arm].propose([state.state], [budget])
-        return drafts
+    def propose(self, states: Sequence[ChooseState], budgets: Sequence[Budget]) -> list[Draft]:
+        return self.propose_async(states, budgets)()
 
-    def commit(self, states: Sequence[Chosen], outputs: Sequence[VerifyOutput]) -> None:
+    def propose_async(self, states: Sequence[ChooseState], budgets: Sequence[Budget]) -> Proposal:
+        """See `AsyncDrafter`."""
+        for state in states:
+            state.began = self.clock() if state.began is None else state.began
+        proposals = [
+            propose_async(self.drafters[state.arm], [state.state], [budget])
+            for state, budget in zip(states, budgets, strict=True)
+        ]
+        return lambda: [draft for proposal in proposals for draft in proposal()]
+
+    def commit(self, states: Sequence[ChooseState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
             state.tokens += len(output.tokens)
             self.drafters[state.arm].commit([state.state], [output])
 
-    def fork(self, states: Sequence[Chosen]) -> list[Chosen]:
+    def fork(self, states: Sequence[ChooseState]) -> list[ChooseState]:
         return [replace(state, state=self.drafters[state.arm].fork([state.state])[0]) for state in states]
 
-    def end(self, states: Sequence[Chosen]) -> None:
+    def end(self, states: Sequence[ChooseState]) -> None:
         for state in states:
             self.drafters[state.arm].end([state.state])
             if state.began is not None and state.tokens:

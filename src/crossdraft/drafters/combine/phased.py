@@ -4,69 +4,76 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crossdraft.drafters.combine.union import all_needs
-from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, Proposal, VerifyOutput, propose_async
 from crossdraft.engine.request import Request
-from crossdraft.engine.streams import apart
+from crossdraft.engine.seeds import split_seeds
 
 
 @dataclass(eq=False)
-class Phases:
+class PhasedState:
     """One answer: both drafters' states, and what the target has answered so far, once it has begun."""
 
     hidden: Any
     later: Any
-    said: tuple[int, ...] = ()
+    answered: tuple[int, ...] = ()
 
     @property
     def answering(self) -> bool:
         """Whether the hidden drafter's turn is over."""
-        return bool(self.said)
+        return bool(self.answered)
 
 
 class PhasedDrafter:
     """Drafts with `hidden` until the first commit, with `later` from then on.
 
-    The second one follows the answer from its beginning, so that it is ready when its turn comes; the first one is told
-    all of it at its end, for whatever it remembers.
+    The second one follows the answer from its beginning, so that it is ready when its turn comes. The first one ends
+    with its turn; if it learns from answers, it is told all of this one at its end.
     """
 
     def __init__(self, hidden: Drafter[Any], later: Drafter[Any]) -> None:
         self.hidden = hidden
         self.later = later
-        self.needs = all_needs([hidden.needs, later.needs])
+        self.needs = Needs.of_all([hidden.needs, later.needs])
+        # Who needs the target's features cannot be told an answer without them.
+        self._told = hidden.needs.nothing and hidden.needs.learns
 
-    def begin(self, requests: Sequence[Request]) -> list[Phases]:
-        hidden, later = self.hidden.begin(apart(requests, 0)), self.later.begin(apart(requests, 1))
-        return [Phases(*states) for states in zip(hidden, later, strict=True)]
+    def begin(self, requests: Sequence[Request]) -> list[PhasedState]:
+        hidden, later = self.hidden.begin(split_seeds(requests, 0)), self.later.begin(split_seeds(requests, 1))
+        return [PhasedState(*states) for states in zip(hidden, later, strict=True)]
 
-    def propose(self, states: Sequence[Phases], budgets: Sequence[Budget]) -> list[Draft]:
-        drafts: list[Draft] = []
-        for state, budget in zip(states, budgets, strict=True):
-            if state.answering:
-                drafts += self.later.propose([state.later], [budget])
-            else:
-                drafts += self.hidden.propose([state.hidden], [budget])
-        return drafts
+    def propose(self, states: Sequence[PhasedState], budgets: Sequence[Budget]) -> list[Draft]:
+        return self.propose_async(states, budgets)()
 
-    def commit(self, states: Sequence[Phases], outputs: Sequence[VerifyOutput]) -> None:
+    def propose_async(self, states: Sequence[PhasedState], budgets: Sequence[Budget]) -> Proposal:
+        """See `AsyncDrafter`."""
+        proposals = [
+            propose_async(self.later, [state.later], [budget])
+            if state.answering
+            else propose_async(self.hidden, [state.hidden], [budget])
+            for state, budget in zip(states, budgets, strict=True)
+        ]
+        return lambda: [draft for proposal in proposals for draft in proposal()]
+
+    def commit(self, states: Sequence[PhasedState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
             # The first tree that was judged was the other's: of its own, which was empty, nothing was accepted.
             self.later.commit([state.later], [output if state.answering else replace(output, path=())])
-            state.said += output.tokens
+            if not state.answering and not self._told:
+                self.hidden.end([state.hidden])
+            state.answered += output.tokens
 
-    def fork(self, states: Sequence[Phases]) -> list[Phases]:
+    def fork(self, states: Sequence[PhasedState]) -> list[PhasedState]:
         return [self._fork(state) for state in states]
 
-    def end(self, states: Sequence[Phases]) -> None:
-        if self.hidden.needs.nothing:  # else it cannot be told without the target's features
-            for state in states:
-                if state.said:
-                    self.hidden.commit([state.hidden], [VerifyOutput((), state.said)])
-        self.hidden.end([state.hidden for state in states])
+    def end(self, states: Sequence[PhasedState]) -> None:
+        for state in states:
+            if state.answering and self._told:
+                self.hidden.commit([state.hidden], [VerifyOutput((), state.answered)])
+            if not state.answering or self._told:
+                self.hidden.end([state.hidden])
         self.later.end([state.later for state in states])
 
-    def _fork(self, state: Phases) -> Phases:
+    def _fork(self, state: PhasedState) -> PhasedState:
         # Once the target answers, nothing happens to the hidden one's state any more.
         hidden = state.hidden if state.answering else self.hidden.fork([state.hidden])[0]
-        return Phases(hidden, self.later.fork([state.later])[0], state.said)
+        return PhasedState(hidden, self.later.fork([state.later])[0], state.answered)

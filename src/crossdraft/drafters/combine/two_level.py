@@ -23,7 +23,7 @@ from crossdraft.engine.accept import as_wide
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import sample_one, warp
-from crossdraft.engine.streams import apart
+from crossdraft.engine.seeds import split_seeds
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -78,17 +78,17 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         self.needs = Needs(
             video=outer.needs.video or inner.needs.video,
             visual=outer.needs.visual or inner.needs.visual,
-            remembers=outer.needs.remembers or inner.needs.remembers,
+            learns=outer.needs.learns or inner.needs.learns,
         )
 
     def end(self, states: Sequence[TwoLevelState]) -> None:
         for state in states:
-            self._commit_inner(state.inner, state.outer.committed)  # what it remembers must be what was said
+            self._commit_inner(state.inner, state.outer.committed)  # what it learns must be what was said
         self.inner.end([state.inner.state for state in states])
         self.outer.end([state.outer for state in states])
 
     def _begin(self, request: Request) -> TwoLevelState:
-        (outer,), (inner,) = self.outer.begin([request]), self.inner.begin(apart([request], 1))
+        (outer,), (inner,) = self.outer.begin([request]), self.inner.begin(split_seeds([request], 1))
         return TwoLevelState(outer, InnerState(inner))
 
     def _propose(self, state: TwoLevelState, budget: Budget) -> Draft:

@@ -1,38 +1,56 @@
 """The drafter `union`: the trees of several drafters as one, under one budget.
 
-Greedy answers: the drafters' opinions are mixed, and the likeliest nodes kept; see `mixture`. Sampled answers: what is
-drawn must not be dropped because of its value, so the budget is divided beforehand; each drafter's tokens keep their
-own law, and acceptance stays exact (see `DraftTree.union`).
+Greedy answers: the drafters' probabilities are mixed, and the likeliest nodes kept; see `tree_merger`. Sampled answers:
+what is drawn must not be dropped because of its value, so the budget is divided beforehand; each drafter's tokens keep
+their own distribution, and acceptance stays exact (see `DraftTree.union`).
+
+Where a part looks into the target and another one does not, the latter drafts while the target reads and verifies:
+what it has prepared is taken, and nobody waits for it. The others have to be waited for, so they are not asked where
+the prepared draft alone brings more tokens a second (`BenefitGate`).
 """
 
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crossdraft.drafters.alternatives import alternatives_of, tree_from_topk
 from crossdraft.drafters.combine.tree_merger import TreeMerger
-from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, Proposal, VerifyOutput, propose_async
+from crossdraft.engine.estimates import Ema
 from crossdraft.engine.request import Request
-from crossdraft.engine.streams import apart
-from crossdraft.engine.together import own_part, with_probes
+from crossdraft.engine.seeds import split_seeds
 from crossdraft.errors import CrossdraftError
 
 
 @dataclass(eq=False)
-class Joint:
-    """One answer: the drafters' own states, and what each proposed last."""
+class UnionState:
+    """One answer: the drafters' own states, and what each proposed last.
 
-    states: list[Any]
+    Args:
+        parts: states, by drafter.
+        greedy: whether nothing is drawn.
+        drafts: by drafter; empty once they are judged.
+        rounds: verify passes so far.
+        waited_s: seconds until the last drafts were here.
+        drafted: when that was.
+        forked: what happens to a fork teaches nothing.
+    """
+
+    parts: list[Any]
     greedy: bool
     drafts: list[Draft] = field(default_factory=list)
-    on_trial: bool = False  # a fork: what happens to it teaches nothing
+    rounds: int = 0
+    waited_s: float = 0.0
+    drafted: float = 0.0
+    forked: bool = False
 
 
 class UnionDrafter:
     """Several drafters at once.
 
     Args:
-        drafters: the first one's main chain is shown as provisional text.
+        drafters: the first one's main path is shown as provisional text.
         ends: ids that end an answer.
 
     Raises:
@@ -44,80 +62,174 @@ class UnionDrafter:
             raise CrossdraftError("A union needs two drafters or more, such as union:event,memory.")
         self.drafters = list(drafters)
         self.ends = ends
-        self.blend = TreeMerger(len(drafters))
-        self.needs = all_needs([drafter.needs for drafter in drafters])
+        self.merger = TreeMerger(len(drafters))
+        self.gate = BenefitGate()
+        self.needs = Needs.of_all([drafter.needs for drafter in drafters])
+        everyone = range(len(drafters))
+        self._free = [i for i in everyone if drafters[i].needs.may_hide]  # may draft while the target reads
+        self._coupled = [i for i in everyone if i not in self._free]
 
-    def begin(self, requests: Sequence[Request]) -> list[Joint]:
-        columns = [drafter.begin(apart(requests, place)) for place, drafter in enumerate(self.drafters)]
+    def begin(self, requests: Sequence[Request]) -> list[UnionState]:
+        columns = [drafter.begin(split_seeds(requests, i)) for i, drafter in enumerate(self.drafters)]
         return [
-            Joint(list(states), request.sampling.greedy) for request, *states in zip(requests, *columns, strict=True)
+            UnionState(list(parts), request.sampling.greedy) for request, *parts in zip(requests, *columns, strict=True)
         ]
 
-    def propose(self, states: Sequence[Joint], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, states: Sequence[UnionState], budgets: Sequence[Budget]) -> list[Draft]:
+        return self.propose_async(states, budgets)()
+
+    def propose_async(self, states: Sequence[UnionState], budgets: Sequence[Budget]) -> Proposal:
+        """See `AsyncDrafter`: parts elsewhere are asked first."""
+        start = time.perf_counter()
+        everybody = range(len(states))
+        first = {i: self._ask(i, states, budgets, everybody) for i in self._free}
+
+        def merged() -> list[Draft]:
+            made = [[NOTHING] * len(self.drafters) for _ in states]
+            self._collect(first, everybody, made)
+            asked = [k for k, state in enumerate(states) if state.rounds and self._worthwhile(state, made[k])]
+            if asked:
+                self._collect({i: self._ask(i, states, budgets, asked) for i in self._coupled}, asked, made)
+            now = time.perf_counter()
+            for state, budget, drafts in zip(states, budgets, made, strict=True):
+                state.drafts = [widened(d, budget.nodes, self.ends) if state.greedy else d for d in drafts]
+                state.waited_s, state.drafted = now - start, now
+            return [self._merge(state, budget.nodes) for state, budget in zip(states, budgets, strict=True)]
+
+        return merged
+
+    def commit(self, states: Sequence[UnionState], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            if state.greedy and state.drafts and not state.forked:
+                self.merger.learn(state.drafts, output.tokens)
+                if state.rounds and self._free and self._coupled:
+                    self._teach_gate(state, output)
+        for i, drafter in enumerate(self.drafters):
+            own = [own_output(state.drafts, i, output) for state, output in zip(states, outputs, strict=True)]
+            drafter.commit([state.parts[i] for state in states], own)
         for state in states:
             state.drafts = []
-        for place, drafter in enumerate(self.drafters):
-            own = [
-                self.blend.share(budget, place, greedy=state.greedy)
-                for state, budget in zip(states, budgets, strict=True)
-            ]
-            drafts = drafter.propose([state.states[place] for state in states], own)
-            for state, budget, draft in zip(states, budgets, drafts, strict=True):
-                state.drafts.append(widened(draft, budget.nodes, self.ends) if state.greedy else draft)
-        return [self._join(state, budget.nodes) for state, budget in zip(states, budgets, strict=True)]
+            state.rounds += 1
 
-    def commit(self, states: Sequence[Joint], outputs: Sequence[VerifyOutput]) -> None:
-        for state, output in zip(states, outputs, strict=True):
-            if state.greedy and state.drafts and not state.on_trial:
-                self.blend.learn(state.drafts, output.tokens)
-        for place, drafter in enumerate(self.drafters):
-            own = [self._verdict(state, place, v) for state, v in zip(states, outputs, strict=True)]
-            drafter.commit([state.states[place] for state in states], own)
-        for state in states:
-            state.drafts = []  # they are judged
-
-    def fork(self, states: Sequence[Joint]) -> list[Joint]:
-        columns = [
-            drafter.fork([state.states[place] for state in states]) for place, drafter in enumerate(self.drafters)
-        ]
+    def fork(self, states: Sequence[UnionState]) -> list[UnionState]:
+        columns = [drafter.fork([state.parts[i] for state in states]) for i, drafter in enumerate(self.drafters)]
         return [
-            replace(state, states=list(own), drafts=[*state.drafts], on_trial=True)
+            replace(state, parts=list(own), drafts=[*state.drafts], forked=True)
             for state, *own in zip(states, *columns, strict=True)
         ]
 
-    def end(self, states: Sequence[Joint]) -> None:
-        for place, drafter in enumerate(self.drafters):
-            drafter.end([state.states[place] for state in states])
+    def end(self, states: Sequence[UnionState]) -> None:
+        for i, drafter in enumerate(self.drafters):
+            drafter.end([state.parts[i] for state in states])
 
-    def _join(self, state: Joint, nodes: int) -> Draft:
-        return with_probes(self.blend.join(state.drafts, nodes, greedy=state.greedy), state.drafts)
+    def _ask(
+        self, part: int, states: Sequence[UnionState], budgets: Sequence[Budget], asked: Sequence[int]
+    ) -> Proposal:
+        own = []
+        for k in asked:
+            budget = self.merger.share(budgets[k], part, greedy=states[k].greedy)
+            waits = budget.until is not None or not self._coupled or part in self._coupled
+            own.append(budget if waits else replace(budget, wait_s=0.0))
+        return propose_async(self.drafters[part], [states[k].parts[part] for k in asked], own)
 
-    def _verdict(self, state: Joint, place: int, output: VerifyOutput) -> VerifyOutput:
-        if not state.drafts:  # the prompt's features, before anything was proposed
-            return output
-        return own_part(state.drafts, place, output)
+    @staticmethod
+    def _collect(proposals: dict[int, Proposal], asked: Sequence[int], made: list[list[Draft]]) -> None:
+        for part, proposal in proposals.items():
+            for k, draft in zip(asked, proposal(), strict=True):
+                made[k][part] = draft
+
+    def _worthwhile(self, state: UnionState, drafts: Sequence[Draft]) -> bool:
+        """Whether the parts that look into the target are asked too."""
+        if not self._coupled:
+            return False
+        return not (state.greedy and self._free and self.gate.enough([drafts[i] for i in self._free]))
+
+    def _merge(self, state: UnionState, nodes: int) -> Draft:
+        """One draft of all; it is refused only if every part that could be asked refuses."""
+        drafts = state.drafts
+        draft = self.merger.merge(drafts, nodes, greedy=state.greedy)
+        refusals = [drafts[i].refusal for i in range(len(drafts)) if state.rounds or i in self._free]
+        refusal = refusals[0] if refusals and all(refusals) and (state.rounds or not self._coupled) else None
+        spans = tuple(span for one in drafts for span in one.spans)
+        return replace(with_probes(draft, drafts), refusal=refusal, spans=spans)
+
+    def _teach_gate(self, state: UnionState, output: VerifyOutput) -> None:
+        prepared = [state.drafts[i] for i in self._free]
+        written = any(len(state.drafts[i].tree) for i in self._coupled)
+        self.gate.saw(prepared, output, state.waited_s, time.perf_counter() - state.drafted, written=written)
+
+
+@dataclass
+class BenefitGate:
+    """Whether prepared drafts are enough: tokens a second with them alone against rounds in which all parts wrote.
+
+    Args:
+        both, both_s: tokens and seconds of a round in which all wrote.
+        check_s: seconds from the drafts to what was accepted.
+        expected, kept: tokens of the prepared drafts by their own probabilities, and those that were accepted.
+    """
+
+    both: Ema = field(default_factory=Ema)
+    both_s: Ema = field(default_factory=Ema)
+    check_s: Ema = field(default_factory=Ema)
+    expected: Ema = field(default_factory=lambda: Ema(weight=1.0, total=4.0))
+    kept: Ema = field(default_factory=lambda: Ema(weight=1.0, total=4.0))
+
+    def enough(self, prepared: Sequence[Draft]) -> bool:
+        """True if they may go alone. Not before both have been tried."""
+        both, both_s, check_s = self.both.value, self.both_s.value, self.check_s.value
+        hope = expected_tokens(prepared)
+        if not hope or both is None or both_s is None or check_s is None:
+            return False
+        fulfilled = (self.kept.value or 0.0) / (self.expected.value or 1.0)
+        return (1 + fulfilled * hope) * both_s > both * check_s
+
+    def saw(
+        self, prepared: Sequence[Draft], output: VerifyOutput, waited_s: float, checked_s: float, *, written: bool
+    ) -> None:
+        """A round of these drafts, which took so long to write and to judge, ended so; `written`: with the others'."""
+        if written or any(len(draft.tree) for draft in prepared):
+            self.check_s.add(checked_s)
+        if written:
+            self.both.add(len(output.tokens))
+            self.both_s.add(waited_s + checked_s)
+        if hope := expected_tokens(prepared):
+            accepted = output.tokens[: len(output.path)]
+            self.expected.add(hope)
+            self.kept.add(max(len(draft.tree.follow(accepted)) for draft in prepared))
+
+
+def expected_tokens(drafts: Sequence[Draft]) -> float:
+    """Tokens of the longest main path that its drafter expects to be accepted; 0 where none tells probabilities."""
+    return max((sum(d.path_probs[node] for node in d.tree.main_path) for d in drafts if d.path_probs), default=0.0)
+
+
+def prober_of(drafts: Sequence[Draft]) -> int | None:
+    """Whose probes are fed: the first one's who has any."""
+    return next((i for i, draft in enumerate(drafts) if draft.probes), None)
+
+
+def with_probes(merged: Draft, drafts: Sequence[Draft]) -> Draft:
+    """The draft made of these, with the probes that are fed; without if what one stood behind is not in it."""
+    i = prober_of(drafts)
+    if i is None or (probes := drafts[i].probes) is None:
+        return merged
+    return replace(merged, probes=probes.moved(drafts[i].tree, merged.tree))
+
+
+def own_output(drafts: Sequence[Draft], i: int, output: VerifyOutput) -> VerifyOutput:
+    """The output as if the tree of drafter i had been verified, and no probes fed but its own."""
+    if not drafts:  # the prompt's features, before anything was proposed
+        return output
+    path = drafts[i].tree.follow(output.tokens[: len(output.path)])
+    if prober_of(drafts) != i:
+        output = replace(output, probe_top=(), probe_logits=None)
+    return replace(output, path=tuple(path))
 
 
 def widened(draft: Draft, nodes: int, ends: Collection[int] = ()) -> Draft:
-    """A chain with what its drafter might have said instead: second guesses are for the union to weigh up."""
+    """A chain with the alternatives that its drafter weighed: these are for the union to choose among."""
     if not draft.tree.is_chain or not draft.outcomes or not draft.path_probs:
         return draft
     wide = tree_from_topk(alternatives_of(draft), nodes, ends=ends)
     return replace(draft, tree=wide.tree, path_probs=wide.path_probs)
-
-
-def all_needs(needs: Sequence[Needs]) -> Needs:
-    """Whatever any of them needs."""
-    return Needs(
-        hidden_layers=_all_layers(need.hidden_layers for need in needs),
-        visual_layers=_all_layers(need.visual_layers for need in needs),
-        logits=any(need.logits for need in needs),
-        video=any(need.video for need in needs),
-        visual=any(need.visual for need in needs),
-        probes=max((need.probes for need in needs), default=0),
-        remembers=any(need.remembers for need in needs),
-    )
-
-
-def _all_layers(layers: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(sorted({layer for some in layers for layer in some}))

@@ -64,7 +64,7 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
             raise CrossdraftError(
                 f"There is no way '{how}' to draft across vocabularies; choose one of {', '.join(CROSS_VOCAB_METHODS)}."
             )
-        self.needs = Needs(video=sees, remembers=how == "omni")
+        self.needs = Needs(video=sees, learns=how == "omni")
         self.model = model
         assistant = AssistantModel(model)
         self.method: CrossVocabMethod

@@ -109,7 +109,7 @@ class MemoryDrafter(PerRequestDrafter[MemoryState]):
         datastores: the answers; requests of different namespaces never see each other's.
     """
 
-    needs = Needs(remembers=True)
+    needs = Needs(learns=True)
 
     def __init__(self, datastores: Datastores | None = None) -> None:
         self.datastores = datastores or Datastores()

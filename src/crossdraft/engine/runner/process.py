@@ -5,59 +5,80 @@ its cores before torch starts a thread, and a script needs no `__main__` guard. 
 any message that arrives while the worker drafts for the prefill is its stop signal.
 """
 
+import itertools
 import os
 import pickle
-import secrets
 import subprocess
-import sys
-import tempfile
-import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor
 
 from crossdraft.engine.checks import drafts_of
-from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.handled import Handled
+from crossdraft.engine.runner.child import start_child
 from crossdraft.engine.runner.link import Link, Message
-from crossdraft.engine.runner.runner import NOTHING, DrafterLost, OnToken
+from crossdraft.engine.runner.runner import DrafterLost, OnToken
 from crossdraft.engine.runner.wire import pack_request, pack_tensor, unpack_draft
 from crossdraft.engine.timeline import Span
 from crossdraft.errors import CrossdraftError
 
-CALL_TIMEOUT_S = 120.0  # for a child to start and call back, before it loads anything
 LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
 PATIENCE_S = 10.0
 LONGEST_WAIT_S = 1.0  # for a draft, where it is known that none is worth more
 TOO_LATE = "its draft came too late, and what was drawn for it must not be judged any more"
-Turn = tuple[int, tuple[int, ...]]  # a verdict: how many came before it, the tokens that it emits
+Turn = tuple[int, tuple[int, ...]]  # a verify pass: how many came before it, the tokens that it emits
 
 
-class Process:
-    """A placement that runs `factory()` in a child process.
+@dataclass(eq=False)
+class ProcessState:
+    """One request of a drafter in another process.
+
+    Args:
+        key: names it there.
+        greedy: whether nothing is drawn.
+        launch: of which child: another one does not know it.
+        hidden: serial of the question for its hidden draft, until the reply was taken.
+        refusal: why there will be no draft for it any more.
+        turn: the last verify pass.
+        prepared: by the turn that they are for, drafts that came unasked.
+        asked: whether its last draft was waited for.
+    """
+
+    key: int
+    greedy: bool
+    launch: int
+    hidden: int | None = None
+    refusal: str | None = None
+    turn: Turn | None = None
+    prepared: dict[Turn, Any] = field(default_factory=dict)
+    asked: bool = True
+
+
+class ProcessDrafter:
+    """A drafter that runs `factory()` in a child process, and does its work there.
 
     The target never waits for a slow reader: if the drafter has not read the request when the target is at its last
     piece, the answer begins without it and the drafter joins when it is ready. Nor does it wait for a draft longer than
-    that can save (`Budget.wait_s`).
+    that can save (`Budget.wait_s`); at 0 it takes what was prepared, see `parallel`, and waits for nothing.
 
     Args:
         factory: makes the drafter, there; must be picklable (a module's function or a `functools.partial` of one).
         cores: CPU cores the child may use; `None` = those of this process.
         patience_s: how long the child may be silent while a question is open before it counts as hanging.
         grace_s: how long the ride-along pass waits for a draft that was told to stop: about one drafting step.
-        ahead: what the child does while the target verifies; see `ahead.POLICIES`.
+        parallel: what the child does while the target verifies; see `parallel.POLICIES`.
 
     Raises:
-        CrossdraftError: the child could not load the drafter.
+        CrossdraftError: the child could not load the drafter, or what it reads cannot be sent to it.
     """
 
     def __init__(
@@ -66,138 +87,64 @@ class Process:
         cores: Sequence[int] | None = None,
         patience_s: float = PATIENCE_S,
         grace_s: float = 0.05,
-        ahead: str = "off",
+        parallel: str = "off",
     ) -> None:
-        self._settings = factory, cores, patience_s, grace_s, ahead
+        self._factory, self._cores, self._parallel = factory, cores, parallel
         self.patience_s = patience_s
         self.grace_s = grace_s
-        self._incoming: SimpleQueue[Any] = SimpleQueue()
-        self._replies: dict[int, tuple[str, Any]] = {}  # arrived, not fetched yet; by the question's serial
-        self._open: dict[int, float] = {}  # questions that have no reply yet, and since when one is due
-        self._heard = time.monotonic()  # when the child last sent anything
-        self._prepared: dict[int, dict[Turn, Any]] = {}  # ticket -> drafts for what a verdict may be
-        self._verdicts: dict[int, Turn] = {}  # ticket -> the last one
-        self._reading: dict[int, int] = {}  # ticket -> serial of its `start`
-        self._spans: list[Span] = []
-        self._on_token: dict[int, OnToken] = {}
-        self._greedy: dict[int, bool] = {}  # by ticket
+        self._launches = 0
         self._serial = 0
-        self._refused: dict[int, str] = {}  # ticket -> why
-        self._cores = tuple(cores or ())
-        self._sent = 0  # messages since it was loaded
-        connection, self._child, self._handled = _launch(cores)
-        self._link = Link(connection, self._receive)
-        try:
-            self._link.send(("load", (pickle.dumps(factory), ahead)))
-            self._open[0] = time.monotonic()
-            self.needs: Needs = self._fetch(0, LOAD_TIMEOUT_S)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, DrafterLost | TimeoutError):
-                why = "it took too long" if isinstance(error, TimeoutError) else error
-                raise CrossdraftError(f"The drafter could not be loaded: {why}; see its message above.") from error
-            raise
+        self._keys = itertools.count()
+        self._closed = False
+        self._launch()
 
     @property
     def pid(self) -> int:
         """The child's process id."""
         return self._child.pid
 
-    def restarted(self) -> Self:
-        return type(self)(*self._settings)
+    # -- the child's life ------------------------------------------------------------------------------------------
 
-    def start(self, request_id: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
-        if on_token is not None:
-            self._on_token[request_id] = on_token
-        self._greedy[request_id] = request.sampling.greedy
-        if not self.needs.video:  # decoded frames are large
-            path = request.video if isinstance(request.video, str | os.PathLike) else None
-            request = replace(request, video=path, inputs=None)
-        packed, arrays = pack_request(request)
-        asked = (request_id, packed, nodes, on_token is not None, [array.nbytes for array in arrays])
-        self._reading[request_id] = self._ask("start", asked, arrays)
-        del self._open[self._serial]  # a prefill may take minutes; the reply is due when it is told to stop
-
-    def see(self, request_id: int, features: Tensor | None) -> None:
-        if not self.needs.visual:
-            return
-        packed, arrays = pack_tensor(features)
-        self._send(("visual", (request_id, packed, [array.nbytes for array in arrays])), arrays)
-
-    def collect(self, request_id: int) -> Draft:
-        self._send(("stop", None))
-        self._sort_all()
-        overdue = self._unanswered() and self._silent_s() > LONGEST_WAIT_S  # nothing will come soon
-        serial = self._reading[request_id]
-        self._open[serial] = time.monotonic()  # it hangs if it does not heed the signal
+    def _launch(self) -> None:
+        """Start the child and have it load the drafter."""
+        self._launches += 1
+        incoming = self._incoming = SimpleQueue[Any]()
+        self._replies: dict[int, tuple[str, Any]] = {}  # arrived, not fetched yet; by the question's serial
+        self._open: dict[int, float] = {}  # questions that have no reply yet, and since when one is due
+        self._heard = time.monotonic()  # when the child last sent anything
+        self._states: dict[int, ProcessState] = {}
+        self._on_token: dict[int, OnToken] = {}
+        self._spans: list[Span] = []
+        self._sent = 0  # messages since it was loaded
+        connection, self._child, self._handled = start_child(self._cores)
+        self._link = Link(connection, lambda message: self._receive(incoming, message))
         try:
-            draft = self._started(request_id, 0.0 if overdue else self.grace_s)
-        except CrossdraftError as error:
-            return self._refuse(request_id, str(error))
-        return NOTHING if draft is None else draft
+            self._link.send(("load", (pickle.dumps(self._factory), self._parallel)))
+            self._open[0] = time.monotonic()
+            needs: Needs = self._fetch(0, LOAD_TIMEOUT_S)
+        except BaseException as error:
+            self._stop()
+            if isinstance(error, DrafterLost | TimeoutError):
+                why = "it took too long" if isinstance(error, TimeoutError) else error
+                raise CrossdraftError(f"The drafter could not be loaded: {why}; see its message above.") from error
+            raise
+        self.needs = replace(needs, runs_in=frozenset({"process"}))
 
-    def propose(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        drafts: dict[int, Draft] = {}
-        for request_id, budget in zip(request_ids, budgets, strict=True):
-            if request_id in self._reading:
-                try:
-                    self._started(request_id, 0.0)
-                except CrossdraftError as error:  # the answer has begun: it goes on without the drafter
-                    self._refused[request_id] = str(error)
-            if request_id in self._refused:
-                drafts[request_id] = replace(NOTHING, refusal=self._refused[request_id])
-            elif request_id in self._reading:
-                drafts[request_id] = NOTHING
-            elif (draft := self._take(request_id, budget)) is not None:
-                drafts[request_id] = draft
-        asked = [(t, b) for t, b in zip(request_ids, budgets, strict=True) if t not in drafts]
-        made = self._fetch_drafts(asked) if asked and not self._late() else ()
-        drafts |= dict(zip((request_id for request_id, _ in asked), made, strict=False))
-        return [drafts.get(request_id, NOTHING) for request_id in request_ids]
-
-    def ready(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        """What was prepared for the last verdicts, and nothing where nothing is here: nobody is asked or waited for.
-
-        Greedy answers only: of drafts that are drawn, those that end early come in time and others do not, so what is
-        judged would follow another law than the one told with it.
-        """
-        known = [
-            self._greedy[request_id] and request_id not in self._reading and request_id not in self._refused
-            for request_id in request_ids
-        ]
-        return [
-            (self._take(request_id, budget) if able else None) or NOTHING
-            for request_id, budget, able in zip(request_ids, budgets, known, strict=True)
-        ]
-
-    def commit(self, request_ids: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
-        for request_id, output in zip(request_ids, outputs, strict=True):
-            before, _ = self._verdicts.get(request_id, (-1, ()))
-            self._verdicts[request_id] = before + 1, output.tokens
-        missed = [request_id for request_id in request_ids if request_id in self._reading]
-        told = zip(request_ids, outputs, strict=True)
-        self._send(("commit", (missed, [(request_id, v.path, v.tokens, v.probe_top) for request_id, v in told])))
-
-    def end(self, request_ids: Sequence[int]) -> None:
-        known = [request_id for request_id in request_ids if self._greedy.pop(request_id, None) is not None]
-        for request_id in known:
-            serial = self._reading.pop(request_id, None)
-            if serial is not None and serial not in self._replies:
-                self._open.setdefault(serial, time.monotonic())  # still to be answered, though nobody waits for it
-            self._refused.pop(request_id, None)
-            self._verdicts.pop(request_id, None)
-            self._prepared.pop(request_id, None)
-            self._on_token.pop(request_id, None)
-        self._send(("end", known))
-
-    def drain(self) -> list[Span]:
-        spans, self._spans = self._spans, []
-        return spans
-
-    def spare_cores(self) -> tuple[int, ...]:
-        return self._cores if self._handled.get() == self._sent else ()
+    def restart(self) -> None:
+        """Stop the child and start another; states of the old one get no drafts any more."""
+        self._stop()
+        if self._closed:
+            raise CrossdraftError("The drafter is closed.")
+        self._launch()
+        if self._closed:
+            self._stop()
 
     def close(self) -> None:
+        """Stop the child, for good."""
+        self._closed = True
+        self._stop()
+
+    def _stop(self) -> None:
         try:
             self._send(("close", None))
             self._child.wait(timeout=1.0)
@@ -206,67 +153,198 @@ class Process:
             self._child.wait()
         self._link.close()
 
-    def _fetch_drafts(self, asked: Sequence[tuple[int, Budget]]) -> list[Draft]:
-        """Have these requests drafted for; nothing where that takes longer than it is worth."""
-        waits = [budget.wait_s for _, budget in asked]
-        worth = [wait for wait in waits if wait is not None]
-        wait = min(max(worth), LONGEST_WAIT_S, self.patience_s) if len(worth) == len(waits) else self.patience_s
-        if len(worth) == len(waits) and not all(self._greedy[request_id] for request_id, _ in asked):
-            wait = min(LONGEST_WAIT_S, self.patience_s)  # what is drawn and not judged ends drafting; see below
-        serial = self._ask("propose", [(t, budget.nodes, budget.min_confidence) for t, budget in asked])
+    def spare_cores(self) -> tuple[int, ...]:
+        return tuple(self._cores or ()) if self._handled.get() == self._sent else ()
+
+    # -- the drafter's seam ----------------------------------------------------------------------------------------
+
+    def begin(self, requests: Sequence[Request]) -> list[ProcessState]:
+        return [self._begin(request) for request in requests]
+
+    def propose(self, states: Sequence[ProcessState], budgets: Sequence[Budget]) -> list[Draft]:
+        return self.propose_async(states, budgets)()
+
+    def propose_async(self, states: Sequence[ProcessState], budgets: Sequence[Budget]) -> Proposal:
+        """Ask for drafts; see `AsyncDrafter`."""
+        if any(budget.until is not None for budget in budgets):
+            return self._ask_hidden(states, budgets)
+        drafts: dict[int, Draft] = {}
+        for place, (state, budget) in enumerate(zip(states, budgets, strict=True)):
+            state.asked = budget.wait_s != 0
+            if (known := self._known(state, budget)) is not None:
+                drafts[place] = known
+        missing = [place for place in range(len(states)) if place not in drafts]
+        question = self._ask_drafts([states[i] for i in missing], [budgets[i] for i in missing])
+
+        def wait() -> list[Draft]:
+            made = drafts | dict(zip(missing, question(), strict=False))
+            return self._with_spans([made.get(place, NOTHING) for place in range(len(states))])
+
+        return wait
+
+    def commit(self, states: Sequence[ProcessState], outputs: Sequence[VerifyOutput]) -> None:
+        known = [(state, output) for state, output in zip(states, outputs, strict=True) if self._mine(state)]
+        for state, output in known:
+            state.turn = (0 if state.turn is None else state.turn[0] + 1), output.tokens
+        missed = [state.key for state, _ in known if state.hidden is not None]
+        self._send(("commit", (missed, [(s.key, o.path, o.tokens, o.probe_top, s.asked) for s, o in known])))
+
+    def fork(self, states: Sequence[ProcessState]) -> list[ProcessState]:
+        forks = [replace(state, key=next(self._keys), prepared={}, hidden=None) for state in states]
+        pairs = [(s.key, f.key) for s, f in zip(states, forks, strict=True) if self._mine(s)]
+        self._send(("fork", pairs))
+        for fork in forks:  # a copy is dropped without `end`
+            weakref.finalize(fork, self._forget, fork.key, fork.launch).atexit = False
+        return forks
+
+    def end(self, states: Sequence[ProcessState]) -> None:
+        known = [state.key for state in states if self._mine(state)]
+        for state in states:
+            if state.hidden is not None and state.hidden not in self._replies and self._mine(state):
+                self._open.setdefault(state.hidden, time.monotonic())  # still to be answered, though nobody waits
+            self._states.pop(state.key, None)
+            self._on_token.pop(state.key, None)
+        self._send(("end", known))
+
+    # -- questions -------------------------------------------------------------------------------------------------
+
+    def _begin(self, request: Request) -> ProcessState:
+        state = ProcessState(next(self._keys), request.sampling.greedy, self._launches)
+        seen: Future[Tensor | None] | None = request.visual_features if self.needs.visual else None
+        video = request.video
+        if not self.needs.video:  # decoded frames are large
+            video = video if isinstance(video, str | os.PathLike) else None
+        inputs = request.inputs if self.needs.video else None
+        packed, arrays = pack_request(replace(request, video=video, inputs=inputs, visual_features=None))
+        self._states[state.key] = state
+        self._send(("begin", (state.key, packed, [array.nbytes for array in arrays])), arrays)
+        if seen is not None:
+            seen.add_done_callback(partial(self._send_visual, state))
+        return state
+
+    def _send_visual(self, state: ProcessState, seen: "Future[Tensor | None]") -> None:
+        """What the target sees is known, or will never be."""
+        failed = seen.cancelled() or seen.exception() is not None
+        packed, arrays = pack_tensor(None if failed else seen.result())
+        if self._mine(state):
+            with suppress(DrafterLost):  # whoever asks next hears of it
+                self._send(("visual", (state.key, packed, [array.nbytes for array in arrays])), arrays)
+
+    def _ask_hidden(self, states: Sequence[ProcessState], budgets: Sequence[Budget]) -> Proposal:
+        """Have drafts written until each budget's `until` is set; they are wanted then."""
+        for state, budget in zip(states, budgets, strict=True):
+            if budget.on_token is not None:
+                self._on_token[state.key] = budget.on_token
+            state.hidden = self._ask("hidden", (state.key, budget.nodes, budget.on_token is not None))
+            del self._open[state.hidden]  # a prefill may take minutes; the reply is due when it is told to stop
+
+        def wait() -> list[Draft]:
+            for budget in budgets:
+                if budget.until is not None:
+                    budget.until.wait()
+            self._send(("stop", None))
+            self._sort_all()
+            overdue = self._unanswered() and self._silent_s() > LONGEST_WAIT_S  # nothing will come soon
+            for state in states:
+                if state.hidden is not None:
+                    self._open[state.hidden] = time.monotonic()  # it hangs if it does not heed the signal
+            timeout = 0.0 if overdue else self.grace_s
+            return self._with_spans([self._take_hidden(state, timeout) or NOTHING for state in states])
+
+        return wait
+
+    def _take_hidden(self, state: ProcessState, timeout: float) -> Draft | None:
+        """The draft made while the target read, once it is there.
+
+        Raises:
+            DrafterLost: it hangs, or is gone.
+        """
+        if state.hidden is None:
+            return None
         try:
-            sent = self._fetch(serial, wait)
+            draft = drafts_of([unpack_draft(self._fetch(state.hidden, timeout))], 1)[0]
         except TimeoutError:
             self._unanswered()
-            # A drafter drafts on from what it drew. That this took long may depend on what was drawn, so it would
-            # follow another law than the one told with it.
-            return [
-                NOTHING if self._greedy[request_id] else self._refuse(request_id, TOO_LATE) for request_id, _ in asked
-            ]
-        return drafts_of([unpack_draft(draft) for draft in sent] if isinstance(sent, list) else sent, len(asked))
+            return None
+        except CrossdraftError as error:
+            draft = replace(NOTHING, refusal=str(error))
+        state.hidden, state.refusal = None, draft.refusal
+        return draft
 
-    def _take(self, request_id: int, budget: Budget) -> Draft | None:
-        """What was prepared for the last verdict, if it is here already: then the target waits for nothing."""
+    def _known(self, state: ProcessState, budget: Budget) -> Draft | None:
+        """What can be said without asking: it is refused, still being read, or was prepared."""
+        if not self._mine(state):
+            return replace(NOTHING, refusal="its process ended")
+        if state.hidden is not None:
+            self._take_hidden(state, 0.0)
+        if state.refusal is not None:
+            return replace(NOTHING, refusal=state.refusal)
+        if state.hidden is not None:
+            return NOTHING
+        if budget.wait_s != 0:
+            return self._prepared(state, budget)
+        # Not for what is drawn: drafts that end early would come in time and others not, so what is judged would follow
+        # another distribution than the one told with it.
+        return (self._prepared(state, budget) if state.greedy else None) or NOTHING
+
+    def _prepared(self, state: ProcessState, budget: Budget) -> Draft | None:
+        """What was prepared for the last outcome, if it is here already: then the target waits for nothing."""
         self._sort_all()
-        prepared = self._prepared.pop(request_id, {})
-        packed = prepared.get(self._verdicts[request_id]) if request_id in self._verdicts else None
+        prepared, state.prepared = state.prepared, {}
+        packed = prepared.get(state.turn) if state.turn is not None else None
         if packed is None:
             return None
         draft = unpack_draft(packed)
         if draft.fault is None:
             draft = draft.first(budget.nodes)
-            self._send(("took", (request_id, draft.tree.tokens, draft.tree.parents)))
+            self._send(("took", (state.key, draft.tree.tokens, draft.tree.parents)))
         return draft
 
-    def _started(self, request_id: int, timeout: float) -> Draft | None:
-        """The draft made while reading, once it is there.
+    def _ask_drafts(self, states: Sequence[ProcessState], budgets: Sequence[Budget]) -> Proposal:
+        """Have these requests drafted for; nothing where that takes longer than it is worth."""
+        if not states or self._late():
+            return lambda: [NOTHING] * len(states)
+        worth = [budget.wait_s for budget in budgets if budget.wait_s is not None]
+        all_worth = len(worth) == len(budgets)
+        wait = min(max(worth), LONGEST_WAIT_S, self.patience_s) if all_worth else self.patience_s
+        if all_worth and not all(state.greedy for state in states):
+            wait = min(LONGEST_WAIT_S, self.patience_s)  # what is drawn and not judged ends drafting; see below
+        asked = [(s.key, budget.nodes, budget.min_confidence) for s, budget in zip(states, budgets, strict=True)]
+        serial, deadline = self._ask("propose", asked), time.monotonic() + wait
 
-        Raises:
-            CrossdraftError: the drafter cannot read the request.
-            DrafterLost: it hangs, or is gone.
-        """
-        try:
-            packed = self._fetch(self._reading[request_id], timeout)
-        except TimeoutError:
-            self._unanswered()
-            return None
-        except CrossdraftError:
-            del self._reading[request_id]
-            raise
-        del self._reading[request_id]
-        self._prepared.pop(request_id, None)  # whatever came before was for another request of that number
-        return unpack_draft(packed)
+        def fetch() -> list[Draft]:
+            try:
+                sent = self._fetch(serial, max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                self._unanswered()
+                # A drafter drafts on from what it drew. That this took long may depend on what was drawn, so it would
+                # follow another distribution than the one told with it.
+                return [NOTHING if state.greedy else _refused(state, TOO_LATE) for state in states]
+            return drafts_of([unpack_draft(one) for one in sent] if isinstance(sent, list) else sent, len(states))
 
-    def _refuse(self, request_id: int, why: str) -> Draft:
-        """There will be no draft for this request any more."""
-        self._refused[request_id] = why
-        return replace(NOTHING, refusal=why)
+        return fetch
+
+    def _mine(self, state: ProcessState) -> bool:
+        """Whether the child that runs knows this state."""
+        return state.launch == self._launches
+
+    def _forget(self, key: int, launch: int) -> None:
+        if launch == self._launches and not self._closed:
+            with suppress(DrafterLost):
+                self._send(("end", [key]))
+
+    def _with_spans(self, drafts: list[Draft]) -> list[Draft]:
+        """The first draft tells of the child's work since the last ones."""
+        if self._spans and drafts:
+            drafts = [replace(drafts[0], spans=tuple(self._spans)), *drafts[1:]]
+            self._spans = []
+        return drafts
 
     def _late(self) -> bool:
         """True while the child still drafts for a round that is over: another question would only wait behind it."""
         self._sort_all()
-        reading = self._reading.values()
-        return any(serial not in reading for serial in self._unanswered())
+        hidden = {state.hidden for state in self._states.values()}
+        return any(serial not in hidden for serial in self._unanswered())
 
     def _unanswered(self) -> list[int]:
         """Questions whose answers are due.
@@ -285,13 +363,13 @@ class Process:
             return 0.0
         return time.monotonic() - max(self._heard, min(self._open.values()))
 
-    def _ask(self, kind: str, value: object, arrays: Sequence[memoryview] = ()) -> int:
+    def _ask(self, kind: str, value: object) -> int:
         """Send a question; returns its serial. Answers that nobody fetched (Ctrl-C came first) are dropped."""
         self._serial += 1
-        awaited = set(self._reading.values())
+        awaited = {state.hidden for state in self._states.values()}
         self._replies = {serial: reply for serial, reply in self._replies.items() if serial in awaited}
         self._open[self._serial] = time.monotonic()
-        self._send((kind, (self._serial, value)), arrays)
+        self._send((kind, (self._serial, value)))
         return self._serial
 
     def _send(self, message: Message, arrays: Sequence[memoryview] = ()) -> None:
@@ -340,85 +418,26 @@ class Process:
             kind, (key, spans, body) = message
             self._spans.extend(span for span in spans if isinstance(span, Span))
             if kind == "prepared":
-                request_id, turn = key
-                if request_id in self._greedy:
-                    self._prepared.setdefault(request_id, {})[turn] = body
+                state_key, turn = key
+                if (state := self._states.get(state_key)) is not None:
+                    state.prepared[turn] = body
             else:
                 self._open.pop(key, None)
                 self._replies[key] = (kind, body)
         except (TypeError, ValueError) as error:
             raise DrafterLost("it sent a message that cannot be read") from error
 
-    def _receive(self, message: Any) -> None:
+    def _receive(self, incoming: "SimpleQueue[Any]", message: Any) -> None:
         """Tokens go at once to whoever watches, everything else is sorted when somebody looks. Runs in a thread."""
         match message:
-            case ("token", (int(request_id), int(token))):
-                if (on_token := self._on_token.get(request_id)) is not None:
+            case ("token", (int(key), int(token))):
+                if (on_token := self._on_token.get(key)) is not None:
                     on_token(token)
             case _:
-                self._incoming.put(message)
+                incoming.put(message)
 
 
-def _launch(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[bytes]", Handled]:
-    """Start the worker and wait until it has called back."""
-    key = secrets.token_bytes(32)
-    environment = dict(os.environ)
-    if cores is not None:
-        environment["OMP_NUM_THREADS"] = str(len(cores))
-    with tempfile.TemporaryDirectory(prefix="crossdraft-", ignore_cleanup_errors=True) as folder:
-        # Windows has no sockets in folders; its pipes have names of their own.
-        address = rf"\\.\pipe\{Path(folder).name}" if sys.platform == "win32" else str(Path(folder) / "link")
-        handled = Handled(Path(folder), create=True)
-        with _listener(address, key) as listener:
-            child = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "crossdraft.engine.runner.worker",
-                    address,
-                    ",".join(map(str, cores or ())),
-                    folder,
-                ],
-                stdin=subprocess.PIPE,
-                env=environment,
-            )
-            stdin = child.stdin
-            if stdin is None:
-                raise CrossdraftError("The drafter's process could not be started.")
-            with suppress(BrokenPipeError):  # it is dead already: the watcher sees to that
-                stdin.write(key.hex().encode())
-                stdin.close()
-            watcher = threading.Thread(target=_wake_if_dead, args=(child, address), daemon=True)
-            watcher.start()
-            slow = threading.Timer(CALL_TIMEOUT_S, child.kill)
-            slow.start()
-            try:
-                return listener.accept(), child, handled
-            except KeyboardInterrupt:
-                child.kill()
-                raise
-            except (EOFError, OSError, AuthenticationError) as error:
-                child.kill()
-                raise CrossdraftError(
-                    f"The drafter's process could not be started (exit status {child.poll()}); "
-                    "see its message above, or use the inline placement."
-                ) from error
-            finally:
-                slow.cancel()
-
-
-def _listener(address: str, key: bytes) -> Listener:
-    try:
-        return Listener(address, authkey=key)  # of the kind that the address names
-    except OSError as error:  # such as a folder for temporary files with too long a name
-        raise CrossdraftError(
-            f"The drafter's process cannot be reached at {address} ({error}); set TMPDIR to a folder with a short "
-            "name, or use the inline placement."
-        ) from error
-
-
-def _wake_if_dead(child: "subprocess.Popen[bytes]", address: str) -> None:
-    """`accept` has no timeout: if the child ends before it calls, knock in its place so that accept fails."""
-    child.wait()
-    with suppress(OSError):  # the child had connected, or the listener is gone: nobody waits
-        Client(address).close()
+def _refused(state: ProcessState, why: str) -> Draft:
+    """There will be no draft for this request any more."""
+    state.refusal = why
+    return replace(NOTHING, refusal=why)

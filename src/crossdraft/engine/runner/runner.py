@@ -1,252 +1,291 @@
-"""Where a drafter runs: in this thread, in a thread beside it, or in a process of its own.
+"""DraftRunner: runs a drafter for the decode loop, request by request.
 
-The loop speaks to all of them in the same words: `start` a request (reading it, and drafting for the prefill to hide
-it), `collect` that first draft when the target is at the last piece of its prefill, then `propose` and `commit` round
-by round. The stop signal of hidden drafting is that event, never a fixed count.
+The loop says `start` (read the request, and draft for the prefill to hide it), `collect` when the target is at the last
+piece of its prefill, then `propose` and `commit` round by round. Where the drafter works is the drafter's own business:
+a `ProcessDrafter`, or a union of several, is run like any other.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
-from torch import Tensor
 
 from crossdraft.engine.checks import drafts_of
-from crossdraft.engine.cost import CostModel
-from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Proposal, VerifyOutput, propose_async
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.side_stream import StreamDrafter
 from crossdraft.engine.timeline import Span
-from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
 
-NOTHING = Draft(DraftTree.empty())
 HIDDEN_MODES = ("auto", "before", "beside", "off")
 
 OnToken = Callable[[int], None]
+State = TypeVar("State")
 
 
 class DrafterLost(Exception):
     """The drafter died or hangs. The answer goes on with the target alone, and says so."""
 
 
-class Placement(Protocol):
-    """A drafter, wherever it runs. Requests are known by the ticket that the loop gave them."""
-
-    needs: Needs
-
-    def start(self, request_id: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
-        """Take up a request; draft up to `nodes` nodes for the ride-along if the placement hides drafting."""
-        ...
-
-    def see(self, request_id: int, features: Tensor | None) -> None:
-        """What the target sees, [N, E], for a drafter that asks for it (`Needs.visual`); `None` if it cannot be had."""
-        ...
-
-    def collect(self, request_id: int) -> Draft:
-        """The target is at its last piece: stop, hand over what there is, or why the request cannot be read."""
-        ...
-
-    def propose(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        """See `Drafter.propose`."""
-        ...
-
-    def ready(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        """As `propose`, but nobody is waited for: nothing is a valid answer."""
-        ...
-
-    def commit(self, request_ids: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
-        """See `Drafter.commit`."""
-        ...
-
-    def end(self, request_ids: Sequence[int]) -> None:
-        """See `Drafter.end`."""
-        ...
-
-    def drain(self) -> list[Span]:
-        """Spans of the drafter's lane since the last call."""
-        ...
+class Worker(Protocol):
+    """What a drafter works in besides this process; see `ProcessDrafter`."""
 
     def spare_cores(self) -> tuple[int, ...]:
-        """CPU cores of the drafter's own, while it has nothing to do; see `cores`."""
+        """Its CPU cores, while it has nothing to do."""
         ...
 
-    def close(self) -> None:
-        """Stop whatever runs."""
-        ...
-
-    def restarted(self) -> Self:
-        """A drafter such as this one was when it was new; this one is closed.
+    def restart(self) -> None:
+        """Begin anew, if it was lost.
 
         Raises:
             CrossdraftError: it cannot be started.
         """
         ...
 
-
-State = TypeVar("State")
+    def close(self) -> None:
+        """Stop it."""
+        ...
 
 
 @dataclass
-class Held(Generic[State]):
-    """What the placement keeps of one request."""
-
-    request: Request
-    state: State | None = None
-    refusal: str | None = None  # why the drafter cannot read it
-    first: "Future[Draft] | None" = None
-    stop: threading.Event | None = None
-    undrawn: State | None = None  # of a sampled answer, before anything was drawn; see `Ahead.missed`
-
-
-class Inline(Generic[State]):
-    """The drafter in this process.
-
-    `hidden` says when the draft for the ride-along is made: `before` the prefill, `beside` it in a thread (and, on a
-    GPU, on a CUDA stream of its own), `off` (the drafter reads the request after the prefill), or `auto`: as the cost
-    model finds cheapest from the times measured so far. On one shared device none of them is free.
+class HiddenWork:
+    """What a hidden draft in this process took.
 
     Args:
-        drafter, cost, hidden: see above.
+        mode: when it was made.
+        read_s, draft_s: seconds of reading the request and of drafting.
+        nodes: that were drafted.
+        prefill_s: seconds from the return of `start` to `collect`.
+        wall_s: seconds from `start` until the draft was handed over.
+    """
+
+    mode: str
+    read_s: float = 0.0
+    draft_s: float = 0.0
+    nodes: int = 0
+    prefill_s: float = 0.0
+    wall_s: float = 0.0
+
+
+@dataclass
+class DraftSlot(Generic[State]):
+    """What is kept of one request."""
+
+    request: Request
+    began: float
+    work: HiddenWork
+    returned: float = 0.0
+    state: State | None = None
+    refusal: str | None = None  # why the drafter cannot read it
+    until: threading.Event | None = None
+    hidden: Proposal | None = None
+
+
+class DraftRunner(Generic[State]):
+    """One drafter, and the requests that it drafts for. To be used by one thread.
+
+    Args:
+        drafter: whatever drafts.
+        hidden: when the draft for the ride-along is made: `before` the prefill, `beside` it (in a thread, on a GPU on a
+            CUDA stream of its own; in its own process anyway), `off` (the drafter reads the request after the prefill),
+            or `auto`: as the cost model finds cheapest. On one shared device none of them is free.
         device: where the drafter's network is; `None` = on no GPU.
+        workers: the processes in which parts of it run.
     """
 
     def __init__(
-        self, drafter: Drafter[State], cost: CostModel, hidden: str = "auto", device: torch.device | None = None
+        self,
+        drafter: Drafter[State],
+        hidden: str = "auto",
+        device: torch.device | None = None,
+        workers: Sequence[Worker] = (),
     ) -> None:
-        self.drafter = drafter
+        self.drafter = self._given = drafter
+        self._device = device
         self.needs = drafter.needs
-        self.cost = cost
-        self.hidden = hidden if drafter.needs.nothing else "off"
+        self.workers = tuple(workers)
+        self.remote = "process" in self.needs.runs_in
+        if not self.needs.may_hide:
+            hidden = "off"
+        self.hidden = "beside" if self.remote and hidden == "auto" else hidden
         self._stream: StreamDrafter[State] | None = None
-        if device is not None and device.type == "cuda" and self.hidden in ("auto", "beside"):
+        if device is not None and device.type == "cuda" and not self.remote and self.hidden in ("auto", "beside"):
             self.drafter = self._stream = StreamDrafter(drafter, device)
-        self._held: dict[int, Held[State]] = {}
+        self._timed = "here" in self.needs.runs_in  # what runs elsewhere tells its own times
+        self._slots: dict[int, DraftSlot[State]] = {}
         self._spans: list[Span] = []
+        self._read_s = 0.0
         self._thread: ThreadPoolExecutor | None = None
 
-    def start(self, request_id: int, request: Request, nodes: int, on_token: OnToken | None) -> None:
-        held = self._held[request_id] = Held[State](request)
-        mode = self.cost.hiding(nodes) if self.hidden == "auto" else self.hidden
-        if mode == "off" or nodes == 0:
+    def start(self, request_id: int, request: Request, nodes: int, mode: str, on_token: OnToken | None = None) -> None:
+        """Take up a request; draft up to `nodes` nodes for the ride-along, in a hidden mode other than `auto`."""
+        began = time.perf_counter()
+        if not self.remote and mode != "off":
+            request = replace(request, visual_features=None)  # it could not wait for them in the target's own thread
+        slot = self._slots[request_id] = DraftSlot[State](request, began, HiddenWork(mode))
+        if mode != "off" and (nodes or self.remote):
+            self._start(slot, Budget(nodes, on_token=on_token))
+        slot.returned = time.perf_counter()
+
+    def _start(self, slot: DraftSlot[State], budget: Budget) -> None:
+        """Begin the hidden draft."""
+        if slot.work.mode == "before" and not self.remote:
+            draft = self._first(slot, budget)
+            slot.hidden = lambda: [draft]
             return
-        if mode == "before":
-            self.start_until(request_id, request, Budget(nodes, on_token=on_token))
-        else:
-            held.stop = threading.Event()
+        slot.until = threading.Event()
+        budget = replace(budget, until=slot.until)
+        if not self.remote:
             self._thread = self._thread or ThreadPoolExecutor(1, "drafter")
-            budget = Budget(nodes, stop=held.stop.is_set, on_token=on_token)
-            held.first = self._thread.submit(self._beside, held, budget, self._stream and self._stream.point())
-
-    def start_until(self, request_id: int, request: Request, budget: Budget) -> None:
-        """Read the request and draft at once, within a budget that may carry a stop signal."""
-        held = self._held[request_id] = Held[State](request)
-        held.first = Future()
-        held.first.set_result(self._first(held, budget))
-
-    def see(self, request_id: int, features: Tensor | None) -> None:
-        """Nobody in this process asks for it: who is beside the target can see for itself."""
+            made = self._thread.submit(self._beside, slot, budget, self._stream and self._stream.point())
+            slot.hidden = lambda: [made.result()]
+        elif (state := self._begun(slot)) is not None:
+            slot.hidden = propose_async(self.drafter, [state], [budget])
 
     def collect(self, request_id: int) -> Draft:
-        held = self._held[request_id]
-        if held.stop is not None:
-            held.stop.set()
-        draft = held.first.result() if held.first is not None else NOTHING
+        """The target is at its last piece: stop, and hand over what there is, or why the request cannot be read."""
+        slot = self._slots[request_id]
+        slot.work.prefill_s = time.perf_counter() - slot.returned
+        if slot.until is not None:
+            slot.until.set()
+        hidden, slot.hidden = slot.hidden, None
+        if slot.refusal is not None:
+            return replace(NOTHING, refusal=slot.refusal)
+        (draft,) = self._taken(hidden(), 1) if hidden is not None else [NOTHING]
         if self._stream is not None:
             self._stream.take([draft])
+        slot.work.wall_s = time.perf_counter() - slot.began
         return draft
 
-    def propose(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        asked = zip(request_ids, budgets, strict=True)
-        able = [(t, state, b) for t, b in asked if (state := self._state(t)) is not None]
-        made = self._draft([state for _, state, _ in able], [b for *_, b in able], "draft") if able else ()
-        drafts = {t: draft for (t, *_), draft in zip(able, made, strict=True)}
-        refused = {t: replace(NOTHING, refusal=self._held[t].refusal) for t in request_ids if t not in drafts}
-        return [drafts[t] if t in drafts else refused[t] for t in request_ids]
+    def hidden_work(self, request_id: int) -> HiddenWork:
+        """What the hidden draft took; times are known where it was made in this process."""
+        return self._slots[request_id].work
 
-    def ready(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        return self.propose(request_ids, budgets)  # in this thread there is nobody to wait for
+    def propose(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
+        """See `Drafter.propose`; a request that cannot be read is refused."""
+        states = [self._begun(self._slots[request_id]) for request_id in request_ids]
+        asked = [(state, budget) for state, budget in zip(states, budgets, strict=True) if state is not None]
+        made = iter(self._draft([state for state, _ in asked], [b for _, b in asked], "draft") if asked else ())
+        return [
+            replace(NOTHING, refusal=self._slots[request_id].refusal) if state is None else next(made)
+            for request_id, state in zip(request_ids, states, strict=True)
+        ]
 
     def commit(self, request_ids: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
-        told = [(self._state(t), v) for t, v in zip(request_ids, outputs, strict=True)]
-        able = [(state, output) for state, output in told if state is not None]
+        """See `Drafter.commit`."""
+        states = [self._begun(self._slots[request_id]) for request_id in request_ids]
+        told = [(state, output) for state, output in zip(states, outputs, strict=True) if state is not None]
         start = time.perf_counter()
-        if able:
-            self.drafter.commit([state for state, _ in able], [output for _, output in able])
+        if told:
+            self.drafter.commit([state for state, _ in told], [output for _, output in told])
         self._record("resync", start)
 
     def end(self, request_ids: Sequence[int]) -> None:
-        held = [self._held.pop(request_id) for request_id in request_ids if request_id in self._held]
-        self.drafter.end([entry.state for entry in held if entry.state is not None])
+        """See `Drafter.end`; hidden drafting is stopped."""
+        slots = [self._slots.pop(request_id) for request_id in request_ids if request_id in self._slots]
+        for slot in slots:
+            if slot.until is not None:
+                slot.until.set()
+            if slot.hidden is not None and not self.remote:
+                slot.hidden()  # its thread is done with the state
+        self.drafter.end([slot.state for slot in slots if slot.state is not None])
 
-    def drain(self) -> list[Span]:
-        spans, self._spans = self._spans, []
-        return spans
+    def drain(self) -> tuple[list[Span], float]:
+        """Since the last call: spans of the drafter's lane, and seconds in which it read requests in this process."""
+        spans, read_s = self._spans, self._read_s
+        self._spans, self._read_s = [], 0.0
+        return spans, read_s
 
     def spare_cores(self) -> tuple[int, ...]:
-        return ()
-
-    def close(self) -> None:
-        for held in self._held.values():
-            if held.stop is not None:
-                held.stop.set()
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
+        """CPU cores of the drafter's own, while it has nothing to do."""
+        idle = [worker.spare_cores() for worker in self.workers]
+        return tuple(sorted({core for cores in idle for core in cores})) if all(idle) else ()
 
     def restarted(self) -> Self:
-        states = [held.state for held in self._held.values() if held.state is not None]
-        self._held.clear()
+        """Another runner of the drafter, with no request; its workers are started anew, this runner is over.
+
+        Raises:
+            CrossdraftError: a worker cannot be started.
+        """
+        states = [slot.state for slot in self._slots.values() if slot.state is not None]
+        self._slots.clear()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+        for worker in self.workers:
+            worker.restart()
         try:
             self.drafter.end(states)
         except Exception:  # it has failed already
             log.exception("A drafter that failed could not free what it held.")
-        return self
+        return type(self)(self._given, self.hidden, self._device, self.workers)
 
-    def _beside(self, held: Held[State], budget: Budget, point: "torch.cuda.Event | None") -> Draft:
+    def close(self) -> None:
+        """Stop whatever runs."""
+        for slot in self._slots.values():
+            if slot.until is not None:
+                slot.until.set()
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+        for worker in self.workers:
+            worker.close()
+
+    def _beside(self, slot: DraftSlot[State], budget: Budget, point: "torch.cuda.Event | None") -> Draft:
         """`_first` in the drafter's thread; on a GPU behind `point`, on the drafter's stream."""
         if self._stream is None or point is None:
-            return self._first(held, budget)
+            return self._first(slot, budget)
         with self._stream.beside(point):
-            return self._first(held, budget)
+            return self._first(slot, budget)
 
-    def _first(self, held: Held[State], budget: Budget) -> Draft:
+    def _first(self, slot: DraftSlot[State], budget: Budget) -> Draft:
         """Read the request and write the hidden draft."""
-        state = self._begun(held)
+        start = time.perf_counter()
+        state = self._begun(slot)
         if state is None:
-            return replace(NOTHING, refusal=held.refusal)
-        return self._draft([state], [budget], "hidden draft")[0]
+            return replace(NOTHING, refusal=slot.refusal)
+        read = time.perf_counter()
+        draft = self._draft([state], [budget], "hidden draft")[0]
+        work = slot.work
+        work.read_s, work.draft_s, work.nodes = read - start, time.perf_counter() - read, len(draft.tree)
+        return draft
 
-    def _begun(self, held: Held[State]) -> State | None:
+    def _begun(self, slot: DraftSlot[State]) -> State | None:
         """The drafter's state; if it has none, the request is read now. `None` if it cannot be read."""
-        if held.state is None and held.refusal is None:
+        if slot.state is None and slot.refusal is None:
             start = time.perf_counter()
             try:
-                held.state = self.drafter.begin([held.request])[0]
+                slot.state = self.drafter.begin([slot.request])[0]
             except CrossdraftError as error:
-                held.refusal = str(error)
+                slot.refusal = str(error)
+            except DrafterLost:
+                raise
             except Exception as error:
                 log.exception("A drafter could not read a request.")
-                held.refusal = f"{type(error).__name__}: {error}"
+                slot.refusal = f"{type(error).__name__}: {error}"
             self._record("read", start)
-        return held.state
+            self._read_s += time.perf_counter() - start
+        return slot.state
 
-    def _state(self, request_id: int) -> State | None:
-        return self._begun(self._held[request_id])
-
-    def _draft(self, states: Sequence[State], budgets: Sequence[Budget], name: str) -> Sequence[Draft]:
-        """Have the drafter draft; what it sends is not checked yet."""
+    def _draft(self, states: Sequence[State], budgets: Sequence[Budget], name: str) -> list[Draft]:
         start = time.perf_counter()
-        made = drafts_of(self.drafter.propose(states, budgets), len(states))
+        made = self._taken(self.drafter.propose(states, budgets), len(states))
         self._record(name, start, sum(len(draft.tree) for draft in made))
         return made
 
+    def _taken(self, made: Any, count: int) -> list[Draft]:
+        """What came, one draft a request; their trees are not checked yet."""
+        drafts = drafts_of(made, count)
+        for draft in drafts:
+            self._spans.extend(draft.spans)
+        return drafts
+
     def _record(self, name: str, start: float, tokens: int = 0) -> None:
-        self._spans.append(Span("drafter", name, start, time.perf_counter(), tokens))
+        if self._timed:
+            self._spans.append(Span("drafter", name, start, time.perf_counter(), tokens))

@@ -54,7 +54,7 @@ class StreamDrafter(Generic[State]):
             return  # handed over later, by the thread that collects it
         stream.wait_stream(self.stream)
         for draft in drafts:
-            self._cross((draft.tree.dists, draft.tail), stream)
+            self._cross((draft.tree.dists, draft.probe_embeds), stream)
 
     def begin(self, requests: Sequence[Request]) -> list[State]:
         with self._entered():

@@ -4,8 +4,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
-from crossdraft.engine.runner.runner import Placement
+from crossdraft.engine.runner.runner import DraftRunner
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ class Supervisor:
     """A drafter, and what is done when it is lost.
 
     Args:
-        placement: the drafter; `None` = there is none.
+        runner: of the drafter; `None` = there is none.
         restarts: how often it is restarted within `WINDOW_S`; 0 = never.
         clock: seconds, as `time.monotonic`.
         backoff_s: before the first restart; four times as long before each further one.
@@ -26,40 +27,40 @@ class Supervisor:
 
     def __init__(
         self,
-        placement: Placement | None,
+        runner: DraftRunner[Any] | None,
         restarts: int = 0,
         clock: Callable[[], float] = time.monotonic,
         backoff_s: float = BACKOFF_S,
     ) -> None:
         self.absence: str | None = None  # why there is no drafter now, where there should be one
-        self._placement = placement
+        self._runner = runner
         self._restarts = restarts
         self._clock = clock
         self._backoff_s = backoff_s
         self._losses: list[float] = []
-        self._fresh: Placement | None = None  # restarted, not taken up yet
+        self._fresh: DraftRunner[Any] | None = None  # restarted, not taken up yet
         self._closed = threading.Event()
         self._lock = threading.Lock()
 
     @property
-    def placement(self) -> Placement | None:
+    def runner(self) -> DraftRunner[Any] | None:
         """The drafter, if it is there now."""
-        return self._placement
+        return self._runner
 
-    def take_up(self) -> Placement | None:
+    def take_up(self) -> DraftRunner[Any] | None:
         """The drafter, a restarted one included."""
         with self._lock:
             if self._fresh is not None:
-                self._placement, self._fresh, self.absence = self._fresh, None, None
-        return self._placement
+                self._runner, self._fresh, self.absence = self._fresh, None, None
+        return self._runner
 
     def lose(self, why: str) -> None:
         """The drafter is lost: it is closed, and restarted in a thread if that has not been done too often."""
-        lost, self._placement = self._placement, None
+        lost, self._runner = self._runner, None
         if lost is None:
             return
-        _close(lost)
         if not self._restarts:
+            _close(lost)
             self.absence = f"it was lost ({why}), and is not restarted"
             return
         delay = self._delay(f"it was lost ({why})")
@@ -82,14 +83,15 @@ class Supervisor:
         """Stop the drafter; it is not restarted any more."""
         with self._lock:
             self._closed.set()
-            placements, self._placement, self._fresh = (self._placement, self._fresh), None, None
-        for placement in placements:
-            if placement is not None:
-                _close(placement)
+            runners, self._runner, self._fresh = (self._runner, self._fresh), None, None
+        for runner in runners:
+            if runner is not None:
+                _close(runner)
 
-    def _restart(self, lost: Placement, delay: float) -> None:
+    def _restart(self, lost: DraftRunner[Any], delay: float) -> None:
         while True:
             if self._closed.wait(delay):
+                _close(lost)
                 return
             try:
                 fresh = lost.restarted()
@@ -104,8 +106,8 @@ class Supervisor:
         _close(fresh)
 
 
-def _close(placement: Placement) -> None:
+def _close(runner: DraftRunner[Any]) -> None:
     try:
-        placement.close()
+        runner.close()
     except Exception:  # whatever it was, it is over
         log.exception("A drafter could not be closed properly.")

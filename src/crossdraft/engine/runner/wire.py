@@ -16,8 +16,9 @@ from crossdraft.errors import CrossdraftError
 
 PackedTensor = tuple[str, tuple[int, ...]]  # dtype, shape
 PackedDraft = tuple[
-    tuple[int, ...], tuple[int, ...], PackedRows, tuple[int, ...], bool, tuple[float, ...], Probes | None, str | None
-]
+    tuple[int, ...], tuple[int, ...], PackedRows, tuple[int, ...], bool, tuple[float, ...], Probes | None, str | None,
+    str | None,
+]  # fmt: skip
 
 
 def pack_draft(draft: Draft) -> PackedDraft:
@@ -31,22 +32,24 @@ def pack_draft(draft: Draft) -> PackedDraft:
             "This drafter reads whole logits behind its probes, which are not sent to another process; "
             "use the inline placement, or have it ask for the top ids alone."
         )
-    if draft.tail is not None:
+    if draft.probe_embeds is not None:
         raise CrossdraftError(
             "This drafter has the target read embeddings of its own, which are not sent to another process; use the "
             "inline placement."
         )
     tree = draft.tree
     chosen = tree.drawn_from, tree.independent
-    return tree.tokens, tree.parents, pack_rows(tree), *chosen, draft.path_probs, draft.probes, draft.fault
+    told = draft.path_probs, draft.probes, draft.fault, draft.refusal
+    return tree.tokens, tree.parents, pack_rows(tree), *chosen, *told
 
 
 def unpack_draft(packed: PackedDraft) -> Draft:
     """The inverse of `pack_draft`; a faulty draft of whatever else it is given. See `checks` for what is in it."""
     try:
-        tokens, parents, dists, drawn_from, independent, reach, probes, fault = packed
+        tokens, parents, dists, drawn_from, independent, path_probs, probes, fault, refusal = packed
         rows = unpack_rows(dists)
-        return Draft(DraftTree(tokens, parents, rows, drawn_from, independent), reach, None, fault, probes)
+        tree = DraftTree(tokens, parents, rows, drawn_from, independent)
+        return Draft(tree, path_probs, refusal, fault, probes)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is no draft
         return faulty(f"it cannot be read ({type(error).__name__}: {error})")
 

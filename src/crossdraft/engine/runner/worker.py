@@ -1,11 +1,13 @@
 """The child's side of `process.py`: `python -m crossdraft.engine.runner.worker ADDRESS CORES FOLDER`, key on stdin."""
 
+import logging
 import pickle
 import signal
 import sys
+import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from multiprocessing.connection import Client, Connection
@@ -16,7 +18,10 @@ from crossdraft.engine.fast.cores import bind_cores
 from crossdraft.engine.runner.handled import Handled
 
 if TYPE_CHECKING:
-    from crossdraft.engine.runner.parallel import Ahead
+    from crossdraft.engine.drafter import Draft
+    from crossdraft.engine.runner.parallel import ParallelState
+
+log = logging.getLogger(__name__)
 
 
 def main() -> None:
@@ -52,12 +57,12 @@ class Inbox:
         """Whether a message is here."""
         return bool(self._waiting) or self.connection.poll()
 
-    def ends(self, request_id: int) -> bool:
-        """Whether the end of that request is among the messages that are here."""
+    def ends(self, key: int) -> bool:
+        """Whether the end of that state is among the messages that are here."""
         with suppress(EOFError):
             while self.connection.poll():
                 self._waiting.append(self._read())
-        return any(kind == "end" and request_id in value for kind, value, _ in self._waiting)
+        return any(kind == "end" and key in value for kind, value, _ in self._waiting)
 
     def receive(self) -> Received:
         """Wait for the next message: its kind, its body, its arrays.
@@ -85,18 +90,13 @@ class Inbox:
 
 def _sizes(kind: str, value: Any) -> Sequence[int]:
     """Bytes of each array that is sent behind a message."""
-    if kind == "start":
-        return value[1][-1]
-    return value[-1] if kind == "visual" else ()
+    return value[-1] if kind in ("begin", "visual") else ()
 
 
 def serve(connection: Connection, handled: Handled, threads: int | None) -> None:
     """Load the drafter that the first message describes, then answer messages in order."""
     import torch
 
-    from crossdraft.engine.drafter import Draft
-    from crossdraft.engine.runner.parallel import POLICIES, Ahead
-    from crossdraft.engine.runner.wire import pack_draft
     from crossdraft.errors import CrossdraftError
 
     if threads is not None:
@@ -105,90 +105,189 @@ def serve(connection: Connection, handled: Handled, threads: int | None) -> None
     try:
         # The parent that started this process sent it over their own authenticated socket.
         drafter = pickle.loads(factory)()  # noqa: S301
-
-        def push(request_id: int, turn: int, tokens: tuple[int, ...], draft: Draft) -> None:
-            connection.send(("prepared", ((request_id, (turn, tokens)), inner.drain(), pack_draft(draft))))
-
-        inner = Ahead(drafter, POLICIES[policy], push)
+        server = DraftServer(drafter, policy, Inbox(connection, handled))
     except CrossdraftError as error:
         connection.send(("refused", (0, [], str(error))))
         return
     connection.send(("ready", (0, [], drafter.needs)))
-    refused: set[int] = set()  # tickets whose request could not be read: nothing more is done about them
-    inbox, kind = Inbox(connection, handled), ""
-    while True:
-        # While the target reads, it has a better use for our cores: a draft is prepared for from its verdict's pass on.
-        if threads is None or kind != "start":
-            with suppress(CrossdraftError):  # what cannot be prepared is refused when it is asked for
-                inner.work(inbox.poll)
-        kind, value, arrays = inbox.receive()
-        if kind == "close":
+    server.run(works_while_read=threads is None)
+
+
+class DraftServer:
+    """A drafter and its states, by the parent's keys.
+
+    Args:
+        drafter: what drafts.
+        policy: of drafting in parallel; see `parallel.POLICIES`.
+        inbox: the parent's messages.
+    """
+
+    def __init__(self, drafter: Any, policy: str, inbox: Inbox) -> None:
+        from crossdraft.engine.runner.parallel import POLICIES, ParallelSpeculator
+
+        self.inbox = inbox
+        self.spans: list[Any] = []
+        self.drafter = ParallelSpeculator(drafter, POLICIES[policy], self._push, spans=self.spans)
+        self.states: dict[int, ParallelState[Any]] = {}
+        self.refused: dict[int, str] = {}  # why requests cannot be read: nothing more is done about them
+
+    def run(self, *, works_while_read: bool) -> None:
+        """Answer messages until told to close, and draft in parallel between them.
+
+        `works_while_read`: also while the target reads, which has a better use for shared or lent cores.
+        """
+        from crossdraft.errors import CrossdraftError
+
+        kind = ""
+        while True:
+            if works_while_read or kind not in ("begin", "hidden"):
+                with suppress(CrossdraftError):  # what cannot be prepared is refused when it is asked for
+                    self.drafter.work(self.inbox.poll)
+            kind, value, arrays = self.inbox.receive()
+            match kind:
+                case "close":
+                    return
+                case "propose" | "hidden":
+                    self._answer(kind, *value)
+                case "begin":
+                    self._begin(value, arrays)
+                case "commit":
+                    self._commit(*value)
+                case "took":
+                    self._took(*value)
+                case "fork":
+                    self._fork(value)
+                case "end":
+                    self._end(value)
+                case _:  # "stop" or "visual": it came after the draft was done, or refused, and asks nothing more
+                    pass
+
+    def _answer(self, kind: str, serial: int, asked: Any) -> None:
+        """Answer a question, or say in one sentence why not."""
+        from crossdraft.errors import CrossdraftError
+
+        try:
+            reply = "answer", self._propose(asked) if kind == "propose" else self._hidden(*asked)
+        except CrossdraftError as error:
+            reply = "refused", str(error)
+        self._send((reply[0], (serial, self._drain(), reply[1])))
+
+    def _begin(self, value: Any, arrays: Sequence[bytearray]) -> None:
+        """Read a request; why that cannot be done is said when something is asked of it."""
+        from crossdraft.engine.runner.wire import unpack_request
+        from crossdraft.errors import CrossdraftError
+
+        key, packed, _ = value
+        if self.inbox.ends(key):  # a slow reader must not fall behind by one answer after another
+            self.refused[key] = "The answer was complete before it was read."
             return
-        if kind in QUESTIONS:
-            connection.send(_reply(inner, inbox, kind, value, arrays, refused))
+        request = unpack_request(packed, arrays)
+        if self.drafter.needs.visual:
+            request = replace(request, visual_features=cache(partial(_visual_features, self.inbox, key)))
+        try:
+            with self._timed("read"):
+                (state,) = self.drafter.begin([request])
+        except CrossdraftError as error:
+            self.refused[key] = str(error)
+        except Exception as error:
+            log.exception("A drafter could not read a request.")
+            self.refused[key] = f"{type(error).__name__}: {error}"
         else:
-            _tell(inner, kind, value, refused)
+            state.key = key
+            self.states[key] = state
+
+    def _hidden(self, key: int, nodes: int, watched: bool) -> Any:
+        """Draft until done, or until any message comes."""
+        from crossdraft.engine.drafter import Budget
+        from crossdraft.engine.runner.wire import pack_draft
+
+        if key not in self.states:
+            return self._refusal(key)
+        on_token = (lambda token: self._send(("token", (key, token)))) if watched else None
+        start = time.perf_counter()
+        draft = self.drafter.draft_hidden(self.states[key], Budget(nodes, stop=self.inbox.poll, on_token=on_token))
+        self._record("hidden draft", start, len(draft.tree))
+        return pack_draft(draft)
+
+    def _propose(self, asked: Sequence[tuple[int, int, float]]) -> list[Any]:
+        """One round's drafts."""
+        from crossdraft.engine.drafter import Budget
+        from crossdraft.engine.runner.wire import pack_draft
+
+        able = [entry for entry in asked if entry[0] in self.states]
+        budgets = [Budget(nodes, confidence) for _, nodes, confidence in able]
+        start = time.perf_counter()
+        made = self.drafter.propose([self.states[key] for key, *_ in able], budgets) if able else []
+        self._record("draft", start, sum(len(draft.tree) for draft in made))
+        drafts = dict(zip((key for key, *_ in able), map(pack_draft, made), strict=True))
+        return [drafts[key] if key in drafts else self._refusal(key) for key, *_ in asked]
+
+    def _refusal(self, key: int) -> Any:
+        from crossdraft.engine.drafter import NOTHING
+        from crossdraft.engine.runner.wire import pack_draft
+
+        return pack_draft(replace(NOTHING, refusal=self.refused.get(key, "The drafter does not know the request.")))
+
+    def _commit(self, missed: Sequence[int], told: Sequence[tuple[int, Any, Any, Any, bool]]) -> None:
+        from crossdraft.engine.drafter import VerifyOutput
+
+        self.drafter.missed([self.states[key] for key in missed if key in self.states])
+        able = [entry for entry in told if entry[0] in self.states]
+        with self._timed("resync"):
+            self.drafter.commit(
+                [self.states[key] for key, *_ in able],
+                [VerifyOutput(path, tokens, probe_top=top) for _, path, tokens, top, _ in able],
+                [asked for *_, asked in able],
+            )
+
+    def _took(self, key: int, tokens: tuple[int, ...], parents: tuple[int, ...]) -> None:
+        from crossdraft.engine.tree import DraftTree
+
+        if key in self.states:
+            self.drafter.took(self.states[key], DraftTree(tokens, parents))
+
+    def _fork(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for key, copy in pairs:
+            if key in self.states:
+                (state,) = self.drafter.fork([self.states[key]])
+                state.key = copy
+                self.states[copy] = state
+            else:
+                self.refused[copy] = self.refused.get(key, "")
+
+    def _end(self, keys: Sequence[int]) -> None:
+        self.drafter.end([self.states.pop(key) for key in keys if key in self.states])
+        for key in keys:
+            self.refused.pop(key, None)
+
+    def _push(self, key: int, turn: int, tokens: tuple[int, ...], draft: "Draft") -> None:
+        from crossdraft.engine.runner.wire import pack_draft
+
+        self._send(("prepared", ((key, (turn, tokens)), self._drain(), pack_draft(draft))))
+
+    def _send(self, message: tuple[str, Any]) -> None:
+        self.inbox.connection.send(message)
+
+    def _drain(self) -> list[Any]:
+        spans = self.spans.copy()
+        self.spans.clear()
+        return spans
+
+    def _record(self, name: str, start: float, tokens: int = 0) -> None:
+        from crossdraft.engine.timeline import Span
+
+        self.spans.append(Span("drafter", name, start, time.perf_counter(), tokens))
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._record(name, start)
 
 
-def _tell(inner: "Ahead[Any]", kind: str, value: Any, refused: set[int]) -> None:
-    """Pass on what asks for no answer."""
-    from crossdraft.engine.drafter import VerifyOutput
-    from crossdraft.engine.tree import DraftTree
-
-    if kind == "commit":
-        missed, outputs = value
-        inner.missed([request_id for request_id in missed if request_id not in refused])
-        told = [entry for entry in outputs if entry[0] not in refused]
-        inner.commit(
-            [request_id for request_id, *_ in told],
-            [VerifyOutput(path, tokens, probe_top=top) for _, path, tokens, top in told],
-        )
-    elif kind == "took":
-        request_id, tokens, parents = value
-        inner.took(request_id, DraftTree(tokens, parents))
-    elif kind == "end":
-        inner.end(value)
-        refused.difference_update(value)
-    # else "stop" or "visual": it came after the draft was done, or refused, and asks nothing more: prepare on
-
-
-def _reply(
-    inner: "Ahead[Any]", inbox: Inbox, kind: str, value: Any, arrays: Sequence[bytearray], refused: set[int]
-) -> Any:
-    """Answer a question, or say in one sentence why not."""
-    from crossdraft.errors import CrossdraftError
-
-    serial, asked = value
-    try:
-        reply = ("answer", QUESTIONS[kind](inner, inbox, asked, arrays))
-    except CrossdraftError as error:
-        reply = ("refused", str(error))
-        if kind == "start":
-            refused.add(asked[0])
-    return reply[0], (serial, inner.drain(), reply[1])
-
-
-def _start(inner: "Ahead[Any]", inbox: Inbox, asked: Any, arrays: Sequence[bytearray]) -> Any:
-    """Read a request and draft until done or until any message comes."""
-    from crossdraft.engine.drafter import Budget
-    from crossdraft.engine.runner.wire import pack_draft, unpack_request
-    from crossdraft.errors import CrossdraftError
-
-    request_id, packed, nodes, watched, _ = asked
-    if inbox.ends(request_id):  # a slow reader must not fall behind by one answer after another
-        raise CrossdraftError("The answer was complete before it was read.")
-    request = unpack_request(packed, arrays)
-    if inner.needs.visual:
-        request = replace(request, visual_features=cache(partial(_visual_features, inbox, request_id)))
-    on_token = (lambda token: inbox.connection.send(("token", (request_id, token)))) if watched else None
-    inner.start_until(request_id, request, Budget(nodes, stop=inbox.poll, on_token=on_token))
-    draft = inner.collect(request_id)
-    if draft.refusal is not None:
-        raise CrossdraftError(draft.refusal)
-    return pack_draft(draft)
-
-
-def _visual_features(inbox: Inbox, request_id: int) -> Any:
+def _visual_features(inbox: Inbox, key: int) -> Any:
     """Wait for what the target sees, [N, E]; it is sent before anything else about that request.
 
     Raises:
@@ -197,30 +296,22 @@ def _visual_features(inbox: Inbox, request_id: int) -> Any:
     from crossdraft.engine.runner.wire import unpack_tensor
     from crossdraft.errors import CrossdraftError
 
-    kind, value, arrays = inbox.receive()
+    skipped: list[Received] = []
+    while (received := inbox.receive())[0] in ("hidden", "begin"):  # asked already, and answered when it is read
+        skipped.append(received)
+    kind, value, arrays = received
+    for message in reversed(skipped if kind == "visual" else [*skipped, received]):
+        inbox.put_back(message)
     if kind != "visual":
-        inbox.put_back((kind, value, arrays))
         raise CrossdraftError("The target could not read the clip, so that nothing of it can be looked at.")
-    seen_ticket, packed, _ = value
+    seen, packed, _ = value
     features = unpack_tensor(packed, arrays)
-    if features is None or seen_ticket != request_id:
+    if features is None or seen != key:
         raise CrossdraftError(
             "What the target sees cannot be had apart from its reading: it was given no video, or this version of "
             "transformers does not tell them apart."
         )
     return features
-
-
-def _propose(inner: "Ahead[Any]", inbox: Inbox, asked: Any, arrays: Sequence[bytearray]) -> Any:
-    """One round's drafts."""
-    from crossdraft.engine.drafter import Budget
-    from crossdraft.engine.runner.wire import pack_draft
-
-    budgets = [Budget(nodes, confidence) for _, nodes, confidence in asked]
-    return [pack_draft(draft) for draft in inner.propose([request_id for request_id, _, _ in asked], budgets)]
-
-
-QUESTIONS = {"start": _start, "propose": _propose}  # messages that are answered
 
 
 if __name__ == "__main__":

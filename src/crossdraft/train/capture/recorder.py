@@ -235,7 +235,7 @@ class InterleavedRecorder(FeatureRecorder):
         self._turns = 0
 
     def warm_up(self, clip: PromptedClip) -> None:
-        """Both once, before anything counts; the recorder remembers nothing of it."""
+        """Both once, before anything counts; the recorder learns nothing of it."""
         FeatureRecorder(self.target, self.spec, self.batch).record([clip])
         self.plain.generate(clip.requests(self.spec.max_new_tokens))
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from crossdraft.drafters.evaluate import AcceptanceStats, decode_all, total
 from crossdraft.drafters.trees import RankCounts, Shape, fill, greedy_shape
-from crossdraft.engine.cost import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.runner import Inline
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -161,7 +160,7 @@ def measure_hidden(
         `hidden`: tokens of the pass that the first draft rides along with, bonus included, and how many of those drafts
         held that far. `rounds`: tokens of every pass behind it.
     """
-    placed = Inline(drafter, CostModel(), "before")
+    placed = DraftRunner(drafter, "before")
     answers = Decoder(target, placed, adaptive=False, nodes=nodes).generate(requests)
     firsts = [answer.stats.hidden_accepted for answer in answers]
     rounds = sum(answer.stats.rounds - 1 for answer in answers)

@@ -1,0 +1,155 @@
+"""Assembly: from a drafter's spec to its runner. The one place where it is decided what runs where."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from crossdraft.engine.devices import resolve
+from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.fast.elastic import lending_pays
+from crossdraft.engine.runner.parallel import policy_for
+from crossdraft.engine.runner.process import ProcessDrafter
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import DrafterContext, build_spec, needs_target, repays_a_core
+from crossdraft.options import Options
+from crossdraft.specs import Spec
+
+
+def assemble(
+    drafter: Spec | Drafter[Any], context: DrafterContext, target: Target, options: Options
+) -> DraftRunner[Any]:
+    """The runner of a drafter, each part of which works where its spec says, else where the options do.
+
+    Args:
+        drafter: what a user named, or a drafter that is made already, which runs in this process.
+        context: knows the target by name.
+        target: which is drafted for.
+        options: as `decided` leaves them: `placement` is not `auto`.
+
+    Raises:
+        CrossdraftError: as `methods.build`, or a part cannot run where it is said to.
+    """
+    device = resolve(options.draft_device or target.device)
+    if not isinstance(drafter, Spec):
+        return DraftRunner(drafter, options.hidden, device)
+    context = replace(
+        context,
+        device=options.draft_device or options.device or context.device,
+        dtype=options.draft_dtype or options.dtype or context.dtype,
+        vocab_size=target.vocab_size,
+        eos=tuple(sorted(target.eos)),
+        banned=tuple(sorted(target.reserved)),
+        num_frames=options.num_frames or context.num_frames,
+        fps=options.fps or context.fps,
+    )
+    spec = located(drafter, options.placement)
+    cores = draft_cores(options)
+    workers: list[ProcessDrafter] = []
+
+    def remote(part: Spec) -> Drafter[Any]:
+        parallel = parallel_policy(options, cores, target.device.type, whole=part.name == spec.name)
+        worker = ProcessDrafter(partial(build_spec, part, context), cores, options.patience_s, parallel=parallel)
+        workers.append(worker)
+        return worker
+
+    try:
+        made = build_spec(spec, replace(context, host=target, remote=remote))
+    except BaseException:
+        for worker in workers:
+            worker.close()
+        raise
+    return DraftRunner(made, options.hidden, device, workers)
+
+
+def located(spec: Spec, placement: str) -> Spec:
+    """The spec, with `@process` at the parts that run in a process of their own.
+
+    Under `process`, that is the whole of it unless a part looks into the target, and then every part that does not and
+    runs a network of its own.
+
+    >>> from crossdraft.specs import parse
+    >>> texts = "union:event,memory", "union:glance,eagle2,memory", "eagle2", "phased:event@process,memory"
+    >>> for text in texts:
+    ...     print(located(parse(text), "process"), "|", located(parse(text), "inline"))
+    (union:event,memory)@process | union:event,memory
+    union:glance@process,eagle2,memory | union:glance,eagle2,memory
+    eagle2 | eagle2
+    phased:event@process,memory | phased:event@process,memory
+
+    Raises:
+        CrossdraftError: a part that is said to run in a process of its own looks into the target, or holds another one.
+    """
+    if spec.runs_in == "process":
+        if needs_target(spec):
+            raise CrossdraftError(
+                f"'{spec}' looks into the target and runs in its process; leave out '@process', or say it of a part "
+                "that does not."
+            )
+        if any(_says_process(part) for part in spec.parts):
+            raise CrossdraftError(f"In '{spec}' one process would hold another; say '@process' once.")
+        return spec
+    if spec.runs_in == "inline":
+        return spec
+    if placement == "process" and not needs_target(spec) and not any(_says(part) for part in spec.parts):
+        return replace(spec, runs_in="process")
+    return replace(spec, parts=tuple(_located_part(part, placement) for part in spec.parts))
+
+
+def _located_part(part: Spec, placement: str) -> Spec:
+    alone = placement == "process" and part.runs_in is None and not part.parts and not repays_a_core(part)
+    return part if alone else located(part, placement)
+
+
+def _says(spec: Spec) -> bool:
+    return spec.runs_in is not None or any(map(_says, spec.parts))
+
+
+def _says_process(spec: Spec) -> bool:
+    return spec.runs_in == "process" or any(map(_says_process, spec.parts))
+
+
+def decided(options: Options, spec: Spec | None) -> Options:
+    """The options with the placement `auto` decided, and the cores that follow from it."""
+    if options.placement == "inline" or (options.placement == "process" and spec is not None):
+        return options
+    allowed = available_cores()
+    on_cpu = _on_cpu(options.draft_device or options.device)
+    said = spec is not None and _says_process(spec)
+    fits = spec is not None and repays_a_core(spec) and options.hidden == "auto" and len(allowed) > 1 and on_cpu
+    if options.placement == "process" or not (said or fits):
+        return replace(options, placement="inline", draft_cores=None)
+    if options.target_cores is None and _on_cpu(options.device) and on_cpu and len(allowed) > 1:
+        draft = options.draft_cores or allowed[-1:]
+        own = tuple(core for core in allowed if core not in draft) or allowed
+        options = replace(options, target_cores=own, draft_cores=draft)
+    return replace(options, placement="process" if fits else "inline")
+
+
+def draft_cores(options: Options) -> tuple[int, ...] | None:
+    """The CPU cores of a drafter in its own process: those named, else those that the target leaves; `None` = all."""
+    if options.draft_cores or options.target_cores is None:
+        return options.draft_cores
+    allowed = available_cores()
+    return tuple(core for core in allowed if core not in options.target_cores) or allowed
+
+
+def parallel_policy(options: Options, cores: tuple[int, ...] | None, device: str, *, whole: bool) -> str:
+    """What a drafter on those cores does while the target, which is on a device of that type, verifies.
+
+    `whole`: it drafts alone; beside another drafter its cores are not lent.
+    """
+    if options.parallel != "auto":
+        return options.parallel
+    own, draft = options.target_cores or (), cores or ()
+    own_cores = device == "cpu" and bool(own and draft) and set(draft).isdisjoint(own)
+    lends = own_cores and whole and lending_pays(own, draft)
+    return policy_for(options.device, options.draft_device, own_cores=own_cores, lends_cores=lends)
+
+
+def _on_cpu(device: str | None) -> bool:
+    return device == "cpu" or (device is None and not torch.cuda.is_available())

@@ -1,0 +1,155 @@
+"""GuardedDrafter: the drafter as a decode loop calls it. It may be lost, the answers may not."""
+
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.fast.elastic import poll
+from crossdraft.engine.policy import SpeculationPolicy
+from crossdraft.engine.request import Request
+from crossdraft.engine.request_state import RequestState
+from crossdraft.engine.runner.runner import DrafterLost, DraftRunner, HiddenWork, OnToken
+from crossdraft.engine.runner.supervisor import Supervisor
+from crossdraft.errors import CrossdraftError
+
+log = logging.getLogger(__name__)
+
+NO_NEEDS = Needs()
+
+
+class GuardedDrafter:
+    """Calls the drafter; whatever it does, nobody fails: it is lost, and everybody goes on with the target alone.
+
+    Args:
+        supervisor: of the drafter.
+
+    After each call `waited_s` holds what the target waited for drafting, reading left out; `read_wait_s`, by request,
+    what it has waited while the drafter read.
+    """
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
+        self.waited_s = 0.0
+        self._read_wait_s: dict[int, float] = {}
+        self._warned = False  # that the drafter gave up on a request; each answer's notes tell of its own
+        self._lives: list[RequestState] = []
+
+    @property
+    def runner(self) -> DraftRunner[Any] | None:
+        """The drafter's runner, while there is one."""
+        return self.supervisor.runner
+
+    @property
+    def needs(self) -> Needs:
+        """What the drafter consumes; nothing while there is none."""
+        return NO_NEEDS if self.runner is None else self.runner.needs
+
+    def spare_cores(self) -> tuple[int, ...]:
+        """CPU cores of the drafter's own, while it has nothing to do."""
+        return () if self.runner is None else self.runner.spare_cores()
+
+    def drafts_for(self, state: RequestState) -> bool:
+        """Whether the drafter that began the request still drafts for it."""
+        if state.drafter is not None and state.drafter is not self.runner:  # another loop saw it lost
+            self._end_drafting(state, self.supervisor.absence or "it was restarted meanwhile", "gave up")
+        return state.drafter is not None
+
+    def start(
+        self, state: RequestState, request: Request, nodes: int, policy: SpeculationPolicy, on_token: OnToken | None
+    ) -> None:
+        """See `DraftRunner.start`; the policy says whether the drafter reads the request, and when it drafts hidden."""
+        if self.supervisor.absence is not None:
+            state.notes.append(f"Written without the drafter: {self.supervisor.absence}.")
+        self._lives.append(state)
+        runner = self.runner
+        if runner is None:
+            return
+        reads = runner.needs.learns or policy.reads(request)
+        mode = policy.hidden_mode(nodes) if runner.hidden == "auto" else runner.hidden
+        policy.began_request(mode, reads=reads)
+        if not reads:
+            return
+        state.drafter = runner
+        if runner.needs.visual:
+            state.visual_features = Future()
+        request = replace(request, visual_features=state.visual_features)
+        self._call([state], "start", state.request_id, request, nodes, mode, on_token)
+
+    def collect(self, state: RequestState) -> Draft:
+        """See `DraftRunner.collect`."""
+        return self._unless_refused(self._call([state], "collect", state.request_id) or NOTHING, state)
+
+    def hidden_work(self, state: RequestState) -> HiddenWork | None:
+        """What the hidden draft took, where the cost model is to choose how to hide it."""
+        if self.runner is None or self.runner.hidden != "auto":
+            return None
+        return self._call([state], "hidden_work", state.request_id)
+
+    def propose(self, states: Sequence[RequestState], budgets: Sequence[Budget]) -> list[Draft]:
+        """See `DraftRunner.propose`; [len(states)] drafts, whatever came."""
+        made = self._call(states, "propose", [state.request_id for state in states], budgets) or []
+        drafts = [*made, *[NOTHING] * (len(states) - len(made))]
+        self.waited_s /= len(states)
+        return [self._unless_refused(draft, state) for draft, state in zip(drafts, states, strict=True)]
+
+    def commit(self, states: Sequence[RequestState], outputs: Sequence[VerifyOutput]) -> None:
+        """See `DraftRunner.commit`."""
+        if states:
+            self._call(states, "commit", [state.request_id for state in states], outputs)
+
+    def end(self, state: RequestState) -> float | None:
+        """See `DraftRunner.end`; returns what the target waited while it was read, `None` where nothing drafted."""
+        if state.visual_features is not None:
+            state.visual_features.cancel()
+        drafted = self.drafts_for(state)
+        self._call([state], "end", [state.request_id])
+        self._lives = [live for live in self._lives if live is not state]
+        waited = self._read_wait_s.pop(state.request_id, 0.0)
+        return waited if drafted else None
+
+    def _unless_refused(self, draft: Draft, state: RequestState) -> Draft:
+        if draft.refusal is None:
+            return draft
+        if not self._warned:
+            self._warned = True
+            log.warning("The drafter gave up on a request; the target answers such alone: %s", draft.refusal)
+        self._call([state], "end", [state.request_id])
+        self._end_drafting(state, draft.refusal, "gave up")
+        return NOTHING
+
+    def _call(self, states: Sequence[RequestState], name: str, *arguments: object) -> Any:
+        runner = self.runner
+        self.waited_s = 0.0
+        if runner is None or not any(self.drafts_for(state) for state in states):
+            return None
+        start = time.perf_counter()
+        try:
+            result = getattr(runner, name)(*arguments)
+            spans, read_s = runner.drain()
+        except Exception as error:
+            why = str(error).rstrip(".")
+            if not isinstance(error, DrafterLost | CrossdraftError):
+                log.exception("The drafter failed.")
+                why = f"{type(error).__name__}: {why}"
+            self.supervisor.lose(why)
+            for state in self._lives:
+                self._end_drafting(state, why, "was lost")
+            return None
+        end = time.perf_counter()
+        poll()
+        read_s = min(read_s, end - start)
+        for state in states:
+            state.ledger.waited(start, end, spans)
+            self._read_wait_s[state.request_id] = self._read_wait_s.get(state.request_id, 0.0) + read_s / len(states)
+        self.waited_s = max(0.0, time.perf_counter() - start - read_s)
+        return result
+
+    def _end_drafting(self, state: RequestState, why: str, what: str) -> None:
+        """Nobody drafts for this request any more."""
+        if state.drafter is not None:
+            state.drafter = None
+            state.notes.append(f"The drafter {what} ({why.rstrip('.')}); the target went on alone.")

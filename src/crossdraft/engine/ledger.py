@@ -1,0 +1,131 @@
+"""Ledger: the times of one request. It observes; nothing is decided by it."""
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from crossdraft.engine.stats import Stats
+from crossdraft.engine.timeline import Span, Timeline, covered
+
+if TYPE_CHECKING:
+    from crossdraft.engine.request_state import RequestState
+    from crossdraft.engine.target import TargetOut
+    from crossdraft.engine.tree import DraftTree
+
+READING = ("prepare", "encode", "prefill")  # the target's lane before the ride-along pass
+
+
+class Ledger:
+    """Stats and timeline of one request, from the moment it was taken up.
+
+    Args:
+        stats: to be filled.
+    """
+
+    def __init__(self, stats: Stats) -> None:
+        self.stats = stats
+        self.timeline = Timeline()
+        self.started = time.perf_counter()
+        self._waits: list[tuple[float, float]] = []  # when the target waited for the drafter: start and end of each
+        self._since = self.started
+        self._read_until = math.inf  # when the target's reading ended
+        self.first_round = math.inf  # when the first round after it began
+
+    @property
+    def drafted(self) -> bool:
+        """Whether the drafter took any part."""
+        return any(span.lane == "drafter" for span in self.timeline.spans)
+
+    def waited(self, start: float, end: float, spans: Iterable[Span]) -> None:
+        """The target called the drafter, whose spans since the last call are these."""
+        self._waits.append((start, end))
+        # A late span of the request before (its last commit) may come along.
+        self.timeline.spans.extend(span for span in spans if span.start >= self.started)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """A stage of the target's reading."""
+        with self.timeline.span("target", name):
+            yield
+        self._since = time.perf_counter()
+
+    def at_last_piece(self, tokens: int) -> None:
+        """The target has read all of a prompt of so many tokens but its last piece."""
+        self.timeline.spans.append(Span("target", "prefill", self._since, time.perf_counter(), tokens))
+
+    def rides_along(self) -> None:
+        """The pass over the last piece begins, with the hidden draft."""
+        self._read_until = time.perf_counter()
+
+    def prefilled(self, tokens: int, seconds: float) -> None:
+        """That pass, over so many tokens, is done; the target's forward took so long."""
+        self.timeline.spans.append(Span("target", "ride-along", self._read_until, time.perf_counter(), tokens))
+        for stage in READING:
+            self.stats.add_time(stage, self.timeline.total("target", stage))
+        self.stats.add_time("ride-along", seconds)
+        self._count_hidden()
+
+    def close(self) -> None:
+        """The request leaves the batch."""
+        self.stats.total_s = time.perf_counter() - self.started
+        self._count_hidden()
+        self._count_waits()
+
+    def _count_hidden(self) -> None:
+        """Add up the hidden drafting known so far; the spans of a late draft come only with a later reply."""
+        drafter = [span for span in self.timeline.spans if span.lane == "drafter"]
+        late = {"read", "hidden draft"} if any(span.name == "hidden draft" for span in drafter) else set[str]()
+        hidden = [span for span in drafter if span.start < self._read_until or span.name in late]
+        # What ran before the target began to read (inline, one after the other) was not hidden.
+        reading = [span for span in self.timeline.spans if span.lane == "target" and span.name in READING]
+        self.stats.hidden_drafting_s = sum(span.seconds for span in hidden)
+        self.stats.hidden_inside_s = sum(part.overlap(span.start, span.end) for part in hidden for span in reading)
+        first = next((span.end - self.started for span in hidden if span.name == "read"), None)
+        if first is not None and self.stats.ttft_s and first >= self.stats.ttft_s:
+            first = None  # what comes behind the first final token is not provisional
+        self.stats.first_provisional_s = first
+
+    def _count_waits(self) -> None:
+        """Part what the target waited into the drafter's computing, and sending, packing and idling.
+
+        In the rounds they are the stages `draft` and `communication`, before these with `hidden` in front.
+        """
+        drafter = [span for span in self.timeline.spans if span.lane == "drafter"]
+        for start, end in self._waits:
+            computing, when = covered(drafter, start, end), "" if start >= self.first_round else "hidden "
+            self.stats.add_time(f"{when}draft", computing)
+            self.stats.add_time(f"{when}communication", end - start - computing)
+
+
+class RoundTimes:
+    """Times of one round of several requests, for their ledgers."""
+
+    def __init__(self, states: "Sequence[RequestState]") -> None:
+        self.states = tuple(states)
+        self.start = time.perf_counter()
+        self._drafted = self.start
+
+    def drafted(self) -> None:
+        """The drafts are here."""
+        self._drafted = time.perf_counter()
+
+    def verified(self, out: "TargetOut", trees: "Sequence[DraftTree]") -> None:
+        """The pass over these trees is launched; waits for its end."""
+        end = out.done.wait()
+        for state, tree in zip(self.states, trees, strict=True):
+            ledger = state.ledger
+            ledger.first_round = min(ledger.first_round, self.start)
+            ledger.timeline.spans.append(Span("target", "verify", self._drafted, end, 1 + len(tree)))
+            ledger.stats.add_time("verify", out.seconds)
+
+
+@contextmanager
+def round_of(states: "Sequence[RequestState]") -> "Iterator[RoundTimes]":
+    """Times a round."""
+    times = RoundTimes(states)
+    yield times
+    seconds = time.perf_counter() - times.start
+    for state in times.states:
+        state.ledger.stats.add_time("rounds", seconds)

@@ -1,0 +1,498 @@
+"""When drafting pays: the formulas, a model of the running system's own timings that feeds them, and the policy.
+
+Notation: t = V(1) the time of one target pass over one token, V(n) over n; d the time of one drafting step, c = d/t;
+W(γ) what the target waits for γ drafted levels, which is γ·d only where nothing is drafted in parallel; h_j the
+acceptance rate at depth j: the probability that a node there is accepted given that its parent was.
+"""
+
+import logging
+import math
+import operator
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from itertools import accumulate
+from typing import Concatenate, ParamSpec, TypeVar
+
+from crossdraft.engine.drafter import NOTHING, Budget, Draft
+from crossdraft.engine.estimates import AcceptanceByDepth, Ema, LinearFit, PassTimes, RequestDifficulty
+from crossdraft.engine.request import Request
+from crossdraft.engine.request_state import RequestState
+from crossdraft.engine.runner.runner import HiddenWork
+from crossdraft.engine.tree import ROOT
+
+log = logging.getLogger(__name__)
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def expected_accepted(rates: Sequence[float]) -> float:
+    """E[a] = Σ_i Π_{j≤i} h_j, the expected accepted prefix of a chain with these acceptance rates by depth.
+
+    >>> expected_accepted([0.5, 0.5])
+    0.75
+    """
+    return sum(accumulate(rates, operator.mul))
+
+
+def steady_speedup(alpha: float, gamma: int, c: float, verify: float) -> float:
+    """S = [(1 − α^{γ+1}) / (1 − α)] / [γc + V(γ+1)/t]; `verify` is V(γ+1)/t (Leviathan et al. 2023, Theorem 3.8)."""
+    emitted = gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    return emitted / (gamma * c + verify)
+
+
+def hidden_time(prefill: float, drafting: float, verify: float, accepted: float, new_tokens: int, step: float) -> float:
+    """T = max(P_T, P_D + drafting) + V(k+1) + (N − 2 − a)⁺·t: an answer with one hidden draft, plain afterwards.
+
+    All times in one unit; `drafting` includes the drafter's own prefill.
+    """
+    return max(prefill, drafting) + verify + max(0.0, new_tokens - 2 - accepted) * step
+
+
+def hiding_bound(prefill: float, total: float) -> float:
+    """1/ρ: no trick that hides work in the prefill is faster than this, ρ = the prefill's share of the baseline."""
+    return total / prefill
+
+
+FREE = 0.1  # part of V(1) that is no wait worth the name
+HICCUP = 4  # times the usual wait: longer ones are the machine's doing, not the drafter's
+# Without a draft every so many rounds a probe is made: at first, and at most, while probes are in vain.
+PROBE_FIRST, PROBE_LAST = 4, 256
+PROBE_DEPTH = 2
+# With a draft every so many rounds one goes without: until it is known what that takes, and to see if that changes.
+PLAIN_FIRST, PLAIN_EVERY = 16, 256
+HIDING_EVERY = 32  # requests without a hidden draft behind which one is tried
+READINGS = 3  # so many requests must have been read too slowly: a first one often is, on a machine that is not warm
+READING_LOSS = 8  # times V(1) that a request may lose by it: less is not told from noise
+READING_EVERY = 32  # of the requests that the drafter does not read, every so many is read
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A round: how many levels to draft, and the seconds that a token then takes (what an accepted node is worth).
+
+    Raises:
+        ValueError: a time is negative or no number; whoever asked for the plan then goes without a draft.
+    """
+
+    depth: int
+    token_s: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.token_s) and self.token_s >= 0):
+            raise ValueError(f"A plan of {self.token_s} seconds a token is none.")
+
+
+def _stiff() -> LinearFit:
+    """There is but one point a request, and the first ones have short drafts, on a machine that is not warm yet."""
+    return LinearFit(stiffness=64.0)
+
+
+@dataclass
+class CostModel:
+    """Times (seconds) and acceptances of the system as it runs; answers how much to draft and when to hide it.
+
+    What a draft costs is what the target waited for it, wherever and whenever it was made. Depth is counted in levels;
+    a chain's levels are its tokens.
+    """
+
+    verify: PassTimes = field(default_factory=PassTimes)  # of one request: n new tokens -> seconds
+    wait: LinearFit = field(default_factory=lambda: LinearFit(anchor=2.0))  # levels drafted -> seconds waited
+    wait_hidden: LinearFit = field(default_factory=_stiff)  # nodes of a hidden draft -> seconds
+    ride: LinearFit = field(default_factory=_stiff)  # tokens of the ride-along pass -> seconds
+    width: Ema = field(default_factory=lambda: Ema(weight=1.0, total=1.0))  # nodes of a level
+    step: Ema = field(default_factory=Ema)  # a token of a hidden draft, undisturbed
+    read: Ema = field(default_factory=Ema)  # the target's encode + prefill, alone
+    draft_read: Ema = field(default_factory=Ema)  # the drafter's
+    # What the target waited while the drafter read each of the last requests.
+    read_waits: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
+    length: Ema = field(default_factory=Ema)  # tokens of an answer
+    beside: Ema = field(default_factory=Ema)  # wall time of both side by side over the sum of both alone
+    rounds: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of drafts in rounds
+    hidden: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of hidden drafts
+    trust: RequestDifficulty = field(
+        default_factory=lambda: RequestDifficulty(prior=8.0, decay=0.98)
+    )  # of drafters' own chances
+    shared: dict[int, PassTimes] = field(default_factory=dict)  # rows -> a pass's time by row
+    token_s: float = 0.0  # what a token was to take by the last plan
+    idle: int = 0  # rounds since the last draft
+    patience: int = PROBE_FIRST
+    drafted: int = 0  # rounds with a draft since the last without
+    unhidden: int = 0  # requests without a hidden draft
+    unread: int = 0  # requests that the drafter did not read
+
+    # -- what is observed ----------------------------------------------------------------------------------------
+
+    def passes(self, rows: int) -> PassTimes:
+        """V(n) of a pass that `rows` requests share, by request: each pays its part of it."""
+        return self.verify if rows == 1 else self.shared.setdefault(rows, PassTimes())
+
+    def saw_draft(self, asked: int, depth: int, nodes: int, waited: float) -> None:
+        """The target waited so long for a round's draft of at most `asked` levels."""
+        if not depth and waited < FREE * self.verify(1):
+            return  # an empty hand that was not waited for, as between PEARL's steps, says nothing of drafts
+        usual = max(self.wait(depth), self.verify(1))
+        self.wait.add(depth, min(waited, HICCUP * usual) if self.wait.w and usual else waited)
+        self.rounds.saw_draft(asked, depth)
+        if depth:
+            self.width.add(nodes / depth)
+
+    def saw_acceptance(
+        self, request: RequestDifficulty, judged: int, kept: int, probs: Sequence[float] = (), *, hidden: bool = False
+    ) -> None:
+        """The target judged so many levels of a draft and kept the first ones.
+
+        Args:
+            request: whose draft it was.
+            judged, kept: the level behind the last one kept is judged too, if the draft has it.
+            probs: [judged] the drafter's own probability of each, given those above it; empty if it knows none.
+            hidden: the draft was made for the ride-along.
+        """
+        rates = self.hidden if hidden else self.rounds
+        expected = rates.rates(judged)
+        if probs:
+            expected = [prob**self.trust.value for prob in probs]
+            self.trust.add(probs, kept)
+        request.add(expected, kept)
+        rates.saw_acceptance(judged, kept)
+
+    # -- how much to draft ---------------------------------------------------------------------------------------
+
+    def plan(self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0) -> Plan:
+        """The γ ≤ limit of most expected tokens per second, E[1 + a] / (W(γ) + V(γ + 1)); 0 where drafting loses.
+
+        Levels that are asked for and do not come are neither waited for nor verified. Probe rows widen every drafting
+        pass, a bushy tree has several nodes a level: hence V(1 + width·γ + probes).
+        """
+        verify, width = self.passes(rows), self.width.value or 1.0
+        t = verify(1)
+        if not t or not self.wait.w:
+            return Plan(limit, t)
+        best, expected, path_prob, sent = Plan(0, t), 1.0, 1.0, 0.0
+        levels = zip(self.rounds.rates(limit), self.rounds.arrivals(limit), strict=True)
+        for gamma, (rate, arrives) in enumerate(levels, 1):
+            path_prob *= rate**request.value
+            expected += path_prob * arrives
+            sent += arrives
+            token_s = (self.wait(sent) + verify(1 + width * sent + probes)) / expected
+            if token_s < best.token_s:
+                best = Plan(gamma, token_s)
+        return best
+
+    def asked(self, planned: int, limit: int, rows: int = 1) -> int:
+        """How many levels to ask for in this round, where so many are planned.
+
+        Where drafting loses it is off, but for a short draft now and then that notices when this has changed: less
+        and less often while it does not, since a probe costs most where drafting does. And where drafting always
+        pays, a round without it tells what that saves; not where several requests (`rows`) share a pass, which is as
+        wide as the widest of their drafts.
+        """
+        if limit < 1:
+            return 0
+        if planned:
+            plain = rows == 1 and self.drafted + 1 >= (PLAIN_EVERY if self.verify.one.weight else PLAIN_FIRST)
+            return 0 if plain else planned
+        return min(limit, PROBE_DEPTH) if self.idle + 1 >= self.patience else 0
+
+    def began_round(self, plan: Plan, asked: int) -> None:
+        """A round is under way in which so many levels are asked for."""
+        self.token_s = plan.token_s
+        if plan.depth:
+            self.idle, self.patience = 0, PROBE_FIRST
+            self.drafted = self.drafted + 1 if asked else 0
+        elif asked:
+            self.idle, self.drafted, self.patience = 0, 0, min(PROBE_LAST, 2 * self.patience)
+        else:
+            self.idle, self.drafted = self.idle + 1, 0
+
+    def began_request(self, mode: str, *, reads: bool) -> None:
+        """A request is taken up: whether the drafter reads it, and when it drafts hidden."""
+        self.unread = 0 if reads else self.unread + 1
+        self.unhidden = self.unhidden + 1 if mode == "off" else 0
+
+    def nodes(self, levels: int, limit: int) -> int:
+        """How many nodes a draft of so many levels may have: a budget counts nodes, a cost levels."""
+        return min(limit, math.ceil(levels * (self.width.value or 1.0)))
+
+    def levels(self, nodes: int) -> int:
+        """How many levels so many nodes make."""
+        return min(nodes, math.ceil(nodes / (self.width.value or 1.0)))
+
+    def longest_wait(self, levels: int, request: RequestDifficulty, rows: int = 1) -> float | None:
+        """Seconds that a draft of so many levels can save at most, V(1)·E[a]: who waits longer for it loses.
+
+        Never less than V(1), the jitter of two processes; `None` while V(1) is unknown.
+        """
+        t = self.passes(rows)(1)
+        rates = [rate**request.value for rate in self.rounds.rates(levels)]
+        return t * max(1.0, expected_accepted(rates)) if t else None
+
+    def node_gain(self, request: RequestDifficulty, token_s: float, rows: int = 1) -> float:
+        """Least path probability, in the drafter's own words, at which one more node pays: (dW/dn + dV/dn) / token_s.
+
+        An accepted node saves the time that a token takes otherwise; it is waited for and widens the verify pass. At
+        the best plan that quotient is the optimum's own condition (Dinkelbach 1967).
+        """
+        if not token_s or not self.wait.w:
+            return 0.0
+        cost = self.wait.slope / (self.width.value or 1.0) + self.passes(rows).slope
+        return float(min(0.9, cost / token_s) ** (1 / (self.trust.value * request.value)))
+
+    def worthwhile(
+        self,
+        parents: Sequence[int],
+        path_probs: Sequence[float],
+        request: RequestDifficulty | None = None,
+        rows: int = 1,
+        *,
+        hidden: bool = False,
+    ) -> list[int]:
+        """Which nodes of a finished tree to verify, best first: those whose path probability repays a wider pass.
+
+        Args:
+            parents: [n] as in a draft tree.
+            path_probs: [n] the drafter's own. A node is never likelier than its parent, so it is kept with it only.
+            request: how its drafts have fared so far; `None` = the probabilities are true.
+            rows: requests that share the pass.
+            hidden: it is the ride-along pass.
+        """
+        power = 1.0 if request is None else self.trust.value * request.value
+        probs: list[float] = []
+        for parent, prob in zip(parents, path_probs, strict=True):
+            probs.append(prob if parent < 0 else min(prob, probs[parent]))
+        least = self._least_prob(rows, hidden=hidden)
+        paying = [node for node, prob in enumerate(probs) if prob**power >= least]
+        return sorted(paying, key=lambda node: -probs[node])
+
+    def verify_depth(self, drafted: int) -> int:
+        """How many nodes of a finished hidden chain to verify, where its drafter knows no chances of its own."""
+        path_probs = accumulate(self.hidden.rates(drafted), operator.mul)
+        least = self._least_prob(hidden=True)
+        return sum(prob >= least for prob in path_probs)
+
+    def _least_prob(self, rows: int = 1, *, hidden: bool = False) -> float:
+        """Of a node that repays its place in the pass: dV/dn over the time of a token; 0 while nothing is known."""
+        verify = self.passes(rows)
+        token_s = self.token_s or verify(1)
+        slope = self.ride.slope or verify.slope if hidden else verify.slope
+        return slope / token_s if token_s else 0.0
+
+    def hidden_nodes(self, limit: int) -> int:
+        """The hidden draft's end: as far as a node repays what the target waits for it. Hidden well, that is far."""
+        t, path_probs = self.verify(1), accumulate(self.hidden.rates(limit), operator.mul)
+        return max(min(1, limit), sum(prob * t >= self.wait_hidden.slope for prob in path_probs))
+
+    def reading_pays(self, most: int) -> bool:
+        """Whether drafting saves an answer of at most so many tokens what the target waits for the drafter to read.
+
+        A drafter elsewhere reads while the target does, and is not waited for. On a shared core or device an answer of
+        N tokens gains N·(t − token_s) in its rounds and a·token_s from the hidden draft. Now and then one is read all
+        the same, to see whether this has changed.
+        """
+        t, length = self.verify(1), self.length.value
+        if not t or length is None or len(self.read_waits) < READINGS:
+            return True
+        token_s = self.plan(16, RequestDifficulty()).token_s
+        gained = max(0.0, t - token_s) * min(length, most)
+        gained += expected_accepted(self.hidden.rates(16)) * token_s
+        pays = min(self.read_waits) <= gained + READING_LOSS * t
+        return pays or self.unread + 1 >= READING_EVERY
+
+    def hiding(self, nodes: int) -> str:
+        """On one shared device: draft `before` the prefill, `beside` it, or `off` (not for the prefill at all).
+
+        Drafting k nodes before the prefill costs k·d and widens the ride-along pass; it saves the a + 1 tokens'
+        share of later rounds. Side by side the same work takes `beside` times the sum of both.
+        """
+        t, d, read = self.verify(1), self.step.value, self.read.value
+        if not t or d is None or read is None:
+            return "before"  # nothing is known yet: measure one after the other first
+        if self.beside.value is None:
+            return "beside"  # then measure once what side by side costs
+        depth = self.verify_depth(nodes)
+        gained = expected_accepted(self.hidden.rates(depth))
+        widened = (self.ride.slope or self.verify.slope) * depth
+        drafting = nodes * d
+        reading = read + (self.draft_read.value or 0.0)
+        cost = {
+            "off": gained * self.plan(16, RequestDifficulty()).token_s,
+            "before": drafting + widened,
+            "beside": self.beside.value * (reading + drafting) - reading + widened,
+        }
+        if self.unhidden + 1 >= HIDING_EVERY:
+            del cost["off"]
+        return min(cost, key=lambda mode: cost[mode])
+
+
+def harmless(
+    otherwise: Callable[[], Result],
+) -> "Callable[[Callable[Concatenate[SpeculationPolicy, Given], Result]], Callable[Concatenate[SpeculationPolicy, Given], Result]]":  # noqa: E501
+    """Of a policy's method: a mistake costs its advice, never an answer. It is logged, counted, and answered so."""
+
+    def wrap(
+        method: "Callable[Concatenate[SpeculationPolicy, Given], Result]",
+    ) -> "Callable[Concatenate[SpeculationPolicy, Given], Result]":
+        @wraps(method)
+        def safe(policy: "SpeculationPolicy", *given: Given.args, **named: Given.kwargs) -> Result:
+            try:
+                return method(policy, *given, **named)
+            except Exception:
+                log.exception("A policy failed.")
+                for state in given:
+                    if isinstance(state, RequestState):
+                        state.stats.policy_errors += 1
+                return otherwise()
+
+        return safe
+
+    return wrap
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """A round of one request: the budget of its draft; `plan` and `asked` levels are for `began_round`."""
+
+    budget: Budget
+    plan: Plan | None = None
+    asked: int = 0
+
+
+class SpeculationPolicy:
+    """How much to draft for each request, by what the cost model measured; fed by the decode loop.
+
+    Args:
+        cost: what measured times and acceptances favour.
+        nodes: most nodes drafted per round.
+        hidden_nodes: most nodes drafted for the ride-along.
+        probes: most probe rows that a draft brings along.
+        adaptive: draft what pays; else as much as there may be.
+    """
+
+    def __init__(self, cost: CostModel, nodes: int, hidden_nodes: int, probes: int, *, adaptive: bool) -> None:
+        self.cost = cost
+        self.nodes = nodes
+        self.hidden_nodes = hidden_nodes
+        self.probes = probes
+        self.adaptive = adaptive
+
+    @harmless(int)
+    def hidden_budget(self, request: Request) -> int:
+        """Most nodes of a draft for the ride-along."""
+        nodes = min(self.hidden_nodes, request.token_limit - 1)
+        return self.cost.hidden_nodes(nodes) if self.adaptive else nodes
+
+    @harmless(lambda: True)
+    def reads(self, request: Request) -> bool:
+        """Whether the drafter should take part in an answer at all."""
+        return not self.adaptive or self.cost.reading_pays(request.token_limit)
+
+    @harmless(lambda: "off")
+    def hidden_mode(self, nodes: int) -> str:
+        """On one shared device: when to make a hidden draft of so many nodes."""
+        return self.cost.hiding(nodes)
+
+    @harmless(lambda: RoundPlan(Budget(0)))
+    def plan_round(self, state: RequestState, rows: int) -> RoundPlan:
+        """For a round that so many rows share. Never past the answer's end: the bonus token needs a place too."""
+        left = state.request.token_limit - len(state.tokens) - 1
+        limit = max(0, min(self.nodes, left))
+        if not self.adaptive:
+            return RoundPlan(Budget(limit))
+        cost, levels = self.cost, self.cost.levels(limit)
+        plan = cost.plan(levels, state.difficulty, rows, self.probes)
+        depth = cost.asked(plan.depth, levels, rows)
+        wait_s = cost.longest_wait(depth or levels, state.difficulty, rows)
+        # A drafter that knows how sure it is stops by itself.
+        if plan.depth and depth and state.gives_probs and state.request.sampling.greedy:
+            budget = Budget(limit, cost.node_gain(state.difficulty, plan.token_s, rows), wait_s=wait_s)
+        else:
+            budget = Budget(cost.nodes(depth, limit), wait_s=wait_s)
+        return RoundPlan(budget, plan if levels else None, depth)
+
+    @harmless(lambda: NOTHING)
+    def trim(self, draft: Draft, state: RequestState, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
+        """What of a draft is worth its place in the pass, at most so many nodes; all of it where nothing is known."""
+        if self.adaptive and draft.path_probs:
+            paying = self.cost.worthwhile(
+                draft.tree.parents, draft.path_probs[: len(draft.tree)], state.difficulty, rows, hidden=hidden
+            )
+            draft = draft.keep(paying)
+        elif self.adaptive and hidden and draft.tree.is_chain:
+            draft = draft.first(self.cost.verify_depth(len(draft.tree)))
+        return draft.first(nodes)
+
+    # -- what is observed ----------------------------------------------------------------------------------------
+
+    @harmless(lambda: None)
+    def began_request(self, mode: str, *, reads: bool) -> None:
+        """A request is taken up; see `CostModel.began_request`."""
+        self.cost.began_request(mode, reads=reads)
+
+    @harmless(lambda: None)
+    def began_round(self, state: RequestState, plan: RoundPlan) -> None:
+        """A round of that plan is under way."""
+        if plan.plan is None:
+            return
+        self.cost.began_round(plan.plan, plan.asked)
+        if not plan.asked:
+            state.difficulty.forget()
+
+    @harmless(lambda: None)
+    def saw_draft(self, draft: Draft, nodes: int, waited_s: float) -> None:
+        """A round's draft of at most so many nodes came after so many seconds."""
+        if draft.refusal is None:
+            self.cost.saw_draft(self.cost.levels(nodes), draft.tree.depth, len(draft.tree), waited_s)
+
+    @harmless(lambda: None)
+    def saw_hidden_draft(self, draft: Draft, waited_s: float) -> None:
+        """So long the target waited for the hidden draft."""
+        self.cost.wait_hidden.add(len(draft.tree), waited_s)
+
+    @harmless(lambda: None)
+    def saw_ride_along(self, tokens: int, seconds: float) -> None:
+        """The last piece of the prompt and its tree, so many tokens, took so long."""
+        self.cost.ride.add(tokens, seconds)
+
+    @harmless(lambda: None)
+    def saw_verify(self, rows: int, tokens: int, seconds: float) -> None:
+        """A pass over at most so many tokens a row took so long."""
+        self.cost.passes(rows).add(tokens, seconds / rows)
+
+    @harmless(lambda: None)
+    def saw_acceptance(self, state: RequestState, draft: Draft, path: Sequence[int], *, hidden: bool) -> None:
+        """Of the tree this path was kept. A level is judged if a node above it was kept, and it has a child there."""
+        tree = draft.tree
+        judged = [(node, children) for node in (ROOT, *path) if (children := tree.children(node))]
+        if not judged:
+            return
+        probs: list[float] = []
+        if draft.path_probs:
+            for node, children in judged:
+                above = 1.0 if node == ROOT else draft.path_probs[node]
+                probs.append(sum(draft.path_probs[child] for child in children) / above if above else 0.0)
+        self.cost.saw_acceptance(state.difficulty, len(judged), len(path), probs, hidden=hidden)
+
+    @harmless(lambda: None)
+    def saw_answer(self, tokens: int, read_wait_s: float | None) -> None:
+        """An answer is whole: its length, and what the target waited for its drafter to read (`None`: it had none)."""
+        self.cost.length.add(tokens)
+        if read_wait_s is not None:
+            self.cost.read_waits.append(read_wait_s)
+
+    @harmless(lambda: None)
+    def saw_prefill(self, work: HiddenWork | None) -> None:
+        """A prompt was read; what the drafter did for it, apart or side by side (`None`: elsewhere, or nothing)."""
+        cost = self.cost
+        if work is None:
+            return
+        if work.mode != "beside":
+            cost.read.add(work.prefill_s)
+            if work.mode == "before":
+                cost.draft_read.add(work.read_s)
+            if work.nodes:
+                cost.step.add(work.draft_s / work.nodes)
+        elif cost.read.value and cost.step.value and work.draft_s:
+            alone = cost.read.value + (cost.draft_read.value or 0.0) + work.nodes * cost.step.value
+            cost.beside.add(work.wall_s / alone)

@@ -1,0 +1,83 @@
+"""Starting the process of a `ProcessDrafter`, and the private connection to it."""
+
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+
+from crossdraft.engine.runner.handled import Handled
+from crossdraft.errors import CrossdraftError
+
+CALL_TIMEOUT_S = 120.0  # for a child to start and call back, before it loads anything
+
+
+def start_child(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[bytes]", Handled]:
+    """Start the worker and wait until it has called back."""
+    key = secrets.token_bytes(32)
+    environment = dict(os.environ)
+    if cores is not None:
+        environment["OMP_NUM_THREADS"] = str(len(cores))
+    with tempfile.TemporaryDirectory(prefix="crossdraft-", ignore_cleanup_errors=True) as folder:
+        # Windows has no sockets in folders; its pipes have names of their own.
+        address = rf"\\.\pipe\{Path(folder).name}" if sys.platform == "win32" else str(Path(folder) / "link")
+        handled = Handled(Path(folder), create=True)
+        with _listener(address, key) as listener:
+            child = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "crossdraft.engine.runner.worker",
+                    address,
+                    ",".join(map(str, cores or ())),
+                    folder,
+                ],
+                stdin=subprocess.PIPE,
+                env=environment,
+            )
+            stdin = child.stdin
+            if stdin is None:
+                raise CrossdraftError("The drafter's process could not be started.")
+            with suppress(BrokenPipeError):  # it is dead already: the watcher sees to that
+                stdin.write(key.hex().encode())
+                stdin.close()
+            watcher = threading.Thread(target=_wake_if_dead, args=(child, address), daemon=True)
+            watcher.start()
+            slow = threading.Timer(CALL_TIMEOUT_S, child.kill)
+            slow.start()
+            try:
+                return listener.accept(), child, handled
+            except KeyboardInterrupt:
+                child.kill()
+                raise
+            except (EOFError, OSError, AuthenticationError) as error:
+                child.kill()
+                raise CrossdraftError(
+                    f"The drafter's process could not be started (exit status {child.poll()}); "
+                    "see its message above, or use the inline placement."
+                ) from error
+            finally:
+                slow.cancel()
+
+
+def _listener(address: str, key: bytes) -> Listener:
+    try:
+        return Listener(address, authkey=key)  # of the kind that the address names
+    except OSError as error:  # such as a folder for temporary files with too long a name
+        raise CrossdraftError(
+            f"The drafter's process cannot be reached at {address} ({error}); set TMPDIR to a folder with a short "
+            "name, or use the inline placement."
+        ) from error
+
+
+def _wake_if_dead(child: "subprocess.Popen[bytes]", address: str) -> None:
+    """`accept` has no timeout: if the child ends before it calls, knock in its place so that accept fails."""
+    child.wait()
+    with suppress(OSError):  # the child had connected, or the listener is gone: nobody waits
+        Client(address).close()

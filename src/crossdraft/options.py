@@ -1,0 +1,100 @@
+"""Options: how a pair runs."""
+
+from dataclasses import dataclass
+
+from crossdraft.checks import choice, core_numbers, positive, whole
+from crossdraft.dtypes import dtype_name
+from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES
+from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.rules import check_rule
+from crossdraft.engine.runner.parallel import POLICIES
+from crossdraft.engine.runner.process import PATIENCE_S
+from crossdraft.engine.runner.runner import HIDDEN_MODES
+from crossdraft.errors import CrossdraftError
+
+PLACEMENTS = ("auto", "inline", "process")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a pair runs. Without a lossy rule every combination gives the same tokens (sampled: the same distribution).
+
+    Args:
+        placement: `inline` (this process), `process` (a process of its own), or `auto`: on a CPU with two cores or more
+            a drafter with a network of its own gets a process and, where nothing is said of cores, the last core, as
+            its drafting is then hidden for free; any other, and one on a shared GPU, runs in this process. Of several
+            drafters, those that look into the target stay in its process. A spec may say it for each:
+            `union:event@process,memory@inline`.
+        parallel: of a drafter in a process of its own, what it does while the target verifies: `off` (nothing),
+            `pipespec`, `pearl` or `ssd` (see `engine.runner.parallel`); `auto` is `off` where the two share a core or a
+            device, and on a CPU whose target gains more by computing on the drafter's idle cores, else `ssd`.
+        hidden: for `inline`, when the hidden draft is made: `auto`, `before`, `beside` or `off`.
+        device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
+        draft_device, draft_dtype: of the drafter; default the target's. If that is not given either, bfloat16 also on
+            a CPU that multiplies it itself: what is drafted need not be as exact as what is said.
+        target_cores, draft_cores: CPU cores that each may use; default all, for a drafter in a process of its own
+            those that `target_cores` leaves.
+        max_batch: requests that share a pass.
+        nodes, hidden_nodes: most nodes drafted per round and for the ride-along.
+        adaptive: let measured times and acceptances set the budget of each round.
+        patience_s: how long a drafter in a process of its own may be silent while an answer of it is due before it
+            counts as lost, and is restarted. No answer waits that long: a draft is waited for as long as it can save.
+        rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); default the exact one. Only
+            a lossy rule changes answers, and their `stats` name it; see docs/rules.md.
+        num_frames, fps: how many frames of a clip the target reads, evenly spread: so many, or so many for each
+            second, not both; default what the checkpoint's own video processor says, else 8 frames. Frames that a
+            request gives as an array are read as they are.
+
+    dtypes may also be given as `torch.dtype`, devices as `torch.device`.
+
+    Raises:
+        CrossdraftError: a value of another kind, out of range, or unknown.
+    """
+
+    placement: str = "auto"
+    parallel: str = "auto"
+    hidden: str = "auto"
+    device: str | None = None
+    dtype: str | None = None
+    draft_device: str | None = None
+    draft_dtype: str | None = None
+    target_cores: tuple[int, ...] | None = None
+    draft_cores: tuple[int, ...] | None = None
+    max_batch: int = 1
+    nodes: int = ROUND_NODES
+    hidden_nodes: int = HIDDEN_NODES
+    adaptive: bool = True
+    patience_s: float = PATIENCE_S
+    rule: str | None = None
+    num_frames: int | None = None
+    fps: float | None = None
+
+    def __post_init__(self) -> None:
+        choice("placement", self.placement, PLACEMENTS)
+        choice("parallel", self.parallel, ("auto", *POLICIES))
+        choice("hidden", self.hidden, HIDDEN_MODES)
+        choice("adaptive", self.adaptive, (True, False))
+        check_rule(self.rule)
+        # Written back in one form each, so that whoever reads an option finds a string, an int, a tuple of ints.
+        for name in ("max_batch", "nodes", "hidden_nodes"):
+            self._set(name, whole(name, getattr(self, name)))
+        for name in ("dtype", "draft_dtype"):
+            if (dtype := getattr(self, name)) is not None:
+                self._set(name, dtype_name(dtype, name))
+        for name in ("device", "draft_device"):
+            if (device := getattr(self, name)) is not None:
+                self._set(name, str(device))
+        for name in ("target_cores", "draft_cores"):
+            self._set(name, core_numbers(name, getattr(self, name), available_cores()))
+        if self.num_frames is not None:
+            self._set("num_frames", whole("num_frames", self.num_frames))
+        self._set("patience_s", positive("patience_s", self.patience_s))
+        if self.fps is not None:
+            self._set("fps", positive("fps", self.fps))
+        if None not in (self.num_frames, self.fps):
+            raise CrossdraftError(
+                f"num_frames is {self.num_frames} and fps is {self.fps}; give one of them, the other follows."
+            )
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
