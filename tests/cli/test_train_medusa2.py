@@ -14,7 +14,7 @@ from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import load_target
 from crossdraft.train.core.trainer import Trainer
 from tests.support import ClipPaths, PairPaths
-from tests.train.heads.together import medusa_for
+from tests.train.heads.small import medusa_for
 
 QUICK = (
     "optim.steps=4", "optim.decay_steps=0", "optim.warmup_steps=0", "optim.clips=2", "optim.checkpoint_every=2",

@@ -55,11 +55,11 @@ def medusa2(
     """Medusa-2 (Cai et al. 2024): train a target and its head jointly. The result is another target."""
     from crossdraft.cli.reporting import hush, report
     from crossdraft.train.core.recipe import read_section
-    from crossdraft.train.heads.medusa2 import JOINT_RECIPE, JointRecipe, train_together
+    from crossdraft.train.heads.medusa2 import JOINT_RECIPE, JointRecipe, train_medusa2
 
     hush()
     recipe = read_section(JointRecipe, config or JOINT_RECIPE, overrides or ())
-    figures = train_together(recipe, out, online, target, head, device)
+    figures = train_medusa2(recipe, out, online, target, head, device)
     report(
         {"out": str(out), **figures},
         f"The new target lies in {out / 'target'}, its head in {out / 'head'}; its answers differ a little from the "
@@ -95,14 +95,14 @@ def head(
     """Train a head on a target's answers; an interrupted run is resumed."""
     from crossdraft.cli.reporting import hush, report
     from crossdraft.train.heads.recipe import load_head_recipe
-    from crossdraft.train.heads.run import start
+    from crossdraft.train.heads.run import train_recipe
 
     hush()
     name = str(context.info_name)
     reference = target == "reference" and event == "event"
     recipe = load_head_recipe(config or name, overrides or (), reference=reference)
     folder = out or Path("runs/heads") / name
-    figures = start(recipe, folder, target, device, capture, validation, online, event)
+    figures = train_recipe(recipe, folder, target, device, capture, validation, online, event)
     line = f"The head lies in {folder / 'head'}; {_taken(recipe.network, folder / 'head', event)}."
     report({"out": str(folder / "head"), **figures}, line, as_json=as_json)
 

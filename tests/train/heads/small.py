@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from crossdraft.heads.files import make
+from crossdraft.heads.files import config_of, make
 from crossdraft.heads.networks.base import Head, SharedWeights
 from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.heads.networks.train_batch import TrainBatch
@@ -15,7 +15,7 @@ HIDDEN, VOCABULARY, LAYERS = 16, 30, 4
 IDS = tuple(range(2, 22))
 
 
-def tables() -> SharedWeights:
+def shared_weights() -> SharedWeights:
     generator = torch.Generator().manual_seed(3)
     rows = torch.randn(2, VOCABULARY, HIDDEN, generator=generator)
     return SharedWeights(rows[0], rows[1])
@@ -27,7 +27,7 @@ def small_head(network: str = "eagle", steps: int = 2) -> Head:
         hidden_size=HIDDEN, vocab_size=VOCABULARY, num_layers=LAYERS, draft_ids=IDS, heads=2, kv_heads=2,
         head_dim=8, intermediate_size=24, steps=steps,
     )  # fmt: skip
-    return make(network, config, tables())
+    return make(network, config, shared_weights())
 
 
 def counting(rows: int, first: int = 0) -> TrainBatch:
@@ -35,7 +35,7 @@ def counting(rows: int, first: int = 0) -> TrainBatch:
     length, start = 12, 4
     begin = torch.arange(first, first + rows)[:, None]
     tokens = IDS[0] + (begin + torch.arange(length)) % len(IDS)
-    directions = tables().head
+    directions = shared_weights().head
     hidden = torch.zeros(rows, length, HIDDEN)
     hidden[:, :-1] = 3 * directions[tokens[:, 1:]] / directions[tokens[:, 1:]].norm(dim=-1, keepdim=True)
     return TrainBatch(
@@ -65,3 +65,14 @@ def recipe(**more: object) -> HeadRecipe:
         },
     }  # fmt: skip
     return HeadRecipe.model_validate({**values, **more})
+
+
+SIZES = {"eagle3": {"heads": 2, "kv_heads": 2, "head_dim": 16, "intermediate_size": 32, "levels": [1, 1, 2]}}
+
+
+def medusa_for(shared_weights: SharedWeights, network: str = "medusa", layers: int = 2) -> Head:
+    """Fresh, with two levels and the first 300 ids of the target."""
+    size, width = shared_weights.head.shape
+    values = {"hidden_size": width, "vocab_size": size, "num_layers": layers, "draft_ids": list(range(300)), "steps": 2}
+    torch.manual_seed(0)
+    return make(network, config_of(network, values | SIZES.get(network, {}), "here"), shared_weights)

@@ -13,7 +13,7 @@ from crossdraft.heads.files import config_of, load_head, make
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.train.core.dist import MicroBatch
-from crossdraft.train.heads.joint import Joint, adapt, addition, save_joint
+from crossdraft.train.heads.joint import JointModel, add_low_rank, low_rank_of, save_joint
 from tests.engine.zoo import VIDEO, VOCABULARY, ZOO, as_target
 
 OBJECTIVE = Objective({"cross_entropy": 1.0}, 0.8)
@@ -47,7 +47,7 @@ def asked():
 @pytest.fixture
 def joint():
     model, _ = ZOO["video_llava"]()
-    return Joint(model, head_for(model), OBJECTIVE, frozenset({VIDEO}), rank=4)
+    return JointModel(model, head_for(model), OBJECTIVE, frozenset({VIDEO}), rank=4)
 
 
 def test_nothing_is_added_at_first_and_only_additions_and_heads_learn(joint, asked):
@@ -79,9 +79,9 @@ def test_without_its_additions_the_target_is_the_one_that_it_was(joint, asked):
     with torch.no_grad():
         untouched = joint._read(prompt, answer)[0].logits
         for layer in joint.layers:
-            torch.nn.init.normal_(addition(layer).up)
+            torch.nn.init.normal_(low_rank_of(layer).up)
         moved = joint._read(prompt, answer)[0].logits
-        with joint.before():
+        with joint.without_additions():
             before = joint._read(prompt, answer)[0].logits
         again = joint._read(prompt, answer)[0].logits
     assert torch.equal(before, untouched)
@@ -110,9 +110,9 @@ def test_a_checkpoint_holds_what_learns_and_nothing_else(joint):
 
 def test_additions_to_a_bfloat16_target_are_float32():
     model, _ = ZOO["video_llava"]()
-    for layer in adapt(model.bfloat16(), 4):
+    for layer in add_low_rank(model.bfloat16(), 4):
         assert layer.weight.dtype is torch.bfloat16
-        assert addition(layer).up.dtype is addition(layer).down.dtype is torch.float32
+        assert low_rank_of(layer).up.dtype is low_rank_of(layer).down.dtype is torch.float32
 
 
 def test_learning_moves_the_target_and_its_folder_is_another_targets(joint, asked, tmp_path):
@@ -158,4 +158,4 @@ def test_a_head_that_reads_more_of_the_target_is_refused():
     model, _ = ZOO["video_llava"]()
     sizes = {"heads": 2, "kv_heads": 2, "head_dim": 8, "intermediate_size": 16}
     with pytest.raises(CrossdraftError, match="Eagle3 does not; take Medusa"):
-        Joint(model, head_for(model, "eagle3", **sizes), OBJECTIVE, frozenset({VIDEO}))
+        JointModel(model, head_for(model, "eagle3", **sizes), OBJECTIVE, frozenset({VIDEO}))

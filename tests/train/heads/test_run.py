@@ -10,10 +10,10 @@ import torch
 from crossdraft.heads.files import load_head, stored_weights
 from crossdraft.train.heads.run import head_config, identity
 from tests.train.core.two import run_two
-from tests.train.heads.small import tables
-from tests.train.heads.taught import CountingCourse, run_of, train
+from tests.train.heads.counting import CountingTask, run_of, train
+from tests.train.heads.small import shared_weights
 
-TAUGHT = Path(__file__).with_name("taught.py")
+SCRIPT = Path(__file__).with_name("counting.py")
 HOW = {
     "ddp": {"optim": {"parallel": "ddp", "ema": 0.9}},
     "fsdp": {"optim": {"parallel": "fsdp", "ema": 0.9, "accumulate": 2}},
@@ -24,7 +24,7 @@ HOW = {
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    run_two(TAUGHT, folder, *HOW.items())
+    run_two(SCRIPT, folder, *HOW.items())
     return folder
 
 
@@ -43,32 +43,32 @@ def test_two_ranks_save_the_head_that_one_process_saves(how, two, tmp_path):
 def test_a_head_is_measured_with_the_very_weights_that_are_loaded(tmp_path):
     """Its scales make the difference: what is stored is not what is computed with."""
     train(tmp_path)
-    loaded = load_head(tmp_path / "head", tables()).state_dict()
-    measured = torch.load(tmp_path / "head" / "measured.pt", weights_only=True)
-    assert loaded.keys() == measured.keys()
-    assert all(torch.equal(value, measured[name]) for name, value in loaded.items())
+    loaded = load_head(tmp_path / "head", shared_weights()).state_dict()
+    measured_figures = torch.load(tmp_path / "head" / "measured.pt", weights_only=True)
+    assert loaded.keys() == measured_figures.keys()
+    assert all(torch.equal(value, measured_figures[name]) for name, value in loaded.items())
 
 
 def test_positions_are_the_targets_unless_the_recipe_says_otherwise(tmp_path):
     run = run_of(tmp_path)
-    course = CountingCourse(run.recipe, context=9000)
-    assert head_config(run.recipe, course, "x").max_positions == 9000
-    short = head_config(run.recipe, run.course, "x")
+    task = CountingTask(run.recipe, context=9000)
+    assert head_config(run.recipe, task).max_positions == 9000
+    short = head_config(run.recipe, run.task)
     assert short.max_positions == 2048  # room to spare: a draft may reach beyond the context
     said = run.recipe.model_copy(update={"config": {**run.recipe.config, "max_positions": 77}})
-    assert head_config(said, course, "x").max_positions == 77
+    assert head_config(said, task).max_positions == 77
     medusa = run.recipe.model_copy(update={"network": "medusa", "config": {}})
-    assert not hasattr(head_config(medusa, course, "x"), "max_positions")
+    assert not hasattr(head_config(medusa, task), "max_positions")
 
 
 def test_what_decides_the_weights_is_in_the_identity_and_nothing_else_is(tmp_path):
     run = run_of(tmp_path)
-    config = head_config(run.recipe, run.course, "x")
+    config = head_config(run.recipe, run.task)
     ours = identity(run, config)
 
     def changed(**more) -> bool:
         other = run_of(tmp_path, **more)
-        return identity(other, head_config(other.recipe, other.course, "x")) != ours
+        return identity(other, head_config(other.recipe, other.task)) != ours
 
     what = ({"seed": 1}, {"noise": 0.2}, {"step_weight": 0.5}, {"optim": {"steps": 7}}, {"loss": {"kl": 1.0}})
     assert all(changed(**more) for more in (*what, {"optim": {"schedule": "cosine"}}))
@@ -76,5 +76,5 @@ def test_what_decides_the_weights_is_in_the_identity_and_nothing_else_is(tmp_pat
     assert not any(changed(optim=more) for more in how)
     assert not changed(measure={"pairs": 1})
     assert identity(replace(run, source={"numbers": False}), config) != ours
-    other = replace(run, course=CountingCourse(run.recipe, fingerprint="cd" * 32))
+    other = replace(run, task=CountingTask(run.recipe, fingerprint="cd" * 32))
     assert identity(other, config) != ours

@@ -13,7 +13,7 @@ from crossdraft.heads.registry import HEADS as HEADS_BY_NAME
 from crossdraft.load import event_fingerprint, load_target, target_fingerprint
 from crossdraft.train.core.provenance import origin, sha256
 from crossdraft.train.heads.recipe import load_head_recipe
-from crossdraft.train.heads.run import card as head_card
+from crossdraft.train.heads.run import head_card
 from crossdraft.train.reference.clips import clip_seed
 from crossdraft.train.reference.recipe import load_recipe
 from crossdraft.train.reference.run import MODELS

@@ -1,4 +1,4 @@
-"""Which answers a step learns from: a pure function of the step, wherever they come from."""
+"""Training batches, step by step: a pure function of the step, wherever the answers come from."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +15,8 @@ from crossdraft.train.core.dist import MicroBatch
 POOL = 16  # batches whose answers are sorted by length together, so that little is padding
 
 
-class Lessons(Protocol):
-    """Answers of a target, step by step."""
+class BatchSource(Protocol):
+    """Answers of a target, step by step; see `StoredBatches` and `capture.online.OnlineBatches`."""
 
     def batch(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
         """The share's part of the step's `count` answers."""
@@ -27,8 +27,22 @@ class Lessons(Protocol):
         ...
 
 
-class Stored:
-    """Lessons from a capture, in an order that each epoch draws anew from the seed.
+class EpochSampler:
+    """Numbers 0 … pool - 1 in an order that each epoch draws anew from the seed."""
+
+    def __init__(self, pool: int, seed: int) -> None:
+        self.pool, self.seed = pool, seed
+
+    def numbers(self, step: int, count: int) -> list[int]:
+        """A step's numbers: `count` of them, or all where there are fewer."""
+        count = min(count, self.pool)
+        epoch, place = divmod(step, self.pool // count)
+        drawn = np.random.default_rng([self.seed, epoch]).permutation(self.pool)
+        return drawn[place * count : (place + 1) * count].tolist()
+
+
+class StoredBatches:
+    """Batches from a capture, in an order that each epoch draws anew from the seed.
 
     Where visual features are wanted, which must lie side by side, a batch is about clips with equally many of them.
 
@@ -74,21 +88,22 @@ def _order(seed: int, epoch: int, count: int, lengths: tuple[int, ...], sizes: t
     return [whole[i] for i in rng.permutation(len(whole))]
 
 
-def noisy(lesson: TrainBatch, noise: float, seed: int, step: int, first: int = 0) -> TrainBatch:
-    """The lesson with uniform noise on its features, in units of each layer's standard deviation (EAGLE-1).
+def add_noise(batch: TrainBatch, noise: float, seed: int, step: int, first: int = 0) -> TrainBatch:
+    """The batch with uniform noise on its features, in units of each layer's standard deviation (EAGLE-1).
 
-    Every answer has chance and deviation of its own, so that it sounds the same in whatever share of the step it comes.
+    Every answer has its own random stream and deviation, so that its noise is the same in whatever micro-batch of the
+    step it comes.
 
     Args:
-        first: place of the lesson's first answer among those of the step.
+        first: number of the batch's first answer among those of the step.
     """
     if not noise:
-        return lesson
-    hidden = {layer: features.clone() for layer, features in lesson.hidden.items()}
-    for row, length in enumerate(lesson.lengths.tolist()):
+        return batch
+    hidden = {layer: features.clone() for layer, features in batch.hidden.items()}
+    for row, length in enumerate(batch.lengths.tolist()):
         generator = torch.Generator().manual_seed(hash((seed, step, first + row)) % 2**62)
         for layer in sorted(hidden):
-            told = hidden[layer][row, : length - 1]  # behind it there are no features
-            drawn = torch.rand(told.shape, generator=generator).to(told.device) * 2 - 1
-            told += drawn * noise * told.std()
-    return replace(lesson, hidden=hidden)
+            features = hidden[layer][row, : length - 1]  # behind it there are none
+            drawn = torch.rand(features.shape, generator=generator).to(features.device) * 2 - 1
+            features += drawn * noise * features.std()
+    return replace(batch, hidden=hidden)

@@ -1,7 +1,7 @@
-"""What heads on an event model learn from: clips as it sees them, questions, and what the video model answered.
+"""What heads on an event model learn from: the target's answers, read by the event model behind its view of the clip.
 
-The answers are the target's; the features are the event model's, read behind its own view of the same scene. So a
-lesson is as in `networks.train_batch`, with the event model in the target's place and the target's words as the text.
+A batch is as in `networks.train_batch`, with the event model's features in the target's place and the target's answers
+as the text.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -27,6 +26,7 @@ from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.capture.clip import ClipSource
 from crossdraft.train.capture.sources import SceneSource
 from crossdraft.train.capture.store import CaptureStore
+from crossdraft.train.heads.batches import EpochSampler
 from crossdraft.train.reference.batches import IGNORE, Branches, QAPair, pack_pairs
 from crossdraft.train.reference.clips import clip_seed
 from crossdraft.train.reference.losses import QASource
@@ -34,13 +34,14 @@ from crossdraft.train.reference.models import TrainableEventGPT
 from crossdraft.train.reference.packed import read_prefix, run_branches
 from crossdraft.train.reference.tokenizer import PromptCodec
 
-BEFORE, AFTER = "\n", " ASSISTANT:"  # what stands round a question; see `prompt.PromptCodec`
+BEFORE, AFTER = "\n", " ASSISTANT:"  # what stands round a question; see `PromptCodec`
+WRITE_EVERY = 100  # clips between two writings of the feature cache
 
 
-class Sight(Protocol):
-    """Clips, step by step, as the event model sees them."""
+class FeatureSource(Protocol):
+    """The clips of each step, and the event model's features of them."""
 
-    def clips(self, step: int, count: int) -> list[int]:
+    def numbers(self, step: int, count: int) -> list[int]:
         """Numbers of a step's clips, at most `count`; a pure function of the step."""
         ...
 
@@ -49,110 +50,14 @@ class Sight(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Heard:
-    """A step's answers.
-
-    Args:
-        visual: of `Sight.visual`.
-        rows: questions and answers, clip-major.
-    """
-
-    visual: Tensor
-    rows: Branches
-
-    @property
-    def starts(self) -> Tensor:
-        """[rows] place of each answer's first token."""
-        return self.rows.answer_start + 1
-
-    @property
-    def lengths(self) -> Tensor:
-        """[rows] tokens of each row."""
-        return self.starts + (self.rows.targets != IGNORE).sum(1)
-
-
-@dataclass(frozen=True)
-class EventAnswers:
-    """Answers step by step; a pure function of the step.
-
-    Args:
-        seer: the event model; it is not trained.
-        look: clips in their order, and what is seen of them.
-        codec: prompts with the event model's placeholder.
-        texts_of: what was asked about a step's clips, and what the target said; see `losses.recorded_qa`.
-        clips: how many a step.
-    """
-
-    seer: TrainableEventGPT
-    look: Sight
-    codec: PromptCodec
-    texts_of: QASource
-    clips: int
-
-    @torch.no_grad()
-    def heard(self, step: int) -> Heard:
-        """What the step learns from."""
-        clips = self.look.clips(step, self.clips)
-        return Heard(self.look.visual(step, clips), pack_pairs(self.codec, self.texts_of(step, clips)))
-
-    @torch.no_grad()
-    def lesson(self, step: int) -> TrainBatch:
-        """The event model's last features all along the step's answers."""
-        heard, llama = self.heard(step), self.seer.llama
-        prefix = read_prefix(llama, self.seer.prefix_embeds(self.codec.prefix_ids(), heard.visual))
-        hidden = run_branches(llama, prefix, llama.embed_tokens(heard.rows.tokens))
-        return TrainBatch(heard.rows.tokens, {len(llama.layers): hidden}, heard.starts, heard.lengths)
-
-
-def spoken_of(
-    store: CaptureStore, codec: PromptCodec, locate: Callable[[int], tuple[int, int]]
-) -> dict[int, list[QAPair]]:
-    """The captured answers by clip, for `losses.recorded_qa`.
-
-    Questions are read from the captured prompts, whose tokens both models share.
-
-    Args:
-        store: a capture.
-        codec: either model's.
-        locate: (clip, prompt) of an answer; see `ClipSource`.
-    """
-    end = codec.tokenizer.eos_token_id
-    known: dict[int, list[QAPair]] = {}
-    for number in range(len(store)):
-        answer = store.answer(number)
-        ids, start = answer.tokens.tolist(), answer.start
-        question = str(codec.tokenizer.decode(ids[:start])).removeprefix(BEFORE).removesuffix(AFTER)
-        spoken = QAPair(question, codec.text(ids[start:]), whole=ids[-1] == end)
-        known.setdefault(locate(number)[0], []).append(spoken)
-    return known
-
-
-KEPT_EVERY = 100  # clips between two writings of the file
-
-
-class Walk:
-    """Clips in an order that each epoch draws anew from the seed."""
-
-    def __init__(self, pool: int, seed: int) -> None:
-        self.pool, self.seed = pool, seed
-
-    def clips(self, step: int, count: int) -> list[int]:
-        """Numbers of a step's clips: `count` of them, or all where there are fewer."""
-        count = min(count, self.pool)
-        epoch, place = divmod(step, self.pool // count)
-        drawn = np.random.default_rng([self.seed, epoch]).permutation(self.pool)
-        return drawn[place * count : (place + 1) * count].tolist()
-
-
-class Seen(Walk):
-    """A sight (`events.Sight`) of the clips of a capture.
+class FeatureCache(EpochSampler):
+    """A feature source of a capture's clips: each is encoded once, and kept in a file for the next run.
 
     Args:
         model: the event model behind its adapter.
         source: the clips.
         seed: of their order.
-        file: where features are kept from one sitting to the next.
+        file: of the features.
         owner: what tells these features from others: model and clips.
 
     Raises:
@@ -163,29 +68,29 @@ class Seen(Walk):
         super().__init__(len(source), seed)
         if not isinstance(source, SceneSource):
             for clip in range(len(source)):
-                events_of(source, clip)  # what is not there is missed now, and not when a step comes to it
+                clip_events(source, clip)  # what is not there is missed now, and not when a step comes to it
         self.model, self.source, self.file, self.owner = model, source, file, owner
-        self.known = self._read()
-        self._kept = len(self.known)
+        self.cached = self._read()
+        self._written = len(self.cached)
 
     @torch.inference_mode()
     def visual(self, step: int, clips: Sequence[int]) -> Tensor:
         for clip in clips:
-            if clip not in self.known:
-                self.known[clip] = self._look(clip)
-        if len(self.known) >= min(self._kept + KEPT_EVERY, self.pool) and len(self.known) > self._kept:
+            if clip not in self.cached:
+                self.cached[clip] = self._encode(clip)
+        if len(self.cached) >= min(self._written + WRITE_EVERY, self.pool) and len(self.cached) > self._written:
             self._write()
-        return torch.stack([self.known[clip] for clip in clips])
+        return torch.stack([self.cached[clip] for clip in clips])
 
-    def _look(self, clip: int) -> Tensor:
+    def _encode(self, clip: int) -> Tensor:
         """[n, H], in the model's own precision, whatever that of the training is."""
-        prompt = self.model.prepare(Request("?", events=events_of(self.source, clip)))
+        prompt = self.model.prepare(Request("?", events=clip_events(self.source, clip)))
         with torch.autocast(self.model.device.type, enabled=False):
             encoded = cast("Any", self.model.encode(prompt))
         return encoded["video"].pooler_output[0].clone()
 
     def _read(self) -> dict[int, Tensor]:
-        """What an earlier sitting kept; what cannot be read is looked at again."""
+        """What an earlier run kept; a file that cannot be read is made anew."""
         try:
             with safe_open(self.file, "pt") as kept:
                 if (kept.metadata() or {}).get("owner") == self.owner:
@@ -197,18 +102,18 @@ class Seen(Walk):
     def _write(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(self.file) as path:
-            save_file({str(clip): seen for clip, seen in self.known.items()}, path, {"owner": self.owner})
-        self._kept = len(self.known)
+            save_file({str(clip): features for clip, features in self.cached.items()}, path, {"owner": self.owner})
+        self._written = len(self.cached)
 
 
-class Unseen(Walk):
-    """A sight of nothing: what a blind control is shown."""
+class NoFeatures(EpochSampler):
+    """A feature source without features, for a control that sees nothing."""
 
     def visual(self, step: int, clips: Sequence[int]) -> Tensor:
         return torch.zeros(1, 0, 0)
 
 
-def events_of(source: ClipSource, clip: int) -> object:
+def clip_events(source: ClipSource, clip: int) -> object:
     """The events of a captured clip, as `Request.events`: simulated for a scene, recorded for a clip of a list.
 
     Raises:
@@ -227,37 +132,120 @@ def events_of(source: ClipSource, clip: int) -> object:
 
 
 @dataclass(frozen=True)
-class GlanceAnswers:
+class EventBatch:
+    """A step's answers.
+
+    Args:
+        visual: as `FeatureSource.visual` gives it.
+        rows: questions and answers, clip-major.
+    """
+
+    visual: Tensor
+    rows: Branches
+
+    @property
+    def starts(self) -> Tensor:
+        """[rows] position of each answer's first token."""
+        return self.rows.answer_start + 1
+
+    @property
+    def lengths(self) -> Tensor:
+        """[rows] tokens of each row."""
+        return self.starts + (self.rows.targets != IGNORE).sum(1)
+
+
+@dataclass(frozen=True)
+class EventAnswers:
+    """Answers step by step; a pure function of the step.
+
+    Args:
+        model: the event model; it is not trained.
+        features: the order of the clips, and what the model sees of them.
+        codec: prompts with the event model's placeholder.
+        texts_of: questions about a step's clips and the target's answers; see `losses.recorded_qa`.
+        clips: how many a step.
+    """
+
+    model: TrainableEventGPT
+    features: FeatureSource
+    codec: PromptCodec
+    texts_of: QASource
+    clips: int
+
+    def numbers(self, step: int) -> list[int]:
+        """The step's clips."""
+        return self.features.numbers(step, self.clips)
+
+    @torch.no_grad()
+    def event_batch(self, step: int) -> EventBatch:
+        """What the step learns from."""
+        clips = self.numbers(step)
+        return EventBatch(self.features.visual(step, clips), pack_pairs(self.codec, self.texts_of(step, clips)))
+
+    @torch.no_grad()
+    def batch(self, step: int) -> TrainBatch:
+        """The event model's last features all along the step's answers."""
+        events, llama = self.event_batch(step), self.model.llama
+        prefix = read_prefix(llama, self.model.prefix_embeds(self.codec.prefix_ids(), events.visual))
+        hidden = run_branches(llama, prefix, llama.embed_tokens(events.rows.tokens))
+        return TrainBatch(events.rows.tokens, {len(llama.layers): hidden}, events.starts, events.lengths)
+
+
+def answers_by_clip(
+    store: CaptureStore, codec: PromptCodec, locate: Callable[[int], tuple[int, int]]
+) -> dict[int, list[QAPair]]:
+    """The captured answers by clip, for `losses.recorded_qa`.
+
+    Questions are read from the captured prompts, whose tokens both models share.
+
+    Args:
+        store: a capture.
+        codec: either model's.
+        locate: (clip, prompt) of an answer; see `ClipSource`.
+    """
+    end = codec.tokenizer.eos_token_id
+    known: dict[int, list[QAPair]] = {}
+    for number in range(len(store)):
+        answer = store.answer(number)
+        ids, start = answer.tokens.tolist(), answer.start
+        question = str(codec.tokenizer.decode(ids[:start])).removeprefix(BEFORE).removesuffix(AFTER)
+        qa = QAPair(question, codec.text(ids[start:]), whole=ids[-1] == end)
+        known.setdefault(locate(number)[0], []).append(qa)
+    return known
+
+
+@dataclass(frozen=True)
+class GlanceData:
     """Answers step by step; a pure function of the step.
 
     Args:
         answers: behind events.
-        store: the capture, with layer 0 of the visual part: what the target's tower made of the frames.
-        firsts: by clip, the number of one of its answers.
+        store: the capture, with layer 0 of the visual part: the features of the target's vision encoder.
+        first_answer: by clip, the number of one of its answers.
         visual_ids: ids that stand for something visual in the target's prompts.
-        config: which frames are looked at.
+        config: which frames are read.
     """
 
     answers: EventAnswers
     store: CaptureStore
-    firsts: Mapping[int, int]
+    first_answer: Mapping[int, int]
     visual_ids: Collection[int]
     config: GlanceConfig
 
-    def lesson(self, step: int) -> TrainBatch:
-        """As `EventAnswers.lesson`, with what there is to see in front of each answer."""
-        lesson = self.answers.lesson(step)
-        clips = self.answers.look.clips(step, self.answers.clips)
-        seen = torch.stack([self.seen(clip) for clip in clips])
-        return replace(lesson, visual={0: seen.repeat_interleave(len(lesson) // len(clips), 0)})
+    def batch(self, step: int) -> TrainBatch:
+        """As `EventAnswers.batch`, with the features of the clip's frames in front of each answer."""
+        batch = self.answers.batch(step)
+        clips = self.answers.numbers(step)
+        features = torch.stack([self.frame_features(clip) for clip in clips])
+        return replace(batch, visual={0: features.repeat_interleave(len(batch) // len(clips), 0)})
 
-    def seen(self, clip: int) -> Tensor:
-        """[frames · n, E] of the frames that the glance falls on.
+    def frame_features(self, clip: int) -> Tensor:
+        """[frames · n, E] of the frames that the head reads.
 
         Raises:
             CrossdraftError: the capture lacks layer 0 of the visual part, or a frame has another number of features.
         """
-        answer = self.store.answer(self.firsts[clip], visual_layers=(0,))
+        answer = self.store.answer(self.first_answer[clip], visual_layers=(0,))
         places = [i for i, token in enumerate(answer.visual_ids.tolist()) if token in self.visual_ids]
         rows, patches = answer.visual[0][places].float(), self.config.patches
         if len(rows) == 0:
@@ -273,15 +261,15 @@ class GlanceAnswers:
         return frames[evenly(len(frames), self.config.frames)].flatten(0, 1)
 
 
-def firsts_of(store: CaptureStore, locate: Callable[[int], tuple[int, int]]) -> dict[int, int]:
+def first_answers(store: CaptureStore, locate: Callable[[int], tuple[int, int]]) -> dict[int, int]:
     """By clip, the number of its first answer; `locate` gives an answer's (clip, prompt)."""
-    firsts: dict[int, int] = {}
+    first_answer: dict[int, int] = {}
     for number in range(len(store)):
-        firsts.setdefault(locate(number)[0], number)
-    return firsts
+        first_answer.setdefault(locate(number)[0], number)
+    return first_answer
 
 
-def patches_of(prompt: Prompt, visual_ids: Collection[int]) -> int:
+def patches_per_frame(prompt: Prompt, visual_ids: Collection[int]) -> int:
     """How many visual features the target has for a frame, by a prompt with a clip in it.
 
     Raises:

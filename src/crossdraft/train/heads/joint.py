@@ -1,4 +1,4 @@
-"""Medusa-2's joint recipe (Cai et al. 2024, §2.2.2): target and heads learn together.
+"""Medusa-2's joint training of target and heads (Cai et al. 2024, §2.2.2).
 
 **The target's words change.** What comes out is a new target in a folder of its own, and heads for that one; drafting
 with them is lossless with respect to the new target, and says nothing of the one it began from. Measure its answers
@@ -10,7 +10,7 @@ The target's attention gets low-rank additions (LoRA: Hu et al. 2022), the rest 
 
 whose first term keeps the target at its words. The paper trains the heads four times as fast as the target, and on
 their own first; so give heads that have learned already, and here it is the additions that are slowed down (`SLOW`).
-`train.heads.together` runs it.
+`train.heads.medusa2` runs it.
 """
 
 import shutil
@@ -39,7 +39,7 @@ ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj")
 # Of a checkpoint, what stays true of the new one (tokenizer, settings, licence), and what does not.
 WORDS = (".json", ".txt", ".model", ".jinja", "")
 OUTDATED = ("provenance.json", ".index.json")
-Asked = tuple[Prompt, Sequence[int]]
+PromptAnswer = tuple[Prompt, Sequence[int]]
 """A prompt, and what the target answered before."""
 
 
@@ -61,7 +61,7 @@ class LowRank(nn.Module):
         return weight + (self.scale * self.up @ self.down).to(weight.dtype) if self.on else weight
 
 
-class Joint(nn.Module):
+class JointModel(nn.Module):
     """A target and its head while they learn together.
 
     Args:
@@ -94,14 +94,14 @@ class Joint(nn.Module):
             )
         self.model, self.head, self.objective = model, head, objective
         self.visual_ids, self.heads_weight = visual_ids, heads_weight
-        self.layers = adapt(model, rank)
-        self.learning = nn.ModuleDict({"head": head, "additions": nn.ModuleList(map(addition, self.layers))})
+        self.layers = add_low_rank(model, rank)
+        self.learning = nn.ModuleDict({"head": head, "additions": nn.ModuleList(map(low_rank_of, self.layers))})
         """What learns, and therefore what a checkpoint holds."""
 
     @contextmanager
-    def before(self) -> Iterator[None]:
-        """For a while the target is the one that it was, to the bit."""
-        additions = [addition(layer) for layer in self.layers]
+    def without_additions(self) -> Iterator[None]:
+        """Inside, the target computes what it did before training, to the bit."""
+        additions = [low_rank_of(layer) for layer in self.layers]
         for one in additions:
             one.on = False
         try:
@@ -110,11 +110,11 @@ class Joint(nn.Module):
             for one in additions:
                 one.on = True
 
-    def loss_of(self, asked: Callable[[int], Sequence[Asked]]) -> LossFn:
-        """The loss of a step's share, as `core.trainer.Trainer` wants it; `asked` says what a step learns from."""
+    def loss_of(self, answers_of: Callable[[int], Sequence[PromptAnswer]]) -> LossFn:
+        """The loss of a step's share, as `core.trainer.Trainer` wants it; `answers_of` says what a step learns from."""
 
         def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
-            found = [self.loss(*pair) for pair in share.take(asked(step))]
+            found = [self.loss(*pair) for pair in share.take(answers_of(step))]
             parts = [MicroLoss(float(loss.detach()), figures[PLACES], figures) for loss, figures in found]
             # An answer weighs as many places as it has: so shares add up to the whole, as with a head alone.
             total = torch.stack([loss * figures[PLACES] for loss, figures in found]).sum()
@@ -127,14 +127,14 @@ class Joint(nn.Module):
         out, ids = self._read(prompt, answer)
         start, end = len(prompt), len(ids)
         own = F.cross_entropy(out.logits[0, start - 1 : end - 1].float(), ids[start:])
-        lesson = self._lesson(out.hidden_states[-1], ids, start)
+        batch = self._batch(out.hidden_states[-1], ids, start)
         rows = cast("Any", self.model.get_output_embeddings()).weight.detach()[self.head.draft_ids]
         last, lookup = (self.head.config.num_layers, target_to_draft(self.head.draft_ids, self.head.config.vocab_size))
         with torch.no_grad():
-            said, labels = teacher(lesson, rows, last, lookup)
-        guessed, figures = score(self.objective, self.head(lesson), lesson, said, labels)
-        figures |= {"own": float(own.detach()), "heads": float(guessed.detach())}
-        return own + self.heads_weight * guessed, figures
+            logits, labels = teacher(batch, rows, last, lookup)
+        drafted, figures = score(self.objective, self.head(batch), batch, logits, labels)
+        figures |= {"own": float(own.detach()), "heads": float(drafted.detach())}
+        return own + self.heads_weight * drafted, figures
 
     def merge(self) -> None:
         """Make the additions part of the target's weights: an ordinary model again."""
@@ -153,7 +153,7 @@ class Joint(nn.Module):
         out: Any = self.model(input_ids=ids[None], **features, use_cache=False, output_hidden_states=True)
         return out, ids
 
-    def _lesson(self, features: Tensor, ids: Tensor, start: int) -> TrainBatch:
+    def _batch(self, features: Tensor, ids: Tensor, start: int) -> TrainBatch:
         """The text behind the last visual token; gradients go through its features into the target."""
         visual = [place for place, token in enumerate(ids[:start].tolist()) if token in self.visual_ids]
         cut = min(visual[-1] + 1, start - 1) if visual else 0
@@ -163,7 +163,7 @@ class Joint(nn.Module):
         return TrainBatch(ids[None, cut:], hidden, starts, lengths)
 
 
-def adapt(model: PreTrainedModel, rank: int = RANK) -> list[nn.Linear]:
+def add_low_rank(model: PreTrainedModel, rank: int = RANK) -> list[nn.Linear]:
     """Freeze a model but for low-rank additions to its text decoder's attention; returns the layers that got some.
 
     Raises:
@@ -185,12 +185,12 @@ def adapt(model: PreTrainedModel, rank: int = RANK) -> list[nn.Linear]:
     return layers
 
 
-def addition(layer: nn.Linear) -> LowRank:
-    """What `adapt` gave a layer."""
+def low_rank_of(layer: nn.Linear) -> LowRank:
+    """The parametrization that `add_low_rank` gave a layer."""
     return cast("Any", layer).parametrizations.weight[0]
 
 
-def save_joint(folder: Path, joint: Joint, network: str, source: Path) -> None:
+def save_joint(folder: Path, joint: JointModel, network: str, source: Path) -> None:
     """Write `folder/target`, the merged checkpoint with the tokenizer and the like of `source`, and `folder/head`.
 
     Of the source no weights are taken over, and no card: what that says of the old target is not true of this one.

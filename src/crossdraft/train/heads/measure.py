@@ -1,4 +1,4 @@
-"""What a head is worth under the real engine: τ of trees and of chains, and how often a guess of each rank is right."""
+"""Measuring a head under the real engine: τ of trees and chains, and acceptance by depth and rank of a draft."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +22,11 @@ from crossdraft.heads.registry import HeadRecord, heads_of_network
 from crossdraft.train.core.log import progress_bar, say
 from crossdraft.train.heads.recipe import Measure
 
+POSITIONS = 8  # of the hidden draft that are told apart
+
 
 @dataclass(frozen=True)
-class Accepted:
+class DraftFigures:
     """What the target took of one kind of draft.
 
     Args:
@@ -40,7 +42,7 @@ class Accepted:
         return {"tau": round(self.tau, 3), "per_position": [round(share, 3) for share in self.per_position]}
 
 
-class _Counted:
+class _RankCounter:
     """A head's drafter whose verdicts are counted by depth and rank.
 
     `counts` sees the first tree of every propose–commit pair as the builder made it.
@@ -81,29 +83,29 @@ def count_ranks(
 ) -> RankCounts:
     """How often a guess of each rank is right at each depth, offered along the head's own best chain."""
     shape = Shape.chain_with_siblings(settings.depth, settings.ranks)
-    acceptance_counts = _Counted(with_grow(drafter, partial(fill, shape)))
-    decode_all(target, acceptance_counts, requests, len(shape))
-    return acceptance_counts.counts
+    counted = _RankCounter(with_tree(drafter, partial(fill, shape)))
+    decode_all(target, counted, requests, len(shape))
+    return counted.counts
 
 
 def measure(
     target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int, temperature: float = 0.0
-) -> Accepted:
+) -> DraftFigures:
     """Answer the requests with that drafter, its tree of at most so many nodes offered in every round."""
     sampled = [
         replace(request, sampling=Sampling(temperature=temperature, seed=seed)) for seed, request in enumerate(requests)
     ]
     whole = total([AcceptanceStats.of(answer.stats) for answer in decode_all(target, drafter, sampled, nodes)])
     shares = tuple(kept / offered for kept, offered in zip(whole.kept_at, whole.offered_at, strict=True))
-    return Accepted(whole.tau, shares)
+    return DraftFigures(whole.tau, shares)
 
 
-def with_grow(drafter: HeadDrafter[Any], grow: Grow) -> HeadDrafter[Any]:
+def with_tree(drafter: HeadDrafter[Any], grow: Grow) -> HeadDrafter[Any]:
     """The same head growing other trees."""
     return type(drafter)(drafter.head, grow, sorted(drafter.ends))
 
 
-def figures_of(found: dict[str, Accepted]) -> dict[str, object]:
+def figures_json(found: dict[str, DraftFigures]) -> dict[str, object]:
     """Plain values of several measurements."""
     return {name: accepted.to_json() for name, accepted in found.items()}
 
@@ -120,10 +122,10 @@ def methods_of(network: str) -> dict[str, HeadRecord]:
     return methods
 
 
-def worth(
+def measure_methods(
     target: Target, head: Head, network: str, requests: Sequence[Request], settings: Measure
-) -> tuple[dict[str, Accepted], RankCounts]:
-    """What the target takes of each way of drafting, and of guesses by their rank: static trees come of the latter.
+) -> tuple[dict[str, DraftFigures], RankCounts]:
+    """τ of each way of drafting, and acceptance by rank, from which static trees are made.
 
     Raises:
         CrossdraftError: as `methods_of`.
@@ -137,10 +139,10 @@ def worth(
         counts = count_ranks(target, drafter, requests, settings)
         bar.advance(task)
         static = partial(fill, greedy_shape(counts.by_depth(), LARGEST))
-        found = {"chain": measure(target, with_grow(drafter, TREES["chain"]), requests, settings.chain)}
+        found = {"chain": measure(target, with_tree(drafter, TREES["chain"]), requests, settings.chain)}
         bar.advance(task)
         for name, method in methods.items():
-            growing = with_grow(drafter, TREES.get(method.tree, static))
+            growing = with_tree(drafter, TREES.get(method.tree, static))
             for temperature in (0.0, 1.0):
                 tau = measure(target, growing, requests, settings.nodes, temperature)
                 found[f"{name}, T={temperature:g}"] = tau
@@ -148,17 +150,14 @@ def worth(
     return found, counts
 
 
-POSITIONS = 8  # of the first draft that are told apart
-
-
 def measure_hidden(
     target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int
-) -> dict[str, Accepted]:
-    """Answer the requests greedily, the drafter writing first to its heart's content, then `nodes` a round.
+) -> dict[str, DraftFigures]:
+    """Answer the requests greedily: a hidden draft without a limit of its own, then `nodes` a round.
 
     Returns:
-        `hidden`: tokens of the pass that the first draft rides along with, bonus included, and how many of those drafts
-        held that far. `rounds`: tokens of every pass behind it.
+        `hidden`: tokens of the pass that the hidden draft rides along with, bonus included, and the share of those
+        drafts accepted to each position. `rounds`: tokens of every pass behind it.
     """
     placed = DraftRunner(drafter, "before")
     answers = Decoder(target, placed, adaptive=False, nodes=nodes).generate(requests)
@@ -166,4 +165,7 @@ def measure_hidden(
     rounds = sum(answer.stats.rounds - 1 for answer in answers)
     later = sum(answer.stats.accepted - answer.stats.hidden_accepted for answer in answers)
     held = tuple(sum(first > place for first in firsts) / len(firsts) for place in range(POSITIONS))
-    return {"hidden": Accepted(1 + sum(firsts) / len(firsts), held), "rounds": Accepted(1 + later / max(rounds, 1), ())}
+    return {
+        "hidden": DraftFigures(1 + sum(firsts) / len(firsts), held),
+        "rounds": DraftFigures(1 + later / max(rounds, 1), ()),
+    }

@@ -1,6 +1,6 @@
-"""`crossdraft train medusa2`: a target and its head together, in two folders at the end.
+"""`crossdraft train medusa2`: a target and its head are trained together, and saved in two folders at the end.
 
-OUT/train.ckpt, train.log.jsonl    while they learn; an interrupted run is resumed from there
+OUT/train.ckpt, train.log.jsonl    while they are trained; an interrupted run is resumed from there
 OUT/target/                        the new target, an ordinary checkpoint
 OUT/head/                          its head; provenance.json and README.md say what has changed
 """
@@ -36,16 +36,16 @@ from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_provenance
 from crossdraft.train.core.recipe import RECIPES, Optim, Section
 from crossdraft.train.core.trainer import Stage, Trainer
-from crossdraft.train.heads.joint import HEADS_WEIGHT, RANK, Asked, Joint, save_joint
-from crossdraft.train.heads.measure import Accepted, figures_of, methods_of, worth
+from crossdraft.train.heads.joint import HEADS_WEIGHT, RANK, JointModel, PromptAnswer, save_joint
+from crossdraft.train.heads.measure import DraftFigures, figures_json, measure_methods, methods_of
 from crossdraft.train.heads.recipe import Measure
-from crossdraft.train.heads.run import HOW_NOT_WHAT
+from crossdraft.train.heads.run import NOT_IN_IDENTITY
 from crossdraft.train.heads.task import CHECKED, LONGEST, Check, check_of
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """What a training of both begins with.
+class JointInputs:
+    """What a training of target and head begins with.
 
     Args:
         source: the target, `reference` or a folder.
@@ -61,8 +61,8 @@ class Beginning:
     online: int
 
     @classmethod
-    def of(cls, source: str, head: Path | None, online: int) -> "Beginning":
-        """Found and checked.
+    def of(cls, source: str, head: Path | None, online: int) -> "JointInputs":
+        """Found and checked; without a head the shipped `medusa`.
 
         Raises:
             CrossdraftError: there are no scenes, no such target or head, or that of another target.
@@ -88,12 +88,12 @@ class Beginning:
         return REFERENCE / "target" if self.source == "reference" else Path(self.source)
 
     @property
-    def known(self) -> dict[str, object]:
-        """What tells one beginning from another."""
+    def identity(self) -> dict[str, object]:
+        """What tells these inputs from others."""
         return {"target": self.target, "head_sha256": self.weights, "online_scenes": self.online}
 
 
-BATCH = 4  # answers written side by side
+BATCH = 4  # answers decoded in one batch
 CARD = """\
 # {network}: a head, and the target that learned with it
 
@@ -117,41 +117,43 @@ Before: the old target and its head. After: the new target and its own.
 
 
 @dataclass(frozen=True)
-class Side:
+class PairFigures:
     """A target and its head, before or after.
 
     Args:
         answers: the target's own, greedy.
-        found, counts: what its head is worth to it; see `worth.worth`.
+        found, counts: of its head; see `measure.measure_methods`.
     """
 
     answers: list[tuple[int, ...]]
-    found: dict[str, Accepted]
+    found: dict[str, DraftFigures]
     counts: RankCounts
 
 
-def look_at(source: str, folder: Path, requests: Sequence[Request], settings: Measure, device: str) -> Side:
-    """Load a target and its head as who drafts with them would, and ask them."""
+def evaluate_pair(
+    source: str, folder: Path, requests: Sequence[Request], settings: Measure, device: str
+) -> PairFigures:
+    """Load a target and its head as for drafting, and measure both."""
     target = load_target(source, device)
     network = read_config(folder).network
     head = load_head(folder, SharedWeights.of(target.model), target_fingerprint(source), network)
     answers = Decoder(target, max_batch=BATCH).generate(requests)
-    found, counts = worth(target, head.to(target.device, target.model.dtype), network, requests, settings)
-    return Side([tuple(answer.tokens) for answer in answers], found, counts)
+    found, counts = measure_methods(target, head.to(target.device, target.model.dtype), network, requests, settings)
+    return PairFigures([tuple(answer.tokens) for answer in answers], found, counts)
 
 
-def change(before: Side, after: Side) -> dict[str, object]:
-    """Figures of both sides, and how many answers are the same word for word."""
+def compare_pairs(before: PairFigures, after: PairFigures) -> dict[str, object]:
+    """Figures of both pairs, and how many answers are the same word for word."""
     kept = sum(old == new for old, new in zip(before.answers, after.answers, strict=True))
     return {
         "kept": kept,
         "answers": len(before.answers),
-        "before": figures_of(before.found),
-        "engine": figures_of(after.found),
+        "before": figures_json(before.found),
+        "engine": figures_json(after.found),
     }
 
 
-def card(network: str, old: str, new: str, figures: Mapping[str, Any], settings: Measure) -> str:
+def joint_card(network: str, old: str, new: str, figures: Mapping[str, Any], settings: Measure) -> str:
     """The card's text; `old` and `new` are the targets' fingerprints."""
     return CARD.format(
         network=network,
@@ -191,14 +193,14 @@ class OnPolicyData:
         count: answers of a step.
     """
 
-    def __init__(self, target: Target, joint: Joint, source: ClipSource, count: int) -> None:
+    def __init__(self, target: Target, joint: JointModel, source: ClipSource, count: int) -> None:
         self.target, self.joint, self.source, self.count = target, joint, source, count
         spec = CaptureSpec((joint.head.config.num_layers,), max_new_tokens=LONGEST)
         self._recorder = FeatureRecorder(target, spec, learns=False)
         self._answers: dict[int, list[list[int]]] = {}
         self._prompted = lru_cache(CLIPS)(self._prompt)
 
-    def __call__(self, step: int) -> list[Asked]:
+    def __call__(self, step: int) -> list[PromptAnswer]:
         """What a step learns from."""
         return [self._prompted(clip)[prompt] for clip, prompt in cycled(self.source, step, self.count)]
 
@@ -206,10 +208,10 @@ class OnPolicyData:
         """The same, for people."""
         return describe_cycled(step, self.count)
 
-    def _prompt(self, index: int) -> list[Asked]:
+    def _prompt(self, index: int) -> list[PromptAnswer]:
         clip = self.source.read(index)
         if index not in self._answers:
-            with self.joint.before():
+            with self.joint.without_additions():
                 answers = self._recorder.record([clip])[0]
             self._answers[index] = [answer.tokens[answer.start :].tolist() for answer in answers]
         prompts = [self.target.prepare(request) for request in clip.requests(LONGEST)]
@@ -223,7 +225,7 @@ class JointRecipe(Section):
     """Everything that `crossdraft train medusa2` does; the head's shape is its own."""
 
     loss: dict[str, float] = Field(min_length=1, description="losses of the head by name, and their weights")
-    step_weight: float = Field(default=1.0, gt=0, le=1, description="weight of a guess, relative to the one before")
+    step_weight: float = Field(default=1.0, gt=0, le=1, description="weight of a step, relative to the one before")
     rank: int = Field(default=RANK, gt=0, description="of the additions to the target's attention")
     heads_weight: float = Field(default=HEADS_WEIGHT, ge=0, description="of the head's loss beside the target's")
     seed: int = 0
@@ -232,7 +234,7 @@ class JointRecipe(Section):
     measure: Measure = Measure()
 
 
-def train_together(
+def train_medusa2(
     recipe: JointRecipe,
     out: Path,
     online: int,
@@ -249,91 +251,83 @@ def train_together(
         head: the folder of the head; default the shipped `medusa`.
 
     Raises:
-        CrossdraftError: as `Beginning`, `Joint` and `Trainer`.
+        CrossdraftError: as `JointInputs`, `JointModel` and `Trainer`.
     """
-    beginning = Beginning.of(source, head, online)
-    network = read_config(beginning.head).network
+    inputs = JointInputs.of(source, head, online)
+    network = read_config(inputs.head).network
     methods_of(network)
     torch.set_num_threads(recipe.threads)
     with init_distributed(device or ("cuda" if torch.cuda.is_available() else "cpu")) as (ranks, own):
         torch.manual_seed(recipe.seed)
-        joint, figures = _learn(recipe, beginning, out, own, ranks)
+        joint, figures = _train(recipe, inputs, out, own, ranks)
         if ranks.first:
-            _save(recipe, beginning, joint, network, out, figures)
+            _save(recipe, inputs, joint, network, out, figures)
         ranks.barrier()
     return figures
 
 
-def _learn(
-    recipe: JointRecipe, beginning: Beginning, out: Path, device: torch.device, ranks: Distributed
-) -> tuple[Joint, dict[str, Any]]:
+def _train(
+    recipe: JointRecipe, inputs: JointInputs, out: Path, device: torch.device, ranks: Distributed
+) -> tuple[JointModel, dict[str, Any]]:
     dtype = None if device.type == "cuda" else "float32"
-    target = load_target(beginning.source, str(device), dtype, packed=False)
-    head = load_head(beginning.head, SharedWeights.of(target.model), beginning.target).to(device)
+    target = load_target(inputs.source, str(device), dtype, packed=False)
+    head = load_head(inputs.head, SharedWeights.of(target.model), inputs.target).to(device)
     objective = Objective(recipe.loss, recipe.step_weight)
-    visual = target.traits.visual_ids
-    joint = Joint(target.model, head, objective, visual, recipe.rank, recipe.heads_weight)
-    stage = Stage(out, "train", recipe.optim, identity(recipe, beginning))
-    said = OnPolicyData(target, joint, SceneSource(clips=beginning.online, seed=recipe.seed), recipe.optim.clips)
-    return joint, dict(
-        Trainer(
-            stage,
-            joint.learning,
-            joint.loss_of(said),
-            check=_check(recipe, target, joint),
-            describe=said.describe,
-            ranks=ranks,
-        ).run()
-    )
+    joint = JointModel(target.model, head, objective, target.traits.visual_ids, recipe.rank, recipe.heads_weight)
+    stage = Stage(out, "train", recipe.optim, identity(recipe, inputs))
+    data = OnPolicyData(target, joint, SceneSource(clips=inputs.online, seed=recipe.seed), recipe.optim.clips)
+    check = _check(recipe, target, joint)
+    loss = joint.loss_of(data)
+    return joint, dict(Trainer(stage, joint.learning, loss, check=check, describe=data.describe, ranks=ranks).run())
 
 
-def identity(recipe: JointRecipe, beginning: Beginning) -> dict[str, Any]:
+def identity(recipe: JointRecipe, inputs: JointInputs) -> dict[str, Any]:
     """What decides the weights; a checkpoint of anything else is another training's. See `run.identity`."""
     return {
-        **beginning.known,
+        **inputs.identity,
         **recipe.model_dump(include={"loss", "step_weight", "rank", "heads_weight", "seed"}),
-        "optim": recipe.optim.model_dump(exclude=HOW_NOT_WHAT),
+        "optim": recipe.optim.model_dump(exclude=NOT_IN_IDENTITY),
     }
 
 
-def _check(recipe: JointRecipe, target: Target, joint: Joint) -> Check | None:
-    """A look at validation scenes, for recipes that watch a figure; it costs more than the steps between two of them.
+def _check(recipe: JointRecipe, target: Target, joint: JointModel) -> Check | None:
+    """Validation on scenes, for recipes that watch a figure; a check costs more than the steps between two of them.
 
-    They lie behind those that both are measured on in the end: what chooses weights does not judge them.
+    Its scenes lie behind those of the final measurement: what chooses weights does not judge them.
     """
     if recipe.optim.watch is None:
         return None
-    kept_back = SceneSource("validation", CHECKED, recipe.measure.pairs, seed=recipe.seed)
-    return check_of(joint.loss_of(OnPolicyData(target, joint, kept_back, recipe.optim.clips)))
+    validation = SceneSource("validation", CHECKED, recipe.measure.pairs, seed=recipe.seed)
+    return check_of(joint.loss_of(OnPolicyData(target, joint, validation, recipe.optim.clips)))
 
 
 def _save(
-    recipe: JointRecipe, beginning: Beginning, joint: Joint, network: str, out: Path, figures: dict[str, Any]
+    recipe: JointRecipe, inputs: JointInputs, joint: JointModel, network: str, out: Path, figures: dict[str, Any]
 ) -> None:
     """Measure both as they will be loaded, and put their folders in place; each is whole or absent."""
     device, settings = str(joint.model.device), recipe.measure
     with temporary_folder(out / "target") as folder:
-        save_joint(folder, joint, network, beginning.folder)
+        save_joint(folder, joint, network, inputs.folder)
         target, head = folder / "target", folder / "head"
-        requests = held_out(settings.pairs, recipe.seed)
+        requests = validation_scenes(settings.pairs, recipe.seed)
         if requests:
-            before = look_at(beginning.source, beginning.head, requests, settings, device)
-            after = look_at(str(target), head, requests, settings, device)
+            before = evaluate_pair(inputs.source, inputs.head, requests, settings, device)
+            after = evaluate_pair(str(target), head, requests, settings, device)
             after.counts.save(head / ACCEPTANCE)
-            figures |= change(before, after)
+            figures |= compare_pairs(before, after)
         new = target_fingerprint(str(target))
-        data = beginning.known | {"new_target": new}
-        text = card(network, beginning.target, new, figures, settings)
-        for place in (target, head):
-            write_provenance(place / "provenance.json", recipe, figures, data)
-            (place / "README.md").write_text(text, encoding="utf-8")
-        for place in (target, head):  # a head without its target is refused by the other one
-            put_in_place(place, out / place.name)
+        data = inputs.identity | {"new_target": new}
+        text = joint_card(network, inputs.target, new, figures, settings)
+        for made in (target, head):
+            write_provenance(made / "provenance.json", recipe, figures, data)
+            (made / "README.md").write_text(text, encoding="utf-8")
+        for made in (target, head):  # a head without its target is refused by the other one
+            put_in_place(made, out / made.name)
     say(f"{network}: saved {out / 'target'} and {out / 'head'}")
 
 
-def held_out(pairs: int, seed: int) -> list[Request]:
-    """As many questions about validation scenes, one about each."""
+def validation_scenes(pairs: int, seed: int) -> list[Request]:
+    """Questions about `pairs` validation scenes, one about each."""
     if not pairs:
         return []
     source = SceneSource("validation", pairs, prompts=1, seed=seed)

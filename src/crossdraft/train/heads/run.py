@@ -1,10 +1,10 @@
-"""`crossdraft train METHOD`: a head from its recipe and its course, saved as one folder at the end.
+"""`crossdraft train METHOD`: a head from its recipe, trained by its task, saved as one folder at the end.
 
-OUT/train.ckpt, train.log.jsonl    while it learns; an interrupted run is resumed from there
+OUT/train.ckpt, train.log.jsonl    while it is trained; an interrupted run is resumed from there
 OUT/head/                          config.json, model.safetensors, provenance.json, README.md, and what drafting needs
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import torch
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
 from crossdraft.heads.files import config_of, make, save_head
-from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.base import Head, HeadConfig
 from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.load import load_target, target_fingerprint
@@ -23,12 +22,20 @@ from crossdraft.train.core.dist import SINGLE, Distributed, init_distributed
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_provenance
 from crossdraft.train.core.trainer import Stage, Trainer, load_weights
-from crossdraft.train.heads.event_task import EventCourse
-from crossdraft.train.heads.feature_task import FeatureCourse
-from crossdraft.train.heads.pass_task import PassCourse
+from crossdraft.train.heads.event_task import EventTask
+from crossdraft.train.heads.feature_task import FeatureTask
+from crossdraft.train.heads.pass_task import PassTask
 from crossdraft.train.heads.recipe import HeadRecipe, sizes_of
-from crossdraft.train.heads.task import Check, Course, Given, Lectures
+from crossdraft.train.heads.task import Check, HeadTask, TaskData, TaskInputs
 
+# How a head is trained, by its network's name; all others learn from the target's features.
+TASKS: Mapping[str, type[HeadTask]] = {
+    "event_medusa": EventTask,
+    "fast": EventTask,
+    "glance": EventTask,
+    "pass": PassTask,
+}
+NOT_IN_IDENTITY = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`
 CARD = """\
 ---
 license: apache-2.0
@@ -42,7 +49,7 @@ license: apache-2.0
 """
 
 
-def card(recipe: HeadRecipe, figures: Mapping[str, Any], about: str) -> str:
+def head_card(recipe: HeadRecipe, figures: Mapping[str, Any], about: str) -> str:
     """The card's text; `about` says how it was measured."""
     return CARD.format(
         network=recipe.network,
@@ -63,156 +70,18 @@ def _table(engine: Mapping[str, Any], about: str) -> str:
     return "\n".join(lines)
 
 
-HOW_NOT_WHAT = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`
-
-
-@dataclass(frozen=True)
-class HeadRun:
-    """A training of a head.
-
-    Args:
-        recipe: what to do.
-        course: whose head it is, and how it is taught.
-        source: what the lessons are, for the provenance.
-        out: where everything is written.
-    """
-
-    recipe: HeadRecipe
-    course: Course
-    source: Mapping[str, object]
-    out: Path
-
-    @property
-    def folder(self) -> Path:
-        """Where the finished head lies."""
-        return self.out / "head"
-
-
-def train_head(run: HeadRun, ranks: Distributed = SINGLE) -> dict[str, Any]:
-    """Train a head and leave it in `run.folder`; returns its figures.
-
-    Raises:
-        CrossdraftError: the recipe asks for what the network or the capture does not have, or the training stopped.
-    """
-    recipe, course = run.recipe, run.course
-    torch.set_num_threads(recipe.threads)
-    torch.manual_seed(recipe.seed)
-    config = head_config(recipe, course, str(run.source.get("target", "")))
-    stage = Stage(run.out, "train", recipe.optim, identity(run, config))
-    head, lectures = _beginning(run, config)
-    figures: dict[str, Any] = Trainer(
-        stage, head, lectures.loss_of, check=_in_earnest(head, lectures.check), describe=lectures.describe, ranks=ranks
-    ).run()
-    if ranks.count > 1 and recipe.optim.parallel == "fsdp":
-        head, lectures = _beginning(run, config)  # a whole one: each rank kept its part of that which learned
-        load_weights(stage, head)
-    figures["parameters"] = sum(value.numel() for value in head.stored().values())
-    if ranks.first:
-        save(run, head.eval(), figures, lectures.check)
-    ranks.barrier()
-    return figures
-
-
-def identity(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
-    """What decides the weights: a checkpoint of anything else is another training's.
-
-    How often one looks, who shares the work and in how many passes are not in it: they may change between two sittings.
-    """
-    recipe = run.recipe
-    return {
-        "network": recipe.network,
-        "target": run.course.fingerprint,
-        "lessons": dict(run.source),
-        "config": asdict(config),
-        **recipe.model_dump(include={"loss", "step_weight", "noise", "seed"}),
-        "optim": recipe.optim.model_dump(exclude=HOW_NOT_WHAT),
-    }
-
-
-def _beginning(run: HeadRun, config: HeadConfig) -> tuple[Head, Lectures]:
-    """A fresh head, and what it is taught with."""
-    head = make(run.recipe.network, config, run.course.tables()).to(run.course.host.device)
-    return head, run.course.lectures(head)
-
-
-def head_config(recipe: HeadRecipe, course: Course, target: str) -> HeadConfig:
-    """The network's configuration: settings from the recipe; sizes that it leaves open from the model.
-
-    A setting that is `null` in the recipe, or not in it, is the model's own. `target` is the fingerprint of the target
-    that is learned from.
-
-    Raises:
-        CrossdraftError: an unknown network or setting, or a value that fits neither.
-    """
-    where, host = f"The recipe's config of {recipe.network}", course.host
-    settings: dict[str, Any] = {
-        "hidden_size": host.text_config.hidden_size,
-        "vocab_size": host.vocab_size,
-        "num_layers": host.text_config.num_hidden_layers,
-        "draft_ids": tuple(sorted(course.draft_ids)),
-    }
-    given = {name: value for name, value in recipe.config.items() if value is not None}
-    network = NETWORKS.get(recipe.network)
-    if network is None:
-        return config_of(recipe.network, settings | given, where)
-    if issubclass(network.config, GlanceConfig):
-        settings["tower"] = target
-    settings |= sizes_of(network.config, host) | given
-    return config_of(recipe.network, settings | course.measured_sizes(network.config, settings), where)
-
-
-def save(run: HeadRun, head: Head, figures: dict[str, Any], check: Check | None) -> None:
-    """Measure the finished head as it ships, its stored weights in bf16, and put its folder in place."""
-    head.restore({name: value.detach().bfloat16().to(value) for name, value in head.stored().items()})
-    if check is not None:
-        figures["kept_back"] = dict(check(int(figures["steps"])))
-    with atomic_folder(run.folder) as new:
-        save_head(new, head, run.recipe.network, run.course.fingerprint)
-        measured = run.course.measured(head, new)
-        if measured:
-            figures["engine"] = measured
-        data = {**run.source, "weights_sha256": sha256(new / "model.safetensors")}
-        write_provenance(new / "provenance.json", run.recipe, figures, data)
-        (new / "README.md").write_text(card(run.recipe, figures, run.course.about), encoding="utf-8")
-    say(f"{run.recipe.network}: saved {run.folder}")
-
-
-def _in_earnest(head: Head, check: Check | None) -> Check | None:
-    """The same look while the head learns: as if it drafted."""
-    if check is None:
-        return None
-
-    def checked(step: int) -> Mapping[str, float]:
-        was = head.training
-        head.eval()
-        figures = check(step)
-        head.train(was)
-        return figures
-
-    return checked
-
-
-# Networks that learn from something else than the target's features.
-COURSES: Mapping[str, Callable[[Given], Course]] = {
-    "event_medusa": EventCourse.of,
-    "fast": EventCourse.of,
-    "glance": EventCourse.of,
-    "pass": PassCourse.of,
-}
-
-
 def on_events(network: str) -> bool:
     """Whether heads of this network stand on an event model."""
-    return COURSES.get(network) == EventCourse.of
+    return TASKS.get(network) is EventTask
 
 
-def start(
+def train_recipe(
     recipe: HeadRecipe,
     out: Path,
     target: str = "reference",
     device: str | None = None,
     capture: Path | None = None,
-    kept_back: Path | None = None,
+    validation: Path | None = None,
     online: int = 0,
     event: str = "event",
 ) -> dict[str, Any]:
@@ -230,20 +99,140 @@ def start(
             "A head learns from a capture or from a target that is asked as it learns; give one of --capture FOLDER "
             "and --online SCENES."
         )
-    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with init_distributed(place) as (ranks, own):
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    with init_distributed(chosen) as (ranks, own):
         loaded = load_target(target, str(own), None if own.type == "cuda" else "float32", packed=False)
         digest = target_fingerprint(target)
-        store, back = (folder and CaptureStore.open(folder, digest) for folder in (capture, kept_back))
-        source = {"target": digest, **_lessons(store, online)}
-        given = Given(recipe, loaded, target, digest, event, store, back, online, out)
-        course = COURSES.get(recipe.network, FeatureCourse)(given)
-        return train_head(HeadRun(recipe, course, source, out), ranks)
+        store, back = (folder and CaptureStore.open(folder, digest) for folder in (capture, validation))
+        source: dict[str, object] = {"target": digest}
+        if store is None:
+            source["online_scenes"] = online
+        else:
+            source |= {"capture": store.index.asked_sha256, "answers": len(store)}
+            source["max_new_tokens"] = store.index.wanted.max_new_tokens
+        inputs = TaskInputs(recipe, loaded, target, digest, event, store, back, online, out)
+        task = TASKS.get(recipe.network, FeatureTask)(inputs)
+        return train_head(HeadRun(recipe, task, source, out), ranks)
 
 
-def _lessons(store: CaptureStore | None, online: int) -> dict[str, object]:
-    """What is learned from, as far as it tells one training from another."""
-    if store is None:
-        return {"online_scenes": online}
-    index = store.index
-    return {"capture": index.asked_sha256, "answers": len(store), "max_new_tokens": index.wanted.max_new_tokens}
+@dataclass(frozen=True)
+class HeadRun:
+    """A training of a head.
+
+    Args:
+        recipe: what to do.
+        course: whose head it is, and how it is taught.
+        source: what the lessons are, for the provenance.
+        out: where everything is written.
+    """
+
+    recipe: HeadRecipe
+    task: HeadTask
+    source: Mapping[str, object]
+    out: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where the finished head lies."""
+        return self.out / "head"
+
+
+def train_head(run: HeadRun, ranks: Distributed = SINGLE) -> dict[str, Any]:
+    """Train a head and leave it in `run.folder`; returns its figures.
+
+    Raises:
+        CrossdraftError: the recipe asks for what the network or the capture does not have, or the training stopped.
+    """
+    recipe, task = run.recipe, run.task
+    torch.set_num_threads(recipe.threads)
+    torch.manual_seed(recipe.seed)
+    config = head_config(recipe, task)
+    stage = Stage(run.out, "train", recipe.optim, identity(run, config))
+    head, data = _fresh(run, config)
+    figures: dict[str, Any] = Trainer(
+        stage, head, data.loss_of, check=_in_eval_mode(head, data.check), describe=data.describe, ranks=ranks
+    ).run()
+    if ranks.count > 1 and recipe.optim.parallel == "fsdp":
+        head, data = _fresh(run, config)  # a whole one: each rank kept its part of that which learned
+        load_weights(stage, head)
+    figures["parameters"] = sum(value.numel() for value in head.stored().values())
+    if ranks.first:
+        save(run, head.eval(), figures, data.check)
+    ranks.barrier()
+    return figures
+
+
+def identity(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
+    """What decides the weights: a checkpoint of anything else is another training's.
+
+    How often one checks, who shares the work and in how many passes are not in it: they may change when it is resumed.
+    """
+    recipe = run.recipe
+    return {
+        "network": recipe.network,
+        "target": run.task.fingerprint,
+        "lessons": dict(run.source),
+        "config": asdict(config),
+        **recipe.model_dump(include={"loss", "step_weight", "noise", "seed"}),
+        "optim": recipe.optim.model_dump(exclude=NOT_IN_IDENTITY),
+    }
+
+
+def _fresh(run: HeadRun, config: HeadConfig) -> tuple[Head, TaskData]:
+    """A fresh head, and what it is taught with."""
+    head = make(run.recipe.network, config, run.task.shared_weights()).to(run.task.host.device)
+    return head, run.task.data(head)
+
+
+def head_config(recipe: HeadRecipe, task: HeadTask) -> HeadConfig:
+    """The network's configuration: settings from the recipe; sizes that it leaves open from the model.
+
+    A setting that is `null` in the recipe, or not in it, is the model's own.
+
+    Raises:
+        CrossdraftError: an unknown network or setting, or a value that fits neither.
+    """
+    where, host = f"The recipe's config of {recipe.network}", task.host
+    settings: dict[str, Any] = {
+        "hidden_size": host.text_config.hidden_size,
+        "vocab_size": host.vocab_size,
+        "num_layers": host.text_config.num_hidden_layers,
+        "draft_ids": tuple(sorted(task.draft_ids)),
+    }
+    stated = {name: value for name, value in recipe.config.items() if value is not None}
+    network = NETWORKS.get(recipe.network)
+    if network is None:
+        return config_of(recipe.network, settings | stated, where)
+    settings |= sizes_of(network.config, host) | stated
+    return config_of(recipe.network, settings | task.measured_settings(network.config, settings), where)
+
+
+def save(run: HeadRun, head: Head, figures: dict[str, Any], check: Check | None) -> None:
+    """Measure the finished head as it ships, its stored weights in bf16, and put its folder in place."""
+    head.restore({name: value.detach().bfloat16().to(value) for name, value in head.stored().items()})
+    if check is not None:
+        figures["kept_back"] = dict(check(int(figures["steps"])))
+    with atomic_folder(run.folder) as new:
+        save_head(new, head, run.recipe.network, run.task.fingerprint)
+        measured_figures = run.task.measured_figures(head, new)
+        if measured_figures:
+            figures["engine"] = measured_figures
+        data = {**run.source, "weights_sha256": sha256(new / "model.safetensors")}
+        write_provenance(new / "provenance.json", run.recipe, figures, data)
+        (new / "README.md").write_text(head_card(run.recipe, figures, run.task.about), encoding="utf-8")
+    say(f"{run.recipe.network}: saved {run.folder}")
+
+
+def _in_eval_mode(head: Head, check: Check | None) -> Check | None:
+    """The same look while the head learns: as if it drafted."""
+    if check is None:
+        return None
+
+    def checked(step: int) -> Mapping[str, float]:
+        was = head.training
+        head.eval()
+        figures = check(step)
+        head.train(was)
+        return figures
+
+    return checked

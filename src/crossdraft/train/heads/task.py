@@ -1,10 +1,11 @@
-"""What differs between trainings of heads: who is read, what is learned from it, and how the result is measured."""
+"""A way of training heads: which model the head belongs to, what it learns from, and how the result is measured."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -20,21 +21,22 @@ from crossdraft.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_loss
 from crossdraft.train.heads.recipe import HeadRecipe
 
 CHECKED = 8  # batches of a validation check
+LONGEST = 96  # tokens of an answer that is measured
 Check = Callable[[int], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Given:
+class TaskInputs:
     """What a training begins with.
 
     Args:
         recipe: what to do.
-        target: whose words are learned.
+        target: whose answers are learned.
         source: where that was loaded from.
         fingerprint: of its weights.
         event: the event model, for heads on one: `event`, or a folder.
         store: a capture to learn from.
-        kept_back: a validation capture, for checks and the final measurement.
+        validation: a capture of other clips, for checks and the final measurement.
         online: scenes to ask the target about, where there is no capture.
         out: where the training keeps what it must not do twice.
     """
@@ -45,22 +47,32 @@ class Given:
     fingerprint: str
     event: str
     store: CaptureStore | None
-    kept_back: CaptureStore | None
+    validation: CaptureStore | None
     online: int
     out: Path
 
     @property
     def questions(self) -> int:
         """How many questions about validation clips the finished head is measured with."""
-        return 0 if self.kept_back is None else min(self.recipe.measure.pairs, len(self.kept_back))
+        return 0 if self.validation is None else min(self.recipe.measure.pairs, len(self.validation))
+
+    def captured(self, refusal: str) -> CaptureStore:
+        """The capture, where a head can learn from nothing else.
+
+        Raises:
+            CrossdraftError: `refusal`, because there is none.
+        """
+        if self.store is None:
+            raise CrossdraftError(f"{refusal}; give --capture FOLDER instead of --online.")
+        return self.store
 
 
 @dataclass(frozen=True)
-class Lectures:
-    """What a head is taught with.
+class TaskData:
+    """What a head is trained on.
 
     Args:
-        loss_of: the loss of a step's share.
+        loss_of: the loss of a step's micro-batch.
         describe: what a step learns from, for people.
         check: validation; `None` = there is no validation data.
     """
@@ -70,52 +82,74 @@ class Lectures:
     check: Check | None
 
 
-class Course(Protocol):
-    """A way of training heads."""
+class HeadTask(ABC):
+    """A training of one head; here as for a head on the target, with the words of its captured answers."""
+
+    def __init__(self, inputs: TaskInputs) -> None:
+        self.inputs = inputs
 
     @property
     def host(self) -> Target:
-        """The model that the head belongs to: whose sizes it has, and whose tables it borrows."""
-        ...
+        """The model that the head belongs to: whose sizes it has, and whose weights it shares."""
+        return self.inputs.target
 
     @property
     def fingerprint(self) -> str:
         """Of that model's weights."""
-        ...
+        return self.inputs.fingerprint
 
     @property
     def draft_ids(self) -> Sequence[int]:
-        """The words that are worth drafting."""
-        ...
+        """The draft vocabulary: ids that the captured answers are made of, the most frequent if there is a limit.
+
+        Raises:
+            CrossdraftError: there are none.
+        """
+        store, target, most = self.inputs.store, self.inputs.target, self.inputs.recipe.vocabulary.most
+        if store is None:
+            return [token for token in range(target.vocab_size) if token not in target.reserved]
+        counts = Counter(token for tokens in store.answer_tokens() for token in tokens.tolist())
+        ids = [token for token, _ in counts.most_common() if token not in target.reserved]
+        if not ids:
+            raise CrossdraftError(f"The capture {store.folder} holds no answers to learn from.")
+        return ids[:most] if most else ids
 
     @property
     def about(self) -> str:
-        """How `measured` measures, in a sentence."""
-        ...
+        """How `measured_figures` measures, in a sentence."""
+        return (
+            f"Tokens a verify pass under the engine, bonus included, on {self.inputs.questions} questions about "
+            f"validation clips; {self.drafted}."
+        )
 
-    def measured_sizes(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings of the head that are measured on data because the recipe leaves them out; empty if there are none.
+    @property
+    @abstractmethod
+    def drafted(self) -> str:
+        """What is drafted when the head is measured."""
+
+    def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings of the head that are measured on data because the recipe leaves them out; none by default.
 
         Args:
             kind: the network's configuration class.
             settings: those that are known.
         """
-        ...
+        return {}
 
-    def tables(self) -> SharedWeights:
-        """What the head borrows."""
-        ...
+    def shared_weights(self) -> SharedWeights:
+        """What the head borrows of its host."""
+        return SharedWeights.of(self.host.model)
 
-    def lectures(self, head: Head) -> Lectures:
-        """What this head is taught with."""
-        ...
+    @abstractmethod
+    def data(self, head: Head) -> TaskData:
+        """What this head is trained on."""
 
-    def measured(self, head: Head, folder: Path) -> dict[str, object]:
-        """What the finished head is worth under the real engine, by the way of drafting.
+    @abstractmethod
+    def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
+        """Tokens per pass of the finished head under the real engine, by the way of drafting.
 
         What drafters need beside the weights is left in `folder`. Empty if there is nothing to measure with.
         """
-        ...
 
 
 def check_of(loss_of: LossFn) -> Check:
@@ -133,38 +167,16 @@ def check_of(loss_of: LossFn) -> Check:
     return check
 
 
-LONGEST = 96  # tokens of an answer that is measured
-
-
-def draft_ids_of(store: CaptureStore, most: int, banned: Sequence[int]) -> list[int]:
-    """The ids that the captured answers are made of, the most frequent first if there are to be fewer.
-
-    Raises:
-        CrossdraftError: there are none.
-    """
-    counts = Counter(token for tokens in store.answer_tokens() for token in tokens.tolist())
-    barred = set(banned)
-    ids = [token for token, _ in counts.most_common() if token not in barred]
-    if not ids:
-        raise CrossdraftError(f"The capture {store.folder} holds no answers to learn from.")
-    return ids[:most] if most else ids
-
-
-def source_behind(store: CaptureStore) -> ClipSource:
+def captured_source(store: CaptureStore) -> ClipSource:
     """The clips that a capture is about."""
     return source_of(store.index.asked, store.index.done)
 
 
-def kept_back_requests(store: CaptureStore | None, pairs: int) -> list[Request]:
-    """Questions about validation clips, as few of each clip as will do."""
-    return [request for _, request in kept_back_questions(store, pairs)]
-
-
-def kept_back_questions(store: CaptureStore | None, pairs: int) -> Sequence[tuple[int, Request]]:
-    """As `kept_back_requests`, each with the number of its clip."""
+def validation_questions(store: CaptureStore | None, pairs: int) -> Sequence[tuple[int, Request]]:
+    """Questions about validation clips with the number of their clip: the first about each clip, then the second, …."""
     if store is None or not pairs:
         return []
-    source = source_behind(store)
+    source = captured_source(store)
     asked = [source.read(clip).requests(LONGEST) for clip in range(min(len(source), pairs))]
     turns = [
         (clip, questions[turn])

@@ -17,7 +17,7 @@ from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.base import HeadConfig, SharedWeights
 from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.load import REFERENCE, load_drafter, load_target, target_fingerprint
-from crossdraft.train.heads.event_data import patches_of
+from crossdraft.train.heads.event_data import patches_per_frame
 from crossdraft.train.heads.recipe import default_levels, load_head_recipe, recipe_names, scales_of, sizes_of
 from crossdraft.train.heads.run import head_config, on_events
 from tests.support import ClipPaths
@@ -26,7 +26,7 @@ HEADS = REFERENCE / "heads"
 
 
 @dataclass
-class ReferenceCourse:
+class ReferenceTask:
     """The part of a training of a shipped head that decides its sizes."""
 
     host: Target
@@ -34,12 +34,16 @@ class ReferenceCourse:
     draft_ids: Sequence[int]
     clip: Path
 
-    def measured_sizes(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+    def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
         if not issubclass(kind, GlanceConfig):
             return {}
         prompt = self.target.prepare(Request("What is ahead?", self.clip))
-        patches = patches_of(prompt, self.target.traits.visual_ids)
-        return {"visual_size": self.target.text_config.hidden_size, "patches": patches}
+        patches = patches_per_frame(prompt, self.target.traits.visual_ids)
+        return {
+            "tower": target_fingerprint("reference"),
+            "visual_size": self.target.text_config.hidden_size,
+            "patches": patches,
+        }
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +64,8 @@ def test_the_shipped_recipe_gives_the_shipped_network(
     recipe = load_head_recipe(name, reference=True)
     shipped = read_config(HEADS / name).config
     host = event if on_events(recipe.network) else target
-    course = ReferenceCourse(host, target, shipped.draft_ids, clip.video)
-    config = head_config(recipe, course, target_fingerprint("reference"))  # pyright: ignore[reportArgumentType]
+    task = ReferenceTask(host, target, shipped.draft_ids, clip.video)
+    config = head_config(recipe, task)  # pyright: ignore[reportArgumentType]
     assert config == shipped
     size = (config.vocab_size, config.hidden_size)
     head = make(name, config, SharedWeights(torch.zeros(size), torch.zeros(size), _last_layer(target, name)))

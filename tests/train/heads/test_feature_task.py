@@ -8,13 +8,13 @@ import torch
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.core.trainer import Stage, Trainer
-from crossdraft.train.heads.batches import noisy
-from crossdraft.train.heads.feature_task import Teaching
-from tests.train.heads.small import IDS, Counting, counting, recipe, small_head, tables
+from crossdraft.train.heads.batches import add_noise
+from crossdraft.train.heads.feature_task import HeadLoss
+from tests.train.heads.small import IDS, Counting, counting, recipe, shared_weights, small_head
 
 
 def teaching(head, **more):
-    return Teaching(head, tables().head[head.draft_ids], recipe(**more))
+    return HeadLoss(head, shared_weights().head[head.draft_ids], recipe(**more))
 
 
 @pytest.mark.parametrize("network", ["eagle", "eagle3"])
@@ -34,11 +34,11 @@ def test_figures_are_counted_place_by_place():
     """A head that is told the answer two places on by its own features would be right everywhere but at the end."""
     head = small_head()
     found = teaching(head).figures(Counting(), 1)
-    lesson = counting(8)
-    guess = head(lesson)[0]
+    batch = counting(8)
+    guess = head(batch)[0]
     said = torch.tensor(IDS)[guess.logits.argmax(-1)]
     # Place t guesses the token two places on; the last guess there is anything to hold against stands at place 9.
-    right = (said[:, 3:10] == lesson.tokens[:, 5:12]).float().mean()
+    right = (said[:, 3:10] == batch.tokens[:, 5:12]).float().mean()
     assert found["right_1"] == pytest.approx(float(right))
 
 
@@ -48,8 +48,8 @@ def test_figures_of_batches_are_weighed_by_their_own_places():
 
     class Shortened(Counting):
         def batch(self, step, count, share):
-            lesson = counting(count, step)
-            return lesson if step == 0 else replace(lesson, lengths=lesson.starts + short - 4)
+            batch = counting(count, step)
+            return batch if step == 0 else replace(batch, lengths=batch.starts + short - 4)
 
     alone, both = (teaching(head).figures(Shortened(), steps) for steps in (1, 2))
     found = Shortened().batch(1, 8, MicroBatch())
@@ -59,12 +59,12 @@ def test_figures_of_batches_are_weighed_by_their_own_places():
     for offset in (1, 2):
         right = count = 0
         for step in (0, 1):
-            lesson = Shortened().batch(step, 8, MicroBatch())
+            batch = Shortened().batch(step, 8, MicroBatch())
             said = torch.tensor(IDS)[guesses[step][offset - 1]]
             for row in range(8):
-                for place in range(3, int(lesson.lengths[row]) - 1 - offset):
+                for place in range(3, int(batch.lengths[row]) - 1 - offset):
                     count += 1
-                    right += int(said[row, place] == lesson.tokens[row, place + offset + 1])
+                    right += int(said[row, place] == batch.tokens[row, place + offset + 1])
         assert both[f"right_{offset}"] == pytest.approx(right / count)
     assert alone.keys() == both.keys()
 
@@ -74,8 +74,8 @@ def test_a_figure_that_no_place_speaks_of_is_left_out():
         tokens = 6
 
         def batch(self, step, count, share):
-            lesson = counting(count, step)
-            return replace(lesson, lengths=torch.full_like(lesson.lengths, self.tokens))
+            batch = counting(count, step)
+            return replace(batch, lengths=torch.full_like(batch.lengths, self.tokens))
 
     class Nothing(Short):
         tokens = 4
@@ -85,34 +85,34 @@ def test_a_figure_that_no_place_speaks_of_is_left_out():
 
 
 def test_noise_moves_features_but_not_what_they_are_judged_by():
-    lesson = counting(2)
-    loud = noisy(lesson, 0.5, seed=0, step=3)
-    assert torch.equal(loud.hidden[4], noisy(lesson, 0.5, seed=0, step=3).hidden[4])
-    assert not torch.equal(loud.hidden[4], noisy(lesson, 0.5, seed=0, step=4).hidden[4])
-    assert not torch.equal(loud.hidden[4], noisy(lesson, 0.5, seed=1, step=3).hidden[4])
-    moved = (loud.hidden[4] - lesson.hidden[4]).abs()
+    batch = counting(2)
+    loud = add_noise(batch, 0.5, seed=0, step=3)
+    assert torch.equal(loud.hidden[4], add_noise(batch, 0.5, seed=0, step=3).hidden[4])
+    assert not torch.equal(loud.hidden[4], add_noise(batch, 0.5, seed=0, step=4).hidden[4])
+    assert not torch.equal(loud.hidden[4], add_noise(batch, 0.5, seed=1, step=3).hidden[4])
+    moved = (loud.hidden[4] - batch.hidden[4]).abs()
     for row in (0, 1):
-        size = lesson.hidden[4][row, :11].std()
+        size = batch.hidden[4][row, :11].std()
         assert 0.4 * size < moved[row].max() <= 0.5 * size
     assert not moved[:, 11].any()  # no features are there
-    assert noisy(lesson, 0.0, 0, 0) is lesson
-    assert not torch.equal(loud.hidden[4] - lesson.hidden[4], loud.hidden[3] - lesson.hidden[3])
+    assert add_noise(batch, 0.0, 0, 0) is batch
+    assert not torch.equal(loud.hidden[4] - batch.hidden[4], loud.hidden[3] - batch.hidden[3])
 
 
 def test_an_answer_sounds_the_same_in_every_share_and_beside_every_neighbour():
-    lesson = counting(4)
-    whole = noisy(lesson, 0.5, seed=0, step=3).hidden[4]
-    hidden = {layer: value[2:, :8] for layer, value in lesson.hidden.items()}
+    batch = counting(4)
+    whole = add_noise(batch, 0.5, seed=0, step=3).hidden[4]
+    hidden = {layer: value[2:, :8] for layer, value in batch.hidden.items()}
     short = replace(
-        lesson, tokens=lesson.tokens[2:, :8], hidden=hidden, starts=lesson.starts[2:], lengths=torch.tensor([8, 8])
+        batch, tokens=batch.tokens[2:, :8], hidden=hidden, starts=batch.starts[2:], lengths=torch.tensor([8, 8])
     )  # fmt: skip
     padded = {layer: torch.nn.functional.pad(value, (0, 0, 0, 5)) for layer, value in hidden.items()}
-    some = noisy(short, 0.5, seed=0, step=3, first=2).hidden[4]
-    assert torch.equal(some, noisy(replace(short, hidden=padded), 0.5, 0, 3, 2).hidden[4][:, :8])
-    part = {layer: value[2:] for layer, value in lesson.hidden.items()}
-    second = replace(lesson, tokens=lesson.tokens[2:], hidden=part, lengths=lesson.lengths[2:])
-    assert torch.equal(noisy(second, 0.5, seed=0, step=3, first=2).hidden[4], whole[2:])
-    assert not torch.equal(noisy(second, 0.5, seed=0, step=3).hidden[4], whole[2:])
+    some = add_noise(short, 0.5, seed=0, step=3, first=2).hidden[4]
+    assert torch.equal(some, add_noise(replace(short, hidden=padded), 0.5, 0, 3, 2).hidden[4][:, :8])
+    part = {layer: value[2:] for layer, value in batch.hidden.items()}
+    second = replace(batch, tokens=batch.tokens[2:], hidden=part, lengths=batch.lengths[2:])
+    assert torch.equal(add_noise(second, 0.5, seed=0, step=3, first=2).hidden[4], whole[2:])
+    assert not torch.equal(add_noise(second, 0.5, seed=0, step=3).hidden[4], whole[2:])
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])

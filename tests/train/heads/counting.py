@@ -15,11 +15,11 @@ import torch
 
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.train.core.dist import SINGLE, Distributed, init_distributed
-from crossdraft.train.heads.feature_task import Teaching
+from crossdraft.train.heads.feature_task import HeadLoss
 from crossdraft.train.heads.recipe import HeadRecipe
 from crossdraft.train.heads.run import HeadRun, train_head
-from crossdraft.train.heads.task import Lectures
-from tests.train.heads.small import HIDDEN, IDS, LAYERS, VOCABULARY, Counting, recipe, tables
+from crossdraft.train.heads.task import TaskData
+from tests.train.heads.small import HIDDEN, IDS, LAYERS, VOCABULARY, Counting, recipe, shared_weights
 
 SCALED = {
     "network": "eagle3",
@@ -35,8 +35,8 @@ QUICK = {"steps": 6, "warmup_steps": 1, "learning_rate": 1e-2, "clips": 8, "chec
 
 
 @dataclass(frozen=True)
-class CountingCourse:
-    """Numbers that count on, for a target that is nothing but its tables; see `course.Course`."""
+class CountingTask:
+    """Numbers that count on, for a target that is nothing but its tables; see `task.HeadTask`."""
 
     recipe: HeadRecipe
     context: int = 64
@@ -54,17 +54,17 @@ class CountingCourse:
             text_config=text, vocab_size=VOCABULARY, context=self.context, device=torch.device("cpu")
         )
 
-    def measured_sizes(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+    def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 
-    def tables(self) -> SharedWeights:
-        return tables()
+    def shared_weights(self) -> SharedWeights:
+        return shared_weights()
 
-    def lectures(self, head: Head) -> Lectures:
-        teaching = Teaching(head, tables().head[head.draft_ids], self.recipe)
-        return Lectures(teaching.loss_of(Counting()), str, lambda step: teaching.figures(Counting(), 2))
+    def data(self, head: Head) -> TaskData:
+        teaching = HeadLoss(head, shared_weights().head[head.draft_ids], self.recipe)
+        return TaskData(teaching.loss_of(Counting()), str, lambda step: teaching.figures(Counting(), 2))
 
-    def measured(self, head: Head, folder: Path) -> dict[str, object]:
+    def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
         """Nothing; but the head is left as it would have been measured."""
         torch.save(head.state_dict(), folder / "measured.pt")
         return {}
@@ -73,7 +73,7 @@ class CountingCourse:
 def run_of(folder: Path, **more: Any) -> HeadRun:
     """A training of a few steps; `optim` is added to what it has."""
     taught = recipe(**SCALED | more | {"optim": QUICK | more.get("optim", {})})
-    return HeadRun(taught, CountingCourse(taught), {"numbers": True}, folder)
+    return HeadRun(taught, CountingTask(taught), {"numbers": True}, folder)
 
 
 def train(folder: Path, ranks: Distributed = SINGLE, **more: Any) -> dict[str, Any]:

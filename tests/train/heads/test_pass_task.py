@@ -11,82 +11,82 @@ from crossdraft.heads.networks.objective import Objective
 from crossdraft.heads.pass_.drafter import PassDrafter
 from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads import pass_task as pass_
-from crossdraft.train.heads.pass_task import Passage, look_ahead, pass_loss, read_passage
+from crossdraft.train.heads.pass_task import AnsweredPrompt, lookahead_logits, pass_loss, read_answer
 from tests.engine.zoo import ZOO, as_target
 from tests.heads.pass_.test_drafter import rows_for
 
 OBJECTIVE = Objective({"cross_entropy": 1.0}, step_weight=0.8)
 
 
-def passages(target, count=2) -> list[Passage]:
+def answered(target, count=2) -> list[AnsweredPrompt]:
     requests = [Request("x" * i, max_new_tokens=5 + i) for i in range(1, count + 1)]
     answers = Decoder(target).generate(requests)
-    return [Passage(target.prepare(r), answer.tokens) for r, answer in zip(requests, answers, strict=True)]
+    return [AnsweredPrompt(target.prepare(r), answer.tokens) for r, answer in zip(requests, answers, strict=True)]
 
 
-def probed(target, head, passage: Passage) -> torch.Tensor:
+def probed(target, head, prompted: AnsweredPrompt) -> torch.Tensor:
     """[n, L, V] what the engine's probes say behind the prompt and behind all but the last of the answer's tokens."""
-    tree = DraftTree.chain(passage.answer[:-1])
+    tree = DraftTree.chain(prompted.answer[:-1])
     probes = PassDrafter(head).probes(len(tree))
     cache = target.new_cache(capacity=256)
     cache.add_row(256)
-    pieces, cache.rope_deltas[0] = target.chunks(passage.prompt, target.encode(passage.prompt))
+    pieces, cache.rope_deltas[0] = target.chunks(prompted.prompt, target.encode(prompted.prompt))
     for piece in pieces[:-1]:
         target.extend(cache, slice(0, 1), [piece], [DraftTree.empty()])
     fed = probes.behind(tree)
     out = target.extend(cache, slice(0, 1), pieces[-1:], [fed], (), [probes.embeddings])
-    return out.logits[0][1 + len(tree) :].unflatten(0, (len(passage.answer), head.config.steps))
+    return out.logits[0][1 + len(tree) :].unflatten(0, (len(prompted.answer), head.config.steps))
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_what_is_rehearsed_is_what_is_probed(name):
     target = as_target(*ZOO[name]())
     head = rows_for(target)
-    for passage in passages(target):
-        places = range(len(passage.answer))
-        said = look_ahead(target, head, read_passage(target, passage), places)
-        assert (said - probed(target, head, passage)).abs().max() < 1e-10
+    for prompted in answered(target):
+        places = range(len(prompted.answer))
+        said = lookahead_logits(target, head, read_answer(target, prompted), places)
+        assert (said - probed(target, head, prompted)).abs().max() < 1e-10
 
 
 def test_a_rehearsal_that_sees_the_next_word_would_be_noticed(monkeypatch):
     """The planted bug: one word of the answer too many in view."""
     target = as_target(*ZOO["video_llava"]())
-    head, passage = rows_for(target), passages(target)[1]
-    read = read_passage(target, passage)
-    peeking = pass_.ReadPassage(read.keys, read.values, read.logits, read.length + 1, read.offset - 1)
-    said = look_ahead(target, head, peeking, range(4))
-    assert (said - probed(target, head, passage)[:4]).abs().max() > 1e-3
+    head, prompted = rows_for(target), answered(target)[1]
+    read = read_answer(target, prompted)
+    peeking = pass_.ReadAnswer(read.keys, read.values, read.logits, read.length + 1, read.offset - 1)
+    said = lookahead_logits(target, head, peeking, range(4))
+    assert (said - probed(target, head, prompted)[:4]).abs().max() > 1e-3
 
 
 def test_the_answer_is_what_the_target_says_there():
     target = as_target(*ZOO["qwen2_5_vl"]())
-    for passage in passages(target):
-        read = read_passage(target, passage)
-        assert tuple(read.logits.argmax(-1).tolist()) == passage.answer
-        assert read.keys[0].shape[2] == len(passage.prompt) + len(passage.answer) - 1
+    for prompted in answered(target):
+        read = read_answer(target, prompted)
+        assert tuple(read.logits.argmax(-1).tolist()) == prompted.answer
+        assert read.keys[0].shape[2] == len(prompted.prompt) + len(prompted.answer) - 1
 
 
 def test_the_loss_by_hand():
     """All places of one answer: 0.8^(j - 1) times the surprise at the word j further on, over the places."""
     target = as_target(*ZOO["video_llava"]())
-    head, passage = rows_for(target), passages(target)[0]
-    loss, figures = pass_loss(target, head, lambda step: [passage], OBJECTIVE, places=99)(0, MicroBatch())
-    end = len(passage.answer)
-    said = probed(target, head, passage).log_softmax(-1)
+    head, prompted = rows_for(target), answered(target)[0]
+    loss, figures = pass_loss(target, head, lambda step: [prompted], OBJECTIVE, places=99)(0, MicroBatch())
+    end = len(prompted.answer)
+    said = probed(target, head, prompted).log_softmax(-1)
     total = sum(
-        -(0.8**ahead) * said[place, ahead, passage.answer[place + 1 + ahead]]
+        -(0.8**ahead) * said[place, ahead, prompted.answer[place + 1 + ahead]]
         for place in range(end - 1)
         for ahead in range(min(3, end - 1 - place))
     )
     assert float(loss.detach()) == pytest.approx(float(total.detach()) / (end - 1))
     assert figures["places"] == end - 1
-    first = [int(said[place, 0].argmax()) == passage.answer[place + 1] for place in range(end - 1)]
+    first = [int(said[place, 0].argmax()) == prompted.answer[place + 1] for place in range(end - 1)]
     assert figures["right_1"] == pytest.approx(sum(first) / (end - 1))
 
 
 def test_shares_add_up_and_steps_repeat():
     target = as_target(*ZOO["video_llava"]())
-    head, four = rows_for(target), passages(target, 4)
+    head, four = rows_for(target), answered(target, 4)
     loss_of = pass_loss(target, head, lambda step: four, OBJECTIVE, places=3)
     whole, figures = loss_of(5, MicroBatch())
     parts = [loss_of(5, MicroBatch(i, 2)) for i in range(2)]
@@ -100,7 +100,7 @@ def test_shares_add_up_and_steps_repeat():
 
 def test_only_the_rows_learn_and_they_do():
     target = as_target(*ZOO["video_llava"]())
-    head, some = rows_for(target), passages(target)
+    head, some = rows_for(target), answered(target)
     before = {name: value.clone() for name, value in target.model.state_dict().items()}
     loss_of = pass_loss(target, head, lambda step: some, Objective({"kl": 1.0}), places=4)
     optimiser = torch.optim.Adam(head.parameters(), 0.1)
@@ -118,9 +118,9 @@ def test_only_the_rows_learn_and_they_do():
 
 def test_what_cannot_be_learned_from_is_refused_or_left_out():
     target = as_target(*ZOO["video_llava"]())
-    head, passage = rows_for(target), passages(target)[0]
+    head, prompted = rows_for(target), answered(target)[0]
     with pytest.raises(CrossdraftError, match="guesses no features"):
-        pass_loss(target, head, lambda step: [passage], Objective({"mse": 1.0}))
-    short = Passage(passage.prompt, passage.answer[:1])
+        pass_loss(target, head, lambda step: [prompted], Objective({"mse": 1.0}))
+    short = AnsweredPrompt(prompted.prompt, prompted.answer[:1])
     loss, figures = pass_loss(target, head, lambda step: [short], OBJECTIVE)(0, MicroBatch())
     assert (float(loss.detach()), figures) == (0.0, {"places": 0.0})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import MicroBatch
-from crossdraft.train.heads.batches import Stored, _order
+from crossdraft.train.heads.batches import StoredBatches, _order
 from tests.train.capture.test_store import answers, write
 
 ALIKE = (0,) * 64  # clips of one size
@@ -36,7 +36,7 @@ def test_a_batch_is_about_clips_of_one_size():
 
 def test_a_list_of_clips_of_several_sizes_teaches_a_head_that_sees(tmp_path: Path):
     write(tmp_path, [one for size in (3, 4, 3, 4) for one in answers(size, (2, 3), (2, 2), (4, 3))])
-    stored = Stored(CaptureStore.open(tmp_path), (1,), (0,))
+    stored = StoredBatches(CaptureStore.open(tmp_path), (1,), (0,))
     seen = [stored.batch(step, 2, MicroBatch()).visual[0].shape[:2] for step in range(6)]
     assert sorted(seen) == [(2, 3)] * 3 + [(2, 4)] * 3
     assert sorted(index for step in range(6) for index in stored.indices(step, 2)) == list(range(12))

@@ -13,8 +13,8 @@ from crossdraft.heads.networks.objective import Objective
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft.train.capture.shard import CapturedAnswer
 from crossdraft.train.core.dist import MicroBatch
-from crossdraft.train.heads.event_data import EventAnswers, spoken_of
-from crossdraft.train.heads.event_task import accepted, cross_loss, fast_loss, first_words
+from crossdraft.train.heads.event_data import EventAnswers, answers_by_clip
+from crossdraft.train.heads.event_task import event_head_loss, fast_figures, fast_loss, first_words
 from crossdraft.train.reference.batches import BatchSpec, QAPair
 from crossdraft.train.reference.clips import ClipCache
 from crossdraft.train.reference.models import TrainableEventGPT
@@ -56,7 +56,7 @@ class Looked:
     seer: TrainableEventGPT
     look: BatchSpec
 
-    def clips(self, step, count):
+    def numbers(self, step, count):
         return self.look.clips(step, count)
 
     def visual(self, step, clips):
@@ -78,12 +78,12 @@ class Adapter:
 
 
 def ids_of(answers) -> tuple[int, ...]:
-    rows = answers.heard(0).rows
+    rows = answers.event_batch(0).rows
     return tuple(sorted(set(rows.targets.flatten().tolist()) - {-100}))
 
 
 def cross(answers, **more) -> DrafterMedusa:
-    model = answers.seer.model
+    model = answers.model.model
     config = DrafterMedusaConfig(
         hidden_size=32, vocab_size=model.config.text_config.vocab_size, num_layers=2, draft_ids=ids_of(answers),
         width=32, **more,
@@ -93,7 +93,7 @@ def cross(answers, **more) -> DrafterMedusa:
 
 
 def fast(answers, **more) -> Fast:
-    model = answers.seer.model
+    model = answers.model.model
     config = FastConfig(
         hidden_size=32, vocab_size=model.config.text_config.vocab_size, num_layers=2, draft_ids=ids_of(answers),
         width=64, steps=6, **more,
@@ -105,17 +105,17 @@ def fast(answers, **more) -> Fast:
 @torch.no_grad()
 def test_a_lesson_holds_the_models_own_features(answers):
     """Row by row a plain forward over prompt, question and answer."""
-    lesson, codec, model = answers.lesson(0), answers.codec, answers.seer.model
-    pixels = answers.look.look.pixels(0, [0, 1]).double()
+    batch, codec, model = answers.batch(0), answers.codec, answers.model.model
+    pixels = answers.features.look.pixels(0, [0, 1]).double()
     for row, (question, answer) in enumerate(TEXTS):
         asked, said = codec.question_ids(question), codec.answer_ids(answer, whole=row != 1)
-        assert int(lesson.starts[row]) == len(asked)
-        assert lesson.tokens[row, : int(lesson.lengths[row])].tolist() == [*asked, *said]
+        assert int(batch.starts[row]) == len(asked)
+        assert batch.tokens[row, : int(batch.lengths[row])].tolist() == [*asked, *said]
         visual = [model.config.event_token_id] * model.config.event_seq_length
         ids = torch.tensor([[*codec.prefix_ids(), *visual, *asked, *said]])
         out = model(input_ids=ids, pixel_values_videos=pixels[row // QUESTIONS][None], output_hidden_states=True)
         own = out.hidden_states[-1][0, -len(asked) - len(said) :]
-        mine = lesson.hidden[2][row, : int(lesson.lengths[row])]
+        mine = batch.hidden[2][row, : int(batch.lengths[row])]
         assert torch.allclose(mine, own, atol=1e-5)
 
 
@@ -135,18 +135,18 @@ def learned(head, loss_of, steps=40, rate=3e-3) -> tuple[list[float], dict[str, 
 def test_cross_heads_learn_the_words_and_leave_the_event_model_alone(answers, name):
     head = cross(answers)
     rows = head.lm_head.weight.detach().clone()
-    before = {key: value.clone() for key, value in answers.seer.model.state_dict().items()}
-    losses, figures = learned(head, cross_loss(head, answers.lesson, Objective({name: 1.0}, 0.8), rows), rate=1e-2)
+    before = {key: value.clone() for key, value in answers.model.model.state_dict().items()}
+    losses, figures = learned(head, event_head_loss(head, answers.batch, Objective({name: 1.0}, 0.8), rows), rate=1e-2)
     assert losses[-1] < 0.5 * losses[0]
     if name == "cross_entropy":
         assert figures["tau"] > 3.5
-    assert all(torch.equal(value, before[key]) for key, value in answers.seer.model.state_dict().items())
+    assert all(torch.equal(value, before[key]) for key, value in answers.model.model.state_dict().items())
 
 
 def test_the_fast_head_learns_and_the_blind_one_cannot_tell_clips_apart(answers):
     """The same question about both clips, answered differently: only who sees can know both answers."""
     same = [QAPair("what is ahead?", text) for _, text in (TEXTS[0], TEXTS[0], TEXTS[2], TEXTS[2])]
-    asked = EventAnswers(answers.seer, answers.look, answers.codec, lambda step, clips: same, CLIPS)
+    asked = EventAnswers(answers.model, answers.features, answers.codec, lambda step, clips: same, CLIPS)
     figures = {}
     for sees in (True, False):
         head = fast(answers, sees=sees)
@@ -158,22 +158,22 @@ def test_the_fast_head_learns_and_the_blind_one_cannot_tell_clips_apart(answers)
 
 
 def test_first_words_and_figures_by_hand(answers):
-    heard, codec = answers.heard(0), answers.codec
-    ids, there = first_words(heard, 3)
+    event_batch, codec = answers.event_batch(0), answers.codec
+    ids, there = first_words(event_batch, 3)
     assert ids[0].tolist() == codec.answer_ids(TEXTS[0][1])[:3]
     short = codec.answer_ids(TEXTS[1][1], whole=False)
-    longer, some = first_words(heard, len(short) + 2)
+    longer, some = first_words(event_batch, len(short) + 2)
     assert some[1].tolist() == [True] * len(short) + [False] * 2
     assert longer[1, : len(short)].tolist() == short
     assert there.sum(1).tolist() == [3, 2, 3, 3]
     logits = torch.eye(4)[torch.tensor([[0, 1, 2], [3, 1, 2]])]
     known = torch.tensor([[0, 1, 3], [0, 1, -1]])
-    figures = accepted(logits, known, torch.tensor([[True, True, True], [True, True, False]]))
+    figures = fast_figures(logits, known, torch.tensor([[True, True, True], [True, True, False]]))
     assert figures == {"right": pytest.approx(3 / 5), "tau": 2.0}
 
 
 class Few:
-    """A capture of three answers, as far as `spoken_of` looks."""
+    """A capture of three answers, as far as `answers_by_clip` looks."""
 
     def __init__(self, answers) -> None:
         self.answers = answers
@@ -186,11 +186,11 @@ class Few:
 
 
 def test_captured_answers_are_told_again_in_words(answers):
-    lesson = answers.lesson(0)
+    batch = answers.batch(0)
     rows = [
         CapturedAnswer(tokens[: int(length)], int(start), {}, tokens[:0])
-        for tokens, start, length in zip(lesson.tokens, lesson.starts, lesson.lengths, strict=True)
+        for tokens, start, length in zip(batch.tokens, batch.starts, batch.lengths, strict=True)
     ]
-    known = spoken_of(Few(rows), answers.codec, lambda number: divmod(number, 2))
+    known = answers_by_clip(Few(rows), answers.codec, lambda number: divmod(number, 2))
     spoken = [QAPair(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
     assert known == {0: spoken[:2], 1: spoken[2:]}
