@@ -16,7 +16,6 @@ from crossdraft.train.core.checkpoint import (
     restore_tensors,
     restore_weights,
     write_checkpoint,
-    write_weights,
 )
 from crossdraft.train.core.dist import Distributed, full_batch
 from crossdraft.train.core.trainer import AveragedWeights, Stage, Trainer
@@ -25,9 +24,13 @@ from tests.train.core import learner
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    model = nn.Linear(3, 2)
-    write_checkpoint(tmp_path / "fit.ckpt", model, torch.optim.AdamW(model.parameters()), 7, 1.5)
+    write_checkpoint(tmp_path / "fit.ckpt", state_of(nn.Linear(3, 2)))
     return tmp_path / "fit.ckpt"
+
+
+def state_of(model: nn.Module) -> dict[str, object]:
+    optimiser = torch.optim.AdamW(model.parameters())
+    return {"modules": model.state_dict(), "optimiser": optimiser.state_dict(), "step": 7, "spent": 1.5}
 
 
 def test_what_was_written_is_read(written: Path) -> None:
@@ -72,7 +75,7 @@ def test_averages_of_other_parameters_are_told(written: Path) -> None:
 
 def test_weights_alone_are_no_checkpoint_but_a_checkpoint_has_weights(written: Path, tmp_path: Path) -> None:
     model = nn.Linear(3, 2)
-    write_weights(tmp_path / "best.ckpt", model, 4)
+    write_checkpoint(tmp_path / "best.ckpt", {"modules": model.state_dict(), "step": 4})
     assert torch.equal(read_weights(tmp_path / "best.ckpt")["weight"], model.weight)
     with pytest.raises(CrossdraftError, match="is none of a training stage"):
         read_checkpoint(tmp_path / "best.ckpt")
@@ -81,8 +84,7 @@ def test_weights_alone_are_no_checkpoint_but_a_checkpoint_has_weights(written: P
 
 def test_ranks_behind_the_first_write_nothing(tmp_path: Path) -> None:
     second, model = Distributed(rank=1), nn.Linear(3, 2)
-    write_weights(tmp_path / "best.ckpt", model, 4, second)
-    write_checkpoint(tmp_path / "fit.ckpt", model, torch.optim.AdamW(model.parameters()), 7, 1.5, ranks=second)
+    write_checkpoint(tmp_path / "fit.ckpt", state_of(model), second)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,36 +21,21 @@ _UNREADABLE = (
 )  # fmt: skip
 
 
-def write_checkpoint(
-    path: Path,
-    modules: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    step: int,
-    spent: float,
-    more: Mapping[str, Any] | None = None,
-    ranks: Distributed = SINGLE,
-) -> None:
-    """Weights, optimiser, steps done, seconds spent, and what else a stage resumes from.
+def write_checkpoint(path: Path, state: Mapping[str, Any], ranks: Distributed = SINGLE) -> None:
+    """Write a state with its tensors whole. All ranks must call; the first one writes.
 
-    All ranks must call; the first one writes.
+    Keys: `modules` (weights), `step` (steps done); to resume from also `optimiser`, `spent` (seconds) and what else the
+    stage needs.
     """
-    state = {
-        "modules": modules.state_dict(),
-        "optimiser": optimiser.state_dict(),
-        "step": step,
-        "spent": spent,
-        **(more or {}),
-    }
-    _save(path, state, ranks)
-
-
-def write_weights(path: Path, modules: nn.Module, step: int, ranks: Distributed = SINGLE) -> None:
-    """Weights alone, and the steps they took. All ranks must call; the first one writes."""
-    _save(path, {"modules": modules.state_dict(), "step": step}, ranks)
+    gathered = full_tensors(state)
+    if ranks.first:
+        with atomic_path(path) as temporary:
+            torch.save(gathered, temporary)
+    ranks.barrier()  # nobody reads what is not there yet
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """What `write_checkpoint` wrote.
+    """A state that a stage can resume from.
 
     Raises:
         CrossdraftError: the file is damaged or something else.
@@ -59,7 +44,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The weights that `write_weights` or `write_checkpoint` wrote.
+    """The weights of a state, whether or not a stage can resume from it.
 
     Raises:
         CrossdraftError: the file is damaged or something else.
@@ -148,14 +133,6 @@ def _shown(values: Mapping[str, object], name: str) -> str:
         return "left out"
     text = str(values[name])
     return text if len(text) <= _QUOTED else f"{text[: _QUOTED // 2]}…"
-
-
-def _save(path: Path, state: Mapping[str, Any], ranks: Distributed) -> None:
-    gathered = full_tensors(state)
-    if ranks.first:
-        with atomic_path(path) as temporary:
-            torch.save(gathered, temporary)
-    ranks.barrier()  # nobody reads what is not there yet
 
 
 def _read(path: Path, keys: set[str]) -> dict[str, Any]:

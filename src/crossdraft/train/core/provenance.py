@@ -1,4 +1,4 @@
-"""Where an artifact comes from: written beside every one of them."""
+"""Provenance of an artifact: written next to each of them."""
 
 import hashlib
 import json

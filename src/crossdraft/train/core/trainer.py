@@ -31,7 +31,6 @@ from crossdraft.train.core.checkpoint import (
     restore_tensors,
     restore_weights,
     write_checkpoint,
-    write_weights,
 )
 from crossdraft.train.core.dist import (
     SINGLE,
@@ -265,13 +264,18 @@ class Trainer:
 
     def save(self) -> None:
         """Write the checkpoint. The keys `standing` and `identity` are those of earlier versions' files."""
-        more: dict[str, Any] = {"standing": asdict(self.early_stop)}
+        state = {
+            "modules": self.modules.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "step": self.step,
+            "spent": self.seconds,
+            "standing": asdict(self.early_stop),
+        }
         if self.stage.config is not None:
-            more["identity"] = config_fingerprint(self.stage.config)
+            state["identity"] = config_fingerprint(self.stage.config)
         if self.average is not None:
-            more["average"] = self.average.values
-        path, ranks = self.stage.checkpoint, self.ranks
-        write_checkpoint(path, self.modules, self.optimiser, self.step, self.seconds, more, ranks)
+            state["average"] = self.average.values
+        write_checkpoint(self.stage.checkpoint, state, self.ranks)
 
     def report(self) -> None:
         """Print how far the stage is, and the mean loss since the last line."""
@@ -291,7 +295,8 @@ class Trainer:
                 return
             self.early_stop = self.early_stop.after(self.step, watched_figure(figures, watch))
             if self.early_stop.best_step == self.step:
-                write_weights(self.stage.best, self.modules, self.step, self.ranks)
+                best = {"modules": self.modules.state_dict(), "step": self.step}
+                write_checkpoint(self.stage.best, best, self.ranks)
         self.save()  # once more, with this check in it
 
     def _run_check(self, check: Check) -> Mapping[str, float]:
@@ -398,7 +403,7 @@ class AveragedWeights:
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """Put the averages in the weights' place for a while."""
+        """Replace the weights by their averages, until the end of the `with` block."""
         kept = {name: weight.detach().clone() for name, weight in self._weights.items()}
         self.copy_to_weights()
         try:
@@ -407,7 +412,7 @@ class AveragedWeights:
             self._copy(kept)
 
     def copy_to_weights(self) -> None:
-        """Put the averages in the weights' place for good."""
+        """Replace the weights by their averages."""
         self._copy(self.values)
 
     @torch.no_grad()
@@ -428,7 +433,7 @@ def _adamw(modules: nn.Module, optim: Optim) -> torch.optim.AdamW:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed what is drawn inside (dropout) by the micro-batch; the generator outside goes on undisturbed."""
+    """Seed what is drawn inside (dropout); the generator outside is left as it was."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

@@ -59,11 +59,11 @@ def blank_pixels(cache: ClipCache) -> Tensor:
     )
 
 
-def attribute_labels(clips: Sequence[int], split: str = "train") -> Tensor:
-    """Class indices [n, attributes] of the clips' scene attributes."""
+def attribute_labels(clips: Sequence[int]) -> Tensor:
+    """Class indices [n, attributes] of training clips' scene attributes."""
     rows = []
     for clip in clips:
-        values = scenes.attributes(scenes.make_scene(clip_seed(split, clip)))
+        values = scenes.attributes(scenes.make_scene(clip_seed("train", clip)))
         rows.append([list(choices).index(values[name]) for name, choices in scenes.ATTRIBUTES.items()])
     return torch.tensor(rows)
 
@@ -91,7 +91,7 @@ class QAPair:
 def augment_question(question: str, most: float, words: Sequence[str], rng: np.random.Generator) -> str:
     """Prompt noise: drop some words of a question, and put other questions' words in place of some.
 
-    A hundred fixed wordings can be learned by heart; noisy ones must be understood by what is left of them. Each
+    A hundred fixed wordings can be memorised; noisy ones must be understood by what is left of them. Each
     question draws its own strength up to `most`; three changed words in four are dropped, the fourth is replaced.
     """
     strength = most * rng.random()

@@ -84,11 +84,6 @@ def sample_times(frames: int) -> NDArray[np.float64]:
     return np.linspace(0, total - 1, frames, dtype=int) / scenes.VIDEO_FPS
 
 
-def shrink(frames: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Resize [T, h, w, 3] to squares exactly as inference does."""
-    return resize(torch.from_numpy(frames).movedim(-1, 1), (size, size), "bicubic").movedim(1, -1).numpy()
-
-
 def clip_seed(split: str, index: int) -> int:
     """The scene seed of a split's clip."""
     return scenes.split_seeds(split)[index]
@@ -101,7 +96,8 @@ def render_rgb(seed: int, cache: ClipCache) -> NDArray[np.uint8]:
     resize, and pixels that differ by what compression did to them.
     """
     frames = scenes.render(scenes.make_scene(seed), sample_times(cache.video_frames), scenes.VIDEO_SIZE)
-    return shrink(frames, cache.size)
+    square = (cache.size, cache.size)  # resized exactly as inference does
+    return resize(torch.from_numpy(frames).movedim(-1, 1), square, "bicubic").movedim(1, -1).numpy()
 
 
 def render_events(seed: int, cache: ClipCache) -> NDArray[np.uint8]:

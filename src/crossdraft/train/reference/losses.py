@@ -37,15 +37,15 @@ QASource = Callable[[int, Sequence[int]], list[QAPair]]
 class TowerAttributeHead(nn.Module):
     """One learned query an attribute, cross-attending over every patch of every frame; linear read-out."""
 
-    def __init__(self, dim: int, frames: int, vocabulary: Mapping[str, Sequence[str]], heads: int = 4) -> None:
+    def __init__(self, dim: int, frames: int, vocabulary: Mapping[str, Sequence[str]]) -> None:
         """`vocabulary`: attribute -> its values, in the order of the labels' columns."""
         super().__init__()
         self.frame = nn.Parameter(torch.randn(frames, dim) * 0.02)
         self.queries = nn.Parameter(torch.randn(len(vocabulary), dim) * 0.02)
         self.norm = nn.LayerNorm(dim)
-        self.first = nn.MultiheadAttention(dim, heads, batch_first=True)
+        self.first = nn.MultiheadAttention(dim, 4, batch_first=True)
         self.between = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
-        self.second = nn.MultiheadAttention(dim, heads, batch_first=True)
+        self.second = nn.MultiheadAttention(dim, 4, batch_first=True)
         self.out = nn.ModuleList(
             nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, len(values)))
             for values in vocabulary.values()

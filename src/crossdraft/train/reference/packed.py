@@ -6,7 +6,7 @@ the prefix attends to itself, every branch attends to prefix and self, and all s
 `tests/train/reference/test_packed.py` holds this equal to the model's forward on each unpacked row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -58,15 +58,13 @@ def run_branches(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> Tensor:
     Rows are clip-major; every branch starts at position P.
     """
     length = embeds.shape[1]
-    positions = prefix.length + torch.arange(length, device=embeds.device)
-    cos, sin = _rotations(llama, positions[None])
     causal = _causal_bias(length, embeds.device)
-    stream = embeds
-    for index, layer in enumerate(_layers(llama)):
-        query, key, value = _project(layer, stream, cos, sin)
-        mixed = attend_behind(query, prefix.keys[index], prefix.values[index], key, value, causal)
-        stream = _finish(layer, stream, mixed)
-    return _norm(llama.norm, stream)
+
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attend_behind(query, prefix.keys[layer], prefix.values[layer], key, value, causal)
+
+    positions = prefix.length + torch.arange(length, device=embeds.device)
+    return _forward(llama, embeds, positions[None], attend)
 
 
 class BranchCache:
@@ -103,18 +101,26 @@ def step_branches(llama: LlamaModel, cache: BranchCache, embeds: Tensor, start: 
     """
     rows, width, _ = embeds.shape
     columns = start[:, None] + torch.arange(width)
-    cos, sin = _rotations(llama, cache.prefix.length + columns)
     visible = torch.arange(cache.capacity)[None, None] <= columns[..., None]
     bias = torch.zeros(visible.shape).masked_fill_(~visible, float("-inf"))[:, None]
-    row_index = torch.arange(rows)[:, None]
-    stream = embeds
-    for index, layer in enumerate(_layers(llama)):
-        query, key, value = _project(layer, stream, cos, sin)
-        keys, values = cache.keys[index], cache.values[index]
+    row_index, prefix = torch.arange(rows)[:, None], cache.prefix
+
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        keys, values = cache.keys[layer], cache.values[layer]
         keys[row_index, :, columns] = key.transpose(1, 2)
         values[row_index, :, columns] = value.transpose(1, 2)
-        mixed = attend_behind(query, cache.prefix.keys[index], cache.prefix.values[index], keys, values, bias)
-        stream = _finish(layer, stream, mixed)
+        return attend_behind(query, prefix.keys[layer], prefix.values[layer], keys, values, bias)
+
+    return _forward(llama, embeds, prefix.length + columns, attend)
+
+
+def _forward(
+    llama: LlamaModel, stream: Tensor, positions: Tensor, attend: Callable[[int, Tensor, Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Every layer with its attention given as `attend(layer, query, key, value)`, then the final norm."""
+    cos, sin = _rotations(llama, positions)
+    for index, layer in enumerate(_layers(llama)):
+        stream = _finish(layer, stream, attend(index, *_project(layer, stream, cos, sin)))
     return _norm(llama.norm, stream)
 
 
