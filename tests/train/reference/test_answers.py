@@ -1,4 +1,4 @@
-"""Figures worked by hand."""
+"""Figures of answers, worked by hand."""
 
 import pytest
 
