@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import Excerpt, Newest, read_events, write_events
-from crossdraft.events.read import first_time, gathered, span_of
-from crossdraft.events.stream import Events
+from crossdraft.events import Events, Excerpt, Newest, read_events, write_events
+from crossdraft.events.excerpt import Summary, summarise
+from crossdraft.events.read import gathered
 from tests.events.helpers import made_up, same
 
 SUFFIXES = (".h5", ".npy", ".txt")
@@ -73,9 +73,9 @@ def test_chunks_give_the_newest_without_being_held(recording):
 def test_where_a_recording_begins_and_ends(recording):
     paths, events = recording
     for path in paths:
-        assert span_of(path) == (events.t0, int(events.t[-1]))
-        assert first_time(path, start_us=8_000_000) == int(events.slice(8_000_000, 1 << 60).t[0])
-        assert span_of(path, end_us=5) is None
+        assert Excerpt(path).time_span() == (events.t0, int(events.t[-1]))
+        assert Excerpt(path, start_us=8_000_000).first_time() == int(events.slice(8_000_000, 1 << 60).t[0])
+        assert Excerpt(path, end_us=5).time_span() is None
 
 
 def test_a_model_reads_the_end_the_whole_or_a_part_of_an_excerpt(recording):
@@ -118,3 +118,32 @@ def test_no_window_is_no_excerpt(tmp_path):
     for wrong in ({"us": 0}, {"most": 0}, {"least": 5, "most": 4}):
         with pytest.raises(CrossdraftError, match="holds nothing"):
             Newest(**wrong)
+
+
+def test_a_case_worked_by_hand():
+    parts = [
+        Events.empty(10, 5),
+        Events.checked([0, 1], [0, 0], [1000, 1500], [1, 0], 10, 5),
+        Events.checked([2, 3], [0, 0], [2000, 3000], [0, 0], 10, 5),
+    ]
+    assert summarise(parts) == Summary(10, 5, 4, 1000, 2000, 0.002, 40.0, 0.25)
+    assert summarise([Events.empty(10, 5)]) == Summary(10, 5, 0, 0, 0, 0.0, 0.0, 0.0)
+    with pytest.raises(CrossdraftError, match="no events"):
+        summarise([])
+
+
+def test_seconds_count_from_the_first_event(tmp_path):
+    write_events(tmp_path / "a.txt", Events.checked([0, 1], [0, 0], [5_000_000, 7_000_000], [1, 0], 10, 5))
+    assert Excerpt.in_seconds(tmp_path / "a.txt") == Excerpt(tmp_path / "a.txt")
+    assert Excerpt.in_seconds(tmp_path / "a.txt", 0.5) == Excerpt(tmp_path / "a.txt", 5_500_000)
+    assert Excerpt.in_seconds(tmp_path / "a.txt", end_s=1.25) == Excerpt(tmp_path / "a.txt", end_us=6_250_000)
+    write_events(tmp_path / "b.txt", Events.empty(10, 5))
+    with pytest.raises(CrossdraftError, match="holds no events"):
+        Excerpt.in_seconds(tmp_path / "b.txt", 1.0)
+
+
+@pytest.mark.parametrize("second", [float("nan"), float("inf"), float("-inf"), 1e300, 1.1e9])
+def test_a_span_without_sense_is_refused_before_anything_is_read(tmp_path, second):
+    for name, start, end in (("start", second, None), ("end", 0.5, second)):
+        with pytest.raises(CrossdraftError, match=f"The {name} of the span is"):
+            Excerpt.in_seconds(tmp_path / "absent.txt", start, end)

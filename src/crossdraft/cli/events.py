@@ -68,13 +68,10 @@ class SpanOptions(ReadOptions):
 
     def chunks(self, source: Path) -> Iterator["Events"]:
         """Consecutive chunks of the span."""
-        from crossdraft.events.excerpt import window_in_seconds
-        from crossdraft.events.read import iter_events
+        from crossdraft.events import Excerpt
 
         size, limits = size_of(self.sensor), self.limits
-        window = window_in_seconds(source, self.kind, size, self.start, self.end, limits)
-        bounds = {"start_us": window.start_us, "end_us": window.end_us}
-        return iter_events(source, format=self.kind, sensor=size, limits=limits, **bounds)
+        return Excerpt.in_seconds(source, self.start, self.end, format=self.kind, sensor=size, limits=limits).chunks()
 
     def refuse_empty(self, chunks: Iterable["Events"]) -> Iterator["Events"]:
         """Pass chunks by; CrossdraftError if a span was asked for that holds no event."""

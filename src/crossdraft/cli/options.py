@@ -241,14 +241,13 @@ class RecordingOptions:
             CrossdraftError: a file is missing, empty or unreadable, there are no events, or they lie outside the video.
         """
         from crossdraft.events import Excerpt
-        from crossdraft.events.read import first_time
         from crossdraft.video import probe
 
         seconds = probe(video).seconds
         if self.events is None:
             return None
         size = size_of(self.sensor)
-        first = first_time(self.events, format=self.kind, sensor=size)  # no more than that is read
+        first = Excerpt(self.events, format=self.kind, sensor=size).first_time()
         if first is None:
             raise CrossdraftError(
                 f"{self.events} holds no events; record or simulate some (crossdraft events simulate)."

@@ -1,13 +1,14 @@
 """Parts of a recording: a span, the windows of it that a model reads, spans in seconds; and its summary."""
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
-from crossdraft.events.read import first_time, read_events, span_of
+from crossdraft.events.read import checked_chunks, gathered
 from crossdraft.events.stream import Events, Newest, Sensor, Window
 
 MAX_SECONDS = 1e9  # 31 years; in µs, and added to any time that a recording may hold, it fits in int64
@@ -40,9 +41,53 @@ class Excerpt:
         if self.windows < 1:
             raise CrossdraftError(f"The number of event windows is {self.windows}; it must be at least 1.")
 
-    def read(self) -> Events:
-        """All events of the span; errors as `read_events`."""
-        return self._read(self.start_us, self.end_us, None)
+    @classmethod
+    def in_seconds(
+        cls,
+        path: str | os.PathLike[str],
+        start_s: float | None = None,
+        end_s: float | None = None,
+        *,
+        format: str | None = None,  # noqa: A002 (the word that users look for)
+        sensor: Sensor | None = None,
+        limits: EventLimits = DEFAULT_LIMITS,
+    ) -> Self:
+        """A span given in seconds since the recording's first event.
+
+        Raises:
+            CrossdraftError: a span without sense, what reading raises, or a recording without events.
+        """
+        whole = cls(Path(path), format=format, sensor=sensor, limits=limits)
+        if start_s is None and end_s is None:
+            return whole
+        for name, second in (("start", start_s), ("end", end_s)):
+            if second is not None and not 0 <= second <= MAX_SECONDS:  # NaN is in no order with anything
+                raise CrossdraftError(
+                    f"The {name} of the span is {second:g} s; give seconds since the first event, 0 to {MAX_SECONDS:g}."
+                )
+        first = whole.first_time()
+        if first is None:
+            raise CrossdraftError(f"{path} holds no events.")
+        start, end = (None if s is None else first + round(s * 1e6) for s in (start_s, end_s))
+        return replace(whole, start_us=start, end_us=end)
+
+    def chunks(self, newest: Newest | None = None) -> Iterator[Events]:
+        """Consecutive chunks of the span, at least one; errors as `read_events`."""
+        window = Window(self.start_us, self.end_us, newest)
+        return checked_chunks(self.path, self.format, self.sensor, window, self.limits)
+
+    def read(self, newest: Newest | None = None) -> Events:
+        """All events of the span, or the newest of them; errors as `read_events`."""
+        return gathered(self.chunks(newest or Newest()), self.path, self.limits, newest)
+
+    def first_time(self) -> int | None:
+        """Time in µs of the first event, or None; no more than the chunk with it is read."""
+        return next((chunk.t0 for chunk in self.chunks() if len(chunk)), None)
+
+    def time_span(self) -> tuple[int, int] | None:
+        """Times in µs of the first and the last event, or None. HDF5 and structured arrays are not read in between."""
+        first = self.first_time()
+        return None if first is None else (first, self.read(Newest(most=1)).t0)
 
     def read_windows(self, size: Newest) -> tuple[Events, ...]:
         """The windows that a model reads, in time order.
@@ -56,34 +101,14 @@ class Excerpt:
         """
         if self.whole:
             size = Newest(least=size.least)
-        if self.windows == 1:
-            return (self._read(self.start_us, self.end_us, size),)
-        span = span_of(
-            self.path,
-            format=self.format,
-            sensor=self.sensor,
-            start_us=self.start_us,
-            end_us=self.end_us,
-            limits=self.limits,
-        )
+        span = self.time_span() if self.windows > 1 else None
         if span is None:
-            return (self._read(self.start_us, self.end_us, size),)
+            return (self.read(size),)
         length = span[1] + 1 - span[0]
         share = _share(size, length, self.windows)
         first_end, last_end = span[0] + (share.us or length), span[1] + 1
         ends = [first_end + (last_end - first_end) * i // (self.windows - 1) for i in range(self.windows)]
-        return tuple(self._read(self.start_us, end, share) for end in ends)
-
-    def _read(self, start_us: int | None, end_us: int | None, newest: Newest | None) -> Events:
-        return read_events(
-            self.path,
-            format=self.format,
-            sensor=self.sensor,
-            start_us=start_us,
-            end_us=end_us,
-            newest=newest,
-            limits=self.limits,
-        )
+        return tuple(replace(self, end_us=end).read(share) for end in ends)
 
     def __str__(self) -> str:
         return str(self.path)
@@ -137,30 +162,3 @@ def summarise(chunks: Iterable[Events]) -> Summary:
     duration = end - start
     rate = count / duration if duration else 0.0  # per µs, which is Mev/s
     return Summary(*size, count, start, duration, rate, rate * 1e6 / (size[0] * size[1]), on / max(count, 1))
-
-
-def window_in_seconds(
-    path: str | os.PathLike[str],
-    kind: str | None,
-    sensor: Sensor | None,
-    start_s: float | None,
-    end_s: float | None,
-    limits: EventLimits = DEFAULT_LIMITS,
-) -> Window:
-    """The absolute window of a span given in seconds since the recording's first event.
-
-    Raises:
-        CrossdraftError: a span without sense, what reading raises, or a recording without events.
-    """
-    if start_s is None and end_s is None:
-        return Window()
-    for name, second in (("start", start_s), ("end", end_s)):
-        if second is not None and not 0 <= second <= MAX_SECONDS:  # NaN is in no order with anything
-            raise CrossdraftError(
-                f"The {name} of the span is {second:g} s; give seconds since the first event, 0 to {MAX_SECONDS:g}."
-            )
-    first = first_time(path, format=kind, sensor=sensor, limits=limits)
-    if first is None:
-        raise CrossdraftError(f"{path} holds no events.")
-    start, end = (None if s is None else first + round(s * 1e6) for s in (start_s, end_s))
-    return Window(start, end)

@@ -53,7 +53,7 @@ def read_events(
             anything than `limits` allow.
     """
     newest = newest or Newest()
-    chunks = _chunks(Path(path), format, sensor, Window(start_us, end_us, newest), limits)
+    chunks = checked_chunks(Path(path), format, sensor, Window(start_us, end_us, newest), limits)
     return gathered(chunks, path, limits, newest)
 
 
@@ -70,45 +70,7 @@ def iter_events(
 
     Memory is that of a chunk, but for EventGPT's `.npy`: it is one pickle, which is held whole.
     """
-    return _chunks(Path(path), format, sensor, Window(start_us, end_us), limits)
-
-
-def span_of(
-    path: str | os.PathLike[str],
-    *,
-    format: str | None = None,  # noqa: A002 (the word that users look for)
-    sensor: Sensor | None = None,
-    start_us: int | None = None,
-    end_us: int | None = None,
-    limits: EventLimits = DEFAULT_LIMITS,
-) -> tuple[int, int] | None:
-    """Times in µs of the first and the last event with start_us <= t < end_us; None where there is none.
-
-    Arguments and errors are those of `read_events`. HDF5 files and structured arrays are not read in between.
-    """
-    begin = first_time(path, format=format, sensor=sensor, start_us=start_us, end_us=end_us, limits=limits)
-    if begin is None:
-        return None
-    last = read_events(
-        path, format=format, sensor=sensor, start_us=start_us, end_us=end_us, newest=Newest(most=1), limits=limits
-    )
-    return begin, last.t0
-
-
-def first_time(
-    path: str | os.PathLike[str],
-    *,
-    format: str | None = None,  # noqa: A002 (the word that users look for)
-    sensor: Sensor | None = None,
-    start_us: int | None = None,
-    end_us: int | None = None,
-    limits: EventLimits = DEFAULT_LIMITS,
-) -> int | None:
-    """Time in µs of the first event of the span, or None; no more than the chunk with it is read."""
-    for chunk in _chunks(Path(path), format, sensor, Window(start_us, end_us), limits):
-        if len(chunk):
-            return chunk.t0
-    return None
+    return checked_chunks(Path(path), format, sensor, Window(start_us, end_us), limits)
 
 
 def gathered(
@@ -157,7 +119,7 @@ def _end(held: "deque[Events]") -> int:
     return next(int(chunk.t[-1]) for chunk in reversed(held) if len(chunk))
 
 
-def _chunks(
+def checked_chunks(
     name: Path, kind: str | None, sensor: Sensor | None, window: Window, limits: EventLimits
 ) -> Iterator[Events]:
     """The chunks of a reader, checked: known format, in order, within the limits."""
