@@ -56,19 +56,24 @@ def choice(name: str, value: Any, known: Iterable[object]) -> Any:
     return value
 
 
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name that a misspelt one is most like, `None` if it is like none of them."""
-    return next(iter(get_close_matches(name, list(known), 1, cutoff)), None)
-
-
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint to follow a name that is not known: the nearest that is, or nothing.
 
     >>> did_you_mean("memry", ("memory", "ngram"))
     " (did you mean 'memory'?)"
     """
-    near = nearest(name, known, cutoff)
-    return f" (did you mean '{near}'?)" if near else ""
+    near = get_close_matches(name, list(known), 1)
+    return f" (did you mean '{near[0]}'?)" if near else ""
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
+    """The end of a sentence about a name that is not known: the nearest that is, or what is to be said `otherwise`.
+
+    >>> suggestion("learning_rte", ("learning_rate", "steps"), "known keys are …", "optim.")
+    "did you mean 'optim.learning_rate'?"
+    """
+    near = get_close_matches(name, list(known), 1, cutoff=0.4)
+    return f"did you mean '{prefix}{near[0]}'?" if near else otherwise
 
 
 def core_numbers(name: str, value: Any, allowed: Iterable[int]) -> tuple[int, ...] | None:

@@ -245,6 +245,11 @@ def method_in(spec: Spec) -> Method:
     return method_of(spec.name)
 
 
+def task_of(network: str) -> str:
+    """What a network learns from; the target's features, unless a drafter's record says otherwise."""
+    return next((method.task for method in METHODS.values() if method.network == network), "features")
+
+
 def read_spec(text: str | os.PathLike[str]) -> Spec:
     """A spec from its text; a folder names itself.
 

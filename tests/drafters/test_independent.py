@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.drafters.alternatives import WORDS
 from crossdraft.drafters.independent import DraftReuse, IndependentDrafter, IndependentState, top_tokens
+from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget, VerifyOutput

@@ -6,11 +6,11 @@ Imports nothing heavy: a command refuses a bad file name before it loads a model
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, TypeVar
 
+from crossdraft.checks import did_you_mean
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 
@@ -52,9 +52,9 @@ def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
     """
     for name in names:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f" (did you mean '{near[0]}'?)" if near else ""
-            raise CrossdraftError(f"Unknown {what} '{name}'{hint}; choose among {', '.join(known)}.")
+            raise CrossdraftError(
+                f"Unknown {what} '{name}'{did_you_mean(name, known)}; choose among {', '.join(known)}."
+            )
 
 
 def orders(methods: Sequence[T], seed: int = 0) -> Iterator[list[T]]:

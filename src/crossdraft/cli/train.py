@@ -109,12 +109,10 @@ def head(
 
 def _taken(network: str, folder: Path, event: str) -> str:
     """How a drafter takes the head in that folder, for people."""
-    from crossdraft.heads.registry import heads_of_network
-    from crossdraft.methods import METHODS
-    from crossdraft.train.heads.run import on_events
+    from crossdraft.methods import METHODS, task_of
 
-    model = f",model={event}" if event != "event" and on_events(network) else ""
-    methods = heads_of_network(network) or METHODS.keys() & {network}
+    model = f",model={event}" if event != "event" and task_of(network) == "events" else ""
+    methods = [name for name, method in METHODS.items() if method.network == network]
     if not methods:
         return f"no drafter serves the network '{network}' yet: give it an entry in heads/registry.py"
     return "--drafter takes it as " + " or ".join(f"{name}:dir={folder}{model}" for name in methods)

@@ -12,10 +12,10 @@ import heapq
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.drafter import Draft, Outcome
 from crossdraft.engine.tree import ROOT, DraftTree
 
-WORDS = 3  # likeliest tokens of a position
 HOLDS = 0.93  # factor of a probability where an earlier token was replaced
 OUTCOMES = 32  # outcomes that are reported with a draft
 

@@ -23,15 +23,13 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from crossdraft.drafters.base import PerRequestDrafter, draft_generator, fork_of, own_prompt, read_encoded
 from crossdraft.drafters.independent import IndependentDrafter, IndependentState
+from crossdraft.drafters.settings import GuidedSettings
 from crossdraft.engine.drafter import Budget, Draft, Needs, PromptFeatures, VerifyOutput
 from crossdraft.engine.fast.forward import ANATOMIES
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Encoded, Prompt, Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-
-KEEP = 0.1  # of the visual tokens
-MASS = 0.4  # of their attention, which the first stage covers
 
 
 @dataclass(eq=False)
@@ -64,8 +62,8 @@ class GuidedDrafter(PerRequestDrafter[GuidedState]):
         banned: Sequence[int] = (),
         *,
         layers: Sequence[int] | None = None,
-        keep: float = KEEP,
-        mass: float = MASS,
+        keep: float = GuidedSettings.keep,
+        mass: float = GuidedSettings.mass,
     ) -> None:
         self.decoder = decoder_of(target.model)
         depth = len(self.decoder.layers)
@@ -175,7 +173,7 @@ def attention_scores(decoder: Any, entering: Mapping[int, Tensor], queries: Tens
     return total / len(entering)
 
 
-def kept_positions(scores: Tensor, keep: float = KEEP, mass: float = MASS) -> Tensor:
+def kept_positions(scores: Tensor, keep: float = GuidedSettings.keep, mass: float = GuidedSettings.mass) -> Tensor:
     """[⌈keep · N⌉] indices of the tokens that stay, rising.
 
     First the fewest tokens that together draw `mass` of the attention to the clip, then as many as are still wanted,

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.alternatives import WORDS, TokenAlternatives, tree_from_topk
+from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
 from crossdraft.drafters.base import PerRequestDrafter, banned_bias, common_prefix, draft_generator, read_prompt, show
+from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request

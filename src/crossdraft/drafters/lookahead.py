@@ -18,13 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from crossdraft.drafters.base import PerRequestDrafter, show
+from crossdraft.drafters.settings import LookaheadSettings
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
-
-WINDOW, LEVEL, GRAMS = 4, 4, 4  # on a CPU each row of a pass costs; a large GPU has room for 7, 5, 7 and more
 
 Levels = list[list[int]]
 
@@ -56,9 +55,9 @@ class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
     def __init__(
         self,
         encode: Callable[[str], Sequence[int]],
-        window: int = WINDOW,
-        level: int = LEVEL,
-        grams: int = GRAMS,
+        window: int = LookaheadSettings.window,
+        level: int = LookaheadSettings.level,
+        grams: int = LookaheadSettings.grams,
         banned: Sequence[int] = (),
     ) -> None:
         if level < 2 or window < 1 or grams < 1:

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from crossdraft.drafters.base import PerRequestDrafter, show
+from crossdraft.drafters.settings import NgramSettings
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
-
-LONGEST, COPIED = 3, 10
 
 
 @dataclass(eq=False)
@@ -33,7 +32,12 @@ class NgramDrafter(PerRequestDrafter[NgramState]):
 
     needs = Needs()
 
-    def __init__(self, encode: Callable[[str], Sequence[int]], longest: int = LONGEST, copied: int = COPIED) -> None:
+    def __init__(
+        self,
+        encode: Callable[[str], Sequence[int]],
+        longest: int = NgramSettings.longest,
+        copied: int = NgramSettings.copied,
+    ) -> None:
         self.encode = encode
         self.longest = longest
         self.copied = copied

@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 
 from crossdraft.specs import Count, Limit, Share
 
-MOST_WORDS = 3  # top-k tokens of one position that may become nodes of a draft
+WORDS = 3  # top-k tokens of one position that may become nodes of a draft
 
-Words = Annotated[int, Limit(f"a whole number from 1 to {MOST_WORDS}", lambda value: 1 <= value <= MOST_WORDS)]
+Words = Annotated[int, Limit(f"a whole number from 1 to {WORDS}", lambda value: 1 <= value <= WORDS)]
 Layers = Annotated[tuple[int, ...], Limit("numbers of layers, such as 2+4", lambda value: min(value) >= 0)]
 Leniency = Annotated[float, Limit("1 (exact) or more", lambda value: 1 <= value < math.inf)]
 Divergence = Annotated[float, Limit("at least 0 and below ln 2 = 0.693", lambda value: 0 <= value < math.log(2))]

@@ -15,14 +15,13 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.settings import ViewSettings
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from crossdraft.video.preprocess import FrameSpec
-
-FRAMES = 2
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class FewerFrames:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     spec: "FrameSpec | None"
-    frames: int = FRAMES
+    frames: int = ViewSettings.frames
 
     def __call__(self, request: Request) -> Prompt:
         from crossdraft.video.inputs import model_inputs

@@ -7,7 +7,6 @@ target by a hash of its weights, and a head is loaded for that one only, unless 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -15,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from crossdraft.checks import suggestion
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.registry import NETWORKS
@@ -85,15 +85,13 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
             another kind or makes no sense.
     """
     if network not in NETWORKS:
-        near = get_close_matches(network, NETWORKS, n=1, cutoff=0.4)
-        hint = f"did you mean '{near[0]}'?" if near else f"choose among {', '.join(NETWORKS)}."
+        hint = suggestion(network, NETWORKS, f"choose among {', '.join(NETWORKS)}.")
         raise CrossdraftError(f"{where}: there is no network '{network}'; {hint}")
     kind = NETWORKS[network].config
     known = [field.name for field in fields(kind)]
     for key in values:
         if key not in known:
-            near = get_close_matches(key, known, n=1, cutoff=0.4)
-            hint = f"did you mean '{near[0]}'?" if near else f"it knows {', '.join(known)}."
+            hint = suggestion(key, known, f"it knows {', '.join(known)}.")
             raise CrossdraftError(f"{where}: the network '{network}' has no setting '{key}'; {hint}")
     plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     kinds = get_type_hints(kind)

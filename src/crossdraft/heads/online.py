@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.base import fork_of
+from crossdraft.drafters.settings import OnlineSettings
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
@@ -29,7 +30,7 @@ from crossdraft.heads.trainer import OnlineStats, OnlineTrainer
 
 log = logging.getLogger(__name__)
 
-SECONDS, KEEP, ROOM, RATE = 0.005, 64, 64 << 20, 2e-4
+ROOM = 64 << 20
 LONGEST = 256  # places of an answer that are learned from, prompt's text included
 SAID = 4  # fewest tokens of an answer that teaches
 BETWEEN = 16  # answers from one save to the next, at least
@@ -82,10 +83,10 @@ class OnlineDrafter:
         self,
         drafter: HeadDrafter[Any],
         rows: Tensor,
-        seconds: float = SECONDS,
-        keep: int = KEEP,
+        seconds: float = OnlineSettings.seconds,
+        keep: int = OnlineSettings.keep,
         room: int = ROOM,
-        rate: float = RATE,
+        rate: float = OnlineSettings.rate,
         origin: HeadOrigin | None = None,
         folder: Path | None = None,
         clock: Callable[[], float] | None = None,
@@ -97,7 +98,7 @@ class OnlineDrafter:
                 "reads text alone, such as eagle2."
             )
         if not 0 < rate < 1:
-            raise CrossdraftError(f"rate is {rate}; give a learning rate between 0 and 1, such as {RATE}.")
+            raise CrossdraftError(f"rate is {rate}; give a learning rate between 0 and 1, such as 2e-4.")
         self.drafter = drafter
         # The last layer is the teacher: its features times the target's rows are what the target says.
         layers = tuple(sorted({*drafter.needs.hidden_layers, head.config.num_layers}))

@@ -12,14 +12,14 @@ from typing import Any
 from torch import Tensor
 
 from crossdraft.drafters.base import show
-from crossdraft.drafters.combine.two_level import AHEAD, Accepts, TwoLevelDrafter, TwoLevelState
+from crossdraft.drafters.combine.two_level import Accepts, TwoLevelDrafter, TwoLevelState
+from crossdraft.drafters.settings import CascadeSettings, PyramidSettings
 from crossdraft.engine.drafter import Budget, Draft, Drafter
 from crossdraft.engine.rules.fuzzy import Fuzzy
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 GUESS = 0.7  # assumed probability of a later token whose drafter gives none, given the one before
-THRESHOLD = 0.3  # of the literature's 0.2 to 0.5
 
 
 class CascadeDrafter(TwoLevelDrafter):
@@ -47,9 +47,9 @@ class CascadeDrafter(TwoLevelDrafter):
         self,
         outer: Drafter[Any],
         inner: Drafter[Any],
-        ahead: int = AHEAD,
+        ahead: int = CascadeSettings.ahead,
         early: int | None = None,
-        leniency: float = 1.0,
+        leniency: float = CascadeSettings.leniency,
     ) -> None:
         if not 1 <= leniency < math.inf:
             raise CrossdraftError(f"A cascade's leniency is {leniency}; it must be 1 (exact) or more.")
@@ -96,7 +96,11 @@ class PyramidDrafter(TwoLevelDrafter):
     """
 
     def __init__(
-        self, outer: Drafter[Any], inner: Drafter[Any], ahead: int = AHEAD, threshold: float = THRESHOLD
+        self,
+        outer: Drafter[Any],
+        inner: Drafter[Any],
+        ahead: int = PyramidSettings.ahead,
+        threshold: float = PyramidSettings.threshold,
     ) -> None:
         if not 0 <= threshold < math.log(2):
             raise CrossdraftError(

@@ -27,8 +27,6 @@ from crossdraft.engine.seeds import split_seeds
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
-AHEAD = 5  # tokens that the inner drafter drafts between two passes of the outer one
-
 Accepts = Callable[[Tensor, int, Tensor], bool]
 """(p, token, q): whether the outer drafter, of distribution p [V], accepts a token that was drawn from q [V]."""
 
@@ -64,7 +62,7 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         CrossdraftError: `outer` is no model that can verify.
     """
 
-    def __init__(self, outer: Drafter[Any], inner: Drafter[Any], accepts: Accepts, ahead: int = AHEAD) -> None:
+    def __init__(self, outer: Drafter[Any], inner: Drafter[Any], accepts: Accepts, ahead: int) -> None:
         if not isinstance(outer, IndependentDrafter):
             raise CrossdraftError(
                 "The first drafter of a cascade or pyramid must be a model of the target's own vocabulary, such as "

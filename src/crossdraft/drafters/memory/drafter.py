@@ -16,6 +16,7 @@ from crossdraft.drafters.base import PerRequestDrafter, show
 from crossdraft.drafters.memory.append_log import AppendLog
 from crossdraft.drafters.memory.datastore import START, Datastore, Scope
 from crossdraft.drafters.memory.retrieval import retrieve
+from crossdraft.drafters.settings import MemorySettings
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
@@ -23,7 +24,6 @@ from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
 
-CAPACITY = 1 << 18
 OPEN = 16  # namespaces held at a time
 
 
@@ -40,7 +40,11 @@ class Datastores:
     """
 
     def __init__(
-        self, folder: Path | None = None, capacity: int = CAPACITY, vocabulary: str = "", open_at_once: int = OPEN
+        self,
+        folder: Path | None = None,
+        capacity: int = MemorySettings.capacity,
+        vocabulary: str = "",
+        open_at_once: int = OPEN,
     ) -> None:
         self.folder = folder
         self.capacity = capacity

@@ -12,9 +12,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.alternatives import WORDS, TokenAlternatives, tree_from_topk
+from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
 from crossdraft.drafters.base import banned_bias, draft_generator, fork_of
 from crossdraft.drafters.independent import top_tokens
+from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp

@@ -1,12 +1,12 @@
 """What a head is trained for: weighted losses of every guess it makes, and how often its chains would be accepted."""
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from crossdraft.checks import suggestion
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.losses import LOSSES
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
@@ -35,8 +35,7 @@ class Objective:
             raise CrossdraftError(f"The objective weighs no loss; give one of {', '.join(LOSSES)}.")
         for name in self.weights:
             if name not in LOSSES:
-                near = difflib.get_close_matches(name, LOSSES, n=1, cutoff=0.4)
-                hint = f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(LOSSES)}."
+                hint = suggestion(name, LOSSES, f"choose from {', '.join(LOSSES)}.")
                 raise CrossdraftError(f"The objective weighs an unknown loss '{name}'; {hint}")
 
 

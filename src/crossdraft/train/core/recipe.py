@@ -5,7 +5,6 @@ typing error never trains the wrong thing for an hour. `key=value` overrides use
 (`target.train.0.optim.steps=100`; phases count from 0) and their values are parsed as YAML.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from crossdraft.checks import suggestion
 from crossdraft.errors import CrossdraftError
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -190,9 +190,8 @@ def _explain(kind: type[Section], error: ValidationError) -> str:
             return f"'{where}' is {first['input']!r}; it{what.removeprefix('Input')}."
         return f"'{where}': {what[:1].lower()}{what[1:]}."
     known = _section_at(kind, first["loc"][:-1]).model_fields
-    near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1, cutoff=0.4)
     around = "".join(f"{part}." for part in first["loc"][:-1])
-    hint = f"did you mean '{around}{near[0]}'?" if near else f"known keys are {', '.join(known)}."
+    hint = suggestion(str(first["loc"][-1]), known, f"known keys are {', '.join(known)}.", around)
     return f"unknown key '{where}'; {hint}"
 
 

@@ -6,7 +6,6 @@ itself while it learns (dropout, DFlash's anchors, SpecVLM's soft choice of a co
 is the same whenever that micro-batch is run, but not the same where a step is cut otherwise.
 """
 
-import difflib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from crossdraft.checks import suggestion
 from crossdraft.engine.fast.packed_linear import has_bf16
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.core.checkpoint import (
@@ -373,8 +373,7 @@ def watched_figure(figures: Mapping[str, float], watch: str) -> float:
     """
     name = watch.removeprefix("-")
     if name not in figures:
-        near = difflib.get_close_matches(name, figures, n=1, cutoff=0.4)
-        hint = f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(figures) or 'none'}."
+        hint = suggestion(name, figures, f"choose from {', '.join(figures) or 'none'}.")
         raise CrossdraftError(f"The checks give no figure '{name}', which optim.watch names; {hint}")
     return -figures[name] if watch.startswith("-") else figures[name]
 

@@ -17,6 +17,7 @@ from crossdraft.heads.files import config_of, make, save_head
 from crossdraft.heads.networks.base import Head, HeadConfig
 from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.load import load_target, target_fingerprint
+from crossdraft.methods import task_of
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import SINGLE, Distributed, init_distributed
 from crossdraft.train.core.log import say
@@ -28,13 +29,8 @@ from crossdraft.train.heads.pass_task import PassTask
 from crossdraft.train.heads.recipe import HeadRecipe, sizes_of
 from crossdraft.train.heads.task import Check, HeadTask, TaskData, TaskInputs
 
-# How a head is trained, by its network's name; all others learn from the target's features.
-TASKS: Mapping[str, type[HeadTask]] = {
-    "event_medusa": EventTask,
-    "fast": EventTask,
-    "glance": EventTask,
-    "pass": PassTask,
-}
+# By what a network learns from; see `methods.Method.task`.
+TASKS: Mapping[str, type[HeadTask]] = {"features": FeatureTask, "events": EventTask, "rows": PassTask}
 NOT_IN_IDENTITY = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`
 CARD = """\
 ---
@@ -68,11 +64,6 @@ def _table(engine: Mapping[str, Any], about: str) -> str:
         for name, found in engine.items()
     ]
     return "\n".join(lines)
-
-
-def on_events(network: str) -> bool:
-    """Whether heads of this network stand on an event model."""
-    return TASKS.get(network) is EventTask
 
 
 def train_recipe(
@@ -111,7 +102,7 @@ def train_recipe(
             source |= {"capture": store.index.asked_sha256, "answers": len(store)}
             source["max_new_tokens"] = store.index.wanted.max_new_tokens
         inputs = TaskInputs(recipe, loaded, target, digest, event, store, back, online, out)
-        task = TASKS.get(recipe.network, FeatureTask)(inputs)
+        task = TASKS[task_of(recipe.network)](inputs)
         return train_head(HeadRun(recipe, task, source, out), ranks)
 
 
