@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from crossdraft.drafters.alternatives import TokenAlternatives
 from crossdraft.drafters.base import PerRequestDrafter, show
 from crossdraft.drafters.independent import IndependentDrafter, IndependentState
+from crossdraft.drafters.settings import CascadeSettings
 from crossdraft.engine.accept import as_wide
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
@@ -62,7 +63,9 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         CrossdraftError: `outer` is no model that can verify.
     """
 
-    def __init__(self, outer: Drafter[Any], inner: Drafter[Any], accepts: Accepts, ahead: int) -> None:
+    def __init__(
+        self, outer: Drafter[Any], inner: Drafter[Any], accepts: Accepts, ahead: int = CascadeSettings.ahead
+    ) -> None:
         if not isinstance(outer, IndependentDrafter):
             raise CrossdraftError(
                 "The first drafter of a cascade or pyramid must be a model of the target's own vocabulary, such as "
