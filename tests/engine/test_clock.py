@@ -73,12 +73,12 @@ def alone(target):
 
 def hidden_draft(target, typist):
     """The answer with everything but the hidden draft switched off."""
-    placement = DraftRunner(typist, "beside")
-    decoder = Decoder(target, placement, adaptive=False, nodes=1)
+    runner = DraftRunner(typist, "beside")
+    decoder = Decoder(target, runner, adaptive=False, nodes=1)
     try:
         return decoder.generate([REQUEST])[0]
     finally:
-        placement.close()
+        runner.close()
 
 
 class Synchronous(DeferredTarget):

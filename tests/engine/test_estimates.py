@@ -69,53 +69,53 @@ def test_a_wider_pass_is_never_faster(observed, n):
     assert times(n) <= times(n + 1) + 1e-9
 
 
-def test_hazards_by_hand():
+def test_acceptance_by_depth_by_hand():
     """No prior but the rate over all positions: levels 1 and 2 were kept twice, level 3 judged twice and kept once."""
-    hazards = AcceptanceByDepth(decay=1.0, prior=1.0, rate=Ema(decay=1.0))
-    hazards.saw_verdict(3, 3)
-    hazards.saw_verdict(3, 2)
-    assert hazards.alpha == pytest.approx(5 / 6)
-    assert hazards.chances(4) == pytest.approx([(2 + 5 / 6) / 3] * 2 + [(1 + 5 / 6) / 3, 5 / 6])
-    hazards.saw_draft(asked=3, sent=1)
-    assert hazards.arrivals(4) == pytest.approx([1.0, 0.3 / 1.3, 0.3 / 1.3, 1.0])
-    assert len(hazards.chances(100)) == len(hazards.arrivals(100)) == 100
+    acceptance = AcceptanceByDepth(decay=1.0, prior=1.0, rate=Ema(decay=1.0))
+    acceptance.saw_acceptance(3, 3)
+    acceptance.saw_acceptance(3, 2)
+    assert acceptance.alpha == pytest.approx(5 / 6)
+    assert acceptance.rates(4) == pytest.approx([(2 + 5 / 6) / 3] * 2 + [(1 + 5 / 6) / 3, 5 / 6])
+    acceptance.saw_draft(asked=3, sent=1)
+    assert acceptance.arrivals(4) == pytest.approx([1.0, 0.3 / 1.3, 0.3 / 1.3, 1.0])
+    assert len(acceptance.rates(100)) == len(acceptance.arrivals(100)) == 100
 
 
 def test_a_position_out_of_sight_becomes_like_all_others():
-    hazards = AcceptanceByDepth()
+    acceptance = AcceptanceByDepth()
     for _ in range(100):
-        hazards.saw_verdict(4, 3)  # the fourth never holds
-    assert hazards.chances(4)[3] < 0.2
+        acceptance.saw_acceptance(4, 3)  # the fourth never holds
+    assert acceptance.rates(4)[3] < 0.2
     for _ in range(300):
-        hazards.saw_verdict(1, 1)  # drafts of one: always kept
-    assert hazards.chances(4)[3] > 0.9
+        acceptance.saw_acceptance(1, 1)  # drafts of one: always kept
+    assert acceptance.rates(4)[3] > 0.9
 
 
-def test_frailty_by_hand():
-    """k = 1, three levels of chance 1/e: two kept and the third refused, half way. (1 + 1) / (1 + 1 + 1 + 1/2)."""
-    frailty = RequestDifficulty(prior=1.0, decay=1.0)
-    assert frailty.value == 1.0
-    frailty.add([math.exp(-1)] * 3, 2)
-    assert frailty.value == pytest.approx(2 / 3.5)
-    frailty.add([math.exp(-1)], 0)
-    assert frailty.value == pytest.approx(3 / 4)
+def test_difficulty_by_hand():
+    """k = 1, three levels of probability 1/e: two kept and the third refused, half way. (1 + 1) / (1 + 1 + 1 + 1/2)."""
+    difficulty = RequestDifficulty(prior=1.0, decay=1.0)
+    assert difficulty.value == 1.0
+    difficulty.add([math.exp(-1)] * 3, 2)
+    assert difficulty.value == pytest.approx(2 / 3.5)
+    difficulty.add([math.exp(-1)], 0)
+    assert difficulty.value == pytest.approx(3 / 4)
 
 
 @pytest.mark.parametrize("true", [0.5, 1.0, 2.0])
-def test_frailty_finds_the_power_that_makes_chances_true(true):
-    """Levels of chance 0.95 that hold with chance 0.95^z: on average 1/(1 − 0.95^z) of them until one does not."""
-    frailty = RequestDifficulty(prior=1.0, decay=1.0)
+def test_difficulty_finds_the_power_that_makes_probs_true(true):
+    """Levels of probability 0.95 that hold with probability 0.95^z: on average 1/(1 − 0.95^z) of them until one does not."""
+    difficulty = RequestDifficulty(prior=1.0, decay=1.0)
     run = round(1 / (1 - 0.95**true)) - 1
     for _ in range(200):
-        frailty.add([0.95] * (run + 1), run)
-    assert frailty.value == pytest.approx(true, rel=0.1)
+        difficulty.add([0.95] * (run + 1), run)
+    assert difficulty.value == pytest.approx(true, rel=0.1)
 
 
 def test_certain_and_impossible_levels_are_finite():
-    frailty = RequestDifficulty()
-    frailty.add([1.0, 0.0], 1)
-    frailty.add([], 0)
-    assert 0 < frailty.value < 2
+    difficulty = RequestDifficulty()
+    difficulty.add([1.0, 0.0], 1)
+    difficulty.add([], 0)
+    assert 0 < difficulty.value < 2
 
 
 def test_a_stiff_line_needs_points_that_differ():

@@ -33,7 +33,7 @@ def play(history) -> None:
         model.read.add(passed)
         model.step.add(waited)
         model.beside.add(passed)
-        model.saw_verdict(request, levels, round(kept * levels), [0.5] * levels if beyond else ())
+        model.saw_acceptance(request, levels, round(kept * levels), [0.5] * levels if beyond else ())
         for rows in (1, 2):
             plan = model.plan(30, request, rows, beyond)
             assert 0 <= plan.depth <= 30
@@ -42,8 +42,9 @@ def play(history) -> None:
             assert 0 <= model.node_gain(request, plan.token_s, rows) <= 1
             longest = model.longest_wait(plan.depth, request, rows)
             assert longest is None or (longest >= 0 and math.isfinite(longest))
-            model.token_s = plan.token_s
-            assert 0 <= model.ask(plan.depth, 30, rows) <= 30
+            asked = model.asked(plan.depth, 30, rows)
+            assert 0 <= asked <= 30
+            model.began_round(plan, asked)
         assert 0 <= model.hidden_nodes(64) <= 64
         assert model.hiding(16) in ("off", "before", "beside")
         assert all(model.wait(levels) >= 0 for levels in range(40))

@@ -41,9 +41,9 @@ class Fragile(DraftRunner):
 
     made = 0
 
-    def __init__(self, drafter, cost):
-        super().__init__(drafter, cost, "before")
-        self.broken = self.closed = False
+    def __init__(self, drafter):
+        super().__init__(drafter, "before")
+        self.broken = self.stopped = self.closed = False
         type(self).made += 1
 
     def propose(self, request_ids, budgets):
@@ -51,12 +51,16 @@ class Fragile(DraftRunner):
             raise DrafterLost("its process ended")
         return super().propose(request_ids, budgets)
 
+    def stop(self):
+        self.stopped = True
+        super().stop()
+
     def close(self):
         self.closed = True
         super().close()
 
     def restarted(self):
-        return type(self)(self.drafter, self.cost)
+        return type(self)(self.drafter)
 
 
 class Clock:
@@ -79,26 +83,28 @@ def fragile():
     class Fresh(Fragile):
         pass
 
-    return Fresh(Scripted([DraftTree.chain([1])] * 99), CostModel())
+    return Fresh(Scripted([DraftTree.chain([1])] * 99))
 
 
 def test_it_is_restarted_three_times_in_ten_minutes_and_again_when_they_are_over(fragile):
     clock = Clock()
     supervisor = Supervisor(fragile, RESTARTS, clock, backoff_s=0.001)
     for loss in range(RESTARTS):
-        before = supervisor.placement
+        before = supervisor.runner
         clock.now += 1
         supervisor.lose("it is on fire")
-        assert before.closed
-        assert supervisor.placement is None
+        assert supervisor.runner is None
         assert supervisor.absence == "it was lost (it is on fire), and is being restarted"
         until(lambda: supervisor.take_up() is not None)
-        assert supervisor.placement is not before
+        assert before.stopped
+        assert supervisor.runner is not before
         assert supervisor.absence is None
         assert type(fragile).made == loss + 2
+    last = supervisor.runner
     supervisor.lose("again")
     time.sleep(0.1)
     assert supervisor.take_up() is None
+    assert last.stopped  # it is not kept for those ten minutes
     assert "for the 4th time in 10 minutes, and is restarted 10 minutes later" in supervisor.absence
     supervisor.close()
 
@@ -161,6 +167,7 @@ def test_without_restarts_it_stays_lost(fragile):
     supervisor = Supervisor(fragile)
     supervisor.lose("it is on fire")
     assert supervisor.absence == "it was lost (it is on fire), and is not restarted"
+    assert fragile.closed
 
 
 def test_after_closing_nothing_is_restarted(fragile):
@@ -169,6 +176,7 @@ def test_after_closing_nothing_is_restarted(fragile):
     supervisor.close()
     time.sleep(0.2)
     assert type(fragile).made == 1
+    assert fragile.closed
     supervisor.close()
 
 
@@ -227,12 +235,24 @@ def test_whatever_a_drafter_raises_costs_no_answer(method, error):
     (answer,) = Decoder(target, supervisor, adaptive=False).generate([request])
     assert answer.tokens == alone
     assert any("boom" in note for note in answer.notes) or method == "end"
-    assert (supervisor.placement is None) == (method != "begin")
+    assert (supervisor.runner is None) == (method != "begin")
     supervisor.close()
 
 
 @pytest.mark.parametrize(
-    "where", ["plan", "node_gain", "worthwhile", "hidden_nodes", "ask", "saw_draft", "saw_verdict"]
+    "where",
+    [
+        "plan",
+        "node_gain",
+        "worthwhile",
+        "hidden_nodes",
+        "reading_pays",
+        "asked",
+        "began_request",
+        "began_round",
+        "saw_draft",
+        "saw_acceptance",
+    ],  # fmt: skip
 )
 def test_no_error_of_the_cost_model_costs_an_answer(where, monkeypatch):
     target = as_target(*ZOO["video_llava"]())

@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -93,6 +94,7 @@ class ProcessDrafter:
         self.patience_s = patience_s
         self.grace_s = grace_s
         self._launches = 0
+        self._dropped = deque[tuple[int, int]]()  # forks that were collected, by launch and key
         self._serial = 0
         self._keys = itertools.count()
         self._closed = False
@@ -123,7 +125,7 @@ class ProcessDrafter:
             self._open[0] = time.monotonic()
             needs: Needs = self._fetch(0, LOAD_TIMEOUT_S)
         except BaseException as error:
-            self._stop()
+            self.stop()
             if isinstance(error, DrafterLost | TimeoutError):
                 why = "it took too long" if isinstance(error, TimeoutError) else error
                 raise CrossdraftError(f"The drafter could not be loaded: {why}; see its message above.") from error
@@ -132,19 +134,20 @@ class ProcessDrafter:
 
     def restart(self) -> None:
         """Stop the child and start another; states of the old one get no drafts any more."""
-        self._stop()
+        self.stop()
         if self._closed:
             raise CrossdraftError("The drafter is closed.")
         self._launch()
         if self._closed:
-            self._stop()
+            self.stop()
 
     def close(self) -> None:
         """Stop the child, for good."""
         self._closed = True
-        self._stop()
+        self.stop()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Stop the child; `restart` may follow."""
         try:
             self._send(("close", None))
             self._child.wait(timeout=1.0)
@@ -194,7 +197,8 @@ class ProcessDrafter:
         pairs = [(s.key, f.key) for s, f in zip(states, forks, strict=True) if self._mine(s)]
         self._send(("fork", pairs))
         for fork in forks:  # a copy is dropped without `end`
-            weakref.finalize(fork, self._forget, fork.key, fork.launch).atexit = False
+            # Whoever collects it may be in the midst of sending: it is only noted.
+            weakref.finalize(fork, self._dropped.append, (fork.launch, fork.key)).atexit = False
         return forks
 
     def end(self, states: Sequence[ProcessState]) -> None:
@@ -328,11 +332,6 @@ class ProcessDrafter:
         """Whether the child that runs knows this state."""
         return state.launch == self._launches
 
-    def _forget(self, key: int, launch: int) -> None:
-        if launch == self._launches and not self._closed:
-            with suppress(DrafterLost):
-                self._send(("end", [key]))
-
     def _with_spans(self, drafts: list[Draft]) -> list[Draft]:
         """The first draft tells of the child's work since the last ones."""
         if self._spans and drafts:
@@ -373,6 +372,12 @@ class ProcessDrafter:
         return self._serial
 
     def _send(self, message: Message, arrays: Sequence[memoryview] = ()) -> None:
+        dropped: list[int] = []
+        while self._dropped:
+            launch, key = self._dropped.popleft()
+            dropped += [key] if launch == self._launches else []
+        if dropped:
+            self._send(("drop", dropped))
         self._sent += 1
         try:
             self._link.send(message, arrays)

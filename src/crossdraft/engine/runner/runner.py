@@ -41,6 +41,10 @@ class Worker(Protocol):
         """Its CPU cores, while it has nothing to do."""
         ...
 
+    def stop(self) -> None:
+        """Stop it until it is restarted."""
+        ...
+
     def restart(self) -> None:
         """Begin anew, if it was lost.
 
@@ -208,6 +212,14 @@ class DraftRunner(Generic[State]):
         idle = [worker.spare_cores() for worker in self.workers]
         return tuple(sorted({core for cores in idle for core in cores})) if all(idle) else ()
 
+    def stop(self) -> None:
+        """Stop whatever runs; `restarted` may follow."""
+        for slot in list(self._slots.values()):
+            if slot.until is not None:
+                slot.until.set()
+        for worker in self.workers:
+            worker.stop()
+
     def restarted(self) -> Self:
         """Another runner of the drafter, with no request; its workers are started anew, this runner is over.
 
@@ -227,8 +239,8 @@ class DraftRunner(Generic[State]):
         return type(self)(self._given, self.hidden, self._device, self.workers)
 
     def close(self) -> None:
-        """Stop whatever runs."""
-        for slot in self._slots.values():
+        """Stop whatever runs, for good."""
+        for slot in list(self._slots.values()):
             if slot.until is not None:
                 slot.until.set()
         if self._thread is not None:

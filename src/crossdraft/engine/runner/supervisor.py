@@ -60,7 +60,7 @@ class Supervisor:
         if lost is None:
             return
         if not self._restarts:
-            _close(lost)
+            _ended(lost.close)
             self.absence = f"it was lost ({why}), and is not restarted"
             return
         delay = self._delay(f"it was lost ({why})")
@@ -86,12 +86,13 @@ class Supervisor:
             runners, self._runner, self._fresh = (self._runner, self._fresh), None, None
         for runner in runners:
             if runner is not None:
-                _close(runner)
+                _ended(runner.close)
 
     def _restart(self, lost: DraftRunner[Any], delay: float) -> None:
+        _ended(lost.stop)  # it may hang, and hold cores and memory
         while True:
             if self._closed.wait(delay):
-                _close(lost)
+                _ended(lost.close)
                 return
             try:
                 fresh = lost.restarted()
@@ -103,11 +104,11 @@ class Supervisor:
             if not self._closed.is_set():
                 self._fresh = fresh
                 return
-        _close(fresh)
+        _ended(fresh.close)
 
 
-def _close(runner: DraftRunner[Any]) -> None:
+def _ended(end: Callable[[], None]) -> None:
     try:
-        runner.close()
+        end()
     except Exception:  # whatever it was, it is over
         log.exception("A drafter could not be closed properly.")

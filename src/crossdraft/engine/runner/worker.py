@@ -157,8 +157,8 @@ class DraftServer:
                     self._took(*value)
                 case "fork":
                     self._fork(value)
-                case "end":
-                    self._end(value)
+                case "end" | "drop":
+                    self._end(value, copies=kind == "drop")
                 case _:  # "stop" or "visual": it came after the draft was done, or refused, and asks nothing more
                     pass
 
@@ -255,8 +255,11 @@ class DraftServer:
             else:
                 self.refused[copy] = self.refused.get(key, "")
 
-    def _end(self, keys: Sequence[int]) -> None:
-        self.drafter.end([self.states.pop(key) for key in keys if key in self.states])
+    def _end(self, keys: Sequence[int], *, copies: bool) -> None:
+        """Forget requests, or copies, which are dropped without the drafter's `end`."""
+        states = [self.states.pop(key) for key in keys if key in self.states]
+        if not copies:
+            self.drafter.end(states)
         for key in keys:
             self.refused.pop(key, None)
 

@@ -1,3 +1,4 @@
+import copy
 import math
 import random
 
@@ -5,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossdraft.engine.drafter import Draft
 from crossdraft.engine.estimates import RequestDifficulty
 from crossdraft.engine.policy import (
     HICCUP,
@@ -14,11 +16,18 @@ from crossdraft.engine.policy import (
     PROBE_FIRST,
     PROBE_LAST,
     CostModel,
+    Plan,
+    SpeculationPolicy,
     expected_accepted,
     hidden_time,
     hiding_bound,
     steady_speedup,
 )
+from crossdraft.engine.request import Request
+from crossdraft.engine.request_state import Job, RequestState
+from crossdraft.engine.rules import rule_for
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.tree import DraftTree
 
 
 def test_expected_accepted_counts_only_the_prefix():
@@ -68,8 +77,15 @@ def trained(alpha, step, slope=0.02):
     for _ in range(400):
         kept = int(math.log(1 - draw.random()) / math.log(alpha))  # geometric
         for hidden in (False, True):
-            model.saw_verdict(RequestDifficulty(), kept + 1, kept, hidden=hidden)
+            model.saw_acceptance(RequestDifficulty(), kept + 1, kept, hidden=hidden)
     return model
+
+
+def asked(model, planned, limit, rows=1):
+    """A round: how many levels are asked for where so many are planned."""
+    levels = model.asked(planned, limit, rows)
+    model.began_round(Plan(planned, 0.0), levels)
+    return levels
 
 
 def depth(model, limit=16, request=None, **options):
@@ -86,11 +102,11 @@ def test_a_cheap_drafter_drafts_deep_and_an_expensive_one_not_at_all():
 
 def test_the_plan_is_the_argmax_of_the_rate():
     model = trained(0.8, 0.2)
-    chances = model.rounds.chances(16)
+    rates = model.rounds.rates(16)
 
     def token_s(gamma):
         cost = (model.wait(gamma) if gamma else 0.0) + model.verify(1 + gamma)
-        return cost / (1 + expected_accepted(chances[:gamma]))
+        return cost / (1 + expected_accepted(rates[:gamma]))
 
     plan = model.plan(16, RequestDifficulty())
     assert plan.depth == min(range(17), key=token_s)
@@ -99,12 +115,12 @@ def test_the_plan_is_the_argmax_of_the_rate():
 
 def test_drafts_that_are_waited_for_no_longer_the_deeper_they_are_go_deep():
     """Drafted while the target verifies: the wait is the message's, whatever the number of tokens."""
-    step_by_step, ahead = trained(0.8, 0.3), trained(0.8, 0.3)
+    one_by_one, prepared = trained(0.8, 0.3), trained(0.8, 0.3)
     for _ in range(200):
         for levels in (4, 8, 16):
-            ahead.wait.add(levels, 0.2)
-    assert depth(step_by_step) < 4
-    assert depth(ahead) > 8
+            prepared.wait.add(levels, 0.2)
+    assert depth(one_by_one) < 4
+    assert depth(prepared) > 8
 
 
 def test_a_levels_price_is_known_though_every_draft_has_been_as_deep():
@@ -119,7 +135,7 @@ def test_short_drafts_that_are_always_kept_grow_longer():
     model = trained(0.3, 0.2)
     short = depth(model)
     for _ in range(300):
-        model.saw_verdict(RequestDifficulty(), 1, 1)
+        model.saw_acceptance(RequestDifficulty(), 1, 1)
     assert depth(model) > short + 2
 
 
@@ -127,7 +143,7 @@ def test_a_position_that_is_never_reached_is_not_drafted():
     """Two levels always hold and the third never: a budget of two, though two of three levels are accepted."""
     model = trained(0.8, 0.1)
     for _ in range(300):
-        model.saw_verdict(RequestDifficulty(), 3, 2)
+        model.saw_acceptance(RequestDifficulty(), 3, 2)
     assert depth(model) == 2
 
 
@@ -190,7 +206,7 @@ def test_a_bushy_tree_widens_the_pass_by_its_nodes():
 def test_of_a_tree_the_worthwhile_nodes_come_best_first_and_with_their_parents():
     model = CostModel()
     for n in (1, 2, 9):
-        model.verify.add(n, 10.0 + 1.0 * (n - 1))  # worth a chance of 0.1
+        model.verify.add(n, 10.0 + 1.0 * (n - 1))  # worth a probability of 0.1
     #  root ─┬─ 0: .5 ─┬─ 2: .09
     #        │         └─ 3: .4 ── 4: .2
     #        └─ 1: .3
@@ -199,7 +215,7 @@ def test_of_a_tree_the_worthwhile_nodes_come_best_first_and_with_their_parents()
     assert model.worthwhile((-1, -1, 0, 1), (0.05, 0.3, 0.9, 0.8)) == [1, 3]
     assert model.worthwhile((), ()) == []
     assert CostModel().worthwhile((-1, -1), (0.0, 0.4)) == [1, 0]  # nothing is known yet: all
-    # Where drafting has brought a token down to 2.5, an accepted node saves no more than that: worth a chance of 0.4.
+    # Where drafting has brought a token down to 2.5, an accepted node saves no more than that: worth a probability of 0.4.
     model.token_s = 2.5
     assert model.worthwhile((-1, -1, 0, 0, 3), (0.5, 0.3, 0.09, 0.4, 0.2)) == [0, 3]
 
@@ -211,18 +227,18 @@ def test_a_drafter_that_was_too_sure_is_believed_less():
     request = RequestDifficulty()
     assert model.worthwhile((-1,), (0.3,), request) == [0]
     for _ in range(10):
-        model.saw_verdict(request, 2, 1, [0.9, 0.9])
+        model.saw_acceptance(request, 2, 1, [0.9, 0.9])
     assert model.trust.value > 1.5
     assert model.worthwhile((-1,), (0.3,), request) == []
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.data())
-def test_the_worthwhile_nodes_are_a_tree(reach, data):
-    parents = [data.draw(st.integers(-1, node - 1)) for node in range(len(reach))]
+def test_the_worthwhile_nodes_are_a_tree(path_probs, data):
+    parents = [data.draw(st.integers(-1, node - 1)) for node in range(len(path_probs))]
     model = CostModel()
     for n in (1, 2, 9):
         model.verify.add(n, 10.0 + 2.0 * (n - 1))
-    kept = model.worthwhile(parents, reach)
+    kept = model.worthwhile(parents, path_probs)
     assert all(parent < 0 or parent in kept[:place] for place, parent in enumerate(parents[i] for i in kept))
 
 
@@ -234,8 +250,8 @@ def test_a_dark_request_is_noticed_and_the_next_one_starts_afresh():
     dark, light = RequestDifficulty(), RequestDifficulty()
     start = depth(model)
     for _ in range(3):
-        model.saw_verdict(dark, 1, 0)
-        model.saw_verdict(light, 8, 8)
+        model.saw_acceptance(dark, 1, 0)
+        model.saw_acceptance(light, 8, 8)
     assert depth(model, request=dark) < start < depth(model, request=light)
     assert abs(depth(model) - start) <= 2  # what three rounds of either kind have taught about all others
 
@@ -255,7 +271,7 @@ def test_bad_luck_is_forgotten():
 def test_a_hidden_draft_that_is_refused_at_once_is_a_warning():
     model, request = trained(0.9, 0.25), RequestDifficulty()
     before = model.plan(16, request)
-    model.saw_verdict(request, 1, 0, hidden=True)
+    model.saw_acceptance(request, 1, 0, hidden=True)
     after = model.plan(16, request)
     assert after.depth <= before.depth
     assert after.token_s > before.token_s
@@ -276,13 +292,13 @@ def test_a_hiccup_of_the_machine_counts_for_no_more_than_a_few_usual_waits():
 
 def test_where_drafting_loses_it_is_probed_less_and_less_often():
     model = CostModel()
-    asked = [turn for turn in range(1, 1200) if model.ask(0, 16)]
-    gaps = [after - before for before, after in zip([0, *asked], asked, strict=False)]
+    probes = [turn for turn in range(1, 1200) if asked(model, 0, 16)]
+    gaps = [after - before for before, after in zip([0, *probes], probes, strict=False)]
     assert gaps == [4, 8, 16, 32, 64, 128, 256, 256, 256]
     assert (gaps[0], gaps[-1]) == (PROBE_FIRST, PROBE_LAST)
     model = CostModel(idle=PROBE_FIRST - 1)
-    assert model.ask(0, 1) == 1  # a probe is never longer than the answer
-    assert CostModel(idle=PROBE_FIRST - 1).ask(0, 16) == PROBE_DEPTH
+    assert asked(model, 0, 1) == 1  # a probe is never longer than the answer
+    assert asked(CostModel(idle=PROBE_FIRST - 1), 0, 16) == PROBE_DEPTH
 
 
 def test_a_probe_that_pays_switches_drafting_on_again():
@@ -293,26 +309,35 @@ def test_a_probe_that_pays_switches_drafting_on_again():
         model.saw_draft(PROBE_DEPTH, PROBE_DEPTH, PROBE_DEPTH, waited=0.1 * PROBE_DEPTH)
     assert depth(model) > 0
     model.patience, model.idle = PROBE_LAST, 5
-    assert model.ask(4, 16) == 4
+    assert asked(model, 4, 16) == 4
     assert (model.patience, model.idle) == (PROBE_FIRST, 0)
 
 
 def test_where_drafting_always_pays_a_round_goes_without_now_and_then():
     model = CostModel()
-    assert [model.ask(4, 16) for _ in range(PLAIN_FIRST)] == [4] * (PLAIN_FIRST - 1) + [0]
+    assert [asked(model, 4, 16) for _ in range(PLAIN_FIRST)] == [4] * (PLAIN_FIRST - 1) + [0]
     model.verify.add(1, 1.0)
-    assert [model.ask(4, 16) for _ in range(PLAIN_EVERY)] == [4] * (PLAIN_EVERY - 1) + [0]
+    assert [asked(model, 4, 16) for _ in range(PLAIN_EVERY)] == [4] * (PLAIN_EVERY - 1) + [0]
 
 
 def test_a_shared_pass_is_as_wide_as_its_widest_draft_so_nobody_goes_without():
     model = CostModel()
-    assert {model.ask(4, 16, rows=3) for _ in range(4 * PLAIN_EVERY)} == {4}
+    assert {asked(model, 4, 16, rows=3) for _ in range(4 * PLAIN_EVERY)} == {4}
 
 
 def test_at_the_answers_end_nothing_is_asked_nor_counted():
     model = CostModel()
-    assert model.ask(4, 0) == 0
+    assert model.asked(4, 0) == 0
+    policy = SpeculationPolicy(model, 16, 64, 0, adaptive=True)
+    state = RequestState(Job(0, Request("x", max_new_tokens=2)), rule_for(None, Sampling()))
+    state.tokens.append(5)
+    plan = policy.plan_round(state, 1)
+    assert plan.budget.nodes == 0
+    policy.began_round(state, plan)
     assert (model.idle, model.drafted) == (0, 0)
+    state.tokens.clear()
+    policy.began_round(state, policy.plan_round(state, 1))
+    assert model.drafted == 1
 
 
 # -- hidden drafts -----------------------------------------------------------------------------------------------------
@@ -359,7 +384,11 @@ def test_hiding_measures_first_and_then_takes_the_cheapest():
     costly.step.add(5.0)
     costly.read.add(20.0)
     costly.beside.add(1.3)
-    assert [costly.hiding(16) for _ in range(32)] == ["off"] * 31 + ["before"]  # tried once more, now and then
+    modes = []
+    for _ in range(32):
+        modes.append(costly.hiding(16))
+        costly.began_request(modes[-1], reads=True)
+    assert modes == ["off"] * 31 + ["before"]  # tried once more, now and then
 
 
 def test_a_cold_first_answer_does_not_cap_hidden_drafts():
@@ -402,12 +431,82 @@ def test_a_request_is_not_read_where_that_takes_longer_than_drafting_saves():
     assert not reader(0.9 * usual).reading_pays(2)  # a short answer saves less
 
 
+def reads(model) -> bool:
+    """A request is taken up: whether the drafter reads it."""
+    pays = model.reading_pays(64)
+    model.began_request("before", reads=pays)
+    return pays
+
+
 def test_one_slow_reading_is_no_habit_and_a_slow_reader_is_tried_again():
     model = reader(1000.0)
     model.read_waits.append(0.001)
     assert model.reading_pays(64)
     model = reader(1000.0)
-    assert [model.reading_pays(64) for _ in range(64)].count(True) == 2
+    assert [reads(model) for _ in range(64)].count(True) == 2
     model.read_waits.append(0.001)
-    assert all(model.reading_pays(64) for _ in range(5))
+    assert all(reads(model) for _ in range(5))
     assert CostModel().reading_pays(64)
+
+
+# -- queries and observations ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["new", "trained", "reader", "idle"])
+def test_queries_of_the_cost_model_change_nothing(kind):
+    """Whoever asks twice is answered the same: only `began_…` and `saw_…` change it."""
+    model = {
+        "new": CostModel,
+        "trained": lambda: trained(0.9, 0.05),
+        "reader": lambda: reader(1000.0),
+        "idle": lambda: trained(0.5, 5.0),
+    }[kind]()
+    model.idle, model.drafted, model.unhidden, model.unread = PROBE_FIRST - 1, PLAIN_FIRST - 1, 31, 31
+    if kind != "new":
+        model.step.add(0.05)
+        model.read.add(20.0)
+        model.beside.add(1.3)
+    request = RequestDifficulty()
+    request.add([0.8, 0.8], 1)
+    model.passes(3).add(2, 1.0)  # a shared pass is known from its first query on
+
+    def queries():
+        plan = model.plan(16, request, 3, 2)
+        return [
+            plan,
+            *(model.asked(planned, limit, rows) for planned in (0, 4) for limit in (0, 16) for rows in (1, 3)),
+            model.nodes(4, 16),
+            model.levels(16),
+            model.longest_wait(4, request),
+            model.node_gain(request, plan.token_s, 3),
+            model.worthwhile((-1, 0), (0.5, 0.01), request),
+            model.worthwhile((-1, 0), (0.5, 0.01), request, hidden=True),
+            model.verify_depth(40),
+            model.hidden_nodes(40),
+            model.reading_pays(64),
+            model.hiding(16),
+        ]
+
+    before, difficulty = copy.deepcopy(model), copy.deepcopy(request)
+    first = queries()
+    assert queries() == first
+    assert (model, request) == (before, difficulty)
+
+
+def test_a_policy_plans_without_a_trace_and_counts_a_round_when_it_is_under_way():
+    model = trained(0.9, 0.05)
+    policy = SpeculationPolicy(model, 16, 64, 2, adaptive=True)
+    state = RequestState(Job(0, Request("x", max_new_tokens=40)), rule_for(None, Sampling()))
+    before = copy.deepcopy(model)
+    plan = policy.plan_round(state, 1)
+    policy.hidden_budget(state.request)
+    policy.hidden_mode(16)
+    policy.reads(state.request)
+    draft = Draft(DraftTree.chain([1, 2, 3]), (0.9, 0.5, 0.01))
+    policy.trim(draft, state, 8)
+    policy.trim(Draft(draft.tree), state, 8, hidden=True)
+    assert (model, state.stats.policy_errors) == (before, 0)
+    assert plan.asked > 0
+    policy.began_round(state, plan)
+    assert model.drafted == before.drafted + 1
+    assert model.token_s == plan.plan.token_s
