@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 WORDS = """
-camp comb contestant courier crowd eventful featured foresaw foresees glimpse journal knock numbering overseen perish
-recollection rereading roster sapling shelf sitting spine standing telling tells vote
+blend camp carry comb contestant courier course crowd eventful everywhere exchange eyes featured foregone foresaw foresee
+foresees frailty glancer glimpse hazard journal knock lectures lessons mind numbering overseen pen perish prospect purse
+recollection relay remembers reputation rereading roster sapling scribe seer shelf sitting spine spoken standing stirred
+teaching telling tells unrolled verdicts voice vote
 """
 RETIRED = frozenset(WORDS.split())
-TWICE = frozenset(("Ahead", "Joint", "TargetInfo"))  # to be renamed
+TWICE = frozenset(("TargetInfo",))  # to be renamed
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
