@@ -179,6 +179,16 @@ def test_wherever_it_is_interrupted_everything_goes_on_as_if_it_had_not_been(tmp
         assert torch.equal(value, states[1]["average"][name])
 
 
+def test_a_checkpoint_has_the_keys_of_earlier_versions(tmp_path: Path) -> None:
+    """Files written before the classes had their present names are read by these keys."""
+    stage = Stage(tmp_path, "fit", optim(2).model_copy(update={"ema": 0.9}), config={"seed": 0})
+    model = fresh()
+    Trainer(stage, model, full_batch(lambda step: (model(torch.ones(1, 4)).square().sum(), {}))).run()
+    state = read_checkpoint(stage.checkpoint)
+    assert set(state) == {"modules", "optimiser", "step", "spent", "standing", "identity", "average"}
+    assert set(state["standing"]) == {"best", "best_step", "missed", "checked"}
+
+
 def test_averaged_weights_are_checked_given_and_loaded(tmp_path: Path) -> None:
     stage, model = Stage(tmp_path, "fit", optim(4).model_copy(update={"ema": 0.9})), fresh()
     checked = []
