@@ -15,7 +15,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads import trainer
+from crossdraft.heads import online_training
 from crossdraft.heads.drafting.trees import TREES
 from crossdraft.heads.files import config_of, load_head, make
 from crossdraft.heads.networks.base import SharedWeights
@@ -107,21 +107,21 @@ def test_it_gets_better_and_answers_stay_the_targets_own(target, requests, alone
         answers, tau = serve(target, drafter, requests, max_batch=batch)
         assert [answer.tokens for answer in answers] == alone
         taus.append(tau)
-    figures = drafter.figures
-    assert taus[-1] > taus[0] + 0.4, (taus, figures)
-    assert figures.swaps >= 1
-    assert figures.tau_learned > 1
+    stats = drafter.stats
+    assert taus[-1] > taus[0] + 0.4, (taus, stats)
+    assert stats.swaps >= 1
+    assert stats.tau_learned > 1
 
 
 def test_a_head_that_learned_other_places_would_be_noticed(target, requests, alone, monkeypatch):
     """The planted bug: what was said is held against features from last to first."""
-    batch_of = trainer.batch_of
+    collate = online_training.collate
 
     def backwards(*args):
-        batch = batch_of(*args)
+        batch = collate(*args)
         return replace(batch, hidden={layer: rows.flip(1) for layer, rows in batch.hidden.items()})
 
-    monkeypatch.setattr(trainer, "batch_of", backwards)
+    monkeypatch.setattr(online_training, "collate", backwards)
     with pytest.raises(AssertionError):
         test_it_gets_better_and_answers_stay_the_targets_own(target, requests, alone, "medusa", 3)
 
@@ -132,11 +132,11 @@ def test_memory_stays_within_bounds(target, requests):
     for _ in range(2):
         serve(target, drafter, requests)
         buffer = drafter.trainer.buffer
-        sizes.append(drafter.figures.bytes)
+        sizes.append(drafter.stats.bytes)
         assert len(buffer) <= 8
         assert buffer.bytes <= 30_000
-        assert len(buffer) == 30_000 // max(told.bytes for told in buffer.side(held_back=False)) or len(buffer) == 8
-    own = sum(weight.numel() * 8 for weight in trainer.trained(drafter.drafter.head))
+        assert len(buffer) == 30_000 // max(sample.bytes for sample in buffer.split(held_out=False)) or len(buffer) == 8
+    own = sum(weight.numel() * 8 for weight in online_training.trained(drafter.drafter.head))
     assert max(sizes) <= 30_000 + 6 * own  # the copy, its gradients and moments, two sets to go back to
 
 
@@ -145,7 +145,7 @@ def test_time_is_bounded_however_slow_a_step(target, requests):
         drafter = learning(target, seconds=1e-3, clock=Ticking(tick))
         answers, _ = serve(target, drafter, requests)
         rounds = sum(answer.stats.rounds for answer in answers)
-        assert drafter.figures.seconds <= 1e-3 * rounds + tick
+        assert drafter.stats.seconds <= 1e-3 * rounds + tick
 
 
 def test_frozen_is_frozen(target, requests):
@@ -155,21 +155,21 @@ def test_frozen_is_frozen(target, requests):
     serve(target, drafter, requests)
     serve(target, drafter, requests)
     assert same(weights_of(drafter), before)
-    assert (drafter.figures.steps, drafter.figures.seconds, drafter.figures.answers) == (0, 0.0, 0)
+    assert (drafter.stats.steps, drafter.stats.seconds, drafter.stats.answers) == (0, 0.0, 0)
     drafter.thaw()
     serve(target, drafter, requests)
     serve(target, drafter, requests)
-    assert drafter.figures.steps > 0
+    assert drafter.stats.steps > 0
     assert not same(weights_of(drafter), before)
 
 
 def test_weights_go_back_bit_for_bit(target, requests):
     drafter = learning(target)
     loaded, seen = weights_of(drafter), [weights_of(drafter)]
-    while drafter.figures.swaps < 2:
-        swaps = drafter.figures.swaps
+    while drafter.stats.swaps < 2:
+        swaps = drafter.stats.swaps
         serve(target, drafter, requests)
-        if drafter.figures.swaps > swaps:
+        if drafter.stats.swaps > swaps:
             seen.append(weights_of(drafter))
     drafter.freeze()
     drafter.rollback()
@@ -178,31 +178,31 @@ def test_weights_go_back_bit_for_bit(target, requests):
     assert not same(before_last, loaded)
     drafter.rollback(loaded=True)
     assert same(weights_of(drafter), loaded)
-    assert same(trainer.trained(drafter.trainer._copy.network), trainer.trained(drafter.drafter.head))
+    assert same(online_training.trained(drafter.trainer._copy.network), online_training.trained(drafter.drafter.head))
 
 
 def test_what_is_learned_is_tried_first(target, requests, monkeypatch):
     """A copy that is no better never serves."""
-    monkeypatch.setattr(trainer.StudentCopy, "step", lambda self, batch: True)  # learns nothing
+    monkeypatch.setattr(online_training.StudentCopy, "step", lambda self, batch: True)  # learns nothing
     drafter = learning(target)
     before = weights_of(drafter)
     serve(target, drafter, requests)
     serve(target, drafter, requests)
-    assert drafter.figures.trials > 0
-    assert drafter.figures.swaps == 0
+    assert drafter.stats.evaluations > 0
+    assert drafter.stats.swaps == 0
     assert same(weights_of(drafter), before)
 
 
 def test_a_copy_that_became_nonsense_is_made_anew(target, requests, alone, caplog):
     drafter = learning(target)
     serve(target, drafter, requests)
-    steps = drafter.figures.steps
+    steps = drafter.stats.steps
     with torch.no_grad():
         drafter.trainer._copy.masters[0].fill_(float("nan"))
     answers, _ = serve(target, drafter, requests)
     assert [answer.tokens for answer in answers] == alone
-    assert drafter.figures.restarts == 1
-    assert drafter.figures.steps > steps
+    assert drafter.stats.restarts == 1
+    assert drafter.stats.steps > steps
     assert all(weight.isfinite().all() for weight in weights_of(drafter))
     assert len(caplog.records) == 1
 
@@ -227,13 +227,15 @@ def test_a_fork_teaches_nothing(target):
     drafter.commit([fork], [VerifyOutput((), (20,), nothing)])
     drafter.propose([fork], [Budget(4)])
     drafter.end([fork])
-    assert drafter.figures.answers == 0
+    assert drafter.stats.answers == 0
     drafter.end([state])
-    assert [told.tokens for told in drafter.trainer.buffer.side(held_back=False)] == [(7, 8, 9, 10, 11, 12, 13, 14, 15)]
-    told = drafter.trainer.buffer.side(held_back=False)[0]
-    assert told.start == 4
+    assert [sample.tokens for sample in drafter.trainer.buffer.split(held_out=False)] == [
+        (7, 8, 9, 10, 11, 12, 13, 14, 15)
+    ]
+    sample = drafter.trainer.buffer.split(held_out=False)[0]
+    assert sample.start == 4
     assert all(
-        rows.shape == (8, target.text_config.hidden_size) and not rows.is_inference() for rows in told.hidden.values()
+        rows.shape == (8, target.text_config.hidden_size) and not rows.is_inference() for rows in sample.hidden.values()
     )
 
 
@@ -244,7 +246,7 @@ def test_who_asks_not_to_be_known_teaches_nothing(target):
     answered(drafter, short, (11, 12, 13))
     answered(drafter, unknown, (11, 12, 13, 14, 15))
     drafter.end([short, unknown])
-    assert drafter.figures.answers == 0
+    assert drafter.stats.answers == 0
 
 
 def test_it_remembers_and_asks_for_the_last_layer(target):
@@ -271,16 +273,16 @@ def test_only_the_targets_likeliest_words_teach(target, sampling):
     for state in (plain, other):
         answered(drafter, state, (11, 12, 13, 14, 15))
     drafter.end([other])
-    assert drafter.figures.answers == 0
+    assert drafter.stats.answers == 0
     drafter.end([plain])
-    assert drafter.figures.answers == 1
+    assert drafter.stats.answers == 1
 
 
 def test_it_is_saved_after_a_swap_and_found_again(target, requests, tmp_path):
     folder = tmp_path / "head"
     drafter = learning(target, folder=folder)
     assert not folder.exists()
-    while not drafter.figures.swaps:
+    while not drafter.stats.swaps:
         serve(target, drafter, requests)
     serve(target, drafter, requests)
     drafter.freeze()
@@ -302,7 +304,7 @@ def test_nothing_is_written_over_that_is_no_head(target, tmp_path):
 def test_a_folder_that_is_lost_costs_no_answer(target, requests, alone, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     drafter = learning(target, folder=tmp_path / "file" / "head")
-    while not drafter.figures.swaps:
+    while not drafter.stats.swaps:
         serve(target, drafter, requests)
     answers, _ = serve(target, drafter, requests)
     assert [answer.tokens for answer in answers] == alone

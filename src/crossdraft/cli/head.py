@@ -10,7 +10,7 @@ from crossdraft.cli.options import AsJson
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from crossdraft.heads.convert.convert import Carried
+    from crossdraft.heads.convert.convert import ConversionReport
     from crossdraft.heads.convert.converter import TargetInfo
 
 app = typer.Typer(
@@ -98,7 +98,7 @@ def host_of(target: str, name: str | None = None) -> "TargetInfo":
     return TargetInfo(SharedWeights.of(loaded.model), layers, target_fingerprint(target), named, kinds)
 
 
-def _report(done: "Carried", out: Path, what: str, *, as_json: bool) -> None:
+def _report(done: "ConversionReport", out: Path, what: str, *, as_json: bool) -> None:
     from crossdraft.cli.reporting import report
 
     lines = [f"{out}: {what}, {done.tensors} tensors, {done.parameters:,} parameters"]

@@ -1,9 +1,8 @@
-"""Online distillation: a head that keeps learning from what its target says while it serves.
+"""Online distillation (Liu et al. 2024): a head that is trained on what its target answers while it serves.
 
-Of every finished answer the tokens and the features that the head reads are kept for a while. In the time that each
-round allows, a second copy of the weights learns from them; when it would have had more accepted on answers that it did
-not learn from, it takes over. What is emitted never changes: a draft is judged as it was told, whoever drew it. (Online
-speculative decoding: Liu et al. 2024.)
+Of every finished answer the tokens and the features that the head reads are kept for a while; between rounds
+`OnlineTrainer` trains a copy of the weights on them and swaps it in when it is better. Answers never change: drafts are
+verified, whichever weights made them.
 """
 
 import logging
@@ -22,17 +21,15 @@ from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
-from crossdraft.heads.budget import TimeBudget
-from crossdraft.heads.buffer import ReplayBuffer, Sample
 from crossdraft.heads.drafting.head_drafter import HeadDrafter, HeadDrafterState
 from crossdraft.heads.files import CONFIG, read_config, save_head
-from crossdraft.heads.trainer import OnlineStats, OnlineTrainer
+from crossdraft.heads.online_training import OnlineStats, OnlineTrainer, ReplayBuffer, Sample, TimeBudget
 
 log = logging.getLogger(__name__)
 
 ROOM = 64 << 20
-LONGEST = 256  # places of an answer that are learned from, prompt's text included
-SAID = 4  # fewest tokens of an answer that teaches
+LONGEST = 256  # positions of an answer that are trained on, prompt's text included
+SHORTEST = 4  # fewest tokens of an answer that is trained on
 BETWEEN = 16  # answers from one save to the next, at least
 
 
@@ -46,29 +43,53 @@ class HeadOrigin:
 
 @dataclass(eq=False)
 class OnlineState:
-    """One answer: the head's own state, and what will be learned from it.
+    """One answer: the head's own state, and the sample that will be made of it.
 
-    `tokens` and `hidden` are as in `Sample`, features still in pieces; of a copy, a request that asked not to be
-    learned from, or one whose words are drawn or penalised, `teaches` is false and they stay empty.
-    `start` is 0 until the target has spoken.
+    `tokens`, `start` and `hidden` are as in `Sample`, features still in pieces; they stay empty where `trains` is
+    false: of a fork, of a request that asked not to be learned from, or of one that is sampled or penalised. `start` is
+    0 until the target has answered.
     """
 
     inner: HeadDrafterState[Any]
-    teaches: bool
+    trains: bool
     tokens: list[int] = field(default_factory=list)
     hidden: list[dict[int, Tensor]] = field(default_factory=list)
     start: int = 0
 
+    def record(self, output: VerifyOutput, layers: Sequence[int]) -> None:
+        """Keep what was emitted, up to `LONGEST` positions."""
+        if output.prompt is not None:
+            self.tokens, self.start = list(output.prompt.tokens), len(output.prompt.tokens)
+        if not self.start or len(self.tokens) >= LONGEST:
+            return
+        # An answer that was cut short has fewer tokens than features.
+        before = 0 if self.hidden else self.start - 1
+        count = min(before + len(output.tokens), LONGEST)
+        self.tokens += output.tokens
+        self.hidden.append({layer: output.hidden[layer][:count] for layer in layers})
+
+    def sample(self) -> Sample | None:
+        """The answer, if it is long enough to train on."""
+        tokens = tuple(self.tokens[:LONGEST])
+        if not self.trains or not self.start or len(tokens) - self.start < SHORTEST:
+            return None
+        with torch.inference_mode(mode=False):  # copies that gradients may flow through
+            hidden = {
+                layer: torch.cat([piece[layer] for piece in self.hidden])[: len(tokens) - 1] for layer in self.hidden[0]
+            }
+        return Sample(tokens, self.start, hidden)
+
 
 class OnlineDrafter:
-    """See the module's text. Answers of all namespaces teach the same weights; those of no namespace teach nothing.
+    """A head's drafter whose weights are trained while it serves.
 
-    Nor do sampled ones, and those under a penalty or bias: their words are not what the target finds likeliest.
+    Greedy answers of all namespaces train the same weights. Requests without a namespace train nothing; nor do sampled
+    answers, and those under a penalty or bias: their tokens are not the target's argmax.
 
     Args:
         drafter: around the head, whose layers must not be packed.
         rows: [D, H] the target's output rows of the draft vocabulary.
-        seconds: of each round that learning may take; see `TimeBudget`.
+        seconds: of each round that training may take; see `TimeBudget`.
         keep, room: most answers, and bytes of their features.
         rate: AdamW's.
         origin: of the head; without it, it cannot be saved.
@@ -100,7 +121,7 @@ class OnlineDrafter:
         if not 0 < rate < 1:
             raise CrossdraftError(f"rate is {rate}; give a learning rate between 0 and 1, such as 2e-4.")
         self.drafter = drafter
-        # The last layer is the teacher: its features times the target's rows are what the target says.
+        # The teacher's logits are the last feature times the target's rows, so that feature is needed in any case.
         layers = tuple(sorted({*drafter.needs.hidden_layers, head.config.num_layers}))
         self.needs = replace(drafter.needs, hidden_layers=layers, learns=True)
         budget = TimeBudget(seconds) if clock is None else TimeBudget(seconds, clock)
@@ -109,19 +130,19 @@ class OnlineDrafter:
         self._unsaved = BETWEEN  # answers since the last save
         self._saved_swaps = 0
 
-    # -- for whoever looks after it --------------------------------------------------------------------------------
+    # -- control ---------------------------------------------------------------------------------------------------
 
     @property
-    def figures(self) -> OnlineStats:
-        """What learning has come to so far."""
-        return self.trainer.figures
+    def stats(self) -> OnlineStats:
+        """What training has come to so far."""
+        return self.trainer.stats
 
     def freeze(self) -> None:
-        """Serve on with the weights as they are: nothing is learned, kept or saved."""
+        """Serve on with the weights as they are: nothing is trained, kept or saved."""
         self.trainer.frozen = True
 
     def thaw(self) -> None:
-        """Learn again."""
+        """Train again."""
         self.trainer.frozen = False
 
     def rollback(self, *, loaded: bool = False) -> None:
@@ -144,42 +165,42 @@ class OnlineDrafter:
                 shutil.copytree(folder, new, dirs_exist_ok=True)
             save_head(new, head, self.origin.network, self.origin.target, head.lm_head.weight.dtype)
 
-    # -- the drafter's seam ----------------------------------------------------------------------------------------
+    # -- the `Drafter` protocol ------------------------------------------------------------------------------------
 
     def begin(self, requests: Sequence[Request]) -> list[OnlineState]:
         inner = self.drafter.begin(requests)
-        teaches = [request.namespace is not None and request.sampling.plain for request in requests]
-        return [OnlineState(state, teach) for state, teach in zip(inner, teaches, strict=True)]
+        trains = [request.namespace is not None and request.sampling.plain for request in requests]
+        return [OnlineState(state, train) for state, train in zip(inner, trains, strict=True)]
 
     def propose(self, states: Sequence[OnlineState], budgets: Sequence[Budget]) -> list[Draft]:
         return self.drafter.propose([state.inner for state in states], budgets)
 
     def commit(self, states: Sequence[OnlineState], outputs: Sequence[VerifyOutput]) -> None:
         self.drafter.commit([state.inner for state in states], outputs)
-        taught = [pair for pair in zip(states, outputs, strict=True) if pair[0].teaches]
-        for state, output in taught:
-            _attend(state, output, self.needs.hidden_layers)
-        if taught:
-            self.trainer.work()
+        training = [pair for pair in zip(states, outputs, strict=True) if pair[0].trains]
+        for state, output in training:
+            state.record(output, self.needs.hidden_layers)
+        if training:
+            self.trainer.run()
 
     def fork(self, states: Sequence[OnlineState]) -> list[OnlineState]:
         inner = self.drafter.fork([state.inner for state in states])
-        return [replace(fork_of(state), inner=own, teaches=False) for state, own in zip(states, inner, strict=True)]
+        return [replace(fork_of(state), inner=own, trains=False) for state, own in zip(states, inner, strict=True)]
 
     def end(self, states: Sequence[OnlineState]) -> None:
         self.drafter.end([state.inner for state in states])
         if self.trainer.frozen:
             return
         for state in states:
-            told = _told(state)
-            if told is not None:
-                self.trainer.buffer.add(told)
-        self._keep_on_disk(len(states))
+            sample = state.sample()
+            if sample is not None:
+                self.trainer.buffer.add(sample)
+        self._save_if_due(len(states))
 
-    def _keep_on_disk(self, answers: int) -> None:
-        """A disk that is full, or a folder that is gone, must not cost an answer that could do without."""
+    def _save_if_due(self, answers: int) -> None:
+        """Save after a swap. A full disk, or a folder that is gone, must not cost an answer."""
         self._unsaved += answers
-        swaps = self.trainer.figures.swaps
+        swaps = self.trainer.stats.swaps
         if self.folder is None or swaps == self._saved_swaps or self._unsaved < BETWEEN:
             return
         self._unsaved, self._saved_swaps = 0, swaps
@@ -202,28 +223,3 @@ def check_folder(folder: Path) -> bool:
         raise CrossdraftError(f"There is no head in {folder}, and it is not empty; name an empty or a new folder.")
     read_config(folder)
     return True
-
-
-def _attend(state: OnlineState, output: VerifyOutput, layers: Sequence[int]) -> None:
-    """Take down what was said, up to `LONGEST` places."""
-    if output.prompt is not None:
-        state.tokens, state.start = list(output.prompt.tokens), len(output.prompt.tokens)
-    if not state.start or len(state.tokens) >= LONGEST:
-        return
-    # An answer that was cut short has fewer tokens than features.
-    before = 0 if state.hidden else state.start - 1
-    count = min(before + len(output.tokens), LONGEST)
-    state.tokens += output.tokens
-    state.hidden.append({layer: output.hidden[layer][:count] for layer in layers})
-
-
-def _told(state: OnlineState) -> Sample | None:
-    """The answer, if it says enough to be learned from."""
-    tokens = tuple(state.tokens[:LONGEST])
-    if not state.teaches or not state.start or len(tokens) - state.start < SAID:
-        return None
-    with torch.inference_mode(mode=False):  # copies that gradients may flow through
-        hidden = {
-            layer: torch.cat([piece[layer] for piece in state.hidden])[: len(tokens) - 1] for layer in state.hidden[0]
-        }
-    return Sample(tokens, state.start, hidden)

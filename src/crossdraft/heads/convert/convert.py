@@ -22,7 +22,7 @@ FILES = (SINGLE[0], "medusa_lm_head.safetensors", SINGLE[1], "medusa_lm_head.pt"
 
 
 @dataclass(frozen=True)
-class Carried:
+class ConversionReport:
     """What was done.
 
     Args:
@@ -41,7 +41,7 @@ class Carried:
     notes: tuple[str, ...] = ()
 
 
-def export_head(source: Path, out: Path, layout: str, host: TargetInfo) -> Carried:
+def export_head(source: Path, out: Path, layout: str, host: TargetInfo) -> ConversionReport:
     """A head of ours into another project's layout, in its own dtype. `out` is whole or absent.
 
     Raises:
@@ -61,10 +61,10 @@ def export_head(source: Path, out: Path, layout: str, host: TargetInfo) -> Carri
                 f"The head that was written to {out} says something else when it is read again (logits differ by "
                 f"{apart:.1e}, {TOLERANCE:.0e} are allowed), so it was removed; this is a fault of ours, report it."
             )
-    return Carried(ours.network, layout, len(foreign.tensors), _count(foreign.tensors), apart, foreign.notes)
+    return ConversionReport(ours.network, layout, len(foreign.tensors), _count(foreign.tensors), apart, foreign.notes)
 
 
-def import_head(source: Path, out: Path, host: TargetInfo) -> Carried:
+def import_head(source: Path, out: Path, host: TargetInfo) -> ConversionReport:
     """A head of another project into ours, for that target, in its own dtype. `out` is whole or absent.
 
     Raises:
@@ -76,7 +76,7 @@ def import_head(source: Path, out: Path, host: TargetInfo) -> Carried:
     head = _made(ours, host)
     with _new_folder(out) as folder:
         save_head(folder, head, ours.network, host.sha256, ours.dtype)
-    return Carried(ours.network, layout, len(ours.weights), _count(ours.weights), None)
+    return ConversionReport(ours.network, layout, len(ours.weights), _count(ours.weights), None)
 
 
 def reloaded(folder: Path, layout: Converter, ours: NativeHead, host: TargetInfo) -> Head:

@@ -1,21 +1,21 @@
-r"""What a head learns from, and what it says of it: the two values that every network here speaks.
+r"""`TrainBatch`, what a head is trained on, and `DraftLogits`, what it returns: the two values that all networks share.
 
-A lesson holds answers of the target as text behind the last visual token, place by place:
+A batch holds answers of the target as text behind the last visual token:
 
-    place        0     1    …   s-1     s      s+1   …   T-1
+    position     0     1    …   s-1     s      s+1   …   T-1
     tokens       \n   What  …   :       A      red   …   </s>       s = where the answer begins
     hidden       f0    f1   …   f(s-1)  f(s)   …         (none: the last token was never fed)
 
-The target's feature at place t is what it says *behind* token t, so with it comes the law of token t + 1. A head that
-stands at place t knows the features up to t and the token t + 1 (the root of the draft), and guesses what the target
-will say at place t + 1, t + 2, …: the first draft token, the second, ….
+The target's feature at position t gives its distribution of token t + 1. A head at t knows the features up to t and
+token t + 1 (the root of the draft), and predicts the target at t + 1, t + 2, …: the first draft token, the second, ….
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class TrainBatch:
 
     Args:
         tokens: [B, T] ids of the text behind the visual part and of the answer.
-        hidden: layer -> [B, T, H] the target's features at these places; 0 at the last token of each row and behind.
-        starts: [B] place of each answer's first token.
+        hidden: layer -> [B, T, H] the target's features; 0 at the last token of each row and behind.
+        starts: [B] position of each answer's first token.
         lengths: [B] tokens of each row.
         visual: layer -> [B, N, H] features at the prompt's first piece, which ends with its last visual token; empty
             where no head asked for it.
@@ -43,36 +43,46 @@ class TrainBatch:
         return len(self.tokens)
 
     def loss_mask(self, offset: int) -> Tensor:
-        """[B, T] true at the places t that stand before a draft, and whose target at `t + offset` says a token we know.
+        """[B, T] true at positions t that a draft may leave from and where the target's token at `t + offset` is known.
 
         The first of them is the prompt's last token: at the first draft the answer's first token is the root.
         """
-        places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        return (places >= self.starts[:, None] - 1) & (places + offset < self.lengths[:, None] - 1)
+        positions = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return (positions >= self.starts[:, None] - 1) & (positions + offset < self.lengths[:, None] - 1)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "TrainBatch":
-        """The lesson on another device, its features in another dtype."""
+        """The batch on another device, its features in another dtype."""
 
         def moved(features: Mapping[int, Tensor]) -> dict[int, Tensor]:
             return {layer: value.to(device, dtype) for layer, value in features.items()}
 
         ids = None if self.visual_ids is None else self.visual_ids.to(device)
-        places = {name: getattr(self, name).to(device) for name in ("tokens", "starts", "lengths")}
-        return replace(self, **places, hidden=moved(self.hidden), visual=moved(self.visual), visual_ids=ids)
+        integers = {name: getattr(self, name).to(device) for name in ("tokens", "starts", "lengths")}
+        return replace(self, **integers, hidden=moved(self.hidden), visual=moved(self.visual), visual_ids=ids)
 
 
 @dataclass(frozen=True)
 class DraftLogits:
-    """What a head says, at every place of a lesson, of the target `offset` places further on.
+    """What a head predicts, at every position of a batch, of the target `offset` positions further on.
 
     Args:
         offset: 1 = the draft's first token, given the root; 2 = the second; …
         logits: [B, T, D] over the head's draft vocabulary.
-        features: [B, T, H] what it takes the target's last feature there to be, if it guesses features.
-        valid: [B, T] true where it said anything; `None` = everywhere. What stands in other places means nothing.
+        features: [B, T, H] its prediction of the target's last feature there, if it predicts features.
+        valid: [B, T] true where it predicted anything; `None` = everywhere. Other values mean nothing.
     """
 
     offset: int
     logits: Tensor
     features: Tensor | None = None
     valid: Tensor | None = None
+
+
+def collate(tokens: Sequence[Tensor], starts: Sequence[int], hidden: Mapping[int, Sequence[Tensor]]) -> TrainBatch:
+    """Answers as one batch: [T] ids of each, where it starts, and layer -> [T - 1, H] features of each."""
+    padded = {
+        layer: pad_sequence([torch.cat((row, row.new_zeros(1, row.shape[1]))) for row in rows], batch_first=True)
+        for layer, rows in hidden.items()
+    }
+    lengths = torch.tensor([len(ids) for ids in tokens])
+    return TrainBatch(pad_sequence(list(tokens), batch_first=True), padded, torch.tensor(starts), lengths)

@@ -3,15 +3,15 @@
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft.heads.networks.train_batch import TrainBatch, collate
 from crossdraft.train.capture.plan import CaptureIndex, canonical, read_index
 from crossdraft.train.capture.shard import MEND, CapturedAnswer, Shard
 from crossdraft.train.core.provenance import sha256
@@ -159,18 +159,8 @@ def collate(answers: Sequence[CapturedAnswer]) -> TrainBatch:
                 "ask for answers about clips with equally many."
             )
         visual_ids = torch.stack([answer.visual_ids for answer in answers])
-    return TrainBatch(
-        tokens=pad_sequence([answer.tokens for answer in answers], batch_first=True),
-        hidden={layer: _padded([answer.hidden[layer] for answer in answers]) for layer in answers[0].hidden},
-        starts=torch.tensor([answer.start for answer in answers]),
-        lengths=torch.tensor([len(answer.tokens) for answer in answers]),
-        visual={
-            layer: torch.stack([answer.visual[layer] for answer in answers]).float() for layer in answers[0].visual
-        },
-        visual_ids=visual_ids,
-    )
-
-
-def _padded(rows: Sequence[Tensor]) -> Tensor:
-    """[B, T, H]: a zero at each row's last token, and behind."""
-    return pad_sequence([torch.cat([row, row.new_zeros(1, row.shape[1])]) for row in rows], batch_first=True).float()
+    layers, visual_layers = answers[0].hidden, answers[0].visual
+    hidden = {layer: [answer.hidden[layer].float() for answer in answers] for layer in layers}
+    visual = {layer: torch.stack([answer.visual[layer] for answer in answers]).float() for layer in visual_layers}
+    batch = collate([answer.tokens for answer in answers], [answer.start for answer in answers], hidden)
+    return replace(batch, visual=visual, visual_ids=visual_ids)
