@@ -83,7 +83,7 @@ class Method:
 def _of_head(name: str, head: HeadRecord) -> Method:
     """A head on the target's features. It has no examples: `bench heads` compares what all of them draft."""
     return Method(
-        name, head.what, head.source, builders.build_head, settings=settings.HeadSettings, trained=True,
+        name, head.summary, head.paper, builders.build_head, settings=settings.HeadSettings, trained=True,
         drafts_trees=head.tree != "chain", senses=("video",) if head.sees else (), needs_target=True, examples=(),
         weights={"dir": weights_of(name)}, network=head.network,
     )  # fmt: skip

@@ -20,9 +20,9 @@ from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
-from crossdraft.heads.pass_.ahead import AheadDrafter
 from tests.drafters.cross_vocab.test_drafter import drafter as foreign
 from tests.engine.zoo import ZOO, as_target, noisy
+from tests.heads.pass_.by_ids import LookaheadIds
 
 QUESTION, RING = "kkk", (30, 31, 32, 33)
 GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=3)
@@ -55,7 +55,7 @@ DRAFTERS = {
     "ngram": ngram,
     "memory": memory,
     "lookahead": lambda: LookaheadDrafter(lambda question: RING, window=2, level=3),
-    "ahead": lambda: AheadDrafter((8, 9)),
+    "ahead": lambda: LookaheadIds((8, 9)),
     **{how: partial(foreign, "video_llava", how) for how in CROSS_VOCAB_METHODS},
     "union": lambda: UnionDrafter([independent(), ngram()]),
     "phased": lambda: PhasedDrafter(independent(), ngram()),

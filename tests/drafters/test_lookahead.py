@@ -18,8 +18,8 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.pass_.ahead import AheadDrafter, ids_behind_all
 from tests.engine.zoo import EOS, ZOO, as_target
+from tests.heads.pass_.by_ids import LookaheadIds
 
 RING = (10, 11, 12, 13, 14)  # the repeating text
 QUESTION = "k" * 3
@@ -166,7 +166,7 @@ def test_answers_are_the_targets_own(kind, name, batch):
     banned = sorted(target.reserved)
     drafter = {
         "lookahead": lambda: LookaheadDrafter(letters, banned=banned),
-        "ahead": lambda: AheadDrafter((60, 61, 62), banned),
+        "ahead": lambda: LookaheadIds((60, 61, 62), banned),
         "union": lambda: UnionDrafter([NgramDrafter(letters), LookaheadDrafter(letters, banned=banned)]),
     }[kind]()
     requests = [Request("x" * i, max_new_tokens=8 + 6 * i) for i in range(1, 5)]
@@ -178,7 +178,7 @@ def test_answers_are_the_targets_own(kind, name, batch):
 def test_in_a_union_the_window_is_read_whoever_else_drafts():
     target, request = ring_target(), Request(QUESTION, max_new_tokens=40)
     alone, window = Decoder(target).generate([request])[0], LookaheadDrafter(letters)
-    silent = AheadDrafter(())
+    silent = LookaheadIds(())
     silent.propose = lambda states, budgets: [Draft(DraftTree.chain([40])) for _ in states]
     (found,) = decoder(target, UnionDrafter([silent, window])).generate([request])
     assert found.tokens == alone.tokens
@@ -201,10 +201,10 @@ def test_sampled_answers_are_drafted_too():
 
 
 def test_the_ids_behind_the_last_accepted_node_make_the_next_draft():
-    drafter = AheadDrafter((8, 9), banned=[33])
+    drafter = LookaheadIds((8, 9), banned=[33])
     (state,) = drafter.begin([None])
     (draft,) = drafter.propose([state], [Budget(9)])
-    assert draft == Draft(DraftTree.empty(), probes=ids_behind_all((8, 9), 0))
+    assert draft == Draft(DraftTree.empty(), probes=drafter.probes(0))
     drafter.commit([state], [VerifyOutput((), (5,), probe_top=((21,), (22,)))])
     (draft,) = drafter.propose([state], [Budget(9)])
     assert draft.tree == DraftTree.chain([21, 22])
@@ -224,6 +224,6 @@ def test_a_target_that_knows_its_ids_is_faster():
         target.model.lm_head.weight.zero_()[17].fill_(1.0)
         target.model.model.embed_tokens.weight.abs_()
     (alone,) = Decoder(target).generate([request])
-    (found,) = decoder(target, AheadDrafter((40, 41, 42))).generate([request])
+    (found,) = decoder(target, LookaheadIds((40, 41, 42))).generate([request])
     assert found.tokens == alone.tokens
     assert len(found.tokens) / found.stats.rounds > 3

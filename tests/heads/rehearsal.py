@@ -9,10 +9,9 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.tree import ROOT
 from crossdraft.heads.drafting.head_drafter import HeadDrafter
 from crossdraft.heads.files import make
-from crossdraft.heads.networks.base import Head, SharedWeights
-from crossdraft.heads.networks.registry import NETWORKS
-from crossdraft.heads.networks.target_kv import TargetKV
+from crossdraft.heads.networks.base import Head, SharedWeights, TargetKV
 from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft.heads.registry import NETWORKS
 
 HIDDEN, VOCABULARY, LAYERS, LONG, START, VISUAL = 32, 60, 6, 12, 4, 5
 IDS = tuple(range(3, 40))
@@ -44,9 +43,9 @@ def shared() -> SharedWeights:
 def some_head(network: str, **more: object) -> Head:
     """A small random head in double precision, whose every weight matters."""
     values = {**VALUES, **more}
-    names = {field.name for field in fields(NETWORKS[network].config)}
+    names = {field.name for field in fields(NETWORKS[network].config_class)}
     torch.manual_seed(0)
-    config = NETWORKS[network].config(**{name: value for name, value in values.items() if name in names})
+    config = NETWORKS[network].config_class(**{name: value for name, value in values.items() if name in names})
     head = make(network, config, shared()).double().eval()
     with torch.no_grad():
         for weight in head.parameters():

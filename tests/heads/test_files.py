@@ -2,22 +2,23 @@
 
 import json
 from dataclasses import fields
+from typing import Literal
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.files import config_of, load_head, read_config, save_head
+from crossdraft.heads.files import config_of, described, fits, load_head, read_config, save_head
 from crossdraft.heads.networks.base import SharedWeights, shifted, target_to_draft
-from crossdraft.heads.networks.registry import NETWORKS
+from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import load_target
 from tests.heads.rehearsal import VALUES, shared, some_head
 
 ELSEWHERE = {"event_medusa", "fast", "pass"}  # heads that are no reader of the target's features
 PLAIN = sorted(NETWORKS.keys() - ELSEWHERE)
 SIZES = {"token_size": 8, "width": 24}
-EAGLE = {field.name: VALUES[field.name] for field in fields(NETWORKS["eagle"].config) if field.name in VALUES}
+EAGLE = {field.name: VALUES[field.name] for field in fields(NETWORKS["eagle"].config_class) if field.name in VALUES}
 
 
 @pytest.mark.parametrize("network", PLAIN)
@@ -37,9 +38,9 @@ def test_what_is_borrowed_is_not_stored(tmp_path):
     save_head(tmp_path, some_head("eagle"), "eagle", "x")
     names = load_file(tmp_path / "model.safetensors").keys()
     assert not any("lm_head" in name or "embed" in name for name in names)
-    other = SharedWeights(shared().embeddings, shared().head + 1)
+    other = SharedWeights(shared().embeddings, shared().lm_head + 1)
     head = load_head(tmp_path, other)
-    assert torch.allclose(head.lm_head.weight, other.head[head.draft_ids].float())
+    assert torch.allclose(head.lm_head.weight, other.lm_head[head.draft_ids].float())
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_a_head_of_another_target_or_network_is_refused(tmp_path):
         load_head(tmp_path, shared(), "b" * 64)
     with pytest.raises(CrossdraftError, match="of the network 'eagle', not 'eagle3'"):
         load_head(tmp_path, shared(), network="eagle3")
-    smaller = SharedWeights(shared().embeddings[:, :16], shared().head[:, :16])
+    smaller = SharedWeights(shared().embeddings[:, :16], shared().lm_head[:, :16])
     with pytest.raises(CrossdraftError, match="made for a target of 60 tokens and 32 features"):
         load_head(tmp_path, smaller)
 
@@ -131,7 +132,7 @@ def test_settings_that_make_no_sense_are_one_sentence(network, change, sentence)
 
 def test_every_network_takes_settings_of_the_right_kind():
     for network, known in NETWORKS.items():
-        names = {field.name for field in fields(known.config)}
+        names = {field.name for field in fields(known.config_class)}
         given = {name: value for name, value in {**VALUES, **SIZES}.items() if name in names}
         assert config_of(network, given | {"draft_ids": [3, 4]}, "here").draft_ids == (3, 4)
 
@@ -139,3 +140,30 @@ def test_every_network_takes_settings_of_the_right_kind():
 def test_small_helpers():
     assert shifted(torch.tensor([[1, 2, 3]]), 5).tolist() == [[0, 0, 0]]
     assert target_to_draft([4, 1], 6).tolist() == [-1, 1, -1, -1, 0, -1]
+
+
+RIGHT = [
+    (3, int), (3, float), (0.5, float), (True, bool), ("a", Literal["a", "b"]), ("x", str),
+    ((1, 2), tuple[int, ...]), ((), tuple[float, ...]), ((1, 0.5), tuple[float, ...]), (None, int | None),
+    (7, int | None),
+]  # fmt: skip
+WRONG = [
+    ("3", int), (3.0, int), (True, int), (False, float), ("1e-6", float), (1, bool), ("c", Literal["a", "b"]),
+    (3, tuple[int, ...]), ((1, "2"), tuple[int, ...]), ("12", tuple[int, ...]), ([1], tuple[int, ...]), (None, int),
+    ("7", int | None), ({}, int),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "kind"), RIGHT)
+def test_what_fits(value, kind):
+    assert fits(value, kind)
+
+
+@pytest.mark.parametrize(("value", "kind"), WRONG)
+def test_what_does_not(value, kind):
+    assert not fits(value, kind)
+
+
+def test_kinds_in_words():
+    assert described(tuple[int, ...] | None) == "a list, each a whole number, or null"
+    assert described(Literal["uniform", "random"]) == "one of uniform, random"

@@ -72,8 +72,8 @@ def random_head(target, network="eagle"):
 def learning(target, method="medusa", tree="chain", **options):
     """A drafter around a small random head: hardly any of its guesses are right."""
     head = random_head(target, HEADS[method].network)
-    drafter = HEADS[method].drafter(head, TREES.get(tree, CHAIN), target.eos, target.reserved)
-    rows = SharedWeights.of(target.model).head[head.draft_ids]
+    drafter = HEADS[method].drafter_class(head, TREES.get(tree, CHAIN), target.eos, target.reserved)
+    rows = SharedWeights.of(target.model).lm_head[head.draft_ids]
     options = {"seconds": 1e-3, "rate": 3e-3, "clock": Ticking()} | options
     return OnlineDrafter(drafter, rows, origin=HeadOrigin(head_network(method), "a target"), **options)
 
@@ -115,13 +115,13 @@ def test_it_gets_better_and_answers_stay_the_targets_own(target, requests, alone
 
 def test_a_head_that_learned_other_places_would_be_noticed(target, requests, alone, monkeypatch):
     """The planted bug: what was said is held against features from last to first."""
-    collate = online_training.collate
+    pad_batch = online_training.pad_batch
 
     def backwards(*args):
-        batch = collate(*args)
+        batch = pad_batch(*args)
         return replace(batch, hidden={layer: rows.flip(1) for layer, rows in batch.hidden.items()})
 
-    monkeypatch.setattr(online_training, "collate", backwards)
+    monkeypatch.setattr(online_training, "pad_batch", backwards)
     with pytest.raises(AssertionError):
         test_it_gets_better_and_answers_stay_the_targets_own(target, requests, alone, "medusa", 3)
 
@@ -315,7 +315,7 @@ def test_what_cannot_learn_says_so(target):
     head = random_head(target)
     head.float()
     prepack(head)
-    drafter = HEADS["eagle2"].drafter(head, CHAIN)
+    drafter = HEADS["eagle2"].drafter_class(head, CHAIN)
     with pytest.raises(CrossdraftError, match="packed=False"):
         OnlineDrafter(drafter, torch.zeros(1))
     with pytest.raises(CrossdraftError, match="rate is 2"):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.train_batch import collate
+from crossdraft.heads.networks.train_batch import pad_batch
 from crossdraft.heads.online_training import FEWEST, SAVED, ReplayBuffer, Sample, TimeBudget
 
 LAYER, WIDTH = 3, 2
@@ -61,7 +61,7 @@ def test_an_answer_larger_than_the_room_costs_no_other():
 def test_answers_lie_side_by_side():
     answers = (sample(5, 4), sample(7, 6))
     hidden = {LAYER: [answer.hidden[LAYER] for answer in answers]}
-    batch = collate([torch.tensor(answer.tokens) for answer in answers], [2, 2], hidden).to("cpu", torch.float32)
+    batch = pad_batch([torch.tensor(answer.tokens) for answer in answers], [2, 2], hidden).to("cpu", torch.float32)
     assert batch.tokens.tolist() == [[5, 6, 7, 8, 0, 0], [7, 8, 9, 10, 11, 12]]
     assert batch.hidden[LAYER][..., 0].tolist() == [[5, 6, 7, 0, 0, 0], [7, 8, 9, 10, 11, 0]]
     assert batch.hidden[LAYER].dtype is torch.float32

@@ -59,7 +59,7 @@ def show(
 ) -> None:
     """Say what a head is: its network, size, target, draft vocabulary and layers."""
     from crossdraft.cli.reporting import report
-    from crossdraft.heads.convert.show import summarize
+    from crossdraft.heads.files import summarize
 
     facts = summarize(folder_of(head))
     report(asdict(facts), *facts.lines(), as_json=as_json)

@@ -162,7 +162,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
     def logits_of(self, out: TargetOut, seen: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """[1 + n, V] logits behind what a pass fed last, and behind each of its candidates."""
         logits = out.logits[0]
-        return logits if self.glance is None else self.glance.say(out.hidden[0][0][-len(logits) :], seen)
+        return logits if self.glance is None else self.glance.logits(out.hidden[0][0][-len(logits) :], seen)
 
     def _propose(self, state: IndependentState, budget: Budget) -> Draft:
         """Draft on until the budget, the end of the answer, or the stop signal."""

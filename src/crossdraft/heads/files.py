@@ -1,14 +1,15 @@
-"""Heads on disk: `config.json` and `model.safetensors`, nothing else and nothing more in them than is said here.
+"""Heads on disk: `config.json` and `model.safetensors`.
 
-What a head borrows of its target is not stored: a head without its target is nothing. So the configuration names the
-target by a hash of its weights, and a head is loaded for that one only, unless the caller says otherwise.
+Weights that a head shares with its target are not stored. So the configuration names the target by a hash of its
+weights, and a head is loaded for that one only, unless the caller says otherwise.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 from safetensors import SafetensorError
@@ -17,11 +18,13 @@ from safetensors.torch import load_file, save_file
 from crossdraft.checks import suggestion
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
-from crossdraft.heads.networks.registry import NETWORKS
-from crossdraft.heads.networks.settings import fits, told
+from crossdraft.heads.registry import NETWORKS
+from crossdraft.models.shards import read_weights
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+OF_TARGET = ("hidden_size", "vocab_size", "num_layers", "draft_ids")
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", NoneType: "null"}
 
 
 @dataclass(frozen=True)
@@ -41,19 +44,19 @@ class HeadFile:
 
 def make(network: str, config: HeadConfig, shared: SharedWeights) -> Head:
     """A freshly initialised head."""
-    return NETWORKS[network].kind(config, shared)
+    return NETWORKS[network].network_class(config, shared)
 
 
 def save_head(folder: Path, head: Head, network: str, target: str, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write a head into a folder that exists."""
-    described = {"format": FORMAT, "network": network, "target": target, "config": asdict(head.config)}
-    (folder / CONFIG).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    head_json = {"format": FORMAT, "network": network, "target": target, "config": asdict(head.config)}
+    (folder / CONFIG).write_text(json.dumps(head_json, indent=1) + "\n", encoding="utf-8")
     weights = {name: value.detach().to("cpu", dtype).contiguous() for name, value in head.stored().items()}
     save_file(weights, folder / WEIGHTS, {"format": "pt"})
 
 
 def read_config(folder: Path) -> HeadFile:
-    """What is said of a head, without its weights.
+    """A head's configuration, without its weights.
 
     Raises:
         CrossdraftError: the file is missing, no JSON, of another format, or has an unknown network or key.
@@ -87,7 +90,7 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
     if network not in NETWORKS:
         hint = suggestion(network, NETWORKS, f"choose among {', '.join(NETWORKS)}.")
         raise CrossdraftError(f"{where}: there is no network '{network}'; {hint}")
-    kind = NETWORKS[network].config
+    kind = NETWORKS[network].config_class
     known = [field.name for field in fields(kind)]
     for key in values:
         if key not in known:
@@ -98,7 +101,8 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
     for key, value in plain.items():
         if not fits(value, kinds[key]):
             raise CrossdraftError(
-                f"{where}: the setting '{key}' of the network '{network}' must be {told(kinds[key])}, not {value!r}."
+                f"{where}: the setting '{key}' of the network '{network}' must be {described(kinds[key])}, not "
+                f"{value!r}."
             )
     try:
         return kind(**plain)
@@ -107,27 +111,27 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
 
 
 def load_head(folder: Path, shared: SharedWeights, target: str | None = None, network: str | None = None) -> Head:
-    """A head for the target whose tables these are, in float32.
+    """A head for the target whose weights these are, in float32.
 
     Args:
         folder: where `save_head` wrote it.
-        tables: what it borrows.
-        target: hash of the target's weights, `None` = do not ask whether it is this head's.
+        shared: the weights it shares with the target.
+        target: hash of the target's weights, to be compared with the head's; `None` = not compared.
         network: what it must be; `None` = whatever it is.
 
     Raises:
         CrossdraftError: as `read_config`, the head is another network or another target's, or its weights do not fit.
     """
-    described = read_config(folder)
-    if network is not None and described.network != network:
-        raise CrossdraftError(f"{folder} holds a head of the network '{described.network}', not '{network}'.")
-    if target is not None and described.target != target:
+    found = read_config(folder)
+    if network is not None and found.network != network:
+        raise CrossdraftError(f"{folder} holds a head of the network '{found.network}', not '{network}'.")
+    if target is not None and found.target != target:
         raise CrossdraftError(
-            f"The head in {folder} was trained for another target ({described.target[:12]}…, this one is "
+            f"The head in {folder} was trained for another target ({found.target[:12]}…, this one is "
             f"{target[:12]}…); train it for this one, choose the target it belongs to, or name a drafter that fits "
             "every target, such as union:memory,ngram."
         )
-    return revived(described.network, described.config, shared, stored_weights(folder))
+    return revived(found.network, found.config, shared, stored_weights(folder))
 
 
 def revived(network: str, config: HeadConfig, shared: SharedWeights, weights: Mapping[str, torch.Tensor]) -> Head:
@@ -151,3 +155,101 @@ def stored_weights(folder: Path) -> dict[str, torch.Tensor]:
         return load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise CrossdraftError(f"The weights in {folder} cannot be read: {error}.") from error
+
+
+def fits(value: object, hint: Any) -> bool:
+    """Whether a value is of a field's type: a plain one, a `Literal`, a tuple of any length, or a union of these.
+
+    >>> fits(3, float), fits(True, int), fits((1, 2), tuple[int, ...] | None), fits("3", int)
+    (True, False, True, False)
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (UnionType, Union):
+        return any(fits(value, one) for one in args)
+    if origin is Literal:
+        return value in args
+    if origin is tuple:
+        return isinstance(value, tuple) and all(fits(one, args[0]) for one in value)
+    if isinstance(value, bool):  # Python counts it among the whole numbers
+        return hint is bool
+    return isinstance(value, int | float if hint is float else hint)
+
+
+def described(hint: Any) -> str:
+    """A type in words.
+
+    >>> described(tuple[int, ...] | None)
+    'a list, each a whole number, or null'
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (UnionType, Union):
+        return ", or ".join(described(one) for one in args)
+    if origin is Literal:
+        return f"one of {', '.join(args)}"
+    if origin is tuple:
+        return f"a list, each {described(args[0])}"
+    return WORDS[hint]
+
+
+@dataclass(frozen=True)
+class HeadSummary:
+    """What a head's folder tells without its target; `settings` are the network's own."""
+
+    network: str
+    parameters: int
+    dtype: str
+    target: str
+    hidden_size: int
+    vocab_size: int
+    num_layers: int
+    draft_vocabulary: int
+    reads: tuple[int, ...]
+    visual_reads: tuple[int, ...]
+    settings: dict[str, Any]
+
+    def lines(self) -> Iterator[str]:
+        """Lines to print."""
+        visual = f"; at visual positions {_listed(self.visual_reads)}" if self.visual_reads else ""
+        settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
+        yield f"network           {self.network}: {settings}"
+        yield f"parameters        {self.parameters:,} of its own, {self.dtype}"
+        yield (
+            f"target            {self.target[:12] or 'unnamed'}…: {self.num_layers} layers, {self.hidden_size} "
+            f"features, {self.vocab_size} ids"
+        )
+        yield f"draft vocabulary  {self.draft_vocabulary} ids"
+        yield f"reads             hidden states {_listed(self.reads)} of the text{visual}"
+
+
+def summarize(folder: Path) -> HeadSummary:
+    """The facts of a head's folder.
+
+    Raises:
+        CrossdraftError: it holds no head, or its weights do not fit its configuration.
+    """
+    found = read_config(folder)
+    config, weights = found.config, read_weights(folder, singles=(WEIGHTS,))
+    # On `meta` a network has shapes and no weights: which of them it owns is known without its target.
+    with torch.device("meta"):
+        rows = torch.empty(config.vocab_size, config.hidden_size)
+        head = make(found.network, config, SharedWeights(rows, rows))
+    own = head.stored()
+    if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
+        raise CrossdraftError(f"The weights in {folder} do not fit its config.json; is the folder whole?")
+    return HeadSummary(
+        found.network,
+        sum(value.numel() for value in weights.values()),
+        str(next(iter(weights.values())).dtype).removeprefix("torch."),
+        found.target,
+        config.hidden_size,
+        config.vocab_size,
+        config.num_layers,
+        len(config.draft_ids),
+        head.reads,
+        head.visual_reads,
+        {name: value for name, value in asdict(config).items() if name not in OF_TARGET},
+    )
+
+
+def _listed(layers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, layers))

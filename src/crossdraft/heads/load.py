@@ -1,4 +1,4 @@
-"""Drafters around heads: the weights in a folder, checked against the model that they belong to."""
+"""Loads drafters around heads: weights from a folder, checked against the model that they belong to."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +11,7 @@ from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.drafting.head_drafter import HeadDrafter
-from crossdraft.heads.drafting.static import ACCEPTANCE, static_tree
-from crossdraft.heads.drafting.trees import TREES
+from crossdraft.heads.drafting.trees import ACCEPTANCE, TREES, static_tree
 from crossdraft.heads.event_medusa.drafter import DrafterMedusaDrafter, shared_weights_of
 from crossdraft.heads.event_medusa.network import DrafterMedusa
 from crossdraft.heads.fast.drafter import FastDrafter
@@ -40,32 +39,32 @@ def load_head_drafter(
     *,
     packed: bool = True,
 ) -> HeadDrafter[Any]:
-    """A drafter around a head, which lives beside its target.
+    """A drafter around a head on its target's features; it runs in the target's process.
 
     Args:
-        name: of the method; see `heads.registry`.
+        name: of the method; see `HEADS`.
         host: the target.
         source: where that was loaded from.
         folder: of the head; default the shipped one.
-        tree: `static`, or one of `heads.drafting.trees.TREES`; default the method's own, but `dynamic` in place of
+        tree: `static`, or one of `TREES`; default the method's own, but `dynamic` in place of
             `static` where no acceptance was measured, as of an imported head.
         banned, packed: as in `load_drafter`.
 
     Raises:
         CrossdraftError: the head is missing, damaged, another target's or another method's, or an unknown tree.
     """
-    method = HEADS[name]
-    place = folder or HEAD_WEIGHTS / weights_of(name)
-    head = load_head(place, SharedWeights.of(host.model), target_fingerprint(source), method.network)
+    record = HEADS[name]
+    path = folder or HEAD_WEIGHTS / weights_of(name)
+    head = load_head(path, SharedWeights.of(host.model), target_fingerprint(source), record.network)
     head = head.to(host.device, _head_dtype(host))
     if packed:
         prepack(head)
-    unmeasured = method.tree == STATIC and not (place / ACCEPTANCE).is_file()
-    tree = tree or ("dynamic" if unmeasured else method.tree)
+    unmeasured = record.tree == STATIC and not (path / ACCEPTANCE).is_file()
+    tree = tree or ("dynamic" if unmeasured else record.tree)
     if tree not in TREES and tree != STATIC:
         raise CrossdraftError(f"Unknown tree '{tree}'; choose one of {', '.join((STATIC, *TREES))}.")
-    grow = static_tree(place) if tree == STATIC else TREES[tree]
-    return method.drafter(head, grow, sorted(host.eos), banned)
+    grow = static_tree(path) if tree == STATIC else TREES[tree]
+    return record.drafter_class(head, grow, sorted(host.eos), banned)
 
 
 def load_event_head(
@@ -86,14 +85,14 @@ def load_event_head(
         name: `event_medusa` or `fast`, the head's network.
         source, device, dtype, banned, vocabulary, packed: of the event model, as in `load_drafter`.
         folder: of the head; default the shipped one.
-        words: words of a place that may become nodes; default the drafter's own.
+        words: alternatives at a position that may become nodes; default the drafter's own.
 
     Raises:
         CrossdraftError: as `load_drafter`, or the head is missing, damaged, or another event model's.
     """
-    place = _event_head_folder(name, folder, source)
+    path = _event_head_folder(name, folder, source)
     model = load_drafter(source, device, dtype, banned, vocabulary, packed=packed).model
-    head = _event_head(name, place, source, model, packed=packed)
+    head = _event_head(name, path, source, model, packed=packed)
     more: Any = {} if words is None else {"words": words}
     if isinstance(head, DrafterMedusa):
         return DrafterMedusaDrafter(model, head, banned, **more)
@@ -110,10 +109,10 @@ def load_glance_drafter(
     *,
     packed: bool = True,
 ) -> IndependentDrafter:
-    """An event drafter that glances at the clip.
+    """`glance`: an event drafter with cross-attention to the target's visual features.
 
     Args:
-        drafter: one that does not, on the event model `source`; the two share their networks.
+        drafter: one without it, on the event model `source`; the two share their networks.
         tower: the target, where it is in this process; see `FrameEncoder`.
         target: where that was loaded from.
         folder: of the glance; default the shipped one.
@@ -123,11 +122,11 @@ def load_glance_drafter(
     Raises:
         CrossdraftError: the glance is missing, damaged, another event model's, or looks through another target's tower.
     """
-    place = _event_head_folder("glance", folder, source)
-    glance = cast("Glance", _event_head("glance", place, source, drafter.model, packed=packed))
+    path = _event_head_folder("glance", folder, source)
+    glance = cast("Glance", _event_head("glance", path, source, drafter.model, packed=packed))
     if glance.config.tower != target_fingerprint(target):
         raise CrossdraftError(
-            f"The glance in {place} looks through another target's vision tower than that of '{target}'; train one for "
+            f"The glance in {path} looks through another target's vision tower than that of '{target}'; train one for "
             "this target, or use the drafter 'event_medusa'."
         )
     more: Any = {"words": drafter.words, "glance": FrameEncoder(glance, tower)}
@@ -139,7 +138,7 @@ def load_glance_drafter(
 def load_pass_drafter(
     host: Target, source: str = "reference", folder: Path | None = None, banned: Sequence[int] = ()
 ) -> PassDrafter:
-    """PaSS's look-ahead embeddings as a drafter, beside their target; arguments as in `load_head_drafter`.
+    """PaSS's look-ahead embeddings as a drafter; arguments as in `load_head_drafter`.
 
     Raises:
         CrossdraftError: the embeddings are missing, damaged, or another target's.
@@ -159,7 +158,7 @@ def load_learning_drafter(
     rate: float,
     folder: Path | None = None,
 ) -> OnlineDrafter:
-    """A head's drafter that goes on learning while it serves.
+    """A head's drafter that is trained online while it serves.
 
     Args:
         drafter: around the head, loaded with `packed=False`.
@@ -175,30 +174,30 @@ def load_learning_drafter(
     head = drafter.head
     if folder is not None and check_folder(folder):
         head.restore(load_head(folder, shared, origin.target, network).stored())
-    rows = shared.head.to(host.device)[head.draft_ids]
+    rows = shared.lm_head.to(host.device)[head.draft_ids]
     return OnlineDrafter(drafter, rows, seconds, keep, rate=rate, origin=origin, folder=folder)
 
 
 def _head_dtype(host: Target) -> torch.dtype:
-    """The dtype of a head beside that target: what is drafted need not be as exact as what is said."""
+    """The dtype of a head for that target: bfloat16 where it is faster than float32, as drafts need not be exact."""
     slow = host.device.type == "cpu" and host.model.dtype is torch.float32
     return torch.bfloat16 if slow and has_bf16() else host.model.dtype
 
 
 def _event_head_folder(name: str, folder: Path | None, source: str) -> Path:
-    """Where the weights of a head on the event model `source` lie."""
-    place = folder or HEAD_WEIGHTS / name
-    if read_config(place).target != event_fingerprint(source):
+    """The folder of a head on the event model `source`."""
+    path = folder or HEAD_WEIGHTS / name
+    if read_config(path).target != event_fingerprint(source):
         raise CrossdraftError(
-            f"The head in {place} belongs to another event model than '{source}'; name its own with model=FOLDER, or "
+            f"The head in {path} belongs to another event model than '{source}'; name its own with model=FOLDER, or "
             "train it for this one."
         )
-    return place
+    return path
 
 
-def _event_head(name: str, place: Path, source: str, model: Target, *, packed: bool) -> Head:
+def _event_head(name: str, path: Path, source: str, model: Target, *, packed: bool) -> Head:
     """The head in that folder, on the event model `source`, which is loaded as `model`."""
-    head = load_head(place, shared_weights_of(model), event_fingerprint(source), name)
+    head = load_head(path, shared_weights_of(model), event_fingerprint(source), name)
     head = head.to(model.device, model.model.dtype)
     if packed:
         prepack(head)

@@ -20,7 +20,7 @@ from crossdraft.engine.fast.packed_linear import PrepackedLinear
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, target_to_draft
 from crossdraft.heads.networks.objective import Objective, acceptance, score, teacher
-from crossdraft.heads.networks.train_batch import TrainBatch, collate
+from crossdraft.heads.networks.train_batch import TrainBatch, pad_batch
 
 log = logging.getLogger(__name__)
 
@@ -360,7 +360,7 @@ class OnlineTrainer:
     def _batch(self, answers: list[Sample]) -> TrainBatch:
         hidden = {layer: [answer.hidden[layer] for answer in answers] for layer in answers[0].hidden}
         tokens = [torch.tensor(answer.tokens) for answer in answers]
-        batch = collate(tokens, [answer.start for answer in answers], hidden)
+        batch = pad_batch(tokens, [answer.start for answer in answers], hidden)
         return batch.to(self.head.draft_ids.device, self.head.lm_head.weight.dtype)
 
     def _count(self, **more: int) -> None:

@@ -1,4 +1,7 @@
-"""Every way of drafting with a head by its name: the network, how it is listened to, and the trees it grows."""
+"""The table of heads: one record each, from which networks, drafters and the tables of methods derive.
+
+Importing this table needs no PyTorch; the classes that a record names are imported when they are asked for.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crossdraft.heads.drafting.head_drafter import HeadDrafter
+    from crossdraft.heads.networks.base import Head, HeadConfig
 
 
 @dataclass(frozen=True)
@@ -14,115 +17,151 @@ class HeadRecord:
     """A way of drafting with a head.
 
     Args:
-        network: see `networks.registry`.
-        around: module and name of the class around it.
-        tree: which of `growth.TREES` it grows unless told otherwise, or `STATIC`.
-        what: one line for the table of methods.
-        source: where it comes from.
-        weights: the shipped weights, where another method's serve; default its own name.
+        network: what `config.json` calls the network.
+        model, drafter: module (below `crossdraft.heads`) and class of the network, and of the drafter around it.
+        summary: one line for the table of methods.
+        paper: where it comes from.
+        tree: which of `drafting.trees.TREES` it grows unless told otherwise, or `STATIC`; empty = the drafter's own.
+        weights: name of the shipped weights; default the method's own.
         sees: whether it reads the target's visual features.
     """
 
     network: str
-    around: str
-    tree: str
-    what: str
-    source: str
+    model: str
+    drafter: str
+    summary: str
+    paper: str
+    tree: str = ""
     weights: str | None = None
     sees: bool = False
 
     @property
-    def drafter(self) -> "type[HeadDrafter[Any]]":
-        """The class around the head, which needs PyTorch; this table does not."""
-        module, _, name = self.around.partition(".")
-        return getattr(import_module(f"crossdraft.heads.drafting.{module}"), name)
+    def network_class(self) -> "type[Head]":
+        return _imported(self.model)
+
+    @property
+    def config_class(self) -> "type[HeadConfig]":
+        return self.network_class.config_class
+
+    @property
+    def drafter_class(self) -> type[Any]:
+        return _imported(self.drafter)
 
 
-AUTOREGRESSIVE, BLOCK = "autoregressive.AutoregressiveDrafter", "block.BlockDrafter"
-RECURRENT = "recurrent.RecurrentDrafter"
-STATIC = "static"  # a shape chosen by measured acceptance, which lies beside the weights; see `static`
+def _imported(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"crossdraft.heads.{module}"), name)
+
+
+AUTOREGRESSIVE = "drafting.autoregressive.AutoregressiveDrafter"
+BLOCK, RECURRENT = "drafting.block.BlockDrafter", "drafting.recurrent.RecurrentDrafter"
+STATIC = "static"  # the shape that measured acceptance favours, which is stored beside the weights
 
 HEADS: Mapping[str, HeadRecord] = {
     "eagle1": HeadRecord(
-        "eagle", AUTOREGRESSIVE, "static", "extrapolates the target's last feature; a fixed tree",
-        "EAGLE: Li 2024", weights="eagle",
+        "eagle", "networks.eagle.Eagle", AUTOREGRESSIVE,
+        "extrapolates the target's last feature; a fixed tree", "EAGLE: Li 2024", STATIC, weights="eagle",
     ),
     "eagle2": HeadRecord(
-        "eagle", AUTOREGRESSIVE, "dynamic", "the same head with dynamic trees by its own probabilities",
-        "EAGLE-2: Li 2024", weights="eagle",
+        "eagle", "networks.eagle.Eagle", AUTOREGRESSIVE,
+        "the same head with dynamic trees by its own probabilities", "EAGLE-2: Li 2024", "dynamic", weights="eagle",
     ),
     "eagle3": HeadRecord(
-        "eagle3", AUTOREGRESSIVE, "dynamic", "fuses three levels of the target; training-time test",
-        "EAGLE-3: Li 2025",
+        "eagle3", "networks.eagle3.Eagle3", AUTOREGRESSIVE,
+        "fuses three levels of the target; training-time test", "EAGLE-3: Li 2025", "dynamic",
     ),
     "glide": HeadRecord(
-        "glide", AUTOREGRESSIVE, "cape", "a small decoder that attends to the target's own keys and values",
-        "GLIDE with a CaPE: Du 2024",
+        "glide", "networks.glide.Glide", AUTOREGRESSIVE,
+        "a small decoder that attends to the target's own keys and values", "GLIDE with a CaPE: Du 2024", "cape",
     ),
     "chimera": HeadRecord(
-        "chimera", AUTOREGRESSIVE, "static", "a trigram encoder that attends to the target's last features",
-        "Chimera: Zeng 2024",
+        "chimera", "networks.chimera.Chimera", AUTOREGRESSIVE,
+        "a trigram encoder that attends to the target's last features", "Chimera: Zeng 2024", STATIC,
     ),
     "dream": HeadRecord(
-        "dream", AUTOREGRESSIVE,
-        "dynamic", "EAGLE's layer and gated cross-attention to a middle layer of the target",
-        "DREAM: Hu 2025",
+        "dream", "networks.dream.Dream", AUTOREGRESSIVE,
+        "EAGLE's layer and gated cross-attention to a middle layer of the target", "DREAM: Hu 2025", "dynamic",
     ),
     "dflash": HeadRecord(
-        "dflash", BLOCK, "chain", "a block of masked tokens in one pass, from several layers of the target",
-        "DFlash: z-lab 2026",
+        "dflash", "networks.dflash.DFlash", BLOCK,
+        "a block of masked tokens in one pass, from several layers of the target", "DFlash: z-lab 2026", "chain",
     ),
     "hivis": HeadRecord(
-        "hivis", AUTOREGRESSIVE,
-        "dynamic", "no visual tokens in the drafter; a learned embedding per draft step",
-        "HiViS: Xie 2025",
+        "hivis", "networks.hivis.HiViS", AUTOREGRESSIVE,
+        "no visual tokens in the drafter; a learned embedding per draft step", "HiViS: Xie 2025", "dynamic",
     ),
     "vispec": HeadRecord(
-        "vispec", AUTOREGRESSIVE,
-        "dynamic", "the clip compressed to a few tokens, and a global visual vector in every row",
-        "ViSpec: Kang 2025", sees=True,
+        "vispec", "networks.vispec.ViSpec", AUTOREGRESSIVE,
+        "the clip compressed to a few tokens, and a global visual vector in every row", "ViSpec: Kang 2025", "dynamic",
+        sees=True,
     ),
     "eaglevlm": HeadRecord(
-        "eaglevlm", AUTOREGRESSIVE, "dynamic", "EAGLE-2 that reads every visual token",
-        "SpecVLM: Huang 2025", sees=True,
+        "eaglevlm", "networks.specvlm.EagleVLM", AUTOREGRESSIVE,
+        "EAGLE-2 that reads every visual token", "SpecVLM: Huang 2025", "dynamic", sees=True,
     ),
     "specvlm": HeadRecord(
-        "specvlm", AUTOREGRESSIVE, "dynamic", "the same, behind a compressor chosen for each question",
-        "SpecVLM: Huang 2025", sees=True,
+        "specvlm", "networks.specvlm.SpecVLM", AUTOREGRESSIVE,
+        "the same, behind a compressor chosen for each question", "SpecVLM: Huang 2025", "dynamic", sees=True,
     ),
     "massv": HeadRecord(
-        "massv", AUTOREGRESSIVE, "chain", "a small language model that sees through the target's vision encoder",
-        "MASSV: Ganesan 2025", sees=True,
+        "massv", "networks.massv.MASSV", AUTOREGRESSIVE,
+        "a small language model that sees through the target's vision encoder", "MASSV: Ganesan 2025", "chain",
+        sees=True,
     ),
     "specllava": HeadRecord(
-        "massv", AUTOREGRESSIVE, "dynamic", "the same small model with dynamic trees by its own probabilities",
-        "Spec-LLaVA: Huo 2025", weights="massv", sees=True,
+        "massv", "networks.massv.MASSV", AUTOREGRESSIVE,
+        "the same small model with dynamic trees by its own probabilities", "Spec-LLaVA: Huo 2025", "dynamic",
+        weights="massv", sees=True,
     ),
     "medusa": HeadRecord(
-        "medusa", RECURRENT, "static", "one small head per future token, independent of the others",
-        "Medusa-1: Cai 2024",
+        "medusa", "networks.medusa.Medusa", RECURRENT,
+        "one small head per future token, independent of the others", "Medusa-1: Cai 2024", STATIC,
     ),
     "hydra": HeadRecord(
-        "hydra", RECURRENT, "static", "Medusa's heads, conditioned on the tokens drafted before",
-        "Hydra: Ankner 2024",
+        "hydra", "networks.hydra.Hydra", RECURRENT,
+        "Medusa's heads, conditioned on the tokens drafted before", "Hydra: Ankner 2024", STATIC,
     ),
     "hydra++": HeadRecord(
-        "hydra++", RECURRENT, "static", "deeper ones behind a layer over all features of the text",
-        "Hydra++: Ankner 2024",
+        "hydra++", "networks.hydra.HydraPlus", RECURRENT,
+        "deeper ones behind a layer over all features of the text", "Hydra++: Ankner 2024", STATIC,
     ),
     "redrafter": HeadRecord(
-        "redrafter", RECURRENT, "beams", "a small recurrent network with beam search",
-        "ReDrafter: Cheng 2024",
+        "redrafter", "networks.redrafter.ReDrafter", RECURRENT,
+        "a small recurrent network with beam search", "ReDrafter: Cheng 2024", "beams",
     ),
 }  # fmt: skip
+"""Heads on the target's features, all with the drafters of `drafting`."""
+
+OTHER_HEADS: Mapping[str, HeadRecord] = {
+    "event_medusa": HeadRecord(
+        "event_medusa", "event_medusa.network.DrafterMedusa", "event_medusa.drafter.DrafterMedusaDrafter",
+        "the event drafter with Medusa heads on its own features", "Medusa: Cai 2024; Hydra: Ankner 2024",
+    ),
+    "fast": HeadRecord(
+        "fast", "fast.network.Fast", "fast.drafter.FastDrafter",
+        "the answer's beginning from the event encoder alone, without a language model", "crossdraft",
+    ),
+    "glance": HeadRecord(
+        "glance", "glance.network.Glance", "glance.frame_encoder.FrameEncoder",
+        "the event drafter with cross-attention to a few frames, of which the target hands over its visual features",
+        "crossdraft; GLIDE: Du 2024",
+    ),
+    "pass": HeadRecord(
+        "pass", "pass_.network.LookaheadEmbeddings", "pass_.drafter.PassDrafter",
+        "learned look-ahead embeddings in extra rows of the target's passes", "PaSS: Monea 2023",
+    ),
+}  # fmt: skip
+"""Heads with drafters of their own, each in a folder of its own."""
+
+NETWORKS: Mapping[str, HeadRecord] = {record.network: record for record in (*HEADS.values(), *OTHER_HEADS.values())}
 
 
 def heads_of_network(network: str) -> dict[str, HeadRecord]:
-    """Ways of drafting with a network, by name; none of one that is no reader of the target's features."""
-    return {name: method for name, method in HEADS.items() if method.network == network}
+    """The methods of `HEADS` that draft with a network, by name."""
+    return {name: record for name, record in HEADS.items() if record.network == network}
 
 
 def weights_of(name: str) -> str:
     """The shipped weights that serve a method; a name that is none of `HEADS` stands for its own."""
-    method = HEADS.get(name)
-    return (method.weights if method else None) or name
+    record = HEADS.get(name)
+    return (record.weights if record else None) or name

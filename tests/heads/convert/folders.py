@@ -19,14 +19,14 @@ MORE = {"dflash": {"mask_token": 1}}
 
 def host(layers: int = DEEP, name: str | None = None) -> TargetInfo:
     whole = shared()
-    return TargetInfo(SharedWeights(whole.embeddings.float(), whole.head.float()), layers, SHA, name, ("SomeVLM",))
+    return TargetInfo(SharedWeights(whole.embeddings.float(), whole.lm_head.float()), layers, SHA, name, ("SomeVLM",))
 
 
 def some(network: str, **more: object) -> Head:
     head = some_head(network, **{"num_layers": DEEP, **MORE.get(network, {}), **more}).float()
     if not head.owns_head:  # what is borrowed is the target's to the last bit
         with torch.no_grad():
-            head.lm_head.weight.copy_(host().shared.head[head.draft_ids])
+            head.lm_head.weight.copy_(host().shared.lm_head[head.draft_ids])
     return head
 
 

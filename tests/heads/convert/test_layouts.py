@@ -86,7 +86,7 @@ def test_eagle1_through_the_papers_formulas():
     features, text = batch.hidden[DEEP][0, : PLACE + 1], batch.tokens[0]
     for prediction in head(batch)[:2]:
         f = by_hand.eagle(t["embed_tokens.weight"][text[1 : len(features) + 1]], features, t, dict(foreign.config))
-        every = f[-1] @ host().shared.head.T
+        every = f[-1] @ host().shared.lm_head.T
         apart = (prediction.logits[0, PLACE] - every[head.draft_ids]).abs().max()
         assert apart <= 1e-5 * prediction.logits[0, PLACE].abs().max()  # logits of this random head reach 70
         features = torch.cat((features, f[-1:]))
@@ -105,7 +105,7 @@ def test_medusa_through_the_papers_formulas():
         assert torch.allclose((x @ rows.T)[:, head.draft_ids], prediction.logits[0], **CLOSE)
         untrained = torch.ones(len(rows), dtype=torch.bool)
         untrained[head.draft_ids] = False
-        assert torch.equal(rows[untrained], host().shared.head[untrained])
+        assert torch.equal(rows[untrained], host().shared.lm_head[untrained])
 
 
 @torch.inference_mode()
@@ -119,7 +119,7 @@ def test_dflash_through_the_papers_formulas():
         for place in prediction.valid[0].nonzero().flatten().tolist():
             ids = [int(batch.tokens[0, place + 1]), *[block["mask_token_id"]] * (words["block_size"] - 1)]
             out = by_hand.dflash(rows[ids], states[: place + 1], dict(foreign.tensors), words)
-            every = out[prediction.offset] @ host().shared.head.T
+            every = out[prediction.offset] @ host().shared.lm_head.T
             assert torch.allclose(every[head.draft_ids], prediction.logits[0, place], **CLOSE)
             compared += 1
     assert compared > 20

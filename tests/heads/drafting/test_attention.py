@@ -23,7 +23,7 @@ METHODS = (*STEP_BY_STEP, "dflash")
 
 
 def some(method, tree="dynamic", **more):
-    return HEADS[method].drafter(some_head(HEADS[method].network, **more), TREES[tree])
+    return HEADS[method].drafter_class(some_head(HEADS[method].network, **more), TREES[tree])
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
@@ -97,13 +97,13 @@ def test_what_is_kept_of_an_answer_is_one_row_per_place_and_layer(method):
     drafter.propose([state], [Budget(40)])
     drafter.step_fn(state.head_state)
     assert state.head_state.cache.lengths == [9]
-    assert sum(rows.shape[1] for rows in getattr(state.head_state, "unread", ())) == 0
+    assert sum(rows.shape[1] for rows in getattr(state.head_state, "pending", ())) == 0
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_block_is_asked_once_a_round_and_its_chances_are_products(monkeypatch):
+def test_a_block_is_asked_once_a_round_and_its_path_probs_are_products(monkeypatch):
     drafter = some("dflash")
     asked, draft = [], drafter.head.draft
     monkeypatch.setattr(drafter.head, "draft", lambda *rows: asked.append(1) or draft(*rows))
@@ -111,11 +111,11 @@ def test_a_block_is_asked_once_a_round_and_its_chances_are_products(monkeypatch)
     found = drafter.propose([state], [Budget(20)])[0]
     drafter.propose([state], [Budget(20)])
     assert len(asked) == 1
-    laws = state.head_state.laws.softmax(-1)
+    probs = state.head_state.logits.softmax(-1)
     ids = list(drafter.head.config.draft_ids)
     for node, reach in enumerate(found.path_probs):
         path = [ids.index(found.tree.tokens[step]) for step in found.tree.path(node)]
-        product = torch.stack([laws[level, place] for level, place in enumerate(path)]).prod()
+        product = torch.stack([probs[level, place] for level, place in enumerate(path)]).prod()
         assert reach == pytest.approx(float(product))
 
 
@@ -133,7 +133,7 @@ def test_a_new_verdict_asks_anew():
     first = drafter.step_fn(state.head_state)([ROOT], [], [])
     later = drafter.step_fn(told_up_to(drafter, batch, START + 1).head_state)([ROOT], [], [])
     assert not torch.allclose(first, later)
-    assert state.head_state.laws is not None
+    assert state.head_state.logits is not None
     assert isinstance(drafter, BlockDrafter)
 
 
@@ -168,7 +168,7 @@ def beside(target, method):
     } | ({"middle_layer": 1} if method == "dream" else {})
     torch.manual_seed(3)
     head = make(method, config_of(method, values, "here"), SharedWeights.of(target.model)).double()
-    return HEADS[method].drafter(head, TREES["dynamic"], target.eos, target.reserved)
+    return HEADS[method].drafter_class(head, TREES["dynamic"], target.eos, target.reserved)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

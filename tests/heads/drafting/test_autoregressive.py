@@ -22,8 +22,8 @@ def test_a_rehearsal_that_saw_another_place_would_be_noticed(network, monkeypatc
     """The planted bug: positions of drafted places that do not count on."""
     head = some_head(network)
     drafter = AutoregressiveDrafter(head, TREES["dynamic"])
-    rows = head.rotary.rows
-    monkeypatch.setattr(head.rotary, "rows", lambda places: rows(places.clamp(max=START_PLACE)))
+    rows = head.rotary.cos_sin
+    monkeypatch.setattr(head.rotary, "cos_sin", lambda places: rows(places.clamp(max=START_PLACE)))
     with pytest.raises(AssertionError):
         check_rehearsal_beside(drafter, some_lesson(head), rows)
 
@@ -33,10 +33,10 @@ START_PLACE = 5
 
 def check_rehearsal_beside(drafter, batch, rows):
     """Rehearse with the right positions, draft with the planted ones."""
-    planted = drafter.head.rotary.rows
-    drafter.head.rotary.rows = rows
+    planted = drafter.head.rotary.cos_sin
+    drafter.head.rotary.cos_sin = rows
     predictions = drafter.head(batch)
-    drafter.head.rotary.rows = planted
+    drafter.head.rotary.cos_sin = planted
     drafter.head.forward = lambda batch: predictions
     check_rehearsal(drafter, batch)
 

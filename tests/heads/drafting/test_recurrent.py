@@ -13,7 +13,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT
-from crossdraft.heads.drafting.recurrent import RecurrentDrafter, within
+from crossdraft.heads.drafting.recurrent import RecurrentDrafter, limit_depth
 from crossdraft.heads.drafting.trees import TREES
 from crossdraft.heads.files import config_of, make
 from crossdraft.heads.networks.base import SharedWeights
@@ -57,10 +57,10 @@ def test_a_draft_that_began_one_place_too_early_would_be_noticed(method, monkeyp
     update = drafter.update
 
     def stale(state, output):
-        before = None if state.head_state is None else drafter.step_fn(state.head_state) and state.head_state.begin
+        before = None if state.head_state is None else drafter.step_fn(state.head_state) and state.head_state.feature
         update(state, output)
         if before is not None:
-            state.head_state.unread, state.head_state.begin = [], before
+            state.head_state.pending, state.head_state.feature = [], before
 
     monkeypatch.setattr(drafter, "update", stale)
     with pytest.raises(AssertionError):
@@ -107,7 +107,7 @@ def test_behind_the_last_level_nothing_is_asked():
         asked.append(list(nodes))
         return torch.tensor([[0.6, 0.4]]).expand(len(nodes), 2)
 
-    grown = within(TREES["dynamic"], 2)(expand, TopK(), Budget(30))
+    grown = limit_depth(TREES["dynamic"], 2)(expand, TopK(), Budget(30))
     assert asked == [[ROOT], [0, 1]]
     assert len(grown.tree) == 6
 

@@ -15,9 +15,8 @@ from crossdraft.heads.drafting.autoregressive import AutoregressiveDrafter
 from crossdraft.heads.drafting.trees import TREES
 from crossdraft.heads.files import make
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.heads.networks.specvlm import CHOICES
-from crossdraft.heads.registry import HEADS
+from crossdraft.heads.registry import HEADS, NETWORKS
 from tests.engine.zoo import EOS, ZOO, as_target
 from tests.heads.rehearsal import START, check_rehearsal, some_head, some_lesson, told_up_to
 
@@ -58,7 +57,7 @@ def test_a_front_left_out_in_drafting_would_be_noticed(network):
 @pytest.mark.parametrize(
     ("network", "bug"),
     [
-        ("eaglevlm", {"places": lambda places: places.flip(0)}),
+        ("eaglevlm", {"positions": lambda positions: positions.flip(0)}),
         ("eaglevlm", {"start": lambda start: start + 1}),
         ("eaglevlm", {"key": lambda key: key.roll(1, 2)}),
         ("vispec", {"global_feature": torch.zeros_like}),
@@ -160,7 +159,7 @@ def test_greedy_answers_are_the_targets_own(target, alone, network, batch):
 def head_for(target, network):
     """A small random head for a target of the zoo."""
     config = target.text_config
-    kind = NETWORKS[network].config
+    kind = NETWORKS[network].config_class
     sizes = {"hidden_size": config.hidden_size, "vocab_size": target.vocab_size, "num_layers": config.num_hidden_layers}
     layer = {"heads": 4, "kv_heads": 2, "head_dim": 16, "intermediate_size": 48, "steps": 2}
     torch.manual_seed(0)

@@ -213,9 +213,9 @@ def test_a_fork_goes_its_own_way(model):
 
 def test_a_short_head_gives_its_rows_and_no_more():
     model = event_model()
-    whole = shared_weights_of(model).head.clone()
+    whole = shared_weights_of(model).lm_head.clone()
     model.model.lm_head = ShortHead(model.model.lm_head, [5, 9])
-    short = shared_weights_of(model).head
+    short = shared_weights_of(model).lm_head
     assert torch.equal(short[[5, 9]], whole[[5, 9]])
     assert int(short.any(1).sum()) == 2
 

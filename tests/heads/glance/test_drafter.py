@@ -124,7 +124,7 @@ def test_it_has_the_last_word_at_every_place(event, target, asked):
     def says(written):
         ids = torch.tensor([[*prompt.input_ids.tolist(), *written]])
         hidden = event.model.model(input_ids=ids, pixel_values_videos=pixels).last_hidden_state[:, -1:]
-        scores = look.glance.say(hidden, seen)[0, 0]
+        scores = look.glance.logits(hidden, seen)[0, 0]
         scores[IDS.index(45)] = float("-inf")
         return IDS[int(scores.argmax())]
 
@@ -154,7 +154,7 @@ def test_what_it_draws_is_drawn_from_what_it_says(event, target, clip):
         pixels = prompt.features["pixel_values_videos"].double()
         hidden = event.model.model(input_ids=ids, pixel_values_videos=pixels).last_hidden_state[:, -1:]
         expected = torch.zeros_like(law)
-        expected[list(IDS)] = look.glance.say(hidden, seen)[0, 0].softmax(-1).to(law)
+        expected[list(IDS)] = look.glance.logits(hidden, seen)[0, 0].softmax(-1).to(law)
         assert torch.allclose(law, expected, atol=1e-6)
 
 

@@ -30,7 +30,7 @@ def wide_awake(**changes) -> Glance:
 
 def test_it_begins_as_the_models_own_words():
     features, seen = torch.randn(3, 5, H), glance().see(torch.randn(3, 8, E))
-    assert torch.equal(glance().say(features, seen), features @ TABLES.head[list(IDS)].T)
+    assert torch.equal(glance().logits(features, seen), features @ TABLES.lm_head[list(IDS)].T)
 
 
 @torch.no_grad()
@@ -47,7 +47,7 @@ def test_one_layer_by_hand():
     mlp = layer.mlp
     gated = F.silu(inner @ mlp.gate_proj.weight.T) * (inner @ mlp.up_proj.weight.T)
     expected = made.lm_head(state + gated @ mlp.down_proj.weight.T)
-    said = made.say(feature[None, None], made.see(visual[None]))[0, 0]
+    said = made.logits(feature[None, None], made.see(visual[None]))[0, 0]
     assert torch.allclose(said, expected, atol=1e-5)
 
 
@@ -63,15 +63,15 @@ def test_a_lesson_is_what_it_says_place_by_place(layers):
     assert prediction.offset == 0
     for row in range(2):
         for place in range(7):
-            alone = made.say(hidden[row : row + 1, place : place + 1], made.see(visual[row : row + 1]))
+            alone = made.logits(hidden[row : row + 1, place : place + 1], made.see(visual[row : row + 1]))
             assert torch.allclose(prediction.logits[row, place], alone[0, 0], atol=1e-5)
 
 
 @torch.no_grad()
 def test_where_something_stands_matters():
     made, feature, visual = wide_awake(), torch.randn(1, 1, H), torch.randn(1, 8, E)
-    rotate = made.say(feature, made.see(visual.flip(1)))
-    assert not torch.allclose(made.say(feature, made.see(visual)), rotate, atol=1e-3)
+    rotate = made.logits(feature, made.see(visual.flip(1)))
+    assert not torch.allclose(made.logits(feature, made.see(visual)), rotate, atol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(1, 7, E), (1, 8, E + 1)])

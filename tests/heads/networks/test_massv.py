@@ -23,7 +23,7 @@ def test_it_is_a_language_model_over_what_is_seen_and_the_whole_text(layers):
     attend = TTTAttention(head.rotary)
     for number, layer in enumerate(head.layers):
         stream = layer(stream, attend, number)
-    whole = head.say(stream[:, seen.shape[1] + 1 :])
+    whole = head.logits(stream[:, seen.shape[1] + 1 :])
     assert seen.shape[1] == 3
     assert torch.allclose(head(batch)[0].logits[:, :-1], whole, atol=1e-9)
 

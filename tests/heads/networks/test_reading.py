@@ -6,14 +6,13 @@ from transformers import DynamicCache
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, make, save_head
-from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.heads.networks.base import SharedWeights, TargetKV
 from crossdraft.heads.networks.dflash import spread
 from crossdraft.heads.networks.dream import DreamLogits
 from crossdraft.heads.networks.glide import TargetKVProjection
 from crossdraft.heads.networks.layers import Rotary, TTTAttention
-from crossdraft.heads.networks.registry import NETWORKS
-from crossdraft.heads.networks.target_kv import TargetKV
 from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft.heads.registry import NETWORKS
 from tests.engine.zoo import ZOO
 from tests.heads.rehearsal import HIDDEN, LONG, START, VALUES, shared, some_head, some_lesson
 
@@ -61,8 +60,8 @@ def test_a_look_at_what_the_target_made_of_later_places_would_be_noticed(network
 
     def everything(self, layer, query, fresh):
         if fresh is not None:
-            self._seen[layer] = [tuple(rows.repeat_interleave(2, 1) for rows in fresh)]
-        return torch.nn.functional.scaled_dot_product_attention(query, *self._seen[layer][0])
+            self._steps[layer] = [tuple(rows.repeat_interleave(2, 1) for rows in fresh)]
+        return torch.nn.functional.scaled_dot_product_attention(query, *self._steps[layer][0])
 
     monkeypatch.setattr(TTTAttention, "cross_attend", everything)
     assert not torch.allclose(said(head, changed(batch, PLACE + 1, LONG)), said(head, batch))
@@ -106,7 +105,7 @@ def test_a_target_of_another_anatomy_has_none(monkeypatch):
     assert TargetKV.of(model) is None
     without = shared()
     with pytest.raises(CrossdraftError, match="must be built like Llama's"):
-        make("glide", config("glide"), SharedWeights(without.embeddings, without.head))
+        make("glide", config("glide"), SharedWeights(without.embeddings, without.lm_head))
 
 
 @pytest.mark.parametrize("wrong", [{"head_dim": 16}, {"heads": 3, "kv_heads": 1}])
@@ -116,7 +115,7 @@ def test_heads_that_do_not_fit_the_targets_are_refused(wrong):
 
 
 def config(network, **more):
-    kind = NETWORKS[network].config
+    kind = NETWORKS[network].config_class
     values = VALUES | more
     return kind(**{name: value for name, value in values.items() if name in kind.__dataclass_fields__})
 
@@ -145,7 +144,7 @@ def test_before_the_text_its_first_token_is_repeated(monkeypatch):
 def test_chimera_begins_without_the_residual():
     head = make("chimera", config("chimera"), shared()).double()
     outputs = torch.randn(2, 2 * HIDDEN, dtype=torch.double)
-    assert torch.equal(head.say(outputs), head.lm_head(outputs[:, :HIDDEN]))
+    assert torch.equal(head.logits(outputs), head.lm_head(outputs[:, :HIDDEN]))
     assert torch.equal(head.predicted_features(outputs), outputs[:, :HIDDEN])
 
 

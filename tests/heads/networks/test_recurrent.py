@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import config_of, load_head, make, save_head
-from crossdraft.heads.networks.recurrent import BEGIN
+from crossdraft.heads.networks.recurrent import INIT_SCALE
 from tests.heads.rehearsal import IDS, VALUES, shared, some_head, some_lesson
 
 NETWORKS = ("medusa", "hydra", "hydra++", "redrafter")
@@ -51,7 +51,7 @@ def test_no_two_blocks_share_their_weights(network):
 
 def test_medusa_begins_by_saying_less_surely_what_the_target_says_now():
     head, batch = fresh("medusa"), some_lesson(some_head("medusa"))
-    said = BEGIN * head.last(batch.hidden) @ shared().head[list(IDS)].T
+    said = INIT_SCALE * head.last_feature(batch.hidden) @ shared().lm_head[list(IDS)].T
     predictions = head(batch)
     assert [prediction.offset for prediction in predictions] == [1, 2, 3, 4]
     for prediction in predictions:

@@ -7,8 +7,8 @@ import torch
 
 from crossdraft.heads.files import make
 from crossdraft.heads.networks.layers import TTTAttention
-from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.heads.networks.specvlm import CHOICES
+from crossdraft.heads.registry import NETWORKS
 from tests.heads.rehearsal import HIDDEN, LAYERS, START, VISUAL, shared, some_head, some_lesson
 
 SMALL = {"pool": 2, "prune": 2, "conv": 3}  # of five visual places
@@ -23,7 +23,7 @@ def test_what_is_in_front_needs_keys_and_values_only():
     # Places of the whole prompt: five that are seen, then the text. Each goes with the embedding of the place behind.
     embeds = torch.cat((batch.visual[0], head.embed(batch.tokens)), 1)[:, 1:]
     features = torch.cat((batch.visual[LAYERS], batch.hidden[LAYERS][:, :-1]), 1)
-    whole = head.say(head.decode(embeds, features, TTTAttention(head.rotary), 0))
+    whole = head.logits(head.decode(embeds, features, TTTAttention(head.rotary), 0))
     assert torch.allclose(said[:, :-1], whole[:, VISUAL:], atol=1e-9)
 
 
@@ -83,7 +83,7 @@ def test_vispec_begins_as_eagle_with_one_row_in_front():
     """A fresh one tells its text nothing; with a single query there is no row in front either."""
     torch.manual_seed(0)
     tried = some_head("eagle")
-    config = NETWORKS["vispec"].config(**vars(tried.config), num_q=1)
+    config = NETWORKS["vispec"].config_class(**vars(tried.config), num_q=1)
     head = make("vispec", config, shared()).double().eval()
     head.load_state_dict(tried.state_dict(), strict=False)
     batch = some_lesson(head)

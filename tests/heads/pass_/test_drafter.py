@@ -14,10 +14,10 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, save_head
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.heads.pass_.ahead import AheadDrafter
 from crossdraft.heads.pass_.drafter import PassDrafter
 from crossdraft.heads.pass_.network import LookaheadEmbeddings, PassConfig
 from tests.engine.zoo import VOCABULARY, ZOO, as_target
+from tests.heads.pass_.by_ids import LookaheadIds
 
 REQUESTS = [Request("x" * i, max_new_tokens=8 + 6 * i) for i in range(1, 5)]
 
@@ -58,13 +58,13 @@ def test_sampled_answers_are_the_targets_own_too():
 
 
 def test_rows_of_the_table_draft_what_their_ids_draft():
-    """The rows of ids 60, 61, 62 as embeddings: round by round the same drafts as `ahead` of these ids."""
+    """The rows of ids 60, 61, 62 as embeddings: round by round the same drafts as these ids."""
     target = as_target(*ZOO["video_llava"]())
     head = rows_for(target)
     with torch.no_grad():
         head.ahead.copy_(target.model.get_input_embeddings().weight[60:63])
     drafted: dict[str, list] = {}
-    for name, drafter in (("ids", AheadDrafter((60, 61, 62))), ("rows", PassDrafter(head))):
+    for name, drafter in (("ids", LookaheadIds((60, 61, 62))), ("rows", PassDrafter(head))):
         propose, kept = drafter.propose, drafted.setdefault(name, [])
         drafter.propose = lambda *given, propose=propose, kept=kept: kept.extend(found := propose(*given)) or found
         decoder(target, drafter, adaptive=False).generate(REQUESTS)
@@ -80,11 +80,11 @@ def test_a_draft_keeps_its_budget_and_its_rows():
     (state,) = drafter.begin([REQUESTS[0]])
     (draft,) = drafter.propose([state], [Budget(9)])
     assert len(draft.tree) == 0
-    assert torch.equal(draft.probe_embeds, drafter.rows)
+    assert torch.equal(draft.probe_embeds, drafter.embeddings)
     drafter.commit([state], [VerifyOutput((), (5,), probe_top=((21,), (22,), (33,)))])
     (draft,) = drafter.propose([state], [Budget(1)])
     assert draft.tree.tokens == (21,)
-    assert torch.equal(draft.probe_embeds, torch.cat((drafter.rows, drafter.rows)))
+    assert torch.equal(draft.probe_embeds, torch.cat((drafter.embeddings, drafter.embeddings)))
     assert len(draft.probes) <= drafter.needs.probes == 12
     assert drafter.propose([state], [Budget(9)])[0].tree.tokens == (21, 22)
 

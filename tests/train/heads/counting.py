@@ -61,7 +61,7 @@ class CountingTask:
         return shared_weights()
 
     def data(self, head: Head) -> TaskData:
-        teaching = HeadLoss(head, shared_weights().head[head.draft_ids], self.recipe)
+        teaching = HeadLoss(head, shared_weights().lm_head[head.draft_ids], self.recipe)
         return TaskData(teaching.loss_of(Counting()), str, lambda step: teaching.figures(Counting(), 2))
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:

@@ -6,8 +6,8 @@ import torch
 
 from crossdraft.heads.files import config_of, make
 from crossdraft.heads.networks.base import Head, SharedWeights
-from crossdraft.heads.networks.registry import NETWORKS
 from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft.heads.registry import NETWORKS
 from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads.recipe import HeadRecipe
 
@@ -23,7 +23,7 @@ def shared_weights() -> SharedWeights:
 
 def small_head(network: str = "eagle", steps: int = 2) -> Head:
     torch.manual_seed(0)
-    config = NETWORKS[network].config(
+    config = NETWORKS[network].config_class(
         hidden_size=HIDDEN, vocab_size=VOCABULARY, num_layers=LAYERS, draft_ids=IDS, heads=2, kv_heads=2,
         head_dim=8, intermediate_size=24, steps=steps,
     )  # fmt: skip
@@ -35,7 +35,7 @@ def counting(rows: int, first: int = 0) -> TrainBatch:
     length, start = 12, 4
     begin = torch.arange(first, first + rows)[:, None]
     tokens = IDS[0] + (begin + torch.arange(length)) % len(IDS)
-    directions = shared_weights().head
+    directions = shared_weights().lm_head
     hidden = torch.zeros(rows, length, HIDDEN)
     hidden[:, :-1] = 3 * directions[tokens[:, 1:]] / directions[tokens[:, 1:]].norm(dim=-1, keepdim=True)
     return TrainBatch(

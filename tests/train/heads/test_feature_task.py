@@ -14,7 +14,7 @@ from tests.train.heads.small import IDS, Counting, counting, recipe, shared_weig
 
 
 def teaching(head, **more):
-    return HeadLoss(head, shared_weights().head[head.draft_ids], recipe(**more))
+    return HeadLoss(head, shared_weights().lm_head[head.draft_ids], recipe(**more))
 
 
 @pytest.mark.parametrize("network", ["eagle", "eagle3"])

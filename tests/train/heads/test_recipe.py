@@ -15,7 +15,7 @@ from crossdraft.engine.target import Target
 from crossdraft.heads.files import make, read_config
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.base import HeadConfig, SharedWeights
-from crossdraft.heads.networks.registry import NETWORKS
+from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import REFERENCE, load_drafter, load_target, target_fingerprint
 from crossdraft.train.heads.event_data import patches_per_frame
 from crossdraft.train.heads.recipe import default_levels, load_head_recipe, recipe_names, scales_of, sizes_of
@@ -89,8 +89,8 @@ def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
     recipe = load_head_recipe(name)
     known = {"hidden_size": 4096, "vocab_size": 32064, "num_layers": 32, "draft_ids": tuple(range(500))}
     known |= {"tower": "x", "visual_size": 4096, "patches": 257} if name == "glance" else {}
-    config = NETWORKS[recipe.network].config(
-        **{**known, **sizes_of(NETWORKS[recipe.network].config, host), **recipe.config}
+    config = NETWORKS[recipe.network].config_class(
+        **{**known, **sizes_of(NETWORKS[recipe.network].config_class, host), **recipe.config}
     )
     expected = {"heads": 32, "kv_heads": 8, "head_dim": 128, "intermediate_size": 11008, "rope_theta": 5e5}
     expected |= {"eps": 1e-5, "max_positions": 4096, "levels": (2, 16, 29), "middle_layer": 16}

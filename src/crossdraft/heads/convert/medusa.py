@@ -38,7 +38,7 @@ def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
 
 def _whole(rows: Tensor, config: RecurrentConfig, host: TargetInfo) -> Tensor:
     """[D, H] rows of the short vocabulary -> [V, H], the rest the target's own."""
-    every = host.shared.head.detach().to("cpu", rows.dtype).clone()
+    every = host.shared.lm_head.detach().to("cpu", rows.dtype).clone()
     every[torch.tensor(config.draft_ids)] = rows
     return every
 
@@ -68,10 +68,10 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     tensors = {name.removeprefix("medusa_head."): value for name, value in foreign.tensors.items()}
     for head in range(heads):
         rows = tensors.get(f"{head}.{layers}.weight")
-        if rows is not None and tuple(rows.shape) != tuple(host.shared.head.shape):
+        if rows is not None and tuple(rows.shape) != tuple(host.shared.lm_head.shape):
             raise CrossdraftError(
                 f"Medusa's head {head} has {tuple(rows.shape)} output rows, the target "
-                f"{tuple(host.shared.head.shape)}; name the target it was made for."
+                f"{tuple(host.shared.lm_head.shape)}; name the target it was made for."
             )
     weights = renamed(tensors, _names(heads, layers))
     every = tuple(range(host.vocab_size))

@@ -1,4 +1,4 @@
-"""How a head reads on in the text: one causal pass over new places, whose keys and values are kept for later ones."""
+"""A head's attention while drafting: over a `KVCache` of the text and of the draft's nodes so far."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,84 +11,84 @@ from torch.nn import functional as F
 from crossdraft.engine.cache import KVCache
 from crossdraft.heads.networks.layers import Attend, KeyValue, Rotary, rotate
 
-SPARE = 192  # places of the cache behind the answer, for a draft
+SPARE = 192  # positions of the cache behind the answer, for a draft
 SLOT = slice(0, 1)
 
 
 @dataclass(frozen=True)
 class CachedAttention:
-    """Attention over a cache whose window is open.
+    """`Attend` over a cache whose window is open.
 
     Args:
         cache: where keys and values go.
         rotary: the head's.
-        places: [n] positions of the rows.
-        mask: [n, keys], true = may attend; `None` = everything up to itself.
-        text: how many places of the cache are the text's, in front of a draft's own.
+        positions: [n] of the rows.
+        mask: [n, keys], true = may attend; `None` = causal.
+        text: how many entries of the cache are the text's, in front of a draft's own.
     """
 
     cache: KVCache
     rotary: Rotary
-    places: Tensor
+    positions: Tensor
     mask: Tensor | None
     text: int = 0
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: KeyValue | None = None) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
         keys, values = self._store(layer, key, value)
-        if alone is None:
-            return self._mix(query, keys, values, self.mask)
-        seen, count = self.mask, query.shape[2]
-        if seen is None:
-            seen = torch.ones(count, keys.shape[2], dtype=torch.bool, device=query.device)
-            seen = seen.tril_(keys.shape[2] - count)
+        if own_kv is None:
+            return self._attend(query, keys, values, self.mask)
+        mask, count = self.mask, query.shape[2]
+        if mask is None:
+            mask = torch.ones(count, keys.shape[2], dtype=torch.bool, device=query.device)
+            mask = mask.tril_(keys.shape[2] - count)
         own = torch.eye(count, dtype=torch.bool, device=query.device)
-        keys = torch.cat((keys, self._turned(alone[0])), 2)
-        values = torch.cat((values, alone[1].to(values.dtype)), 2)
-        return self._mix(query, keys, values, torch.cat((seen, own), 1))
+        keys = torch.cat((keys, self._rotated(own_kv[0])), 2)
+        values = torch.cat((values, own_kv[1].to(values.dtype)), 2)
+        return self._attend(query, keys, values, torch.cat((mask, own), 1))
 
-    def cross_attend(self, layer: int, query: Tensor, fresh: KeyValue | None) -> Tensor:
-        if fresh is None:
+    def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
+        if new_kv is None:
             keys, values = self.cache.first(layer, self.text)
             mask = torch.ones(query.shape[2], self.text, dtype=torch.bool, device=query.device)
-            return self._mix(query, keys, values, mask)
-        return self._mix(query, *self._store(layer, *fresh), self.mask)
+            return self._attend(query, keys, values, mask)
+        return self._attend(query, *self._store(layer, *new_kv), self.mask)
 
-    def _mix(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        grouped, first = keys.shape[1] != query.shape[1], mask is None and query.shape[2] > 1
+    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        grouped, causal = keys.shape[1] != query.shape[1], mask is None and query.shape[2] > 1
         mixed = F.scaled_dot_product_attention(
-            self._turned(query), keys, values, mask, is_causal=first, enable_gqa=grouped
+            self._rotated(query), keys, values, mask, is_causal=causal, enable_gqa=grouped
         )
         return mixed.to(query.dtype)
 
     def _store(self, layer: int, key: Tensor, value: Tensor) -> KeyValue:
-        """Write rows behind those that are there; returns all of them."""
-        return self.cache.update(self._turned(key), wide(value), layer)
+        """Write keys and values; returns all in the cache."""
+        return self.cache.update(self._rotated(key), upcast_on_cpu(value), layer)
 
-    def _turned(self, heads: Tensor) -> Tensor:
-        return rotate(wide(heads), *self._rows)
+    def _rotated(self, heads: Tensor) -> Tensor:
+        return rotate(upcast_on_cpu(heads), *self._cos_sin)
 
     @cached_property
-    def _rows(self) -> KeyValue:
-        return self.rotary.rows(self.places)
+    def _cos_sin(self) -> KeyValue:
+        return self.rotary.cos_sin(self.positions)
 
 
-def wide(rows: Tensor) -> Tensor:
-    """As a CPU mixes them fastest: attention over one row takes five times as long in bfloat16 as in float32."""
+def upcast_on_cpu(rows: Tensor) -> Tensor:
+    """bfloat16 on a CPU -> float32: attention over one row takes five times as long in bfloat16 there."""
     return rows.float() if rows.dtype is torch.bfloat16 and rows.device.type == "cpu" else rows
 
 
 def extend_text(
     cache: KVCache, rotary: Rotary, count: int, layers: Callable[[Attend], Tensor], shift: int = 0
 ) -> Tensor:
-    """What `layers` make of the next `count` places of the text, [1, count, H]; the cache then holds these too.
+    """Run `layers` causally over the next `count` positions of the text and keep their keys and values: [1, count, H].
 
-    The row at place i of the cache has position `i + shift`.
+    Entry i of the cache has position `i + shift`.
     """
     past, mask, device = cache.lengths[0], None, rotary.cos.device
     if count > 1 and past:
         mask = torch.ones(count, past + count, dtype=torch.bool, device=device).tril_(past)
     cache.open_window(SLOT, count)
-    places = torch.arange(past, past + count, device=device) + shift
-    outputs = layers(CachedAttention(cache, rotary, places, mask))
+    positions = torch.arange(past, past + count, device=device) + shift
+    outputs = layers(CachedAttention(cache, rotary, positions, mask))
     cache.advance(0, count)
     return outputs

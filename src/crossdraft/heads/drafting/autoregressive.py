@@ -1,8 +1,8 @@
-"""Drafting with heads that go on from their own output: EAGLE and its kin.
+"""Drafting with autoregressive heads: EAGLE and its kin.
 
-The head's keys and values of the text are computed from the target's own features, one pass over what a verdict
-brought; a draft's stand behind them until the next verdict. The head's text trails the target's by one place: the
-last pair it reads is the feature of the token in front of the root, and the root.
+The head's keys and values of the text are computed from the target's own features, one pass per round over what was
+verified; a draft's stand behind them until the next round. The head's text trails the target's by one position: its
+last pair is the feature of the token in front of the root, and the root.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import PromptFeatures, VerifyOutput
 from crossdraft.engine.tree import ROOT
-from crossdraft.heads.drafting.attention import SLOT, SPARE, CachedAttention, extend_text, wide
+from crossdraft.heads.drafting.attention import SLOT, SPARE, CachedAttention, extend_text, upcast_on_cpu
 from crossdraft.heads.drafting.head_drafter import HeadDrafter, HeadDrafterState, StepFn
 from crossdraft.heads.networks.autoregressive import Autoregressive
 from crossdraft.heads.networks.layers import Attend, PrefixKV
@@ -23,17 +23,17 @@ from crossdraft.heads.networks.layers import Attend, PrefixKV
 
 @dataclass(eq=False)
 class AutoregressiveState:
-    """One answer as the head knows it.
+    """One request: keys and values of the prefix and the text.
 
-    `tokens` and `features` [1, n, H] are pairs that are not read yet; `tip` [1, 1, H] is the output at the last pair
-    that was, the `length`-th of the cache. The row at index i of the cache has position `i + shift`; `global_feature`
+    `tokens` and `features` [1, n, H] are pairs that are not in the cache yet; `output` [1, 1, H] is the head's at the
+    last pair that is, the `length`-th of the cache. Entry i of the cache has position `i + shift`; `global_feature`
     [1, 1, H] is the prefix's; `before` are the tokens in front of the next row that it takes in too.
     """
 
     cache: KVCache
     tokens: list[int] = field(default_factory=list)
     features: list[Tensor] = field(default_factory=list)
-    tip: Tensor | None = None
+    output: Tensor | None = None
     length: int = 0
     shift: int = 0
     global_feature: Tensor | None = None
@@ -49,110 +49,107 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
         tokens = output.tokens
         if output.prompt is not None:
             tokens = (*output.prompt.tokens[1:], *tokens)
-            state.head_state = self._begin(state, output, output.prompt)
+            room = len(output.prompt.tokens) + state.max_tokens + SPARE
+            state.head_state = self._begin(self._prefix(output, output.prompt), room)
             state.head_state.before = output.prompt.tokens[:1] * (self.head.span - 1)
-        head_state = state.head_state
-        if head_state is None:
+        own = state.head_state
+        if own is None:
             return
         dtype = self.head.embeddings.dtype
         # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
         hidden = {layer: rows[None, : len(tokens)].to(dtype) for layer, rows in output.hidden.items()}
-        head_state.tokens += tokens
-        head_state.features.append(self.head.fuse(hidden))
+        own.tokens += tokens
+        own.features.append(self.head.fuse(hidden))
 
     def step_fn(self, head_state: AutoregressiveState) -> StepFn:
-        head_state.cache.truncate(0, head_state.length)
-        tip = self._read(head_state) if head_state.features or head_state.tip is None else head_state.tip
-        return _Branches(self.head, head_state, tip)
+        own = head_state
+        own.cache.truncate(0, own.length)
+        output = self._read(own) if own.features or own.output is None else own.output
+        return AutoregressiveStep(self.head, own, output)
 
-    def _begin(
-        self, state: HeadDrafterState[AutoregressiveState], output: VerifyOutput, prompt: PromptFeatures
-    ) -> AutoregressiveState:
-        cache = KVCache(self.head.depth)
-        prefix = self._prefix(output, prompt)
-        length = 0 if prefix is None else len(prefix)
-        cache.add_row(length + len(prompt.tokens) + state.room + SPARE)
+    def _begin(self, prefix: PrefixKV | None, room: int) -> AutoregressiveState:
+        cache, length = KVCache(self.head.cache_layers), 0 if prefix is None else len(prefix)
+        cache.add_row(length + room)
         if prefix is None:
             return AutoregressiveState(cache)
         if length:
             cache.open_window(SLOT, length)
-            for layer, (key, value) in enumerate(prefix.rows):
-                cache.update(self.head.rotary(wide(key), prefix.places), wide(value), layer)
+            for layer, (key, value) in enumerate(prefix.layers):
+                cache.update(self.head.rotary(upcast_on_cpu(key), prefix.positions), upcast_on_cpu(value), layer)
             cache.advance(0, length)
-        return AutoregressiveState(
-            cache, length=length, shift=prefix.start - length, global_feature=prefix.global_feature
-        )
+        shift = prefix.start - length
+        return AutoregressiveState(cache, length=length, shift=shift, global_feature=prefix.global_feature)
 
     def _prefix(self, output: VerifyOutput, prompt: PromptFeatures) -> PrefixKV | None:
-        """What the head lays in front of the text, if it looks there and there is something."""
+        """The visual prefix, if the head has one and the prompt is visual."""
         if not self.head.visual_reads or not prompt.visual_tokens:
             return None
         dtype, last = self.head.embeddings.dtype, len(prompt.tokens) - 1
         visual = {layer: rows[None].to(dtype) for layer, rows in prompt.visual.items()}
-        asked = {layer: rows[None, last].to(dtype) for layer, rows in output.hidden.items()}
+        question = {layer: rows[None, last].to(dtype) for layer, rows in output.hidden.items()}
         ids = torch.tensor([[*prompt.visual_tokens, prompt.tokens[0]]], device=self.head.draft_ids.device)
-        return self.head.prefix(visual, ids, asked)
+        return self.head.prefix(visual, ids, question)
 
-    def _read(self, head_state: AutoregressiveState) -> Tensor:
-        """One pass over the pairs that a verdict brought; returns the new tip."""
-        tokens = (*head_state.before, *head_state.tokens)
+    def _read(self, own: AutoregressiveState) -> Tensor:
+        """One pass over the pairs since the last draft; returns the output at the last of them."""
+        tokens = (*own.before, *own.tokens)
         embeds = self.head.embed_tokens(torch.tensor([tokens], device=self.head.draft_ids.device))
-        features = self.head.add_global(torch.cat(head_state.features, 1), head_state.global_feature)
+        features = self.head.add_global(torch.cat(own.features, 1), own.global_feature)
 
         def layers(attend: Attend) -> Tensor:
             return self.head.decode(embeds, features, attend, 0)
 
-        outputs = extend_text(head_state.cache, self.head.rotary, embeds.shape[1], layers, head_state.shift)
-        tip = head_state.tip = outputs[:, -1:]
-        head_state.length = head_state.cache.lengths[0]
-        head_state.tokens, head_state.features, head_state.before = [], [], tokens[len(tokens) - self.head.span + 1 :]
-        return tip
+        outputs = extend_text(own.cache, self.head.rotary, embeds.shape[1], layers, own.shift)
+        last = own.output = outputs[:, -1:]
+        own.length = own.cache.lengths[0]
+        own.tokens, own.features, own.before = [], [], tokens[len(tokens) - self.head.span + 1 :]
+        return last
 
 
-class _Branches:
-    """A draft: outputs and cache places of the nodes that were asked about."""
+class AutoregressiveStep:
+    """`StepFn` of one draft: outputs and cache entries of the nodes that were asked about."""
 
-    def __init__(self, head: Autoregressive, head_state: AutoregressiveState, tip: Tensor) -> None:
-        self.head, self.head_state = head, head_state
-        self.outputs = [tip]  # [1, m, H] each: behind the root, then behind each level's nodes
-        self.rows = {ROOT: 0}
-        self.level = {ROOT: 0}
-        self.before = {ROOT: head_state.before}
-        self.fed = 0  # nodes
-        # [1 + fed, fed] who sees whom; `None` while each sees all that was fed.
-        self.seen: Tensor | None = None
+    def __init__(self, head: Autoregressive, state: AutoregressiveState, output: Tensor) -> None:
+        self.head, self.state = head, state
+        self.outputs = [output]  # [1, m, H] each: behind the root, then behind each depth's nodes
+        self.rows = {ROOT: 0}  # of `outputs`
+        self.depth = {ROOT: 0}
+        self.before = {ROOT: state.before}
+        self.count = 0  # nodes so far
+        # [1 + count, count] which nodes each row attends to; `None` while the nodes are a chain.
+        self.mask: Tensor | None = None
 
     def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
         if nodes[0] == ROOT:
-            return self.head.say(self.outputs[0][0])
-        head_state, count, device = self.head_state, len(nodes), self.outputs[0].device
-        level = self.level[parents[0]] + 1
-        mask, features = self._look([self.rows[parent] for parent in parents])
-        head_state.cache.reserve(head_state.cache.lengths[0] + count)
-        head_state.cache.open_window(SLOT, count)
-        places = torch.full((count,), head_state.shift + head_state.length - 1 + level, device=device)
-        attend = CachedAttention(head_state.cache, self.head.rotary, places, mask, head_state.length)
+            return self.head.logits(self.outputs[0][0])
+        own, count, device = self.state, len(nodes), self.outputs[0].device
+        depth = self.depth[parents[0]] + 1
+        mask, features = self._behind([self.rows[parent] for parent in parents])
+        own.cache.reserve(own.cache.lengths[0] + count)
+        own.cache.open_window(SLOT, count)
+        positions = torch.full((count,), own.shift + own.length - 1 + depth, device=device)
+        attend = CachedAttention(own.cache, self.head.rotary, positions, mask, own.length)
         spans = [(*self.before[parent], token) for parent, token in zip(parents, tokens, strict=True)]
         embeds = self.head.embed_tokens(torch.tensor(spans, device=device)).transpose(0, 1)
-        outputs = self.head.decode(embeds, self.head.add_global(features, head_state.global_feature), attend, level)
-        head_state.cache.advance(0, count)
-        for place, (node, span) in enumerate(zip(nodes, spans, strict=True), 1 + self.fed):
-            self.rows[node], self.level[node], self.before[node] = place, level, span[1:]
+        outputs = self.head.decode(embeds, self.head.add_global(features, own.global_feature), attend, depth)
+        own.cache.advance(0, count)
+        for row, (node, span) in enumerate(zip(nodes, spans, strict=True), 1 + self.count):
+            self.rows[node], self.depth[node], self.before[node] = row, depth, span[1:]
         self.outputs.append(outputs)
-        self.fed += count
-        return self.head.say(outputs[0])
+        self.count += count
+        return self.head.logits(outputs[0])
 
-    def _look(self, above: Sequence[int]) -> tuple[Tensor | None, Tensor]:
-        """What nodes below these rows may attend to, `None` = everything; outputs [1, m, H] that they go on from."""
-        if self.seen is None and len(above) == 1 and above[0] == self.fed:
+    def _behind(self, parents: Sequence[int]) -> tuple[Tensor | None, Tensor]:
+        """For children of these rows: what they attend to, `None` = everything; and the outputs [1, m, H] they read."""
+        if self.mask is None and len(parents) == 1 and parents[0] == self.count:
             return None, self.outputs[-1][:, -1:]  # a chain needs no masks
-        device, count = self.outputs[0].device, len(above)
-        if self.seen is None:  # all that was fed is a chain
-            self.seen = torch.ones(1 + self.fed, self.fed, dtype=torch.bool, device=device).tril_(-1)
-        whole = torch.cat(self.outputs, 1)
-        self.outputs = [whole]
-        rows = torch.tensor(above, device=device)
-        seen = torch.cat((self.seen[rows], torch.eye(count, dtype=torch.bool, device=device)), 1)
-        self.seen = torch.cat((F.pad(self.seen, (0, count)), seen), 0)
-        past = torch.ones(count, self.head_state.length, dtype=torch.bool, device=device)
-        return torch.cat((past, seen), 1), whole[:, rows]
+        device, count = self.outputs[0].device, len(parents)
+        if self.mask is None:  # the nodes so far are a chain
+            self.mask = torch.ones(1 + self.count, self.count, dtype=torch.bool, device=device).tril_(-1)
+        every = torch.cat(self.outputs, 1)
+        self.outputs = [every]
+        rows = torch.tensor(parents, device=device)
+        mask = torch.cat((self.mask[rows], torch.eye(count, dtype=torch.bool, device=device)), 1)
+        self.mask = torch.cat((F.pad(self.mask, (0, count)), mask), 0)
+        text = torch.ones(count, self.state.length, dtype=torch.bool, device=device)
+        return torch.cat((text, mask), 1), every[:, rows]

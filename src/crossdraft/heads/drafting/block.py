@@ -1,7 +1,7 @@
-"""Drafting with heads that guess a whole block in one pass: DFlash; see `networks.dflash`.
+"""Drafting with heads that predict a whole block in one pass (DFlash).
 
-What is said at a level of the tree depends on how far it is from the root and on nothing that was drafted: one pass
-serves any tree, whose chances are then products of each level's. Kept of the text are each layer's keys and values.
+The logits at a depth depend on the depth and on nothing that was drafted: one pass serves any tree, whose path
+probabilities are products of each depth's. Of the text each layer's keys and values are kept.
 """
 
 from collections.abc import Sequence
@@ -13,24 +13,24 @@ from torch import Tensor
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import VerifyOutput
 from crossdraft.engine.tree import ROOT
-from crossdraft.heads.drafting.attention import SLOT, SPARE, CachedAttention, wide
+from crossdraft.heads.drafting.attention import SLOT, SPARE, CachedAttention, upcast_on_cpu
 from crossdraft.heads.drafting.head_drafter import Grow, HeadDrafter, HeadDrafterState, StepFn
-from crossdraft.heads.drafting.recurrent import within
+from crossdraft.heads.drafting.recurrent import limit_depth
 from crossdraft.heads.networks.dflash import DFlash
 
 
 @dataclass(eq=False)
 class BlockState:
-    """One answer as the head knows it.
+    """One request: keys and values of its text.
 
-    `unread` [1, n, H] are features whose keys and values are not in the cache yet; `laws` [steps, D] is what was said
-    behind the `root`, if it was asked since.
+    `pending` [1, n, H] are features whose keys and values are not in the cache yet; `logits` [steps, D] are the block's
+    behind `root`, once computed.
     """
 
     cache: KVCache
     root: int = ROOT
-    unread: list[Tensor] = field(default_factory=list)
-    laws: Tensor | None = None
+    pending: list[Tensor] = field(default_factory=list)
+    logits: Tensor | None = None
 
 
 class BlockDrafter(HeadDrafter[BlockState]):
@@ -39,62 +39,62 @@ class BlockDrafter(HeadDrafter[BlockState]):
     head: DFlash
 
     def __init__(self, head: DFlash, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()) -> None:
-        super().__init__(head, within(grow, head.config.steps), ends, banned)
-        self.ahead = 1 + head.config.steps  # the whole block is asked at once
+        super().__init__(head, limit_depth(grow, head.config.steps), ends, banned)
+        self.min_positions = 1 + head.config.steps  # the whole block is computed at once
 
     def update(self, state: HeadDrafterState[BlockState], output: VerifyOutput) -> None:
         count = len(output.tokens)
         if output.prompt is not None:
             count += len(output.prompt.tokens) - 1
             state.head_state = BlockState(KVCache(len(self.head.layers)))
-            state.head_state.cache.add_row(count + state.room + max(SPARE, 1 + self.head.config.steps))
-        head_state = state.head_state
-        if head_state is None:
+            state.head_state.cache.add_row(count + state.max_tokens + max(SPARE, 1 + self.head.config.steps))
+        own = state.head_state
+        if own is None:
             return
         dtype = self.head.embeddings.dtype
         # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
         hidden = {layer: rows[None, :count].to(dtype) for layer, rows in output.hidden.items()}
-        head_state.unread.append(self.head.context(hidden))
-        head_state.root, head_state.laws = output.tokens[-1], None
+        own.pending.append(self.head.context(hidden))
+        own.root, own.logits = output.tokens[-1], None
 
     def step_fn(self, head_state: BlockState) -> StepFn:
-        if head_state.laws is None:
-            self._read(head_state)
-            head_state.laws = self._ask_all(head_state)
-        return _Levels(head_state.laws)
+        if head_state.logits is None:
+            self._extend(head_state)
+            head_state.logits = self._block_logits(head_state)
+        return BlockStep(head_state.logits)
 
-    def _read(self, head_state: BlockState) -> None:
-        """Keys and values of what the last verdicts brought."""
-        context, past = torch.cat(head_state.unread, 1), head_state.cache.lengths[0]
+    def _extend(self, own: BlockState) -> None:
+        """Keys and values of the features since the last draft."""
+        context, past = torch.cat(own.pending, 1), own.cache.lengths[0]
         count = context.shape[1]
-        head_state.cache.open_window(SLOT, count)
-        places = torch.arange(past, past + count, device=context.device)
+        own.cache.open_window(SLOT, count)
+        positions = torch.arange(past, past + count, device=context.device)
         for layer, (key, value) in enumerate(self.head.keys_values(context)):
-            head_state.cache.update(self.head.rotary(wide(key), places), wide(value), layer)
-        head_state.cache.advance(0, count)
-        head_state.unread = []
+            own.cache.update(self.head.rotary(upcast_on_cpu(key), positions), upcast_on_cpu(value), layer)
+        own.cache.advance(0, count)
+        own.pending = []
 
-    def _ask_all(self, head_state: BlockState) -> Tensor:
-        """[steps, D] what is said of the block behind the root. Its own rows are not kept."""
-        past, device = head_state.cache.lengths[0], self.head.draft_ids.device
-        rows = self.head.block(torch.tensor([head_state.root], device=device))
+    def _block_logits(self, own: BlockState) -> Tensor:
+        """[steps, D] logits of the block behind the root. Its own keys and values are not kept."""
+        past, device = own.cache.lengths[0], self.head.draft_ids.device
+        rows = self.head.block(torch.tensor([own.root], device=device))
         width = rows.shape[1]
-        head_state.cache.open_window(SLOT, width)
+        own.cache.open_window(SLOT, width)
         everything = torch.ones(width, past + width, dtype=torch.bool, device=device)
-        places = torch.arange(past, past + width, device=device)
-        return self.head.draft(rows, CachedAttention(head_state.cache, self.head.rotary, places, everything))[0, 1:]
+        positions = torch.arange(past, past + width, device=device)
+        return self.head.draft(rows, CachedAttention(own.cache, self.head.rotary, positions, everything))[0, 1:]
 
 
-class _Levels:
-    """A draft: how far each node that was asked about is from the root."""
+class BlockStep:
+    """`StepFn` of one block: remembers each node's depth."""
 
-    def __init__(self, laws: Tensor) -> None:
-        self.laws = laws
-        self.level = {ROOT: 0}
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+        self.depth = {ROOT: 0}
 
     def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
         if nodes[0] == ROOT:
-            return self.laws[:1]
-        level = self.level[parents[0]] + 1
-        self.level |= dict.fromkeys(nodes, level)
-        return self.laws[level].expand(len(nodes), -1)
+            return self.logits[:1]
+        depth = self.depth[parents[0]] + 1
+        self.depth |= dict.fromkeys(nodes, depth)
+        return self.logits[depth].expand(len(nodes), -1)

@@ -1,9 +1,10 @@
-"""The trees that drafters around heads grow, by name."""
+"""The trees that drafters around heads grow, by name, and static trees from measured acceptance."""
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
-from crossdraft.drafters.trees import expand_and_rerank
+from crossdraft.drafters.trees import RankCounts, expand_and_rerank, fill, greedy_shape
 from crossdraft.drafters.trees.beams import beam_search
 from crossdraft.drafters.trees.widths import chain_with_siblings
 from crossdraft.heads.drafting.head_drafter import Grow
@@ -14,3 +15,15 @@ TREES: Mapping[str, Grow] = {
     "cape": chain_with_siblings,
     "beams": beam_search,
 }
+ACCEPTANCE = "acceptance.json"  # beside the weights; written by `crossdraft train`
+LARGEST = 128  # nodes of a static shape; a draft takes as many of the first as its budget allows
+
+
+def static_tree(folder: Path) -> Grow:
+    """Static tree: the shape that Medusa's search finds for the acceptance measured of the head in this folder.
+
+    Raises:
+        CrossdraftError: nothing was measured, or the file holds something else.
+    """
+    counts = RankCounts.load(folder / ACCEPTANCE)
+    return partial(fill, greedy_shape(counts.by_depth(), LARGEST))

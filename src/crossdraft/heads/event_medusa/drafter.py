@@ -54,12 +54,12 @@ class DrafterMedusaDrafter(IndependentDrafter):
 
     def _candidates(self, state: IndependentState, written: Sequence[int], most: int) -> list[int]:
         old = super()._candidates(state, written, most)
-        feature, unread = state.features[len(state.fed)], written[len(state.fed) :]
-        foresight = self.head.predict(feature, unread, most, self.model.eos)
+        feature, pending = state.features[len(state.fed)], written[len(state.fed) :]
+        foresight = self.head.predict(feature, pending, most, self.model.eos)
         first = next(foresight, None)
         # Old text that the heads begin with too is the likelier to hold to its end, if it is longer than what they can
         # foresee; else it is outvoted.
-        furthest = min(most, self.head.config.steps - len(unread) + 1)
+        furthest = min(most, self.head.config.steps - len(pending) + 1)
         stands = old[:1] == [first] and len(old) > furthest
         prediction = old if first is None or stands else [first, *foresight]
         state.reused = common_prefix(old, prediction)

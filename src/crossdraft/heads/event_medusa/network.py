@@ -51,6 +51,7 @@ class MedusaHead(nn.Module):
 class DrafterMedusa(Head):
     """See the module's text."""
 
+    config_class = DrafterMedusaConfig
     config: DrafterMedusaConfig
 
     def __init__(self, config: DrafterMedusaConfig, shared: SharedWeights) -> None:
@@ -58,7 +59,7 @@ class DrafterMedusa(Head):
         self.heads = nn.ModuleList([MedusaHead(config, 1 + head) for head in range(config.steps)])
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        feature, embeds = self.last(batch.hidden), self.embed(batch.tokens)
+        feature, embeds = self.last_feature(batch.hidden), self.embed(batch.tokens)
         since = [shifted(embeds, 1 + head) for head in range(len(self.heads))]
         rows = [head(feature, since[:count]) for count, head in enumerate(self.heads, 1)]
         return [DraftLogits(offset, self.lm_head(row)) for offset, row in enumerate(rows, 1)]

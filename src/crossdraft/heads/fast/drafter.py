@@ -119,10 +119,10 @@ class FastDrafter:
 
     def _drawn(self, state: FastState, rows: Tensor) -> DraftTree:
         """A chain, each token drawn from its own place's distribution."""
-        laws = warp(rows, state.sampling, [*state.context, *state.committed])
+        logits = warp(rows, state.sampling, [*state.context, *state.committed])
         tokens: list[int] = []
-        for law in laws:
+        for law in logits:
             if tokens and tokens[-1] in self.model.eos:
                 break
             tokens.append(sample_one(law, state.generator))
-        return DraftTree.chain(tokens, laws[: len(tokens)] if tokens else None)
+        return DraftTree.chain(tokens, logits[: len(tokens)] if tokens else None)

@@ -41,6 +41,7 @@ class FastConfig(HeadConfig):
 class Fast(Head):
     """See the module's text."""
 
+    config_class = FastConfig
     config: FastConfig
 
     def __init__(self, config: FastConfig, shared: SharedWeights) -> None:

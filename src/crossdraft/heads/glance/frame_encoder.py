@@ -61,9 +61,9 @@ class FrameEncoder:
         chosen = evenly(frames, self.glance.config.frames)
         return rows.unflatten(0, (frames, -1))[chosen].flatten(0, 1)
 
-    def say(self, features: Tensor, seen: Sequence[KeyValue]) -> Tensor:
+    def logits(self, features: Tensor, seen: Sequence[KeyValue]) -> Tensor:
         """[n, H] last features of the drafter's model -> [n, V] logits, -inf where the glance knows no word."""
-        return self.glance.to_full_vocab(self.glance.say(features[None], seen)[0])
+        return self.glance.to_full_vocab(self.glance.logits(features[None], seen)[0])
 
 
 def fewer_frames(prompt: Prompt, count: int) -> Prompt:

@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights, at_least_one
 from crossdraft.heads.networks.layers import GatedMLP, KeyValue, RMSNorm, split_heads
-from crossdraft.heads.networks.settings import at_least_one
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 
@@ -98,6 +97,7 @@ class GlanceLayer(nn.Module):
 class Glance(Head):
     """See the module's text."""
 
+    config_class = GlanceConfig
     config: GlanceConfig
 
     def __init__(self, config: GlanceConfig, shared: SharedWeights) -> None:
@@ -126,7 +126,7 @@ class Glance(Head):
             )
         return [layer.see(visual.to(self.embeddings)) for layer in self._layers]
 
-    def say(self, features: Tensor, seen: Sequence[KeyValue]) -> Tensor:
+    def logits(self, features: Tensor, seen: Sequence[KeyValue]) -> Tensor:
         """[B, T, H] last features of the drafter's model -> [B, T, D] logits of the words behind them."""
         features = features.to(self.embeddings)
         for layer, rows in zip(self._layers, seen, strict=True):
@@ -135,4 +135,4 @@ class Glance(Head):
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
         """The word behind every place, which is what a drafter says itself: offset 0."""
-        return [DraftLogits(0, self.say(self.last(batch.hidden), self.see(batch.visual[0])))]
+        return [DraftLogits(0, self.logits(self.last_feature(batch.hidden), self.see(batch.visual[0])))]

@@ -1,11 +1,11 @@
-"""Heads that go on from their own output: one row per place, a pair of the feature there and the token behind it.
+"""Autoregressive heads (EAGLE and its kin): a row per position, a pair of the feature there and the token behind it.
 
-    place                 …   t-1          t          |  the draft
+    position              …   t-1          t          |  the draft
     the target's feature      f(t-1)       f(t)       |  g(t+1)     g(t+2)     outputs, fed back as features
     the token behind it       x(t)         x(t+1)     |  d1         d2         x(t+1) is the root
-    says                                   law of d1     law of d2  …
+    predicts                               d1         |  d2         d3
 
-EAGLE and its kin differ in how features are fused, how a pair becomes a row, and what stands in front of the text.
+They differ in how features are fused, how a pair becomes a row, and what stands in front of the text.
 """
 
 from collections.abc import Mapping
@@ -19,27 +19,28 @@ from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 
 class Autoregressive(Head):
-    """See the module's text. Networks fill in `decode`, and what of the rest is theirs."""
+    """See the module's text. Networks fill in `decode`, and override what else differs."""
 
-    depth = 1  # layers that keep keys and values
-    span = 1  # tokens that a row takes in: the one behind the feature, and those in front of that
+    config_class = DecoderConfig
     config: DecoderConfig
+    cache_layers = 1  # layers that keep keys and values
+    span = 1  # tokens that a row takes in: the one behind the feature, and those in front of that
 
     def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
         self.rotary = Rotary(config.head_dim, config.rope_theta, config.max_positions)
 
     def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
-        """Captured features [..., H] of each layer -> [..., H], one feature per place."""
-        return self.last(hidden)
+        """Multi-layer feature fusion: captured features [..., H] of each layer -> [..., H]."""
+        return self.last_feature(hidden)
 
-    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> PrefixKV | None:
-        """What stands in front of the text; `None` = nothing. Asked where the head has `visual_reads`.
+    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV | None:
+        """What stands in front of the text; `None` = nothing. Called where the head has `visual_reads`.
 
         Args:
             visual: layer -> [B, N, H] features at the prompt's visual piece.
             ids: [B, N + 1] ids of that piece and of the text's first token.
-            asked: layer of `reads` -> [B, H] features at the prompt's last token, where the question has been heard.
+            question: layer of `reads` -> [B, H] features at the prompt's last token.
         """
         return None
 
@@ -48,19 +49,19 @@ class Autoregressive(Head):
         return self.embed(tokens)
 
     def add_global(self, features: Tensor, global_feature: Tensor | None) -> Tensor:
-        """Features [B, n, H] of the text, or outputs fed back, as they enter a pair."""
+        """Features [B, n, H] of the text, or outputs fed back, with the prefix's global visual vector added."""
         return features
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         """Pairs [B, n, H] -> outputs [B, n, H]; `step` 0 reads the target's features, later ones the outputs before."""
         raise NotImplementedError
 
-    def say(self, outputs: Tensor) -> Tensor:
+    def logits(self, outputs: Tensor) -> Tensor:
         """Outputs [..., H] -> logits [..., D]."""
         return self.lm_head(outputs)
 
     def predicted_features(self, outputs: Tensor) -> Tensor | None:
-        """What the outputs take the target's last features to be, if they are trained to be that."""
+        """The target's last features as the outputs predict them, if they are trained to."""
         return None
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
@@ -76,13 +77,13 @@ class Autoregressive(Head):
         return predictions
 
     def prediction(self, offset: int, outputs: Tensor) -> DraftLogits:
-        """What outputs [B, T, H] say of the target `offset` places further on."""
-        return DraftLogits(offset, self.say(outputs), self.predicted_features(outputs))
+        """Outputs [B, T, H] as the prediction of that offset."""
+        return DraftLogits(offset, self.logits(outputs), self.predicted_features(outputs))
 
     def _prefix(self, batch: TrainBatch) -> PrefixKV | None:
         ids = batch.visual_ids
         if not self.visual_reads or ids is None or not ids.shape[1]:
             return None
         rows = torch.arange(len(ids), device=ids.device)
-        asked = {layer: batch.hidden[layer][rows, batch.starts - 1] for layer in self.reads}
-        return self.prefix(batch.visual, torch.cat((ids, batch.tokens[:, :1]), 1), asked)
+        question = {layer: batch.hidden[layer][rows, batch.starts - 1] for layer in self.reads}
+        return self.prefix(batch.visual, torch.cat((ids, batch.tokens[:, :1]), 1), question)

@@ -1,9 +1,9 @@
-"""What all heads share: whose words they draft, what they borrow of the target, and how they answer a lesson."""
+"""What all heads share: their configuration, the weights they share with the target, and the `Head` interface."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.target_kv import TargetKV
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 
@@ -23,11 +22,11 @@ class HeadConfig:
         hidden_size: H, of the target.
         vocab_size: V, of the target.
         num_layers: L, of the target: its feature behind the final norm is number L.
-        draft_ids: [D] ids that the head may draft, rising. Answers need few of a target's ids, and a short head is a
-            fast one (FR-Spec: Zhao et al. 2025); what it cannot draft, the target still says.
+        draft_ids: [D] ids that the head may draft, ascending. Answers need few of a target's ids, and a short output
+            layer is a fast one (FR-Spec: Zhao et al. 2025); the other ids are left to the target.
 
     Raises:
-        CrossdraftError: ids that are not rising, or outside the vocabulary.
+        CrossdraftError: ids that do not ascend, or outside the vocabulary.
     """
 
     hidden_size: int
@@ -44,40 +43,104 @@ class HeadConfig:
             )
 
 
+def at_least_one(number: int, what: str) -> int:
+    """The number.
+
+    Raises:
+        CrossdraftError: it is below 1.
+    """
+    if number < 1:
+        raise CrossdraftError(f"{what} must be 1 or more, not {number}.")
+    return number
+
+
+@dataclass(frozen=True)
+class TargetKV:
+    """Weights that turn the hidden state entering the target's last layer into that layer's keys and values.
+
+    Args:
+        norm: [H] weight of the root-mean-square norm in front of the attention.
+        eps: of that norm.
+        key, value: [kv_heads·d, H] projections.
+        key_bias, value_bias: [kv_heads·d] each, or `None`.
+        head_dim: d.
+        rope_theta: of the rotary positions.
+    """
+
+    norm: Tensor
+    eps: float
+    key: Tensor
+    value: Tensor
+    key_bias: Tensor | None
+    value_bias: Tensor | None
+    head_dim: int
+    rope_theta: float
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads that keys and values have."""
+        return len(self.key) // self.head_dim
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "TargetKV | None":
+        """That of a decoder built like Llama's (pre-norm, no norms of keys); `None` of any other."""
+        text: Any = getattr(model.base_model, "language_model", model.base_model)
+        layers = getattr(text, "layers", None)
+        attention: Any = getattr(layers[-1], "self_attn", None) if layers else None
+        norm: Any = getattr(layers[-1], "input_layernorm", None) if layers else None
+        if not hasattr(attention, "v_proj") or not hasattr(norm, "variance_epsilon") or hasattr(attention, "k_norm"):
+            return None
+        key, value = attention.k_proj, attention.v_proj
+        return cls(
+            norm=norm.weight.detach(),
+            eps=norm.variance_epsilon,
+            key=key.weight.detach(),
+            value=value.weight.detach(),
+            key_bias=None if key.bias is None else key.bias.detach(),
+            value_bias=None if value.bias is None else value.bias.detach(),
+            head_dim=attention.head_dim,
+            rope_theta=(text.config.rope_parameters or {}).get("rope_theta", 10000.0),
+        )
+
+
 @dataclass(frozen=True)
 class SharedWeights:
-    """What heads borrow of the target instead of storing it: token embeddings and output rows, [V, H] each.
+    """Weights of the target that heads use and do not store.
 
-    And what makes the keys and values of its last layer, if that is built like Llama's.
+    Args:
+        embeddings: [V, H] of tokens.
+        lm_head: [V, H] output rows.
+        target_kv: what makes the keys and values of its last layer, if that is built like Llama's.
     """
 
     embeddings: Tensor
-    head: Tensor
+    lm_head: Tensor
     target_kv: TargetKV | None = None
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "SharedWeights":
         """Those of a `transformers` model; views, not copies where its layers are not packed."""
-        embeddings, head = (cast("Any", model.get_input_embeddings()), cast("Any", model.get_output_embeddings()))
-        return cls(embeddings.weight.detach(), head.weight.detach(), TargetKV.of(model))
+        embeddings, lm_head = cast("Any", model.get_input_embeddings()), cast("Any", model.get_output_embeddings())
+        return cls(embeddings.weight.detach(), lm_head.weight.detach(), TargetKV.of(model))
 
 
 class Head(nn.Module):
-    """A network that guesses what the target says next.
+    """A network that predicts the target's next tokens.
 
     `lm_head` [D, H] maps its outputs to logits over the draft vocabulary: rows of its own, or (`owns_head` false) the
-    target's, which are neither trained nor stored.
+    target's, which are neither trained nor stored. `extras` names what `extra_losses` returns.
 
     Args:
-        config: see the network's own.
-        tables: the target's.
+        config: a `config_class`.
+        shared: the target's weights.
 
     Raises:
         CrossdraftError: the target has other sizes than the config.
     """
 
+    config_class: ClassVar[type[HeadConfig]] = HeadConfig
     owns_head = True
-    extras: tuple[str, ...] = ()  # losses of its own, which `extra_losses` gives
+    extras: tuple[str, ...] = ()
     draft_ids: Tensor
     embeddings: Tensor
 
@@ -93,43 +156,43 @@ class Head(nn.Module):
         self.register_buffer("draft_ids", torch.tensor(config.draft_ids), persistent=False)
         self.register_buffer("embeddings", shared.embeddings, persistent=False)  # of the head's own dtype
         self.lm_head = nn.Linear(config.hidden_size, len(config.draft_ids), bias=False)
-        with torch.no_grad():  # the target's rows are where an own head begins
-            self.lm_head.weight.copy_(shared.head[self.draft_ids.to(shared.head.device)])
+        with torch.no_grad():  # rows of its own start from the target's
+            self.lm_head.weight.copy_(shared.lm_head[self.draft_ids.to(shared.lm_head.device)])
         self.lm_head.requires_grad_(self.owns_head)
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Which of the target's hidden states it reads at every place of the text."""
+        """Hidden states of the target that it reads at every position of the text."""
         return (self.config.num_layers,)
 
     @property
     def visual_reads(self) -> tuple[int, ...]:
-        """Which it reads at the prompt's visual piece."""
+        """Those that it reads at the prompt's visual piece."""
         return ()
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[...] ids -> [..., H] the target's embeddings."""
         return F.embedding(tokens, self.embeddings)
 
-    def to_full_vocab(self, few: Tensor) -> Tensor:
-        """[..., D] logits of the draft vocabulary -> [..., V], -inf at all other words."""
-        every = few.new_full((*few.shape[:-1], self.config.vocab_size), float("-inf"))
-        return every.index_copy_(-1, self.draft_ids, few)
+    def to_full_vocab(self, logits: Tensor) -> Tensor:
+        """[..., D] logits of the draft vocabulary -> [..., V], -inf at all other ids."""
+        full = logits.new_full((*logits.shape[:-1], self.config.vocab_size), float("-inf"))
+        return full.index_copy_(-1, self.draft_ids, logits)
 
-    def last(self, hidden: Mapping[int, Tensor]) -> Tensor:
-        """Of captured features the target's last."""
+    def last_feature(self, hidden: Mapping[int, Tensor]) -> Tensor:
+        """The target's last feature of captured ones."""
         return hidden[self.config.num_layers]
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        """What the head would draft at every place of the answers, teacher-forced."""
+        """Teacher-forced predictions at every position of the answers, one `DraftLogits` an offset."""
         raise NotImplementedError
 
     def extra_losses(self, batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, Tensor]:
-        """Further losses by name, one number each, that a recipe may weigh."""
+        """Further losses by name, one number each, that a recipe may weight."""
         return {}
 
     def scales(self) -> dict[str, Tensor]:
-        """By weight, what each of its inputs [in] is multiplied by beforehand: files hold the product of both."""
+        """Weight name -> [in] factors its inputs are multiplied by beforehand: files hold the product of both."""
         return {}
 
     def stored(self) -> dict[str, Tensor]:
@@ -142,7 +205,7 @@ class Head(nn.Module):
         }
 
     def restore(self, weights: Mapping[str, Tensor]) -> None:
-        """Take weights that `stored` gave.
+        """Load weights that `stored` returned.
 
         Raises:
             CrossdraftError: one is missing, left over, or of another shape.
@@ -163,7 +226,7 @@ class Head(nn.Module):
 
 
 def shifted(values: Tensor, count: int) -> Tensor:
-    """[B, T, ...] moved `count` places to the left along T; zeros come in from the right.
+    """[B, T, ...] shifted `count` positions to the left along T; zeros come in from the right.
 
     >>> shifted(torch.tensor([[1, 2, 3]]), 1)
     tensor([[2, 3, 0]])
@@ -173,12 +236,12 @@ def shifted(values: Tensor, count: int) -> Tensor:
 
 
 def target_to_draft(draft_ids: Sequence[int] | Tensor, vocab_size: int) -> Tensor:
-    """[V] place of each id among the draft ids [D], -1 where it is none of them.
+    """[V] index of each id among the draft ids [D], -1 where it is none of them.
 
     >>> target_to_draft((3, 1), 4)
     tensor([-1,  1, -1,  0])
     """
     ids = torch.as_tensor(draft_ids)
-    places = torch.full((vocab_size,), -1, device=ids.device)
-    places[ids] = torch.arange(len(ids), device=ids.device)
-    return places
+    index = torch.full((vocab_size,), -1, device=ids.device)
+    index[ids] = torch.arange(len(ids), device=ids.device)
+    return index

@@ -55,6 +55,7 @@ class Chimera(Autoregressive):
     """See the module's text. An output is ĥ, and beside it the last feature of the target that its draft left from."""
 
     span = GRAM
+    config_class = ChimeraConfig
     config: ChimeraConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: ChimeraConfig, shared: SharedWeights) -> None:
@@ -66,7 +67,7 @@ class Chimera(Autoregressive):
         nn.init.zeros_(self.residual_head.weight)
 
     def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
-        last = self.last(hidden)
+        last = self.last_feature(hidden)
         return torch.cat((last, last), -1)
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
@@ -78,13 +79,13 @@ class Chimera(Autoregressive):
         both = self.layer.input_layernorm(torch.cat((feature, embeds), 1))
         key, value = attention.keys_values(both)
         query = split_heads(attention.q_proj(both[:, count:]), attention.head_dim)
-        alone = key[:, :, count:], value[:, :, count:]
-        mixed = attend(0, query, key[:, :, :count], value[:, :, :count], alone)
+        own_kv = key[:, :, count:], value[:, :, count:]
+        mixed = attend(0, query, key[:, :, :count], value[:, :, :count], own_kv)
         stream = embeds + attention.o_proj(mixed.transpose(1, 2).flatten(2))
         stream = stream + self.layer.mlp(self.layer.post_attention_layernorm(stream))
         return torch.cat((stream, left_from), -1)
 
-    def say(self, outputs: Tensor) -> Tensor:
+    def logits(self, outputs: Tensor) -> Tensor:
         guessed, left_from = outputs.chunk(2, -1)
         return self.lm_head(guessed) + self.residual_head(left_from)
 

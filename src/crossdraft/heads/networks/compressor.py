@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.base import at_least_one
 from crossdraft.heads.networks.layers import split_heads
-from crossdraft.heads.networks.settings import at_least_one
 
 Compressed = tuple[Tensor, Tensor]  # rows [B, M, H] and their places [M], rising
 Keep = Literal["uniform", "random"]
@@ -82,8 +82,8 @@ class Prune(nn.Module):
         """[B, N, H] -> [B, ⌈N / ratio⌉, H] and its places."""
         total = rows.shape[1]
         choose = spread if self.keep == "uniform" else drawn
-        places = choose(total, -(-total // self.ratio)).to(rows.device)
-        return rows[:, places], places
+        positions = choose(total, -(-total // self.ratio)).to(rows.device)
+        return rows[:, positions], positions
 
 
 class Resampler(nn.Module):

@@ -19,8 +19,17 @@ from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, SharedWeights, shifted
-from crossdraft.heads.networks.feature_fusion import check_scales, columns, concat_layers
-from crossdraft.heads.networks.layers import Attend, DecoderConfig, DecoderLayer, KeyValue, RMSNorm, Rotary
+from crossdraft.heads.networks.layers import (
+    Attend,
+    DecoderConfig,
+    DecoderLayer,
+    KeyValue,
+    RMSNorm,
+    Rotary,
+    check_scales,
+    columns,
+    concat_layers,
+)
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 SPREAD = 5  # layers of the target that are read unless told otherwise: the authors' number
@@ -66,6 +75,7 @@ class DFlash(Head):
     """See the module's text. Embeddings and output rows are the target's; the mask's row is its own, or a token's."""
 
     owns_head = False
+    config_class = DFlashConfig
     config: DFlashConfig
     mask_row: Tensor
 
@@ -143,8 +153,8 @@ class DFlash(Head):
             share = count / loss_mask.sum(1, keepdim=True).clamp(min=1)
             rank = loss_mask.cumsum(1)
             order = 0.5 * ((rank * share).floor() > ((rank - 1) * share).floor())
-        score, places = (order + loss_mask).topk(count, 1)
-        return places, score >= 1
+        score, positions = (order + loss_mask).topk(count, 1)
+        return positions, score >= 1
 
 
 class BlockAttention:
@@ -160,7 +170,7 @@ class BlockAttention:
     def __init__(self, rotary: Rotary, anchors: Tensor, width: int, text: Sequence[KeyValue]) -> None:
         self.rotary, self.text = rotary, text
         rows = torch.arange(width, device=anchors.device)
-        self.places = (anchors[..., None] + 1 + rows).flatten(1)[:, None]  # [B, 1, A·width]
+        self.positions = (anchors[..., None] + 1 + rows).flatten(1)[:, None]  # [B, 1, A·width]
         self.before = torch.arange(text[0][0].shape[2], device=anchors.device)
         left_from = anchors.repeat_interleave(width, 1)  # [B, A·width]
         block = torch.arange(anchors.shape[1], device=anchors.device).repeat_interleave(width)
@@ -168,18 +178,18 @@ class BlockAttention:
         own = (block == block[:, None]).expand(len(anchors), -1, -1)
         self.mask = torch.cat((known, own), -1)[:, None]
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: KeyValue | None = None) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
         text_key, text_value = self.text[layer]
-        keys = torch.cat((self.rotary(text_key, self.before), self.rotary(key, self.places)), 2)
+        keys = torch.cat((self.rotary(text_key, self.before), self.rotary(key, self.positions)), 2)
         return F.scaled_dot_product_attention(
-            self.rotary(query, self.places),
+            self.rotary(query, self.positions),
             keys,
             torch.cat((text_value, value), 2),
             self.mask,
             enable_gqa=keys.shape[1] != query.shape[1],
         )
 
-    def cross_attend(self, layer: int, query: Tensor, fresh: KeyValue | None) -> Tensor:
+    def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
         raise NotImplementedError("A block drafter's layers read the target as part of their own keys and values.")
 
 
@@ -193,4 +203,4 @@ def spread(depth: int, count: int = SPREAD) -> tuple[int, ...]:
     (1, 2, 4, 5, 6)
     """
     last = max(depth - 1, 1)
-    return tuple(sorted({round(1 + place * (last - 1) / (count - 1)) for place in range(count)}))
+    return tuple(sorted({round(1 + position * (last - 1) / (count - 1)) for position in range(count)}))

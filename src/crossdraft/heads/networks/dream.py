@@ -75,11 +75,11 @@ class GatedCross(nn.Module):
 
     def forward(self, stream: Tensor, middle: Tensor | None, attend: Attend) -> Tensor:
         """[B, n, H] -> [B, n, H]; `middle` are the target's features at these places, `None` = a draft has none."""
-        attention, fresh = self.cross_attn, None
+        attention, new_kv = self.cross_attn, None
         if middle is not None:
-            fresh = attention.keys_values(self.middle_norm(middle))
+            new_kv = attention.keys_values(self.middle_norm(middle))
         query = split_heads(attention.q_proj(self.input_layernorm(stream)), attention.head_dim)
-        mixed = attention.o_proj(attend.cross_attend(TARGETS, query, fresh).transpose(1, 2).flatten(2))
+        mixed = attention.o_proj(attend.cross_attend(TARGETS, query, new_kv).transpose(1, 2).flatten(2))
         stream = stream + self.attn_gate.tanh() * mixed
         return stream + self.mlp_gate.tanh() * self.mlp(self.post_attention_layernorm(stream))
 
@@ -89,7 +89,8 @@ class Dream(Autoregressive):
 
     owns_head = False
     extras = ("middle",)
-    depth = 2
+    cache_layers = 2
+    config_class = DreamConfig
     config: DreamConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: DreamConfig, shared: SharedWeights) -> None:
@@ -103,7 +104,7 @@ class Dream(Autoregressive):
         return (self.config.middle_layer, self.config.num_layers)
 
     def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
-        return torch.cat((self.last(hidden), hidden[self.config.middle_layer]), -1)
+        return torch.cat((self.last_feature(hidden), hidden[self.config.middle_layer]), -1)
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         last, middle = features.chunk(2, -1)
@@ -111,12 +112,12 @@ class Dream(Autoregressive):
         final = self.cross(guessed, middle if step == 0 else None, attend)
         return torch.cat((final, guessed), -1)
 
-    def say(self, outputs: Tensor) -> Tensor:
+    def logits(self, outputs: Tensor) -> Tensor:
         return self.lm_head(outputs.chunk(2, -1)[0])
 
     def prediction(self, offset: int, outputs: Tensor) -> DreamLogits:
         final, middle = outputs.chunk(2, -1)
-        return DreamLogits(offset, self.say(outputs), final, middle=middle)
+        return DreamLogits(offset, self.logits(outputs), final, middle=middle)
 
     def extra_losses(self, batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, Tensor]:
         """`middle`: SmoothL1 between the first layer's outputs and the target's middle features.
@@ -129,9 +130,9 @@ class Dream(Autoregressive):
         count = max(int(batch.loss_mask(min(prediction.offset for prediction in predictions)).sum()), 1)
         for prediction in predictions:
             if isinstance(prediction, DreamLogits) and prediction.middle is not None:
-                places = batch.loss_mask(prediction.offset)
+                positions = batch.loss_mask(prediction.offset)
                 told = target.roll(
                     -prediction.offset, 1
                 )  # `loss_mask` leaves out what comes round from the row's front
-                losses.append(smooth_l1(prediction.middle[places], told[places]).sum() / count)
+                losses.append(smooth_l1(prediction.middle[positions], told[positions]).sum() / count)
         return {"middle": torch.stack(losses).mean()}

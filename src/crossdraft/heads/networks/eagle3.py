@@ -9,8 +9,16 @@ from torch import Tensor, nn
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.autoregressive import Autoregressive
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.heads.networks.feature_fusion import check_scales, columns, concat_layers
-from crossdraft.heads.networks.layers import Attend, Attention, DecoderConfig, GatedMLP, RMSNorm
+from crossdraft.heads.networks.layers import (
+    Attend,
+    Attention,
+    DecoderConfig,
+    GatedMLP,
+    RMSNorm,
+    check_scales,
+    columns,
+    concat_layers,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +76,7 @@ class Eagle3(Autoregressive):
     A new one begins with the high level alone.
     """
 
+    config_class = Eagle3Config
     config: Eagle3Config  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: Eagle3Config, shared: SharedWeights) -> None:
@@ -88,7 +97,7 @@ class Eagle3(Autoregressive):
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         return self.midlayer(embeds, features, attend)
 
-    def say(self, outputs: Tensor) -> Tensor:
+    def logits(self, outputs: Tensor) -> Tensor:
         return self.lm_head(self.norm(outputs))
 
     def scales(self) -> dict[str, Tensor]:

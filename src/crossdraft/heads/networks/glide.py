@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.autoregressive import Autoregressive
-from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.heads.networks.base import SharedWeights, TargetKV
 from crossdraft.heads.networks.layers import (
     Attend,
     Attention,
@@ -23,7 +23,6 @@ from crossdraft.heads.networks.layers import (
     Rotary,
     split_heads,
 )
-from crossdraft.heads.networks.target_kv import TargetKV
 
 OWN, TARGETS = 0, 1  # layers of the cache
 
@@ -35,7 +34,7 @@ class Glide(Autoregressive):
         CrossdraftError: the target's last layer is not built like Llama's, or its heads do not fit the configuration.
     """
 
-    depth = 2
+    cache_layers = 2
 
     def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
@@ -67,7 +66,7 @@ class Glide(Autoregressive):
         stream = stream + self.o_proj(mixed.transpose(1, 2).flatten(2))
         return stream + self.mlp(self.post_attention_layernorm(stream))
 
-    def say(self, outputs: Tensor) -> Tensor:
+    def logits(self, outputs: Tensor) -> Tensor:
         return self.lm_head(self.norm(outputs))
 
 

@@ -1,7 +1,7 @@
-"""Hydra (Ankner et al. 2024): Medusa's heads, each told the tokens that were drafted before its own.
+"""Hydra (Ankner et al. 2024): Medusa's heads, each conditioned on the tokens that were drafted before its own.
 
 Hydra++ puts one decoder layer over the target's last features in front ("prefix attention"), deepens the heads, and
-learns from the target's own law instead of its words (its recipe's loss).
+trains on the target's distribution instead of its tokens (its recipe's loss).
 """
 
 from dataclasses import dataclass
@@ -60,6 +60,7 @@ class FirstBlock(nn.Module):
 class Hydra(Recurrent):
     """A state is the feature and, behind it, the narrowed embeddings of the root and of every token drafted since."""
 
+    config_class = HydraConfig
     owns_head = False  # every head has rows of its own
 
     def __init__(self, config: HydraConfig, shared: SharedWeights) -> None:
@@ -67,11 +68,11 @@ class Hydra(Recurrent):
         self.narrow = nn.Linear(config.hidden_size, config.token_size, bias=False)
         self.heads = nn.ModuleList(
             nn.Sequential(
-                FirstBlock(config.hidden_size + told * config.token_size, config.width),
+                FirstBlock(config.hidden_size + tokens * config.token_size, config.width),
                 *(ResBlock(config.width) for _ in range(config.layers - 1)),
                 nn.Linear(config.width, len(config.draft_ids), bias=False),
             )
-            for told in range(1, config.steps + 1)
+            for tokens in range(1, config.steps + 1)
         )
 
     def init_state(self, features: Tensor, tokens: Tensor) -> Tensor:
@@ -80,14 +81,15 @@ class Hydra(Recurrent):
     def next_state(self, states: Tensor, tokens: Tensor) -> Tensor:
         return torch.cat((states, self.narrow(self.embed(tokens))), -1)
 
-    def say(self, states: Tensor, level: int) -> Tensor:
-        return self.heads[level](states)
+    def logits(self, states: Tensor, depth: int) -> Tensor:
+        return self.heads[depth](states)
 
 
 class HydraPlus(Hydra):
-    """Hydra++: the heads stand on what a decoder layer makes of all the features so far."""
+    """Hydra++: the heads read a decoder layer's output over all features so far."""
 
-    depth = 1
+    config_class = HydraPlusConfig
+    cache_layers = 1
 
     def __init__(self, config: HydraPlusConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)

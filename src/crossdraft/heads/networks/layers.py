@@ -1,9 +1,10 @@
-"""Parts of decoders that heads are built from. What attends to what is not theirs to know: an `Attend` does it.
+"""Decoder layers that heads are built from. An `Attend` decides which positions attend to which.
 
-While training, a whole text is read at once, and drafting is rehearsed on it (`TTTAttention`); while drafting, keys and
-values lie in a cache and a tree's mask says who sees whom. The layers are the same.
+In training it is `TTTAttention` over a whole text (EAGLE-3's training-time test); while drafting it is
+`drafting.attention.CachedAttention` over a KV cache and a tree mask. The layers are the same.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import HeadConfig
-from crossdraft.heads.networks.settings import at_least_one
+from crossdraft.heads.networks.base import HeadConfig, at_least_one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,58 +58,58 @@ KeyValue = tuple[Tensor, Tensor]  # keys and values
 
 
 class Attend(Protocol):
-    """Mixes values: see the module's text."""
+    """Attention between projections; see the module's text."""
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: KeyValue | None = None) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
         """[B, heads, n, d] queries and [B, kv_heads, n, d] keys and values, none rotated yet -> [B, heads, n, d].
 
-        `alone` are further keys and values, which only the row that they come with sees, and nobody later.
+        `own_kv` are further keys and values that only their own row attends to; they are not kept.
         """
         ...
 
-    def cross_attend(self, layer: int, query: Tensor, fresh: KeyValue | None) -> Tensor:
-        """Mix what is known of the *target* in the text, up to where a draft leaves it: no row of a draft adds to that.
+    def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
+        """Cross-attention to the *target's* keys and values of the text, up to where a draft leaves it.
 
-        `fresh` are keys and values [B, kv_heads, n, d] at the rows' own places; `None` = the rows are a draft's.
+        `new_kv` are these [B, kv_heads, n, d] at the rows' own positions; `None` = the rows are a draft's.
         """
         ...
 
 
 @dataclass(frozen=True)
 class PrefixKV:
-    """What stands in front of the text and is read by all of it. Nobody asks from there, so it has no queries.
+    """Visual prefix: keys and values in front of the text, which all of the text attends to.
 
-    In a head of one layer the outputs of these rows would go nowhere: keys and values are all that they cost. A head
-    of several computes these rows layer by layer, on their own: nothing behind them changes them.
+    In a head of one layer keys and values are all that is needed of these rows. A head of several computes them layer
+    by layer, on their own: nothing behind them changes them.
 
     Args:
         key, value: [B, kv_heads, P, d], not rotated, of the first layer; P may be 0.
-        places: [P] positions.
-        start: position of the text's first row: that which it would have if nothing were left out of what is in front.
+        positions: [P] of its rows.
+        start: position of the text's first row, as if nothing had been left out of the prefix.
         weights: [B, P] logarithms of how much each row counts; `None` = all alike.
-        aside: [B, 1, H] what every row of the text is told as well (`Autoregressive.add_global`); `None` = nothing.
+        global_feature: [B, 1, H] global visual vector, added to every row of the text (`Autoregressive.add_global`).
         deeper: keys and values of each further layer.
     """
 
     key: Tensor
     value: Tensor
-    places: Tensor
+    positions: Tensor
     start: int
     weights: Tensor | None = None
     global_feature: Tensor | None = None
     deeper: tuple[KeyValue, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.positions)
 
     @property
-    def rows(self) -> tuple[KeyValue, ...]:
-        """Keys and values, layer by layer."""
+    def layers(self) -> tuple[KeyValue, ...]:
+        """Keys and values of each layer."""
         return ((self.key, self.value), *self.deeper)
 
 
 class RMSNorm(nn.RMSNorm):
-    """The norm, whose weights take the rows' precision: with mixed ones PyTorch leaves its fast path."""
+    """RMSNorm with its weight in the input's dtype: PyTorch has no fast path for mixed ones."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight = None if self.weight is None else self.weight.to(x.dtype)
@@ -131,16 +131,16 @@ class Rotary(nn.Module):
         self.register_buffer("sin", torch.cat((-angles.sin(), angles.sin()), -1).float(), persistent=False)
 
     def forward(self, heads: Tensor, positions: Tensor) -> Tensor:
-        """[..., n, d] turned by [n] positions."""
-        return rotate(heads, *self.rows(positions))
+        """[..., n, d] rotated by [n] positions."""
+        return rotate(heads, *self.cos_sin(positions))
 
-    def rows(self, positions: Tensor) -> KeyValue:
-        """Cosines and sines at [n] positions, for several `rotate` by the same."""
+    def cos_sin(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """[n, d] cosines and sines at [n] positions, for `rotate`."""
         return self.cos[positions], self.sin[positions]
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """[..., n, d] turned by rows of `Rotary`."""
+    """[..., n, d] rotated by `Rotary.cos_sin`."""
     cos, sin = cos.to(heads.dtype), sin.to(heads.dtype)
     return heads * cos + heads.roll(heads.shape[-1] // 2, -1) * sin
 
@@ -155,7 +155,7 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(width, config.kv_heads * self.head_dim, bias=False)
         self.v_proj = nn.Linear(width, config.kv_heads * self.head_dim, bias=False)
         self.o_proj = nn.Linear(config.heads * self.head_dim, config.hidden_size, bias=False)
-        # Where a network norms each head's queries and keys, as Qwen3 does, it puts its norms here.
+        # A network that norms each head's queries and keys, as Qwen3 does, puts its norms here.
         self.q_norm: nn.Module = nn.Identity()
         self.k_norm: nn.Module = nn.Identity()
 
@@ -185,7 +185,7 @@ class GatedMLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention and MLP, each behind a norm and beside a residual, as in Llama.
+    """Llama's decoder layer: attention and MLP, each behind a norm, with residuals.
 
     `first_norm=False` leaves out the norm in front of the attention: EAGLE-1's only layer has none.
     """
@@ -222,60 +222,60 @@ class ResBlock(nn.Module):
 
 
 class TTTAttention:
-    """Attention while drafting is rehearsed on a whole text: EAGLE-3's training-time test (Li et al. 2025).
+    """Attention of EAGLE-3's training-time test (Li et al. 2025): drafting simulated at every position of a text.
 
-    In step 0 every place t reads the target's own features, causally. In step j it stands for the j-th token of a
-    draft that left the text at t: it sees the text up to t, what it wrote in steps 1 … j - 1 at t itself, and nothing
-    of the drafts of other places. Its position is t + j. What stands in front of the text, all see.
+    In step 0 every position t reads the target's own features, causally. In step j it stands for the j-th token of a
+    draft that left the text at t: it attends to the text up to t and to its own rows of steps 1 … j - 1, not to the
+    drafts of other positions. Its rotary position is t + j. All attend to the prefix.
     """
 
     def __init__(self, rotary: Rotary, prefix: PrefixKV | None = None) -> None:
         self.rotary = rotary
         self.prefix = prefix
         self.step = 0
-        self._seen: dict[int, list[tuple[Tensor, Tensor]]] = {}  # layer -> keys and values, step by step
+        self._steps: dict[int, list[KeyValue]] = {}  # layer -> keys and values, step by step
 
     def at(self, step: int) -> "TTTAttention":
         """The same, for that step."""
         self.step = step
         return self
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, alone: KeyValue | None = None) -> Tensor:
-        seen = self._seen.setdefault(layer, [])
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
+        steps = self._steps.setdefault(layer, [])
         width, prefix = query.shape[2], self.prefix
         start = self.step + (0 if prefix is None else prefix.start)
-        places = torch.arange(start, start + width, device=query.device)
+        positions = torch.arange(start, start + width, device=query.device)
         groups = query.shape[1] // key.shape[1]
-        query, key = self.rotary(query, places), self.rotary(key, places)
+        query, key = self.rotary(query, positions), self.rotary(key, positions)
         if self.step == 0 and prefix is not None:
-            before = prefix.rows[layer]
-            key = torch.cat((self.rotary(before[0], prefix.places), key), 2)
+            before = prefix.layers[layer]
+            key = torch.cat((self.rotary(before[0], prefix.positions), key), 2)
             value = torch.cat((before[1], value), 2)
-        seen.append((key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)))
-        if alone is not None:
-            rotate = self.rotary(alone[0], places).repeat_interleave(groups, 1)
-            seen = [*seen, (rotate, alone[1].repeat_interleave(groups, 1))]
-        if len(seen) == 1 and prefix is None:
-            return F.scaled_dot_product_attention(query, seen[0][0], seen[0][1], is_causal=True)
+        steps.append((key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)))
+        if own_kv is not None:
+            own_key = self.rotary(own_kv[0], positions).repeat_interleave(groups, 1)
+            steps = [*steps, (own_key, own_kv[1].repeat_interleave(groups, 1))]
+        if len(steps) == 1 and prefix is None:
+            return F.scaled_dot_product_attention(query, steps[0][0], steps[0][1], is_causal=True)
         bias = _bias(prefix, width, query)
-        if len(seen) == 1:
-            return F.scaled_dot_product_attention(query, *seen[0], attn_mask=bias)
-        return _mixed(query * query.shape[-1] ** -0.5, seen, bias)
+        if len(steps) == 1:
+            return F.scaled_dot_product_attention(query, *steps[0], attn_mask=bias)
+        return _mixed(query * query.shape[-1] ** -0.5, steps, bias)
 
-    def cross_attend(self, layer: int, query: Tensor, fresh: KeyValue | None) -> Tensor:
-        if fresh is not None:
-            groups = query.shape[1] // fresh[0].shape[1]
-            places = torch.arange(fresh[0].shape[2], device=query.device)
-            rows = self.rotary(fresh[0], places), fresh[1]
-            self._seen[layer] = [(rows[0].repeat_interleave(groups, 1), rows[1].repeat_interleave(groups, 1))]
+    def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
+        if new_kv is not None:
+            groups = query.shape[1] // new_kv[0].shape[1]
+            positions = torch.arange(new_kv[0].shape[2], device=query.device)
+            rows = self.rotary(new_kv[0], positions), new_kv[1]
+            self._steps[layer] = [(rows[0].repeat_interleave(groups, 1), rows[1].repeat_interleave(groups, 1))]
         width = query.shape[2]
-        places = torch.arange(self.step, self.step + width, device=query.device)
+        positions = torch.arange(self.step, self.step + width, device=query.device)
         bias = _bias(None, width, query)
-        return F.scaled_dot_product_attention(self.rotary(query, places), *self._seen[layer][0], bias)
+        return F.scaled_dot_product_attention(self.rotary(query, positions), *self._steps[layer][0], bias)
 
 
 def _bias(prefix: PrefixKV | None, width: int, like: Tensor) -> Tensor:
-    """[1 or B, 1, n, P + n] to be added to scores: all of the front as it counts, the text up to each place."""
+    """[1 or B, 1, n, P + n] to be added to scores: the prefix by its weights, the text causally."""
     text = like.new_full((1, 1, width, width), float("-inf")).triu_(1)
     if prefix is None:
         return text
@@ -284,18 +284,45 @@ def _bias(prefix: PrefixKV | None, width: int, like: Tensor) -> Tensor:
     return torch.cat((before, text.expand(len(before), -1, -1, -1)), -1)
 
 
-def _mixed(query: Tensor, seen: list[tuple[Tensor, Tensor]], bias: Tensor) -> Tensor:
-    """Each place over the text up to itself, and over its own draft."""
-    (key, value), *own = seen
+def _mixed(query: Tensor, steps: list[KeyValue], bias: Tensor) -> Tensor:
+    """Attention of each position to the text up to itself, and to its own draft."""
+    (key, value), *own = steps
     text = query @ key.transpose(-1, -2) + bias
     drafted = [(query * drafted_key).sum(-1, keepdim=True) for drafted_key, _ in own]
     weights = torch.cat((text, *drafted), -1).softmax(-1)
     mixed = weights[..., : key.shape[2]] @ value
-    for place, (_, drafted_value) in enumerate(own, key.shape[2]):
-        mixed = mixed + weights[..., place, None] * drafted_value
+    for position, (_, drafted_value) in enumerate(own, key.shape[2]):
+        mixed = mixed + weights[..., position, None] * drafted_value
     return mixed
 
 
 def split_heads(rows: Tensor, head_dim: int) -> Tensor:
     """[B, n, heads·d] -> [B, heads, n, d]."""
     return rows.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+
+
+def concat_layers(hidden: Mapping[int, Tensor], layers: Sequence[int], scales: Sequence[float]) -> Tensor:
+    """Multi-layer feature fusion: hidden states [..., H] of each layer, times its scale -> [..., H · layers].
+
+    A residual stream is many times larger than what leaves a norm, the more so the deeper: 16 to 27 against 1 in the
+    reference target. Unscaled, the large ones would drown the others in the matrix behind this, and in EAGLE-3, where
+    the result is the residual and the token enters through the attention alone, the token too. A scale is about one
+    over the layer's root mean square. Files hold the matrix with the scales multiplied in (`columns`), as other
+    programs want it.
+    """
+    return torch.cat([hidden[layer] * scale for layer, scale in zip(layers, scales, strict=True)], -1)
+
+
+def columns(matrix: Tensor, scales: Sequence[float]) -> Tensor:
+    """[in] the scale of each column of the matrix [out, in] that reads `concat_layers`."""
+    return matrix.new_tensor(scales).repeat_interleave(matrix.shape[1] // len(scales))
+
+
+def check_scales(scales: Sequence[float], count: int) -> None:
+    """Refuse what are not `count` positive numbers.
+
+    Raises:
+        CrossdraftError: see above.
+    """
+    if len(scales) != count or min(scales) <= 0:
+        raise CrossdraftError(f"level_scales are {count} positive numbers, one a layer, not {tuple(scales)}.")

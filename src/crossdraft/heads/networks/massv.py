@@ -22,7 +22,7 @@ from torch import Tensor, arange, cat, nn
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.autoregressive import Autoregressive
-from crossdraft.heads.networks.base import SharedWeights, shifted
+from crossdraft.heads.networks.base import SharedWeights, at_least_one, shifted
 from crossdraft.heads.networks.compressor import Pool
 from crossdraft.heads.networks.layers import (
     Attend,
@@ -33,7 +33,6 @@ from crossdraft.heads.networks.layers import (
     RMSNorm,
     TTTAttention,
 )
-from crossdraft.heads.networks.settings import at_least_one
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 
@@ -67,11 +66,12 @@ class MASSV(Autoregressive):
     """See the module's text. Of the pair at a place only the token is read; the target's own head speaks."""
 
     owns_head = False  # `widen` in front of it says all that rows of its own could
+    config_class = MASSVConfig
     config: MASSVConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: MASSVConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
-        size, width, self.depth = config.hidden_size, config.width, config.layers
+        size, width, self.cache_layers = config.hidden_size, config.width, config.layers
         # A target's visual embeddings may be hundreds of times as long as its words': both are normed.
         self.narrow = nn.Sequential(RMSNorm(size, config.eps), nn.Linear(size, width, bias=False))
         if config.sees:
@@ -97,7 +97,7 @@ class MASSV(Autoregressive):
         """No features: [1, 0, 0]."""
         return self.embeddings.new_empty(1, 0, 0)
 
-    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> PrefixKV:
+    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV:
         """What the layers make of the visual places and of the text's first token, which no pair has.
 
         They are rows like those of the text, and see what is in front of them. Of the last layer only their keys and
@@ -108,7 +108,7 @@ class MASSV(Autoregressive):
         rows: list[KeyValue] = []
         for number, layer in enumerate(self._layers):
             rows.append(layer.keys_values(stream))
-            if number + 1 < self.depth:
+            if number + 1 < self.cache_layers:
                 stream = layer(stream, attend, number)
         count = stream.shape[1]
         return PrefixKV(*rows[0], arange(count, device=stream.device), count, deeper=tuple(rows[1:]))
@@ -120,7 +120,7 @@ class MASSV(Autoregressive):
             stream = layer(stream, attend, number)
         return stream
 
-    def say(self, outputs: Tensor) -> Tensor:
+    def logits(self, outputs: Tensor) -> Tensor:
         return self.lm_head(self.widen(self.norm(outputs)))
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
@@ -131,7 +131,7 @@ class MASSV(Autoregressive):
         """
         embeds = self.embed(shifted(batch.tokens, 1))
         attend = TTTAttention(self.rotary, self._prefix(batch))
-        logits = self.say(self.decode(embeds, embeds, attend, 0))
+        logits = self.logits(self.decode(embeds, embeds, attend, 0))
         return [DraftLogits(1 + on, shifted(logits, on)) for on in range(1 if self.training else self.config.steps)]
 
     @property

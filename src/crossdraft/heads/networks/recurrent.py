@@ -1,13 +1,13 @@
-r"""Heads that stand on the target's last feature and remember what was drafted since: Medusa, Hydra, ReDrafter.
+r"""Heads that start from the target's last feature and keep a draft in a state vector: Medusa, Hydra, ReDrafter.
 
-    place                 …   t          |  the draft
+    position              …   t          |  the draft
     the target's feature      f(t)       |                        the last one known
     the token behind it       x(t+1)     |  d1         d2         x(t+1) is the root
-    state                     s0         |  s1         s2         s0 = enter(f(t), x(t+1)), s1 = follow(s0, d1), …
-    says                      law of d1  |  law of d2  law of d3
+    state                     s0         |  s1         s2         s0 = init_state(f(t), x(t+1)), s1 = next_state(s0, d1)
+    predicts                  d1         |  d2         d3
 
-A state is one vector, and no more is known behind a node than that: no keys and values of the draft, no features that
-are fed back. Networks differ in what a state keeps: nothing (Medusa), every token (Hydra), a digest (ReDrafter).
+No keys and values of the draft, no features fed back. Networks differ in what the state holds: nothing of the draft
+(Medusa), every token (Hydra), a recurrent summary (ReDrafter).
 """
 
 from dataclasses import dataclass
@@ -19,14 +19,15 @@ from crossdraft.heads.networks.base import Head, HeadConfig, shifted
 from crossdraft.heads.networks.layers import Attend, Rotary, TTTAttention
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
-# Heads' own rows begin as this much of the target's. The feature they stand on says the root, not what follows it; a
-# small target is so sure of that (a loss of 50 a place at full size) that the first steps would go into unlearning it.
-BEGIN = 0.1
+# Output rows of a head's own start from this fraction of the target's. The last feature predicts the root, not what
+# follows it, and a small target is so sure of it (a loss of 50 a position at full size) that the first training steps
+# would go into unlearning it.
+INIT_SCALE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(HeadConfig):
-    """A head whose drafts live in a state.
+    """A head with a state vector.
 
     Args:
         steps: tokens that are drafted in a row while training; of Medusa and Hydra, how many heads there are.
@@ -46,19 +47,20 @@ class RecurrentConfig(HeadConfig):
 
 
 class Recurrent(Head):
-    """See the module's text. Networks fill in `init_state`, `next_state` and `say`, and what of the rest is theirs."""
+    """See the module's text. Networks fill in `init_state`, `next_state` and `logits`."""
 
-    depth = 0  # layers that keep keys and values of the text
+    config_class = RecurrentConfig
     config: RecurrentConfig
+    cache_layers = 0  # layers that keep keys and values of the text
     rotary: Rotary  # only where there are such layers
 
     @property
-    def levels(self) -> int | None:
+    def max_depth(self) -> int | None:
         """How many tokens in a row it can draft; `None` = any number."""
         return self.config.steps
 
     def read(self, features: Tensor, attend: Attend) -> Tensor:
-        """The target's last features [B, n, H] -> what drafts begin from, [B, n, H]."""
+        """The target's last features [B, n, H] -> what drafts start from, [B, n, H]."""
         return features
 
     def init_state(self, features: Tensor, tokens: Tensor) -> Tensor:
@@ -69,17 +71,17 @@ class Recurrent(Head):
         """States [..., S] and the tokens [...] drafted there -> states [..., S'] behind these."""
         raise NotImplementedError
 
-    def say(self, states: Tensor, level: int) -> Tensor:
-        """States [..., S] behind nodes `level` steps from the root -> logits [..., D]."""
+    def logits(self, states: Tensor, depth: int) -> Tensor:
+        """States [..., S] behind nodes `depth` steps from the root -> logits [..., D]."""
         raise NotImplementedError
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        features, predictions = self.last(batch.hidden), []
-        if self.depth:
+        features, predictions = self.last_feature(batch.hidden), []
+        if self.cache_layers:
             features = self.read(features, TTTAttention(self.rotary))
         states = self.init_state(features, shifted(batch.tokens, 1))
-        for level in range(self.config.steps):
-            if level:
-                states = self.next_state(states, shifted(batch.tokens, 1 + level))
-            predictions.append(DraftLogits(1 + level, self.say(states, level)))
+        for depth in range(self.config.steps):
+            if depth:
+                states = self.next_state(states, shifted(batch.tokens, 1 + depth))
+            predictions.append(DraftLogits(1 + depth, self.logits(states, depth)))
         return predictions

@@ -1,9 +1,9 @@
-"""ReDrafter (Cheng et al. 2024): a small recurrent network that goes on from the target's last feature.
+"""ReDrafter (Cheng et al. 2024): a small recurrent network on the target's last feature.
 
     s' = SiLU(W·e(x) + U·s + b)        s = 0 in front of the root
     logits = rows · ResBlocks([f; s])
 
-One set of weights serves every level, so it drafts as far as one likes. Trees are beam searches (`trees.beams`).
+One set of weights serves every depth, so drafts may be of any length. Trees are beam searches (`trees.beams`).
 """
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.layers import ResBlock
-from crossdraft.heads.networks.recurrent import BEGIN, Recurrent, RecurrentConfig
+from crossdraft.heads.networks.recurrent import INIT_SCALE, Recurrent, RecurrentConfig
 
 
 class ReDrafter(Recurrent):
@@ -27,11 +27,11 @@ class ReDrafter(Recurrent):
         self.rnn_u = nn.Linear(size, size)
         self.blocks = nn.Sequential(*(ResBlock(2 * size) for _ in range(config.layers)))
         self.rows = nn.Linear(2 * size, ids, bias=False)
-        with torch.no_grad():  # so that it begins by saying the target's words, as far as the feature tells
-            self.rows.weight[:, :size].copy_(BEGIN * self.lm_head.weight)
+        with torch.no_grad():
+            self.rows.weight[:, :size].copy_(INIT_SCALE * self.lm_head.weight)
 
     @property
-    def levels(self) -> None:
+    def max_depth(self) -> None:
         return None
 
     def init_state(self, features: Tensor, tokens: Tensor) -> Tensor:
@@ -42,5 +42,5 @@ class ReDrafter(Recurrent):
         memory = F.silu(self.rnn_w(self.embed(tokens)) + self.rnn_u(memory))
         return torch.cat((feature, memory), -1)
 
-    def say(self, states: Tensor, level: int) -> Tensor:
+    def logits(self, states: Tensor, depth: int) -> Tensor:
         return self.rows(self.blocks(states))

@@ -15,10 +15,34 @@ from torch import Tensor, nn
 
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.compressor import Conv, Keep, Pool, Prune, Resampler, TextOnly
-from crossdraft.heads.networks.eaglevlm import EagleVLM
+from crossdraft.heads.networks.eagle import Eagle
 from crossdraft.heads.networks.layers import DecoderConfig, PrefixKV
 
 CHOICES = ("text-only", "pool", "prune", "conv", "resampler")
+
+
+class EagleVLM(Eagle):
+    """EAGLE's network with a norm in front of its layer; what the target read of the clip stands in front of the text.
+
+    A visual place is a pair like any other: the target's feature there, and the embedding behind it, which is no
+    word's but the next place's visual feature. Behind the last of them comes the text's first token.
+    """
+
+    first_norm = True
+
+    @property
+    def visual_reads(self) -> tuple[int, ...]:
+        return 0, self.config.num_layers
+
+    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV:
+        rows = self.seen(visual, ids)
+        positions = torch.arange(rows.shape[1], device=rows.device)
+        return PrefixKV(*self.layer.keys_values(rows), positions, len(positions))
+
+    def seen(self, visual: Mapping[int, Tensor], ids: Tensor) -> Tensor:
+        """[B, N, H] the visual places as they enter the layer; arguments as in `prefix`."""
+        embeds = torch.cat((visual[0][:, 1:], self.embed(ids[:, -1:])), 1)
+        return self.fc(torch.cat((embeds, self.last_feature(visual)), -1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +67,8 @@ class SpecVLMConfig(DecoderConfig):
 class SpecVLM(EagleVLM):
     """See the module's text."""
 
+    config_class = SpecVLMConfig
+
     def __init__(self, config: SpecVLMConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
         width = config.hidden_size
@@ -54,16 +80,16 @@ class SpecVLM(EagleVLM):
         self.gate = nn.Linear(width, len(CHOICES))
         self.temperature = config.temperature
 
-    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> PrefixKV:
-        rows, scores = self.seen(visual, ids), self.gate(self.last(asked))
+    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV:
+        rows, scores = self.seen(visual, ids), self.gate(self.last_feature(question))
         if not self.training and len(rows) == 1:
-            kept, places = self.compressors[int(scores.argmax())](rows)
-            return PrefixKV(*self.layer.keys_values(kept), places, rows.shape[1])
+            kept, positions = self.compressors[int(scores.argmax())](rows)
+            return PrefixKV(*self.layer.keys_values(kept), positions, rows.shape[1])
         every = [compress(rows) for compress in self.compressors]
-        sizes = torch.tensor([len(places) for _, places in every], device=rows.device)
+        sizes = torch.tensor([len(positions) for _, positions in every], device=rows.device)
         weights = self._weights(scores).repeat_interleave(sizes, 1)
-        kept, places = (torch.cat(parts, dim) for parts, dim in zip(zip(*every, strict=True), (1, 0), strict=True))
-        return PrefixKV(*self.layer.keys_values(kept), places, rows.shape[1], weights)
+        kept, positions = (torch.cat(parts, dim) for parts, dim in zip(zip(*every, strict=True), (1, 0), strict=True))
+        return PrefixKV(*self.layer.keys_values(kept), positions, rows.shape[1], weights)
 
     def _weights(self, scores: Tensor) -> Tensor:
         """[B, choices] scores -> logarithms of how much each choice counts."""

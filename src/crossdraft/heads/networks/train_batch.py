@@ -78,7 +78,7 @@ class DraftLogits:
     valid: Tensor | None = None
 
 
-def collate(tokens: Sequence[Tensor], starts: Sequence[int], hidden: Mapping[int, Sequence[Tensor]]) -> TrainBatch:
+def pad_batch(tokens: Sequence[Tensor], starts: Sequence[int], hidden: Mapping[int, Sequence[Tensor]]) -> TrainBatch:
     """Answers as one batch: [T] ids of each, where it starts, and layer -> [T - 1, H] features of each."""
     padded = {
         layer: pad_sequence([torch.cat((row, row.new_zeros(1, row.shape[1]))) for row in rows], batch_first=True)

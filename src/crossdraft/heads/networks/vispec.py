@@ -26,6 +26,8 @@ class ViSpec(Eagle):
     of that map are two layers here, so that g's part is computed once. They begin as f itself: ViSpec begins as EAGLE.
     """
 
+    config_class = ViSpecConfig
+
     def __init__(self, config: ViSpecConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
         width = config.hidden_size
@@ -40,10 +42,10 @@ class ViSpec(Eagle):
     def visual_reads(self) -> tuple[int, ...]:
         return (0,)
 
-    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, asked: Mapping[int, Tensor]) -> PrefixKV:
-        found, places = self.adaptor(visual[0])
+    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV:
+        found, positions = self.adaptor(visual[0])
         key, value = self.layer.keys_values(found[:, :-1])
-        return PrefixKV(key, value, places[1:], visual[0].shape[1], global_feature=self.global_fc(found[:, -1:]))
+        return PrefixKV(key, value, positions[1:], visual[0].shape[1], global_feature=self.global_fc(found[:, -1:]))
 
     def add_global(self, features: Tensor, global_feature: Tensor | None) -> Tensor:
         informed = self.img_fc(features)

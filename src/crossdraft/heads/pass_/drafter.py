@@ -1,35 +1,92 @@
-"""The drafter `pass`: the target reads learned look-ahead embeddings, and says behind them what comes places on.
+"""The drafter `pass`, PaSS (Monea et al. 2023): the target reads learned look-ahead embeddings and drafts for itself.
 
-PaSS (Monea et al. 2023) takes two passes a draft, one that drafts and one that verifies. Here one pass does both, as in
-P-EAGLE (2026): the embeddings stand behind the root and behind every node of the last draft, so wherever the target
-leaves it, the next draft has been read already; see `ahead`. That costs L·(L + 1) rows a pass, which a GPU hardly
-notices, and a CPU does.
+The embeddings stand for "some token, not known yet". They are probe rows behind the root and behind every node of the
+draft, so that one pass both verifies a draft and makes the next one, as in P-EAGLE (2026); PaSS takes two passes:
 
-The target's own weights stay as they are: the rows are trained (`train.heads.pass_`). They are no ids, so the drafter
-runs where the target does.
+    root ─ 0:"the" ─ 1:"car"          drafted last time
+     ├ ? ─ ?  ├ ? ─ ?  └ ? ─ ?        look-ahead rows; the first one stands where the target's own token will
+
+Wherever the draft is rejected, the rows behind the last accepted node have read the next draft. That costs L·(L + 1)
+rows a pass, which a GPU hardly notices, and a CPU does. The target's weights stay as they are: the embeddings are
+trained (`train.heads.pass_task`). They are no ids, so the drafter runs in the target's process.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
+from crossdraft.drafters.base import fork_of
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.probes import Probes
-from crossdraft.heads.pass_.ahead import AheadDrafter
+from crossdraft.engine.request import Request
+from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.heads.pass_.network import LookaheadEmbeddings
 
-PLACEHOLDER = 0  # the id that keeps an embedding's place; nothing reads it
+PLACEHOLDER = 0  # the id at an embedding's position; nothing reads it
 
 
-class PassDrafter(AheadDrafter):
-    """Drafts what the target said behind learned embeddings.
+@dataclass(eq=False)
+class PassState:
+    """One request: the next draft, as the target predicted it in its last pass."""
+
+    tokens: tuple[int, ...] = ()
+
+
+class PassDrafter:
+    """Drafts what the target predicted behind learned embeddings.
 
     Args:
-        head: the embeddings, on the target's device; as many tokens are drafted.
+        head: L embeddings, on the target's device; as many tokens are drafted.
         banned: ids that must not be drafted.
     """
 
     def __init__(self, head: LookaheadEmbeddings, banned: Sequence[int] = ()) -> None:
-        self.rows = head.ahead.detach()
-        super().__init__((PLACEHOLDER,) * len(self.rows), banned)
+        self.embeddings = head.ahead.detach()
+        self.banned = frozenset(banned)
+        count = len(self.embeddings)
+        self.needs = Needs(probes=count * (count + 1))
+
+    def begin(self, requests: Sequence[Request]) -> list[PassState]:
+        return [PassState() for _ in requests]
+
+    def propose(self, states: Sequence[PassState], budgets: Sequence[Budget]) -> list[Draft]:
+        drafts = []
+        for state, budget in zip(states, budgets, strict=True):
+            tree = DraftTree.chain(state.tokens[: budget.nodes])
+            if budget.on_token is not None:
+                for token in tree.tokens:
+                    budget.on_token(token)
+            drafts.append(Draft(tree, probes=self.probes(len(tree))))
+        return drafts
+
+    def commit(self, states: Sequence[PassState], outputs: Sequence[VerifyOutput]) -> None:
+        count = len(self.embeddings)
+        for state, output in zip(states, outputs, strict=True):
+            first = len(output.path) * count  # a chain: the rows behind the last accepted node
+            predicted = [top[0] for top in output.probe_top[first : first + count]]
+            stop = next((i for i, token in enumerate(predicted) if token in self.banned), len(predicted))
+            state.tokens = tuple(predicted[:stop])
 
     def probes(self, nodes: int) -> Probes:
-        return replace(super().probes(nodes), embeddings=self.rows.repeat(nodes + 1, 1))
+        """The rows behind a chain of so many nodes."""
+        count = len(self.embeddings)
+        tokens = (PLACEHOLDER,) * (count * (nodes + 1))
+        return Probes(tokens, lookahead_parents(count, nodes), top=1, embeddings=self.embeddings.repeat(nodes + 1, 1))
+
+    def fork(self, states: Sequence[PassState]) -> list[PassState]:
+        return [fork_of(state) for state in states]
+
+    def end(self, states: Sequence[PassState]) -> None:
+        """Nothing to free."""
+
+
+def lookahead_parents(count: int, nodes: int) -> tuple[int, ...]:
+    """Parents of `count` rows in a chain behind the root, and behind every node of a chain.
+
+    >>> lookahead_parents(2, 1)
+    (-1, 1, 0, 3)
+    """
+    parents: list[int] = []
+    for node in range(ROOT, nodes):
+        behind = nodes + len(parents)
+        parents += [node, *range(behind, behind + count - 1)][:count]
+    return tuple(parents)

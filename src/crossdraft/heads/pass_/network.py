@@ -32,6 +32,7 @@ class LookaheadEmbeddings(Head):
     """`ahead` [L, H]: at first the mean of the drafted words' embeddings, a word that could be any of them."""
 
     owns_head = False
+    config_class = PassConfig
     config: PassConfig
 
     def __init__(self, config: PassConfig, shared: SharedWeights) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.train_batch import TrainBatch, collate
+from crossdraft.heads.networks.train_batch import TrainBatch, pad_batch
 from crossdraft.train.capture.plan import CaptureIndex, canonical, read_index
 from crossdraft.train.capture.shard import MEND, CapturedAnswer, Shard
 from crossdraft.train.core.provenance import sha256
@@ -162,5 +162,5 @@ def collate(answers: Sequence[CapturedAnswer]) -> TrainBatch:
     layers, visual_layers = answers[0].hidden, answers[0].visual
     hidden = {layer: [answer.hidden[layer].float() for answer in answers] for layer in layers}
     visual = {layer: torch.stack([answer.visual[layer] for answer in answers]).float() for layer in visual_layers}
-    batch = collate([answer.tokens for answer in answers], [answer.start for answer in answers], hidden)
+    batch = pad_batch([answer.tokens for answer in answers], [answer.start for answer in answers], hidden)
     return replace(batch, visual=visual, visual_ids=visual_ids)

@@ -214,7 +214,7 @@ class EventTask(HeadTask):
     def _loss(self, head: Head, answers: EventAnswers, store: CaptureStore) -> LossFn:
         recipe = self.inputs.recipe
         if isinstance(head, DrafterMedusa | Glance):
-            rows = self.shared_weights().head[head.draft_ids].float()
+            rows = self.shared_weights().lm_head[head.draft_ids].float()
             batch_of = self._with_frames(head, answers, store) if isinstance(head, Glance) else answers.batch
             return event_head_loss(head, batch_of, Objective(recipe.loss, recipe.step_weight), rows)
         if set(recipe.loss) != {"cross_entropy"}:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossdraft.heads.drafting.static import ACCEPTANCE
+from crossdraft.heads.drafting.trees import ACCEPTANCE
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
 from crossdraft.heads.networks.objective import Objective, acceptance_counts, score, teacher
 from crossdraft.heads.networks.train_batch import TrainBatch
@@ -50,7 +50,7 @@ class HeadLoss:
             logits, labels = self._teacher(batch)
             first = share.take(range(recipe.optim.clips))[0]
             drafts = self.head(add_noise(batch, recipe.noise, recipe.seed, step, first))
-            loss, figures = score(objective, drafts, batch, logits, labels, self.head.last(batch.hidden))
+            loss, figures = score(objective, drafts, batch, logits, labels, self.head.last_feature(batch.hidden))
             for name, value in self.head.extra_losses(batch, drafts).items() if extra else ():
                 loss = loss + extra[name] * value
                 figures[name] = float(value.detach())
@@ -98,7 +98,7 @@ class FeatureTask(HeadTask):
 
     def data(self, head: Head) -> TaskData:
         recipe, validation = self.inputs.recipe, self.inputs.validation
-        rows = self.shared_weights().head.to(self.host.device)[head.draft_ids].float()
+        rows = self.shared_weights().lm_head.to(self.host.device)[head.draft_ids].float()
         loss = HeadLoss(head, rows, recipe)
         # What the head reads, and the last layer, by which it is judged.
         layers = sorted({*head.reads, head.config.num_layers}), head.visual_reads

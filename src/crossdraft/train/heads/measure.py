@@ -15,8 +15,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.drafting.head_drafter import Grow, HeadDrafter
-from crossdraft.heads.drafting.static import LARGEST
-from crossdraft.heads.drafting.trees import TREES
+from crossdraft.heads.drafting.trees import LARGEST, TREES
 from crossdraft.heads.networks.base import Head
 from crossdraft.heads.registry import HeadRecord, heads_of_network
 from crossdraft.train.core.log import progress_bar, say
@@ -132,7 +131,7 @@ def measure_methods(
     """
     methods = methods_of(network)
     first = next(iter(methods.values()))
-    drafter = first.drafter(head, TREES["chain"], sorted(target.eos))
+    drafter = first.drafter_class(head, TREES["chain"], sorted(target.eos))
     say(f"{network}: drafting for questions: {len(requests)} (measure.pairs=0 leaves that out)")
     with progress_bar() as bar:
         task = bar.add_task("measuring", total=2 * (1 + len(methods)))

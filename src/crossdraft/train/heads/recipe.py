@@ -138,7 +138,7 @@ def default_levels(depth: int) -> tuple[int, int, int]:
 
 
 def scales_of(hidden: Mapping[int, Tensor], lengths: Sequence[int], levels: Sequence[int]) -> list[float]:
-    """One over the root mean square of each level, to two digits; see `networks.feature_fusion`.
+    """One over the root mean square of each level, to two digits; see `networks.layers.concat_layers`.
 
     Args:
         hidden: features [B, T, H] by layer.

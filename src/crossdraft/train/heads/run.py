@@ -15,7 +15,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
 from crossdraft.heads.files import config_of, make, save_head
 from crossdraft.heads.networks.base import Head, HeadConfig
-from crossdraft.heads.networks.registry import NETWORKS
+from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import load_target, target_fingerprint
 from crossdraft.methods import task_of
 from crossdraft.train.capture.store import CaptureStore
@@ -194,8 +194,8 @@ def head_config(recipe: HeadRecipe, task: HeadTask) -> HeadConfig:
     network = NETWORKS.get(recipe.network)
     if network is None:
         return config_of(recipe.network, settings | stated, where)
-    settings |= sizes_of(network.config, host) | stated
-    return config_of(recipe.network, settings | task.measured_settings(network.config, settings), where)
+    settings |= sizes_of(network.config_class, host) | stated
+    return config_of(recipe.network, settings | task.measured_settings(network.config_class, settings), where)
 
 
 def save(run: HeadRun, head: Head, figures: dict[str, Any], check: Check | None) -> None:
