@@ -215,7 +215,7 @@ def test_of_a_tree_the_worthwhile_nodes_come_best_first_and_with_their_parents()
     assert model.worthwhile((-1, -1, 0, 1), (0.05, 0.3, 0.9, 0.8)) == [1, 3]
     assert model.worthwhile((), ()) == []
     assert CostModel().worthwhile((-1, -1), (0.0, 0.4)) == [1, 0]  # nothing is known yet: all
-    # Where drafting has brought a token down to 2.5, an accepted node saves no more than that: worth a probability of 0.4.
+    # Where drafting has brought a token down to 2.5, an accepted node saves no more: worth a probability of 0.4.
     model.token_s = 2.5
     assert model.worthwhile((-1, -1, 0, 0, 3), (0.5, 0.3, 0.09, 0.4, 0.2)) == [0, 3]
 

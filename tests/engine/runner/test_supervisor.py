@@ -13,6 +13,11 @@ from crossdraft.engine.runner.supervisor import BACKOFF_S, RESTARTS, WINDOW_S, S
 from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target
 
+ADVICE = (
+    "plan", "node_gain", "worthwhile", "hidden_nodes", "reading_pays", "asked", "began_request", "began_round",
+    "saw_draft", "saw_acceptance",
+)  # fmt: skip
+
 
 class Scripted:
     """Proposes given trees, one a round."""
@@ -239,21 +244,7 @@ def test_whatever_a_drafter_raises_costs_no_answer(method, error):
     supervisor.close()
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "plan",
-        "node_gain",
-        "worthwhile",
-        "hidden_nodes",
-        "reading_pays",
-        "asked",
-        "began_request",
-        "began_round",
-        "saw_draft",
-        "saw_acceptance",
-    ],  # fmt: skip
-)
+@pytest.mark.parametrize("where", ADVICE)
 def test_no_error_of_the_cost_model_costs_an_answer(where, monkeypatch):
     target = as_target(*ZOO["video_llava"]())
     request = Request("x", max_new_tokens=12)
