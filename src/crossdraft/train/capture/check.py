@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
@@ -112,12 +113,16 @@ def _error(states: Sequence[Tensor], found: Mapping[int, Tensor], places: slice)
 @torch.inference_mode()
 def plain_pass(target: Target, prompt: Prompt, continuation: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
     """Logits [n, V] and hidden states [n, H] of prompt + continuation, by the model alone."""
-    features = {name: value.to(target.device) for name, value in prompt.features.items()}
+    out, _ = full_pass(target.model, prompt, continuation)
+    return out.logits[0], [states[0] for states in out.hidden_states]
+
+
+def full_pass(model: PreTrainedModel, prompt: Prompt, continuation: Sequence[int]) -> tuple[Any, Tensor]:
+    """The model's output over prompt + continuation in one pass, with hidden states, and the ids [n] that it read."""
+    features = {name: value.to(model.device) for name, value in prompt.features.items()}
     if "mm_token_type_ids" in features:
         kinds = features["mm_token_type_ids"]
         features["mm_token_type_ids"] = torch.cat([kinds, kinds.new_zeros(1, len(continuation))], 1)
-    inputs = {n: v.to(target.model.dtype) if v.is_floating_point() else v for n, v in features.items()}
-    tail = torch.tensor(continuation, dtype=torch.long)
-    ids = torch.cat([prompt.input_ids.cpu(), tail])[None].to(target.device)
-    out: Any = target.model(input_ids=ids, **inputs, use_cache=False, output_hidden_states=True)
-    return out.logits[0], [states[0] for states in out.hidden_states]
+    inputs = {n: v.to(model.dtype) if v.is_floating_point() else v for n, v in features.items()}
+    ids = torch.cat([prompt.input_ids.cpu(), torch.tensor(continuation, dtype=torch.long)]).to(model.device)
+    return model(input_ids=ids[None], **inputs, use_cache=False, output_hidden_states=True), ids

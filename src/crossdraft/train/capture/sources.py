@@ -170,7 +170,7 @@ def source_of(settings: Mapping[str, object], clips: int) -> ClipSource:
 
 
 def _parse_line(path: Path, number: int, line: str) -> PromptedClip:
-    """One line of a list, its video looked at."""
+    """One line of a list, checked: its files exist, and its video can be read."""
     from crossdraft.video import probe
 
     where = f"Line {number} of {path}"

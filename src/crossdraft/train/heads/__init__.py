@@ -1,1 +1,1 @@
-"""Heads that learn from what a target said: recipe, lessons, loss, and what the engine makes of the result."""
+"""Training of heads on a target's answers: recipes, tasks, losses, and the measurement under the engine."""

@@ -32,6 +32,7 @@ from crossdraft.heads.files import save_head
 from crossdraft.heads.networks.base import Head, target_to_draft
 from crossdraft.heads.networks.objective import PLACES, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft.train.capture.check import full_pass
 from crossdraft.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
 
 RANK, HEADS_WEIGHT, SLOW = 32, 0.2, 0.25
@@ -124,7 +125,7 @@ class JointModel(nn.Module):
 
     def loss(self, prompt: Prompt, answer: Sequence[int]) -> tuple[Tensor, dict[str, float]]:
         """Of one answer: the target's own loss and the heads'."""
-        out, ids = self._read(prompt, answer)
+        out, ids = full_pass(self.model, prompt, answer)
         start, end = len(prompt), len(ids)
         own = F.cross_entropy(out.logits[0, start - 1 : end - 1].float(), ids[start:])
         batch = self._batch(out.hidden_states[-1], ids, start)
@@ -141,17 +142,6 @@ class JointModel(nn.Module):
         for layer in self.layers:
             parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
         self.layers = []
-
-    def _read(self, prompt: Prompt, answer: Sequence[int]) -> tuple[Any, Tensor]:
-        device, dtype = self.model.device, self.model.dtype
-        ids = torch.cat((prompt.input_ids.cpu(), torch.tensor(answer))).to(device)
-        features = {
-            name: value.to(device, dtype if value.is_floating_point() else None)
-            for name, value in prompt.features.items()
-            if name != "mm_token_type_ids"  # of the prompt's length; serves positions alone
-        }
-        out: Any = self.model(input_ids=ids[None], **features, use_cache=False, output_hidden_states=True)
-        return out, ids
 
     def _batch(self, features: Tensor, ids: Tensor, start: int) -> TrainBatch:
         """The text behind the last visual token; gradients go through its features into the target."""

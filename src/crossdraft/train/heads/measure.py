@@ -21,7 +21,7 @@ from crossdraft.heads.registry import HeadRecord, heads_of_network
 from crossdraft.train.core.log import progress_bar, say
 from crossdraft.train.heads.recipe import Measure
 
-POSITIONS = 8  # of the hidden draft that are told apart
+POSITIONS = 8  # of the hidden draft whose acceptance is reported
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class _RankCounter:
 def count_ranks(
     target: Target, drafter: HeadDrafter[Any], requests: Sequence[Request], settings: Measure
 ) -> RankCounts:
-    """How often a guess of each rank is right at each depth, offered along the head's own best chain."""
+    """How often the token of each rank is accepted at each depth, as a sibling of the head's own best chain."""
     shape = Shape.chain_with_siblings(settings.depth, settings.ranks)
     counted = _RankCounter(with_tree(drafter, partial(fill, shape)))
     decode_all(target, counted, requests, len(shape))

@@ -70,7 +70,7 @@ def pass_loss(
     head: LookaheadEmbeddings,
     answered_of: AnsweredOf,
     objective: Objective,
-    places: int = 12,
+    anchors: int = 12,
     seed: int = 0,
 ) -> LossFn:
     """The loss of a step's micro-batch, for `core.trainer.Trainer`.
@@ -80,7 +80,7 @@ def pass_loss(
         head: the embeddings; the objective's step weight falls from the first of them to the last.
         answered_of: a step's answers.
         objective: losses of labels or logits, over the whole vocabulary.
-        places: positions of each answer, drawn from (seed, step).
+        anchors: positions of each answer behind which the embeddings stand, drawn from (seed, step).
 
     Raises:
         CrossdraftError: the objective weighs a loss of features.
@@ -92,7 +92,7 @@ def pass_loss(
 
     def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
         rng = np.random.default_rng([seed, step])
-        answered = [(one, _draw_positions(len(one.answer), places, rng)) for one in answered_of(step)]
+        answered = [(one, _draw_positions(len(one.answer), anchors, rng)) for one in answered_of(step)]
         parts = [_loss_of_answer(target, head, one, drawn, objective) for one, drawn in share.take(answered) if drawn]
         count = sum(part[1] for part in parts)
         if not count:
@@ -116,17 +116,17 @@ def read_answer(target: Target, answered: AnsweredPrompt) -> ReadAnswer:
     return ReadAnswer(keys, values, read.out.logits[0], length, cache.rope_deltas[0])
 
 
-def lookahead_logits(target: Target, head: LookaheadEmbeddings, read: ReadAnswer, places: Sequence[int]) -> Tensor:
-    """[places, L, V] logits behind the embeddings, which stand behind `places[i]` tokens of the answer."""
+def lookahead_logits(target: Target, head: LookaheadEmbeddings, read: ReadAnswer, anchors: Sequence[int]) -> Tensor:
+    """[anchors, L, V] logits behind the embeddings, which stand behind `anchors[i]` tokens of the answer."""
     model, steps, past = target.model, head.config.steps, read.keys[0].shape[2]
-    embeds = head.ahead.to(model.dtype).repeat(len(places), 1)[None]
-    said = torch.tensor(places, device=target.device).repeat_interleave(steps)
-    number = torch.arange(1, steps + 1, device=target.device).repeat(len(places))
-    positions = (read.length + read.offset - 1 + said + number)[None]
+    embeds = head.ahead.to(model.dtype).repeat(len(anchors), 1)[None]
+    before = torch.tensor(anchors, device=target.device).repeat_interleave(steps)
+    number = torch.arange(1, steps + 1, device=target.device).repeat(len(anchors))
+    positions = (read.length + read.offset - 1 + before + number)[None]
     if target.traits.mrope:
         positions = positions.expand(3, 1, -1)
-    text = torch.arange(past, device=target.device) < read.length + said[:, None]
-    own = torch.block_diag(*[torch.ones(steps, steps).tril()] * len(places)).bool().to(target.device)
+    text = torch.arange(past, device=target.device) < read.length + before[:, None]
+    own = torch.block_diag(*[torch.ones(steps, steps).tril()] * len(anchors)).bool().to(target.device)
     cache = DynamicCache()
     for layer, (key, value) in enumerate(zip(read.keys, read.values, strict=True)):
         cache.update(key.clone(), value.clone(), layer)  # plain tensors again: gradients pass through them
@@ -137,35 +137,35 @@ def lookahead_logits(target: Target, head: LookaheadEmbeddings, read: ReadAnswer
         past_key_values=cache,
         use_cache=True,
     )
-    return out.logits[0].unflatten(0, (len(places), steps))
+    return out.logits[0].unflatten(0, (len(anchors), steps))
 
 
-def _draw_positions(length: int, places: int, rng: np.random.Generator) -> list[int]:
+def _draw_positions(length: int, anchors: int, rng: np.random.Generator) -> list[int]:
     """Some of the positions behind which there is at least one token to predict."""
     able = max(0, length - 1)
-    return sorted(rng.permutation(able)[:places].tolist())
+    return sorted(rng.permutation(able)[:anchors].tolist())
 
 
 def _loss_of_answer(
-    target: Target, head: LookaheadEmbeddings, answered: AnsweredPrompt, places: Sequence[int], objective: Objective
+    target: Target, head: LookaheadEmbeddings, answered: AnsweredPrompt, anchors: Sequence[int], objective: Objective
 ) -> tuple[Tensor, int, Tensor]:
-    """One answer: its summed loss, its positions, and [places, L] what was right: 1, wrong: 0, not there: -1."""
+    """One answer: its summed loss, its positions, and [anchors, L] what was right: 1, wrong: 0, not there: -1."""
     read = read_answer(target, answered)
-    logits, end = lookahead_logits(target, head, read, places), len(answered.answer)
+    logits, end = lookahead_logits(target, head, read, anchors), len(answered.answer)
     labels, teacher = torch.tensor(answered.answer, device=logits.device), read.logits.clone()
     loss = logits.new_zeros((), dtype=torch.float32)
     right = torch.full(logits.shape[:2], -1)
     for step in range(logits.shape[1]):
-        there = [i for i, place in enumerate(places) if place + 1 + step < end]
+        there = [i for i, anchor in enumerate(anchors) if anchor + 1 + step < end]
         if not there:
             break
-        wanted = torch.tensor([places[i] + 1 + step for i in there], device=logits.device)
+        wanted = torch.tensor([anchors[i] + 1 + step for i in there], device=logits.device)
         rows = logits[there, step]
         right[there, step] = (rows.argmax(-1) == labels[wanted]).long().cpu()
         for name, weight in objective.weights.items():
             about = labels[wanted] if LOSSES[name].compares == "labels" else teacher[wanted]
             loss = loss + weight * objective.step_weight**step * LOSSES[name].measure(rows, about).sum()
-    return loss, len(places), right
+    return loss, len(anchors), right
 
 
 def _figures(right: Tensor) -> dict[str, float]:

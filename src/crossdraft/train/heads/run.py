@@ -112,7 +112,7 @@ class HeadRun:
 
     Args:
         recipe: what to do.
-        course: whose head it is, and how it is taught.
+        task: whose head it is, and how it is trained.
         source: what the lessons are, for the provenance.
         out: where everything is written.
     """
@@ -170,7 +170,7 @@ def identity(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
 
 
 def _fresh(run: HeadRun, config: HeadConfig) -> tuple[Head, TaskData]:
-    """A fresh head, and what it is taught with."""
+    """A fresh head, and what it is trained on."""
     head = make(run.recipe.network, config, run.task.shared_weights()).to(run.task.host.device)
     return head, run.task.data(head)
 
