@@ -12,6 +12,7 @@ from crossdraft.files import fingerprint
 from crossdraft.heads.files import config_of, load_head, make
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective
+from crossdraft.train.capture.check import full_pass
 from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads.joint import JointModel, add_low_rank, low_rank_of, save_joint
 from tests.engine.zoo import VIDEO, VOCABULARY, ZOO, as_target
@@ -77,13 +78,13 @@ def test_both_learn_and_the_heads_loss_reaches_the_target(joint, asked):
 def test_without_its_additions_the_target_is_the_one_that_it_was(joint, asked):
     prompt, answer = asked[0]
     with torch.no_grad():
-        untouched = joint._read(prompt, answer)[0].logits
+        untouched = full_pass(joint.model, prompt, answer)[0].logits
         for layer in joint.layers:
             torch.nn.init.normal_(low_rank_of(layer).up)
-        moved = joint._read(prompt, answer)[0].logits
+        moved = full_pass(joint.model, prompt, answer)[0].logits
         with joint.without_additions():
-            before = joint._read(prompt, answer)[0].logits
-        again = joint._read(prompt, answer)[0].logits
+            before = full_pass(joint.model, prompt, answer)[0].logits
+        again = full_pass(joint.model, prompt, answer)[0].logits
     assert torch.equal(before, untouched)
     assert not torch.allclose(moved, untouched, atol=0.1)
     assert torch.equal(again, moved)
@@ -129,7 +130,7 @@ def test_learning_moves_the_target_and_its_folder_is_another_targets(joint, aske
     assert losses[-1] < losses[0]
     assert figures["tau"] >= 1
     prompt, answer = asked[0]
-    before = joint._read(prompt, answer)[0].logits
+    before = full_pass(joint.model, prompt, answer)[0].logits
     source = tmp_path / "source"
     source.mkdir()
     (source / "words.json").write_text("{}")
@@ -141,7 +142,7 @@ def test_learning_moves_the_target_and_its_folder_is_another_targets(joint, aske
     assert not {path.name for path in (tmp_path / "out" / "target").iterdir()} & set(old)
     found = type(joint.model).from_pretrained(tmp_path / "out" / "target", dtype=torch.double).eval()
     joint.model = found
-    assert torch.allclose(joint._read(prompt, answer)[0].logits, before, atol=1e-6)
+    assert torch.allclose(full_pass(joint.model, prompt, answer)[0].logits, before, atol=1e-6)
     named = json.loads((tmp_path / "out" / "head" / "config.json").read_text())["target"]
     assert named == fingerprint(tmp_path / "out" / "target")
     assert (tmp_path / "out" / "target" / "words.json").exists()

@@ -70,7 +70,7 @@ def test_the_loss_by_hand():
     """All places of one answer: 0.8^(j - 1) times the surprise at the word j further on, over the places."""
     target = as_target(*ZOO["video_llava"]())
     head, prompted = rows_for(target), answered(target)[0]
-    loss, figures = pass_loss(target, head, lambda step: [prompted], OBJECTIVE, places=99)(0, MicroBatch())
+    loss, figures = pass_loss(target, head, lambda step: [prompted], OBJECTIVE, anchors=99)(0, MicroBatch())
     end = len(prompted.answer)
     said = probed(target, head, prompted).log_softmax(-1)
     total = sum(
@@ -87,7 +87,7 @@ def test_the_loss_by_hand():
 def test_shares_add_up_and_steps_repeat():
     target = as_target(*ZOO["video_llava"]())
     head, four = rows_for(target), answered(target, 4)
-    loss_of = pass_loss(target, head, lambda step: four, OBJECTIVE, places=3)
+    loss_of = pass_loss(target, head, lambda step: four, OBJECTIVE, anchors=3)
     whole, figures = loss_of(5, MicroBatch())
     parts = [loss_of(5, MicroBatch(i, 2)) for i in range(2)]
     weights = [part[1]["places"] for part in parts]
@@ -102,7 +102,7 @@ def test_only_the_rows_learn_and_they_do():
     target = as_target(*ZOO["video_llava"]())
     head, some = rows_for(target), answered(target)
     before = {name: value.clone() for name, value in target.model.state_dict().items()}
-    loss_of = pass_loss(target, head, lambda step: some, Objective({"kl": 1.0}), places=4)
+    loss_of = pass_loss(target, head, lambda step: some, Objective({"kl": 1.0}), anchors=4)
     optimiser = torch.optim.Adam(head.parameters(), 0.1)
     losses = []
     for _ in range(12):
