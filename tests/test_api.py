@@ -165,7 +165,7 @@ def test_pinned_cores_are_the_target_s_alone_and_given_back(pair, request_):
         engine.generate(request_)
         (thread,) = [one for one in threading.enumerate() if one.name == "crossdraft"]
         assert os.sched_getaffinity(thread.native_id) == set(cores[:1])
-        assert os.sched_getaffinity(engine.drafter.pid) == set(cores[1:])
+        assert os.sched_getaffinity(engine.drafter.workers[0].pid) == set(cores[1:])
         assert os.sched_getaffinity(0) == set(cores)  # whoever asks keeps its own
         closing = threading.Thread(target=engine.close)
         closing.start()

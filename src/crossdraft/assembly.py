@@ -1,5 +1,6 @@
 """Assembly: from a drafter's spec to its runner. The one place where it is decided what runs where."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -52,7 +53,8 @@ def assemble(
     workers: list[ProcessDrafter] = []
 
     def remote(part: Spec) -> Drafter[Any]:
-        parallel = parallel_policy(options, cores, target.device.type, whole=part.name == spec.name)
+        devices, whole = (options.device or target.device.type, options.draft_device), part.name == spec.name
+        parallel = parallel_policy(options.parallel, devices, options.target_cores, cores, whole=whole)
         worker = ProcessDrafter(partial(build_spec, part, context), cores, options.patience_s, parallel=parallel)
         workers.append(worker)
         return worker
@@ -138,17 +140,27 @@ def draft_cores(options: Options) -> tuple[int, ...] | None:
     return tuple(core for core in allowed if core not in options.target_cores) or allowed
 
 
-def parallel_policy(options: Options, cores: tuple[int, ...] | None, device: str, *, whole: bool) -> str:
-    """What a drafter on those cores does while the target, which is on a device of that type, verifies.
+def parallel_policy(
+    parallel: str,
+    devices: tuple[str | None, str | None],
+    own: Sequence[int] | None,
+    draft: Sequence[int] | None,
+    *,
+    whole: bool,
+) -> str:
+    """What a drafter does while the target verifies, where `auto` is to be decided.
 
-    `whole`: it drafts alone; beside another drafter its cores are not lent.
+    Args:
+        parallel: as in `Options`.
+        devices: of the target and of the drafter; `None` = the usual one, and the target's.
+        own, draft: CPU cores of the target and of the drafter; `None` = all.
+        whole: it drafts alone; one that drafts together with others does not lend its cores.
     """
-    if options.parallel != "auto":
-        return options.parallel
-    own, draft = options.target_cores or (), cores or ()
-    own_cores = device == "cpu" and bool(own and draft) and set(draft).isdisjoint(own)
-    lends = own_cores and whole and lending_pays(own, draft)
-    return policy_for(options.device, options.draft_device, own_cores=own_cores, lends_cores=lends)
+    if parallel != "auto":
+        return parallel
+    own_cores = _on_cpu(devices[0]) and bool(own and draft) and set(draft or ()).isdisjoint(own or ())
+    lends = own_cores and whole and lending_pays(own or (), draft or ())
+    return policy_for(*devices, own_cores=own_cores, lends_cores=lends)
 
 
 def _on_cpu(device: str | None) -> bool:

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from crossdraft.placing import BESIDE
 
-from crossdraft.bench.assembly import EngineMethod, Models, ahead_of, close_all, cores_of, make_methods
+from crossdraft.bench.assembly import EngineMethod, Models, close_all, cores_of, make_methods, parallel_of
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import measure
 from crossdraft.bench.specs import (
@@ -164,23 +163,22 @@ def test_a_folder_of_the_same_name_hides_no_drafter(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("cores", [None, Cores((0,), (0,)), Cores((0,), (1,))])
 def test_a_policy_that_is_named_is_the_one_that_races(cores):
-    assert {name: ahead_of(name, Models(), cores) for name in POLICIES} == POLICIES
+    assert {name: parallel_of(name, Models(), cores) for name in POLICIES} == POLICIES
 
 
 def test_without_a_name_it_is_what_users_get():
-    assert ahead_of("event", Models(), Cores((0, 1, 2), (3,))) == "ssd"
-    assert ahead_of("event", Models(), Cores((0,), (1,))) == "off"  # the target has more of that core
-    assert ahead_of("union", Models(), Cores((0,), (1,)), BESIDE) == "ssd"
-    assert ahead_of("event", Models(), Cores((0,), (0,))) == "off"
-    assert ahead_of("event", Models(device="cuda"), None) == "off"
-    assert ahead_of("event", Models(device="cuda:0", draft_device="cuda:1"), None) == "ssd"
+    assert parallel_of("event", Models(), Cores((0, 1, 2), (3,))) == "ssd"
+    assert parallel_of("event", Models(), Cores((0,), (1,))) == "off"  # the target has more of that core
+    assert parallel_of("event", Models(), Cores((0,), (0,))) == "off"
+    assert parallel_of("event", Models(device="cuda"), None) == "off"
+    assert parallel_of("event", Models(device="cuda:0", draft_device="cuda:1"), None) == "ssd"
 
 
-def test_the_report_tells_what_every_drafter_did_ahead(models):
+def test_the_report_tells_which_policy_of_parallel_drafting_every_drafter_had(models):
     names = ("target", "event-inline", "event", "event-pearl", "memory")
     drafters = ("union:blind,ngram",)
     told = placement_of(Suite(models, Workload(pairs=1), names, cores=Cores((0,), (1,)), drafters=drafters))
-    assert told["ahead"] == {"event": "off", "event-pearl": "pearl", "union:blind,ngram": "off"}
+    assert told["parallel"] == {"event": "off", "event-pearl": "pearl", "union:blind,ngram": "off"}
     told = placement_of(Suite(models, Workload(pairs=1), names, cores=Cores((0, 1, 2), (3,)), drafters=drafters))
-    assert told["ahead"] == {"event": "ssd", "event-pearl": "pearl", "union:blind,ngram": "ssd"}
+    assert told["parallel"] == {"event": "ssd", "event-pearl": "pearl", "union:blind,ngram": "ssd"}
     assert told["drafters"] == {"event": "event", "event-pearl": "event", "memory": "memory"}

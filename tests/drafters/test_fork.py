@@ -135,12 +135,12 @@ def test_a_dropped_fork_is_not_remembered(tmp_path):
 
 def test_what_a_fork_was_told_teaches_a_union_nothing():
     drafter, state, draft = drafted("union", GREEDY, 0)
-    before = [vars(reputation).copy() for reputation in drafter.blend.reputations]
+    before = [vars(weight).copy() for weight in drafter.merger.weights]
     (fork,) = drafter.fork([state])
     drafter.commit([fork], [output(draft, 40)])
-    assert [vars(reputation) for reputation in drafter.blend.reputations] == before
+    assert [vars(weight) for weight in drafter.merger.weights] == before
     drafter.commit([state], [output(draft, 40)])
-    assert [vars(reputation) for reputation in drafter.blend.reputations] != before
+    assert [vars(weight) for weight in drafter.merger.weights] != before
 
 
 @torch.inference_mode()

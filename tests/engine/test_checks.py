@@ -167,7 +167,7 @@ def test_no_damage_to_a_message_gets_through_or_out(seed):
             continue
         passed += 1
         assert all(0 <= token < V for token in found.input_tree.tokens)
-        assert found.input_tree.depth <= len(found.fed)
+        assert found.input_tree.depth <= len(found.input_tree)
     assert 0 < passed < 2500
 
 

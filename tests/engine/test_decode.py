@@ -307,7 +307,7 @@ def test_a_request_that_does_not_fit_is_refused_and_leaves_nothing(target, kin):
         decoding.answer(request_id)
     assert not decoding.busy
     assert decoding.cache.rows == 0
-    assert decoding.drafter._held == {}
+    assert decoding.drafter.runner._slots == {}
 
 
 @pytest.mark.parametrize("bad", [{"max_new_tokens": 0}, {"prompt": "  "}])

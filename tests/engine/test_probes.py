@@ -233,18 +233,25 @@ TREE = DraftTree((5, 6, 7), (-1, 0, -1))
     ],
 )
 def test_probes_follow_their_text_into_another_tree(new, parents):
+    moved = Probes((1, 2, 3, 4), (-1, 3, 1, 2), top=1).moved(TREE, new)
+    assert (moved.parents if moved else None) == parents
+
+
+def test_a_cut_keeps_probabilities_and_the_probes_whose_text_stays():
     draft = Draft(TREE, (0.5, 0.4, 0.3), probes=Probes((1, 2, 3, 4), (-1, 3, 1, 2), top=1))
-    moved = draft.cut(new)
-    assert moved.tree is new
-    assert (moved.probes.parents if moved.probes else None) == parents
-    assert draft.cut(TREE) is draft
+    moved = draft.keep([2, 0, 1])
+    assert (moved.tree, moved.path_probs) == (DraftTree((7, 5, 6), (-1, -1, 1)), (0.3, 0.5, 0.4))
+    assert moved.probes.parents == (-1, 3, 2, 0)
+    assert draft.keep([2, 0]).probes is None
+    assert draft.first(2).path_probs == (0.5, 0.4)
+    assert draft.keep([0, 1, 2]) is draft.first(3) is draft
 
 
 def test_embeddings_follow_their_probes_and_must_be_as_many():
     probes = Probes((1, 2), (-1, 3), embeddings=torch.zeros(2, 4))
-    moved = Draft(TREE, probes=probes).cut(DraftTree((7, 5, 6), (-1, -1, 1)))
-    assert moved.tail is probes.embeddings
-    assert Draft(TREE, probes=Probes((1,), (-1,))).tail is None
+    moved = Draft(TREE, probes=probes).keep([2, 0, 1])
+    assert moved.probe_embeds is probes.embeddings
+    assert Draft(TREE, probes=Probes((1,), (-1,))).probe_embeds is None
     with pytest.raises(CrossdraftError, match="2 probes need as many embeddings"):
         Probes((1, 2), (-1, 3), embeddings=torch.zeros(3, 4))
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from crossdraft.api import Engine, new_decoder
-from crossdraft.assembly import assemble, draft_cores, parallel_policy
+from crossdraft.assembly import assemble, parallel_policy
 from crossdraft.bench.baselines import Assistant, HFBaseline, blank_window
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import BenchMethod, Run
@@ -25,7 +25,6 @@ from crossdraft.bench.specs import (
 )
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.ledger import READING
 from crossdraft.engine.policy import CostModel
@@ -225,8 +224,8 @@ def options_of(name: str, models: Models, cores: Cores | None, *, process: bool 
 
 def parallel_of(name: str, models: Models, cores: Cores | None) -> str:
     """What a drafter under that name does in its own process while the target verifies, if it drafts alone."""
-    options = options_of(name, models, cores)
-    return parallel_policy(options, draft_cores(options), resolve(models.device).type, whole=True)
+    own, draft = (None, None) if cores is None else (cores.target, cores.draft)
+    return parallel_policy(POLICIES.get(name, "auto"), (models.device, models.draft_device), own, draft, whole=True)
 
 
 def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchMethod:

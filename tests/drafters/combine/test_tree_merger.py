@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.combine.tree_merger import DrafterWeight, conditional, learn, mixed
+from crossdraft.drafters.combine.tree_merger import DrafterWeight, conditional, learn, merged
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.tree import DraftTree
 
@@ -22,13 +22,13 @@ def test_chances_given_the_parent_by_hand():
 
 def test_where_they_disagree_the_better_one_is_followed_first():
     trees = [DraftTree.chain([1, 2]), DraftTree.chain([3, 4])]
-    draft = mixed(trees, [[0.9, 0.9], [0.9, 0.9]], [9.0, 1.0], 4)
+    draft = merged(trees, [[0.9, 0.9], [0.9, 0.9]], [9.0, 1.0], 4)
     assert draft.tree.tokens == (1, 2, 3, 4)
     assert draft.path_probs == pytest.approx((0.81, 0.729, 0.09, 0.081))
 
 
 def test_where_only_one_has_an_opinion_it_counts_whole():
-    draft = mixed([DraftTree.chain([1, 2]), DraftTree.chain([1])], [[0.9, 0.5], [0.5]], [1.0, 1.0], 9)
+    draft = merged([DraftTree.chain([1, 2]), DraftTree.chain([1])], [[0.9, 0.5], [0.5]], [1.0, 1.0], 9)
     assert draft.tree.tokens == (1, 2)
     assert draft.path_probs == pytest.approx((0.7, 0.35))
 
@@ -46,7 +46,7 @@ def test_it_is_the_likeliest_part_of_the_whole_mixture(left, right, nodes, rando
             reach.append((1.0 if parent < 0 else reach[parent]) * (0.1 + 0.8 * random.random()))
         drafts.append(Draft(tree, tuple(reach)))
     chances, weights = [conditional(draft) for draft in drafts], [2.0, 1.0]
-    some, whole = mixed(trees, chances, weights, nodes), mixed(trees, chances, weights, 99)
+    some, whole = merged(trees, chances, weights, nodes), merged(trees, chances, weights, 99)
     texts = {tuple(tree.path_tokens(node)) for tree in trees for node in range(len(tree))}
     assert {tuple(whole.tree.path_tokens(node)) for node in range(len(whole.tree))} == texts
     assert list(some.path_probs) == sorted(whole.path_probs, reverse=True)[:nodes]
@@ -80,6 +80,6 @@ def test_the_order_of_drafters_changes_nothing_but_ties():
     chances, weights = [[0.9, 0.5], [0.5, 0.8], [0.3]], [1.0, 2.0, 3.0]
     found = set()
     for order in itertools.permutations(range(3)):
-        draft = mixed([trees[i] for i in order], [chances[i] for i in order], [weights[i] for i in order], 9)
+        draft = merged([trees[i] for i in order], [chances[i] for i in order], [weights[i] for i in order], 9)
         found.add((draft.tree.tokens, draft.tree.parents, tuple(round(chance, 9) for chance in draft.path_probs)))
     assert len(found) == 1

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from crossdraft.drafters.combine.union import UnionDrafter, all_needs
+from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
@@ -89,8 +89,8 @@ def test_whoever_proves_wrong_counts_for_less():
         union.propose(states, [Budget(2)])
         union.commit(states, [VerifyOutput((), (2,))])
     assert union.propose(states, [Budget(1)])[0].tree.tokens == (2,)
-    assert union.blend.reputations[0].correction < 0.5 < union.blend.reputations[1].correction
-    assert union.blend.reputations[0].wins < 1 < union.blend.reputations[1].wins
+    assert union.merger.weights[0].calibration < 0.5 < union.merger.weights[1].calibration
+    assert union.merger.weights[0].wins < 1 < union.merger.weights[1].wins
 
 
 def test_what_cannot_be_joined():
@@ -102,6 +102,8 @@ def test_a_union_needs_what_any_part_needs():
     parts = [
         Needs(hidden_layers=(3, 1), logits=True),
         Needs(hidden_layers=(2, 3), visual_layers=(0,)),
-        Needs(video=True),
+        Needs(video=True, runs_in=frozenset({"process"})),
     ]
-    assert all_needs(parts) == Needs((1, 2, 3), visual_layers=(0,), logits=True, video=True)
+    assert Needs.of_all(parts) == Needs(
+        (1, 2, 3), (0,), logits=True, video=True, hides=True, runs_in=frozenset({"here", "process"})
+    )

@@ -65,6 +65,6 @@ def test_the_later_word_of_a_phased_pair_does_not_follow_from_the_hidden_one():
 def test_drafters_inside_drafters_draw_apart_too():
     union = UnionDrafter([PyramidDrafter(independent(), independent()), independent()])
     (state,) = union.begin([Request("kkk", sampling=Sampling(temperature=1.0, seed=3))])
-    pyramid, alone = state.states
+    pyramid, alone = state.parts
     writings = (pyramid.outer, pyramid.inner.state, alone)
     assert len({writing.generator.initial_seed() for writing in writings}) == 3

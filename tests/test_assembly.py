@@ -1,0 +1,165 @@
+"""What runs where: the one place where engines are assembled."""
+
+import os
+import time
+
+import pytest
+
+from crossdraft.assembly import assemble, decided, draft_cores, located, parallel_policy
+from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.request import Request
+from crossdraft.engine.runner.process import ProcessDrafter
+from crossdraft.engine.runner.supervisor import RESTARTS, Supervisor
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import DrafterContext, needs_target
+from crossdraft.options import Options
+from crossdraft.specs import parse
+from tests.engine.zoo import ZOO, as_target
+
+INLINE, PROCESS = Options(placement="inline"), Options(placement="process")
+REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "needs"),
+    [
+        ("eagle3", True),
+        ("union:eagle2,memory", True),
+        ("phased:event,eagle3", True),
+        ("union:event,memory", False),
+        ("union:pass,memory", True),
+        ("guided", True),
+        ("phased:event_medusa,fast", False),
+    ],
+)
+def test_who_looks_into_the_target(spec, needs):
+    assert needs_target(parse(spec)) is needs
+
+
+@pytest.mark.parametrize(
+    ("spec", "process"),
+    [
+        ("event", "event@process"),
+        ("memory", "memory@process"),  # it was asked for
+        ("eagle2", "eagle2"),
+        ("union:event,memory", "(union:event,memory)@process"),  # nothing looks into the target: one process holds all
+        ("union:event,eagle2", "union:event@process,eagle2"),
+        ("union:memory,eagle2", "union:memory,eagle2"),  # a memory repays no core
+        ("phased:event,eagle2", "phased:event@process,eagle2"),
+        ("choose:event,eagle2", "choose:event@process,eagle2"),
+        ("union:(choose:event,blind),eagle2", "union:(choose:event,blind)@process,eagle2"),
+        ("union:event@inline,eagle2", "union:event@inline,eagle2"),
+        ("union:event@process,memory@inline", "union:event@process,memory@inline"),
+        ("union:event@process,memory", "union:event@process,memory"),
+    ],
+)
+def test_every_part_runs_where_it_says_else_where_its_kind_belongs(spec, process):
+    assert str(located(parse(spec), "process")) == process
+    said = str(located(parse(spec), "inline"))
+    assert said == str(parse(spec))  # nothing but what it says itself
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("eagle2@process", "'eagle2@process' looks into the target"),
+        ("(union:event,eagle2)@process", "looks into the target"),
+        ("(union:event@process,memory)@process", "one process would hold another"),
+    ],
+)
+def test_what_cannot_run_there_is_refused(spec, why):
+    with pytest.raises(CrossdraftError, match=why):
+        located(parse(spec), "inline")
+
+
+def test_auto_takes_a_process_for_a_network_of_its_own_where_there_are_two_cores():
+    many = len(os.sched_getaffinity(0)) > 1
+    on_cpu = Options(device="cpu")
+    assert decided(on_cpu, parse("union:event,memory")).placement == ("process" if many else "inline")
+    assert decided(on_cpu, parse("union:memory,ngram")).placement == "inline"
+    assert decided(on_cpu, None).placement == "inline"
+    said = decided(on_cpu, parse("union:memory@process,ngram"))
+    assert (said.placement, said.draft_cores is not None) == ("inline", many)
+    assert decided(Options(device="cpu", hidden="before"), parse("event")).placement == "inline"
+
+
+def test_cores_that_nobody_named_are_those_that_the_target_leaves():
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    assert draft_cores(Options()) is None
+    assert draft_cores(Options(target_cores=cores[:1])) == (cores[1:] or cores)
+    assert draft_cores(Options(target_cores=cores[:1], draft_cores=cores[-1:])) == cores[-1:]
+
+
+def test_a_core_is_not_lent_by_a_drafter_that_writes_for_a_union():
+    cpu = "cpu", None
+    assert parallel_policy("auto", cpu, (0,), (1,), whole=True) == "off"
+    assert parallel_policy("auto", cpu, (0,), (1,), whole=False) == "ssd"
+    assert parallel_policy("auto", cpu, (0, 1), (1,), whole=False) == "off"  # a core that both use
+    assert parallel_policy("auto", ("cuda:0", "cuda:1"), None, None, whole=True) == "ssd"
+    assert parallel_policy("pearl", cpu, None, None, whole=True) == "pearl"
+
+
+@pytest.fixture(scope="module")
+def target():
+    return as_target(*ZOO["video_llava"]())
+
+
+@pytest.fixture(scope="module")
+def alone(target):
+    return [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "processes"),
+    [
+        ("ngram", 0),
+        ("ngram@process", 1),
+        ("union:ngram@process,memory", 1),
+        ("union:memory@process,ngram@process", 2),
+        ("phased:ngram@process,memory", 1),
+        ("choose:ngram@process,memory", 1),
+        ("(union:ngram,memory)@process", 1),
+    ],
+)
+def test_combinators_do_not_know_where_their_parts_run(target, alone, spec, processes):
+    runner = assemble(parse(spec), DrafterContext(target=None), target, INLINE)
+    try:
+        workers = runner.workers
+        assert (len(workers), {type(worker) for worker in workers}) == (
+            processes,
+            {ProcessDrafter} if processes else set(),
+        )
+        assert runner.needs.runs_in >= ({"process"} if processes else {"here"})
+        found = Decoder(target, runner, max_batch=2, adaptive=False).generate(REQUESTS)
+        assert [answer.tokens for answer in found] == alone
+        assert not any(answer.notes for answer in found)
+        assert sum(answer.stats.drafted for answer in found) > 0
+    finally:
+        runner.close()
+
+
+def test_one_lost_process_loses_the_drafter_and_a_restart_brings_it_back(target, alone):
+    runner = assemble(parse("union:ngram@process,memory"), DrafterContext(target=None), target, INLINE)
+    try:
+        supervisor = Supervisor(runner, RESTARTS, backoff_s=0.001)
+        decoder = Decoder(target, supervisor, adaptive=False)
+        (worker,) = runner.workers
+        os.kill(worker.pid, 9)
+        (answer,) = decoder.generate(REQUESTS[:1])
+        assert answer.tokens == alone[0]
+        assert "target went on alone" in " ".join(answer.notes)
+        deadline = time.monotonic() + 60
+        while supervisor.take_up() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        (answer,) = decoder.generate(REQUESTS[:1])
+        assert (answer.tokens, answer.notes) == (alone[0], ())
+    finally:
+        supervisor.close()
+
+
+def test_a_drafter_that_is_made_already_runs_here(target, alone):
+    runner = assemble(NgramDrafter(lambda text: []), DrafterContext(target=None), target, PROCESS)
+    assert (runner.workers, runner.needs.runs_in) == ((), {"here"})
+    found = Decoder(target, runner, adaptive=False).generate(REQUESTS)
+    assert [answer.tokens for answer in found] == alone
