@@ -74,11 +74,11 @@ def capture(
 
     from crossdraft.cli.reporting import hush
     from crossdraft.load import load_target
-    from crossdraft.train.capture.plan import CapturePlan, TargetInfo, capture_spec
+    from crossdraft.train.capture.plan import CapturedTarget, CapturePlan, capture_spec
 
     hush()
     loaded = load_target(target, device, dtype)
-    info = TargetInfo.of(target, loaded)
+    info = CapturedTarget.of(target, loaded)
     spec = capture_spec(info.depth, kept, visual, max_new_tokens)
     plan = CapturePlan(loaded, info, source, spec, batch, workers, shard_clips)
     _run(out, plan, plan.resume(out), compare=compare, dry_run=dry_run, as_json=as_json)

@@ -7,7 +7,7 @@ import torch
 
 from crossdraft.engine.target import Target
 from crossdraft.train.capture.clip import PromptedClip
-from crossdraft.train.capture.plan import CapturePlan, TargetInfo
+from crossdraft.train.capture.plan import CapturedTarget, CapturePlan
 from crossdraft.train.capture.shard import CapturedAnswer, CaptureSpec
 from tests.engine.zoo import ZOO, as_target
 
@@ -58,7 +58,7 @@ def zoo_target(name: str = "video_llava") -> Target:
 
 def zoo_plan(source: Given, target: Target | None = None, spec: CaptureSpec = SPEC, **settings: int) -> CapturePlan:
     target = target or zoo_target()
-    info = TargetInfo("zoo", "0" * 64, 3, 64, VOCABULARY, "float64")
+    info = CapturedTarget("zoo", "0" * 64, 3, 64, VOCABULARY, "float64")
     return CapturePlan(target, info, source, spec, **{"batch": 4, "workers": 0, "shard_clips": 2, **settings})
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture import store as module
-from crossdraft.train.capture.plan import CaptureIndex, ShardInfo, TargetInfo
+from crossdraft.train.capture.plan import CapturedTarget, CaptureIndex, ShardInfo
 from crossdraft.train.capture.shard import CapturedAnswer, write_shard
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.provenance import sha256
@@ -27,7 +27,7 @@ def write(folder: Path, *shards: list[CapturedAnswer]) -> CaptureIndex:
         tokens = sum(len(one.tokens) for one in some)
         said = tokens - sum(one.start for one in some)
         entries.append(ShardInfo(path.name, 1, len(some), tokens, said, path.stat().st_size, sha256(path)))
-    owner = TargetInfo("here", SHA, 3, WIDTH, VOCABULARY, "float32")
+    owner = CapturedTarget("here", SHA, 3, WIDTH, VOCABULARY, "float32")
     index = CaptureIndex(owner, SPEC, {"kind": "given"}, "", 3, tuple(entries))
     index.write(folder)
     return index

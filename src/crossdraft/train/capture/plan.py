@@ -74,7 +74,7 @@ def capture_spec(
 
 
 @dataclass(frozen=True)
-class TargetInfo:
+class CapturedTarget:
     """The target of a capture; `source` as it was named, `depth` its number of layers."""
 
     source: str
@@ -85,7 +85,7 @@ class TargetInfo:
     dtype: str
 
     @classmethod
-    def of(cls, source: str, target: Target) -> "TargetInfo":
+    def of(cls, source: str, target: Target) -> "CapturedTarget":
         """Of a loaded target."""
         text = target.text_config
         dtype = str(target.model.dtype).removeprefix("torch.")
@@ -120,7 +120,7 @@ class CaptureIndex:
         provenance: of every run that wrote to it.
     """
 
-    owner: TargetInfo
+    owner: CapturedTarget
     wanted: CaptureSpec
     asked: Mapping[str, object]
     asked_sha256: str
@@ -180,7 +180,7 @@ def read_index(folder: Path) -> CaptureIndex:
         wanted = record.pop("wanted")
         wanted.pop("top_k", None)  # of earlier versions, whose shards hold top-k tokens too
         return CaptureIndex(
-            owner=TargetInfo(**record.pop("owner")),
+            owner=CapturedTarget(**record.pop("owner")),
             wanted=CaptureSpec(**wanted | {name: tuple(wanted[name]) for name in ("layers", "visual_layers")}),
             shards=tuple(ShardInfo(**shard) for shard in record.pop("shards")),
             provenance=tuple(record.pop("provenance")),
@@ -204,7 +204,7 @@ class CapturePlan:
     """
 
     target: Target
-    info: TargetInfo
+    info: CapturedTarget
     source: ClipSource
     spec: CaptureSpec
     batch: int = 8
