@@ -111,17 +111,16 @@ class DrafterContext:
 def build_event(spec: Spec, options: settings.EventSettings, context: DrafterContext) -> "Drafter[Any]":
     """An EventGPT: that of the reference pair by its name, or a folder."""
     from crossdraft.drafters.tree_model import TreeDrafter
-    from crossdraft.drafters.trees import expand_and_rerank
-    from crossdraft.drafters.trees.widths import chain_with_siblings
     from crossdraft.load import load_drafter
 
     if options.words is not None and options.tree is not None:
         raise CrossdraftError(f"'{spec}' asks for trees in two ways; give words or tree, not both.")
+    if (options.width and options.tree != "iid") or (options.counts and options.tree != "sequoia"):
+        raise CrossdraftError(f"In '{spec}' width is for tree=iid, and counts are for tree=sequoia; leave them out.")
     vocabulary = context.read_tokenizer().get_vocab()
     drafter = load_drafter(spec.name, context.device, context.dtype, context.banned, vocabulary, packed=context.packed)
-    if options.tree is not None:  # a pass for each level; static shapes would need measured acceptances
-        grow = {"dynamic": expand_and_rerank, "cape": chain_with_siblings}[options.tree]
-        return TreeDrafter(drafter.model, grow, context.banned)
+    if options.tree is not None:  # a pass for each level
+        return TreeDrafter.of(drafter.model, options.tree, context.banned, options.width, options.counts)
     drafter.words = options.words or 1
     return drafter
 

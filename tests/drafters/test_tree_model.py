@@ -9,8 +9,8 @@ from torch import Tensor
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.tree_model import TreeDrafter, branches_of
-from crossdraft.drafters.trees import Shape, TopK, TreeBuilder, expand_and_rerank, fill
-from crossdraft.drafters.trees.widths import chain_with_siblings
+from crossdraft.drafters.trees import RankCounts, Shape, TopK, TreeBuilder, expand_and_rerank, fill, sequoia_tree
+from crossdraft.drafters.trees.dynamic import chain_with_siblings
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward
@@ -18,13 +18,13 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
-from crossdraft.engine.request_state import Job, Live
+from crossdraft.engine.request_state import Job, RequestState
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree
-from tests.drafters.trees.languages import ByChance
+from tests.drafters.trees.languages import ByChance, IndependentlyByChance
 from tests.engine.rules.rounds import error
 from tests.engine.zoo import ZOO, as_target, noisy
 
@@ -40,6 +40,7 @@ GROWERS = {
     "static": partial(fill, SHAPE),
     "dynamic": partial(expand_and_rerank, beam=2, width=two),
     "by confidence": chain_with_siblings,
+    "sequoia": partial(sequoia_tree, accepted=(0.6, 0.3)),
 }
 
 
@@ -105,23 +106,43 @@ class Spoken:
         return self.known[prefix]
 
 
-def deviation(target: Target, model: Target, name: str, monkeypatch) -> float:
+def deviation(target: Target, model: Target, name: str, monkeypatch, rule: str = "speculative") -> float:
     """Largest error of any two sampled tokens' probability, over every way that the drafter's chances may fall."""
     request = Request("xx", max_new_tokens=40, sampling=Sampling(temperature=1.5, top_k=2))
-    drafter = TreeDrafter(model, GROWERS[name])
+    drafter = TreeDrafter(model, GROWERS[name], independent=rule != "speculative")
     state = drafter.begin([request])[0]
 
     def grow(chance: Chance) -> DraftTree:
-        monkeypatch.setattr("crossdraft.drafters.tree_model.WithoutReplacement", lambda generator: ByChance(chance))
+        for select, drawn in (("WithoutReplacement", ByChance), ("WithReplacement", IndependentlyByChance)):
+            monkeypatch.setattr(f"crossdraft.drafters.tree_model.{select}", lambda _, drawn=drawn: drawn(chance))
         return drafter.propose([state], [Budget(4)])[0].tree
 
     with torch.inference_mode():
-        return error("speculative", Spoken(target, request), grow, 2)
+        return error(rule, Spoken(target, request), grow, 2)
 
 
 @pytest.mark.parametrize("name", GROWERS)
 def test_sampled_answers_follow_the_targets_distribution(target, kin, name, monkeypatch):
     assert deviation(target, kin, name, monkeypatch) < 1e-12
+
+
+@pytest.mark.parametrize("rule", ["specinfer", "kseq"])
+def test_sampled_answers_of_independent_draws_follow_it_too(target, kin, rule, monkeypatch):
+    assert deviation(target, kin, "dynamic", monkeypatch, rule) < 1e-12
+
+
+def test_the_trees_by_name(kin, tmp_path):
+    counts = RankCounts([[90, 90]], [[20, 60]])
+    counts.save(tmp_path / "counts.json")
+    request = Request("xx", max_new_tokens=40, sampling=Sampling(temperature=1.5, seed=3))
+    for name in ("dynamic", "cape", "iid", "sequoia"):
+        drafter = TreeDrafter.of(kin, name, counts=tmp_path / "counts.json" if name == "sequoia" else None)
+        (draft,) = drafter.propose(drafter.begin([request]), [Budget(6)])
+        assert draft.tree.independent == (name == "iid")
+        assert 1 < len(draft.tree) <= 6
+    wide = TreeDrafter.of(kin, "iid", width=4)
+    (draft,) = wide.propose(wide.begin([request]), [Budget(6)])
+    assert len(draft.tree.children(ROOT)) == 4
 
 
 def test_a_planted_bug_in_sampling_is_seen(target, kin, monkeypatch):
@@ -329,7 +350,7 @@ def test_the_loop_sends_only_the_nodes_that_repay_their_place(target, kin):
     for n in (1, 2, 9):
         decoding.cost.verify.add(n, 10.0 + 1.0 * (n - 1))  # worth a chance of 0.1
     draft = Draft(DraftTree((5, 6, 7, 8), (-1, -1, 0, 1)), (0.6, 0.05, 0.3, 0.04))
-    live = Live(Job(0, REQUESTS[0]), rule_for(None, REQUESTS[0].sampling))
+    live = RequestState(Job(0, REQUESTS[0]), rule_for(None, REQUESTS[0].sampling))
     assert decoding.budgets.trim(draft, live) == DraftTree((5, 7), (-1, 0))
     decoding.budgets.adaptive = False
     assert decoding.budgets.trim(draft, live) is draft.tree

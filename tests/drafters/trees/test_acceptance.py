@@ -1,7 +1,7 @@
 import pytest
 
 from crossdraft.drafters.trees import RankCounts
-from crossdraft.drafters.trees.acceptance import DOUBT
+from crossdraft.drafters.trees.static import PRIOR
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -32,11 +32,11 @@ def test_given_ranks_count_instead_of_places():
 
 
 def test_shares_are_drawn_towards_refusal_and_towards_those_of_all_depths():
-    first, second = 1 / (4 + DOUBT), 2 / (4 + DOUBT)
+    first, second = 1 / (4 + PRIOR), 2 / (4 + PRIOR)
     assert counted().by_rank() == pytest.approx((first, second))
     assert counted().by_depth() == [
-        pytest.approx([(1 + DOUBT * first) / (3 + DOUBT), (1 + DOUBT * second) / (3 + DOUBT)]),
-        pytest.approx([DOUBT * first / (1 + DOUBT), (1 + DOUBT * second) / (1 + DOUBT)]),
+        pytest.approx([(1 + PRIOR * first) / (3 + PRIOR), (1 + PRIOR * second) / (3 + PRIOR)]),
+        pytest.approx([PRIOR * first / (1 + PRIOR), (1 + PRIOR * second) / (1 + PRIOR)]),
     ]
     assert RankCounts().by_rank() == ()
     assert RankCounts().by_depth() == []

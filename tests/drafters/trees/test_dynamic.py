@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.drafters.trees import TopK, by_confidence, expand_and_rerank
-from crossdraft.drafters.trees.dynamic import allot
-from crossdraft.drafters.trees.widths import BINS, chain_with_siblings
+from crossdraft.drafters.trees.dynamic import BINS, allot, chain_with_siblings
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.tree import ROOT, DraftTree
 from tests.drafters.trees.languages import says, table

@@ -1,13 +1,21 @@
 """The dynamic programme against all trees there are."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.trees import Shape, ShapeTable, cheapest_shape
-from crossdraft.drafters.trees.sequoia import expected_emitted
+from crossdraft.drafters.trees import Shape, TopK
+from crossdraft.drafters.trees.sequoia import DEEPEST, ShapeTable, best_shape, sequoia_tree
+from crossdraft.engine.drafter import Budget
+from tests.drafters.trees.languages import table
+
+
+def expected_emitted(shape: Shape, accepted: Sequence[float]) -> float:
+    """F of any shape, straight from its definition."""
+    return 1 + sum(math.prod(accepted[rank] for rank in path) for path in shape.paths)
 
 
 def forests(nodes: int, depth: int, width: int) -> Iterator[list[list[int]]]:
@@ -48,53 +56,50 @@ chances = st.floats(0, 1)
 
 @given(st.lists(chances, min_size=1, max_size=3), st.integers(0, 5), st.integers(1, 4))
 def test_no_tree_beats_the_tables(accepted, nodes, depth):
-    table = ShapeTable(tuple(accepted), nodes, depth)
+    shapes = ShapeTable(tuple(accepted), nodes, depth)
     rivals = [expected_emitted(shape, accepted) for shape in ALL[nodes, depth, len(accepted)]]
     if not rivals:
-        assert table.emitted(nodes, depth) == -float("inf")
+        assert shapes.emitted(nodes, depth) == -float("inf")
         return
-    shape = table.shape(nodes, depth)
+    shape = shapes.shape(nodes, depth)
     assert len(shape) == nodes
     assert shape.depth <= depth
-    assert table.emitted(nodes, depth) == pytest.approx(max(rivals))
+    assert shapes.emitted(nodes, depth) == pytest.approx(max(rivals))
     assert expected_emitted(shape, accepted) == pytest.approx(max(rivals))
 
 
-@given(st.lists(chances, min_size=1, max_size=3), st.floats(0, 2), st.floats(0, 1), st.integers(0, 4))
-def test_no_tree_is_cheaper_than_the_chosen_one(accepted, step, slope, nodes):
-    def verify(new):
-        return 1 + slope * (new - 1)
-
-    def time(shape):
-        drafting = step * shape.depth
-        return (drafting + verify(len(shape) + 1)) / expected_emitted(shape, accepted)
-
-    chosen = cheapest_shape(ShapeTable(tuple(accepted), nodes, 3), step, verify)
-    rivals = [shape for size in range(nodes + 1) for shape in ALL[size, 3, len(accepted)]]
-    assert time(chosen) == pytest.approx(min(map(time, rivals)))
+@given(st.lists(chances, min_size=1, max_size=3), st.integers(0, 4))
+def test_of_all_sizes_the_best_is_filled(accepted, nodes):
+    rivals = [shape for size in range(nodes + 1) for shape in ALL[size, 4, len(accepted)]]
+    best = max(expected_emitted(shape, accepted) for shape in rivals)
+    assert expected_emitted(best_shape(tuple(accepted), nodes), accepted) == pytest.approx(best)
 
 
 def test_by_hand():
     # p = (0.5, 0.4): two siblings add 0.9, a chain of two 0.75; a third node does best below the first (0.25 > 0.2).
-    table = ShapeTable((0.5, 0.4), 3, 2)
-    assert table.shape(2, 2).paths == ((0,), (1,))
-    assert table.emitted(2, 2) == pytest.approx(1.9)
-    assert table.shape(3, 2).paths == ((0,), (1,), (0, 0))
-    assert table.emitted(3, 2) == pytest.approx(2.15)
-    assert table.emitted(3, 1) == -float("inf")  # three siblings, but two ranks
+    shapes = ShapeTable((0.5, 0.4), 3, 2)
+    assert shapes.shape(2, 2).paths == ((0,), (1,))
+    assert shapes.emitted(2, 2) == pytest.approx(1.9)
+    assert shapes.shape(3, 2).paths == ((0,), (1,), (0, 0))
+    assert shapes.emitted(3, 2) == pytest.approx(2.15)
+    assert shapes.emitted(3, 1) == -float("inf")  # three siblings, but two ranks
 
 
 def test_a_rank_that_is_never_accepted_does_not_hide_what_is_impossible():
-    table = ShapeTable((0.0,), 3, 2)
-    assert table.emitted(2, 2) == 1
-    assert table.emitted(2, 1) == table.emitted(3, 2) == -float("inf")
+    shapes = ShapeTable((0.0,), 3, 2)
+    assert shapes.emitted(2, 2) == 1
+    assert shapes.emitted(2, 1) == shapes.emitted(3, 2) == -float("inf")
 
 
-def test_a_sure_drafter_gets_a_chain_and_a_useless_or_slow_one_nothing():
-    def verify(new):
-        return 1 + 0.1 * (new - 1)
+def test_a_sure_drafter_gets_a_chain_and_a_useless_one_nothing():
+    assert best_shape((0.95, 0.02), 4).paths == ((0,), (0,) * 2, (0,) * 3, (0,) * 4)
+    assert len(best_shape((0.0, 0.0), 4)) == 0
+    assert len(best_shape((), 4)) == 0
+    assert best_shape((0.99,), 30).depth == DEEPEST
 
-    assert cheapest_shape(ShapeTable((0.95, 0.02), 4, 4), 0.01, verify).paths == ((0,), (0,) * 2, (0,) * 3, (0,) * 4)
-    assert len(cheapest_shape(ShapeTable((0.0, 0.0), 4, 4), 0.01, verify)) == 0
-    assert len(cheapest_shape(ShapeTable((0.95, 0.02), 4, 4), 9.0, verify)) == 0
-    assert len(cheapest_shape(ShapeTable((), 4, 4), 0.01, verify)) == 0
+
+def test_the_shape_is_filled_with_the_drafters_tokens():
+    rows = {(): [0.2, 0.5, 0.3], (1,): [0.1, 0.3, 0.6], (2,): [0.9, 0.1, 0.0]}
+    built = sequoia_tree(table(rows), TopK(), Budget(3), (0.5, 0.4))
+    paths = {tuple(built.tree.path_tokens(node)) for node in range(len(built.tree))}
+    assert paths == {(1,), (2,), (1, 2)}  # two siblings, and the likeliest behind the first

@@ -1,17 +1,21 @@
-"""Which tree to draft: shapes fixed beforehand from measured acceptance, and trees grown by the drafter's own chances.
+"""Which tree to draft: static shapes from measured acceptance, and trees built by the drafter's own probabilities.
 
-Every builder is a function over two callbacks, so that any drafter may use it: `ProbsFn` gives its distributions behind
-nodes of the tree so far, `SelectFn` takes children from one of them.
+Every builder is a function over two callbacks, so that any drafter may use it; see `builder`.
 """
 
-from crossdraft.drafters.trees.acceptance import RankCounts
-from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, TreeBuilder, WithoutReplacement
-from crossdraft.drafters.trees.dynamic import expand_and_rerank
-from crossdraft.drafters.trees.medusa import greedy_shape
-from crossdraft.drafters.trees.sequoia import ShapeTable, cheapest_shape
-from crossdraft.drafters.trees.shape import Shape
-from crossdraft.drafters.trees.static import fill
-from crossdraft.drafters.trees.widths import by_confidence
+from crossdraft.drafters.trees.beams import beam_search
+from crossdraft.drafters.trees.builder import (
+    BuiltTree,
+    ProbsFn,
+    SelectFn,
+    TopK,
+    TreeBuilder,
+    WithoutReplacement,
+    WithReplacement,
+)
+from crossdraft.drafters.trees.dynamic import by_confidence, chain_with_siblings, expand_and_rerank
+from crossdraft.drafters.trees.sequoia import sequoia_tree
+from crossdraft.drafters.trees.static import RankCounts, Shape, fill, greedy_shape
 
 __all__ = [
     "BuiltTree",
@@ -19,13 +23,15 @@ __all__ = [
     "RankCounts",
     "SelectFn",
     "Shape",
-    "ShapeTable",
     "TopK",
     "TreeBuilder",
+    "WithReplacement",
     "WithoutReplacement",
+    "beam_search",
     "by_confidence",
-    "cheapest_shape",
+    "chain_with_siblings",
     "expand_and_rerank",
     "fill",
     "greedy_shape",
+    "sequoia_tree",
 ]

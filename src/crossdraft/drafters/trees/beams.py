@@ -1,4 +1,4 @@
-"""Beam search as a tree: ReDrafter's (Cheng et al. 2024), its beams' common beginnings drafted once."""
+"""Beam search as a tree (ReDrafter: Cheng et al. 2024): the beams' common beginnings are drafted once."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,8 +16,8 @@ def beam_search(expand: ProbsFn, choose: SelectFn, budget: Budget, beams: int = 
     """The trie of the likeliest texts that a search over `beams` of them finds.
 
     Exact for greedy answers, as every tree is. For sampled ones the released code verifies its beams too, which are
-    the likeliest texts and no samples, so what it says does not follow the target's law (its README says so). Here
-    they are drawn, as many nodes a level, without replacement, by the general builder: that keeps the law.
+    the likeliest texts and no samples, so its answers do not follow the target's distribution (its README says so).
+    Here they are drawn, as many nodes a level, without replacement, by the general builder: that is exact.
 
     Args:
         expand, choose: the drafter.
@@ -42,23 +42,23 @@ def beam_search(expand: ProbsFn, choose: SelectFn, budget: Budget, beams: int = 
 def _next(
     builder: TreeBuilder, ended: Sequence[int], front: Sequence[int], rows: Tensor, beams: int
 ) -> tuple[list[int], list[int]]:
-    """The likeliest texts one level on: those that have ended anyway, and new ones, which are grown.
+    """The likeliest texts one level on: those that have ended anyway, and new ones, which are added.
 
     Args:
-        rows: [m, D] laws behind the nodes of `front`.
+        rows: [m, D] distributions behind the nodes of `front`.
     """
-    reaches = rows.new_tensor([builder.path_prob_of(node) for node in front])
-    values, places = (rows * reaches[:, None]).flatten().topk(min(beams, rows.numel()))
+    above = rows.new_tensor([builder.path_prob_of(node) for node in front])
+    values, flat = (rows * above[:, None]).flatten().topk(min(beams, rows.numel()))
     offers: list[tuple[float, int | tuple[int, int]]] = [(builder.path_prob_of(node), node) for node in ended]
-    for value, place in zip(values.tolist(), places.tolist(), strict=True):
+    for value, at in zip(values.tolist(), flat.tolist(), strict=True):
         if value > 0:
-            offers.append((value, divmod(place, rows.shape[1])))
+            offers.append((value, divmod(at, rows.shape[1])))
     best = [what for _, what in sorted(offers, key=lambda offer: -offer[0])[:beams]]
-    grown: list[int] = []
-    for place, node in enumerate(front):
-        tokens = [what[1] for what in best if isinstance(what, tuple) and what[0] == place]
-        grown += builder.add(node, rows[place], tokens, drawn=False)
-    return [what for what in best if isinstance(what, int)], grown
+    new: list[int] = []
+    for row, node in enumerate(front):
+        tokens = [what[1] for what in best if isinstance(what, tuple) and what[0] == row]
+        new += builder.add(node, rows[row], tokens, drawn=False)
+    return [what for what in best if isinstance(what, int)], new
 
 
 def _trie(builder: TreeBuilder, leaves: Iterable[int], count: int) -> BuiltTree:
@@ -66,5 +66,5 @@ def _trie(builder: TreeBuilder, leaves: Iterable[int], count: int) -> BuiltTree:
     tree = builder.tree()
     needed = sorted({node for leaf in leaves for node in tree.path(leaf)})
     kept = builder.likeliest(needed, count)  # a path is never likelier than its beginning: it is a tree
-    reach, ranks = (tuple(values[node] for node in kept) for values in (builder.path_probs, builder.ranks))
-    return BuiltTree(tree.keep(kept), reach, tuple(int(rank) for rank in ranks))
+    path_probs, ranks = (tuple(values[node] for node in kept) for values in (builder.path_probs, builder.ranks))
+    return BuiltTree(tree.keep(kept), path_probs, tuple(int(rank) for rank in ranks))

@@ -1,4 +1,7 @@
-"""A draft tree while it grows, and the two callbacks that every builder grows it with."""
+"""A draft tree while it is built, and the two callbacks that every builder function takes.
+
+`ProbsFn` gives a drafter's distributions behind nodes of the tree so far, `SelectFn` takes children from one of them.
+"""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -8,15 +11,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from crossdraft.engine.sampling import sample_children
+from crossdraft.engine.sampling import sample_children, sample_one
 from crossdraft.engine.tree import ROOT, DraftTree
 
 
 class ProbsFn(Protocol):
-    """What a drafter says behind nodes of the tree so far."""
+    """A drafter's distributions behind nodes of the tree so far."""
 
     def __call__(self, tree: DraftTree, nodes: Sequence[int]) -> Tensor:
-        """[m, V] the drafter's distribution behind each of the m nodes (`-1` = the root); 0 where nothing follows."""
+        """[m, V] the distribution behind each of the m nodes (`-1` = the root); 0 where nothing follows."""
         ...
 
 
@@ -25,11 +28,16 @@ class SelectFn(Protocol):
 
     @property
     def drawn(self) -> bool:
-        """True if by chance: such a child must never be dropped for its value."""
+        """True if they are drawn: such a child must never be dropped for its value."""
+        ...
+
+    @property
+    def independent(self) -> bool:
+        """True if siblings are drawn with replacement; see `DraftTree.independent`."""
         ...
 
     def __call__(self, probs: Tensor, count: int) -> list[int]:
-        """Up to `count` different tokens of positive probability, in the order in which they must be tried."""
+        """Up to `count` tokens of positive probability, in the order in which they must be tried."""
         ...
 
 
@@ -38,6 +46,7 @@ class TopK:
     """The most likely tokens: point masses, for greedy answers."""
 
     drawn: bool = field(default=False, init=False)
+    independent: bool = field(default=False, init=False)
 
     def __call__(self, probs: Tensor, count: int) -> list[int]:
         values, tokens = probs.topk(min(count, len(probs)))
@@ -46,13 +55,26 @@ class TopK:
 
 @dataclass(frozen=True)
 class WithoutReplacement:
-    """Drawn without replacement, for sampled answers."""
+    """Siblings that differ (Sequoia: Chen et al. 2024), for sampled answers."""
 
     generator: torch.Generator
     drawn: bool = field(default=True, init=False)
+    independent: bool = field(default=False, init=False)
 
     def __call__(self, probs: Tensor, count: int) -> list[int]:
         return sample_children(probs, count, self.generator).tolist()
+
+
+@dataclass(frozen=True)
+class WithReplacement:
+    """I.i.d. siblings (SpecInfer: Miao et al. 2024; SpecTr: Sun et al. 2023), for sampled answers."""
+
+    generator: torch.Generator
+    drawn: bool = field(default=True, init=False)
+    independent: bool = field(default=True, init=False)
+
+    def __call__(self, probs: Tensor, count: int) -> list[int]:
+        return [sample_one(probs, self.generator) for _ in range(count)] if bool(probs.any()) else []
 
 
 @dataclass(frozen=True)
@@ -61,8 +83,8 @@ class BuiltTree:
 
     Args:
         tree: the tree.
-        reach: [n] the drafter's own probability of the path down to each node.
-        ranks: [n] which guess of its parent a node is; a drawn one, which draw.
+        path_probs: [n] the drafter's own probability of the path down to each node.
+        ranks: [n] which child of its parent a node is, by likelihood; a drawn one, which draw.
     """
 
     tree: DraftTree
@@ -71,17 +93,19 @@ class BuiltTree:
 
 
 class TreeBuilder:
-    """A tree that grows by whole families: the children of one node at a time.
+    """A tree to which the children of one node at a time are added.
 
     Args:
-        on_token: told every token of the main chain, which follows first children, as it appears.
+        on_token: called with every token of the main path, which follows first children, as it appears.
+        independent: drawn siblings are i.i.d.
     """
 
-    def __init__(self, on_token: Callable[[int], None] | None = None) -> None:
+    def __init__(self, on_token: Callable[[int], None] | None = None, *, independent: bool = False) -> None:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.ranks: list[int] = []
         self.path_probs: list[float] = []
+        self.independent = independent
         self._dists: list[Tensor] = []
         self._drawn_from: list[int] = []
         self._on_token = on_token
@@ -97,24 +121,24 @@ class TreeBuilder:
     def add(
         self,
         parent: int,
-        probs: Tensor,
+        dist: Tensor,
         tokens: Sequence[int],
         *,
         drawn: bool,
         ranks: Sequence[int] = (),
-        shares: Sequence[float] = (),
+        probs: Sequence[float] = (),
     ) -> list[int]:
-        """Give a node its children, taken from `probs` [V]; returns their numbers. `shares`: what they have of it."""
+        """Give a node its children, taken from `dist` [V]; returns their numbers. `probs`: theirs, if known."""
         first = len(self)
         if not tokens:
             return []
         if drawn:
-            self._dists.append(probs)
-        reach = self.path_prob_of(parent)
+            self._dists.append(dist)
+        above = self.path_prob_of(parent)
         self.tokens += tokens
         self.parents += [parent] * len(tokens)
         self.ranks += ranks or range(len(tokens))
-        self.path_probs += [reach * share for share in shares or probs[list(tokens)].tolist()]
+        self.path_probs += [above * prob for prob in probs or dist[list(tokens)].tolist()]
         self._drawn_from += [len(self._dists) - 1 if drawn else -1] * len(tokens)
         if parent == self._main:
             self._main = first
@@ -123,29 +147,29 @@ class TreeBuilder:
         return list(range(first, len(self)))
 
     def likeliest(self, nodes: Sequence[int], count: int) -> list[int]:
-        """The `count` of these nodes that are reached most likely, best first; of equals the elder."""
+        """The `count` of these nodes of the highest path probability, best first; of equals the elder."""
         return sorted(nodes, key=lambda node: -self.path_probs[node])[:count]
 
     def tree(self) -> DraftTree:
         """The tree so far."""
         dists = torch.stack(self._dists) if self._dists else None
-        return DraftTree(tuple(self.tokens), tuple(self.parents), dists, tuple(self._drawn_from))
+        return DraftTree(tuple(self.tokens), tuple(self.parents), dists, tuple(self._drawn_from), self.independent)
 
     def whole(self) -> BuiltTree:
-        """All of it, in the order of growth."""
+        """All of it, in the order in which it was built."""
         return BuiltTree(self.tree(), tuple(self.path_probs), tuple(self.ranks))
 
     def best(self, count: int) -> BuiltTree:
-        """The `count` nodes that are reached most likely, best first. Not for drawn ones.
+        """The `count` nodes of the highest path probability, best first. Not for drawn ones.
 
         A path is never likelier than its beginning, and of equals the elder comes first: so it is a tree.
         """
         kept = self.likeliest(range(len(self)), count)
-        reach, ranks = ([values[node] for node in kept] for values in (self.path_probs, self.ranks))
-        return BuiltTree(self.tree().keep(kept), tuple(reach), tuple(int(rank) for rank in ranks))
+        path_probs, ranks = ([values[node] for node in kept] for values in (self.path_probs, self.ranks))
+        return BuiltTree(self.tree().keep(kept), tuple(path_probs), tuple(int(rank) for rank in ranks))
 
 
-def shares(probs: Tensor, count: int) -> list[float]:
+def largest_probs(dist: Tensor, count: int) -> list[float]:
     """The `count` largest probabilities of [V], falling, without zeros."""
-    values = probs.topk(min(count, len(probs))).values.tolist()
+    values = dist.topk(min(count, len(dist))).values.tolist()
     return list(itertools.takewhile(lambda value: value > 0, values))

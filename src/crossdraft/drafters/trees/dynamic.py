@@ -1,20 +1,22 @@
-"""Trees that follow the drafter's own chances: EAGLE-2's expand and rerank (Li et al. 2024).
+"""Dynamic trees: EAGLE-2's expand and rerank (Li et al. 2024), and CaPE's widths (Du et al. 2024).
 
-Level by level, the few likeliest nodes get children; in the end the likeliest of all nodes are kept. What was drawn by
-chance must not be dropped for its value, so there nothing is reranked: how many children each node of a level gets is
-settled before any of them is drawn, from what the distributions promise.
+Level by level, the few nodes of the highest path probability get children; in the end the likeliest of all nodes are
+kept. What was drawn must not be dropped for its value, so drawn trees are not reranked: how many children each node of
+a level gets is settled before any of them is drawn, from the distributions alone.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch import Tensor
 
-from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TreeBuilder, shares
+from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TreeBuilder, largest_probs
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.tree import ROOT
 
 BEAM = 4  # nodes expanded per level; EAGLE-2 takes 10, and as many children of each, for trees of 60
-Width = Callable[[Tensor], int]
+WidthFn = Callable[[Tensor], int]
+BINS = (8, 8, 8, 6, 6, 6, 4, 4, 2, 2)  # the authors' own, for confidences below 0.1, 0.2, …
 
 
 def beam_wide(probs: Tensor) -> int:
@@ -27,7 +29,7 @@ def expand_and_rerank(
     choose: SelectFn,
     budget: Budget,
     beam: int = BEAM,
-    width: Width = beam_wide,
+    width: WidthFn = beam_wide,
     depth: int | None = None,
 ) -> BuiltTree:
     """A tree of up to `budget.nodes` nodes.
@@ -39,7 +41,7 @@ def expand_and_rerank(
         width: how many children a node gets at most, by the distribution [V] behind it.
         depth: most levels; `None` = as many as nodes.
     """
-    builder = TreeBuilder(budget.on_token)
+    builder = TreeBuilder(budget.on_token, independent=choose.independent)
     front = [ROOT]
     for _ in range(budget.nodes if depth is None else depth):
         front = [node for node in front if builder.path_prob_of(node) >= budget.min_confidence]
@@ -55,51 +57,69 @@ def expand_and_rerank(
     return builder.whole() if choose.drawn else builder.best(budget.nodes)
 
 
-def _likeliest(builder: TreeBuilder, front: Sequence[int], rows: Tensor, nodes: int, width: Width) -> list[int]:
+def _likeliest(builder: TreeBuilder, front: Sequence[int], rows: Tensor, nodes: int, width: WidthFn) -> list[int]:
     """The likeliest children of each node of a level, as far as they may still come among the best `nodes`.
 
-    What is added is never reached likelier than what it stands behind, so what falls behind now stays behind.
+    A path is never likelier than its beginning, so what falls behind now stays behind.
     """
     widths = [width(probs) for probs in rows]
     values, tokens = rows.topk(min(max(widths), rows.shape[-1]))
     least = _least(builder, nodes)
     new: list[int] = []
-    for node, probs, count, chances, words in zip(front, rows, widths, values.tolist(), tokens.tolist(), strict=True):
-        reach = builder.path_prob_of(node)
-        kept = sum(reach * chance > least for chance in chances[:count])
-        new += builder.add(node, probs, words[:kept], drawn=False, shares=chances[:kept])
+    for node, dist, count, probs, ids in zip(front, rows, widths, values.tolist(), tokens.tolist(), strict=True):
+        above = builder.path_prob_of(node)
+        kept = sum(above * prob > least for prob in probs[:count])
+        new += builder.add(node, dist, ids[:kept], drawn=False, probs=probs[:kept])
     least = _least(builder, nodes)
     return [node for node in new if builder.path_probs[node] > least]
 
 
 def _drawn(
-    builder: TreeBuilder, front: Sequence[int], rows: Tensor, choose: SelectFn, nodes: int, beam: int, width: Width
+    builder: TreeBuilder, front: Sequence[int], rows: Tensor, choose: SelectFn, nodes: int, beam: int, width: WidthFn
 ) -> list[int]:
-    """Children drawn for each node of a level, as many as its distribution promises."""
-    reaches, laws = [builder.path_prob_of(node) for node in front], list(rows)
-    widths = [width(probs) for probs in laws]
-    widths = allot(reaches, laws, widths, min(max(beam, *widths), nodes - len(builder)))
+    """Children drawn for each node of a level, as many as `allot` gives it."""
+    path_probs, dists = [builder.path_prob_of(node) for node in front], list(rows)
+    widths = [width(dist) for dist in dists]
+    widths = allot(path_probs, dists, widths, min(max(beam, *widths), nodes - len(builder)))
     new: list[int] = []
-    for node, probs, count in zip(front, laws, widths, strict=True):
-        new += builder.add(node, probs, choose(probs, count) if count else [], drawn=True)
+    for node, dist, count in zip(front, dists, widths, strict=True):
+        new += builder.add(node, dist, choose(dist, count) if count else [], drawn=True)
     return new
 
 
-def allot(reaches: Sequence[float], rows: Sequence[Tensor], widths: Sequence[int], places: int) -> list[int]:
-    """How many children each node of a level gets, where the level has so many places.
+def allot(path_probs: Sequence[float], rows: Sequence[Tensor], widths: Sequence[int], nodes: int) -> list[int]:
+    """How many children each node of a level gets, where the level may have so many nodes.
 
-    The j-th child of a node is taken to be as likely as the j-th likeliest token behind it: a promise that does not
+    The j-th child of a node is taken to be as likely as the j-th likeliest token behind it: an estimate that does not
     depend on what will be drawn.
     """
-    promised = [
-        (reach * share, node)
-        for node, (reach, probs, width) in enumerate(zip(reaches, rows, widths, strict=True))
-        for share in shares(probs, width)
+    expected = [
+        (above * prob, node)
+        for node, (above, dist, width) in enumerate(zip(path_probs, rows, widths, strict=True))
+        for prob in largest_probs(dist, width)
     ]
-    taken = [node for _, node in sorted(promised, key=lambda slot: -slot[0])[:places]]
+    taken = [node for _, node in sorted(expected, key=lambda one: -one[0])[:nodes]]
     return [taken.count(node) for node in range(len(rows))]
 
 
 def _least(builder: TreeBuilder, count: int) -> float:
-    """What a node must surpass to come among the best `count`; what is behind others need not be drafted."""
+    """The path probability above which a node is among the best `count`."""
     return sorted(builder.path_probs)[-count] if len(builder) >= count > 0 else 0.0
+
+
+def by_confidence(probs: Tensor, bins: Sequence[int] = BINS) -> int:
+    """Siblings by the largest of `probs` [V], more where the drafter is less sure: `bins` divides 0…1 evenly.
+
+    >>> import torch
+    >>> by_confidence(torch.tensor([0.15, 0.14])), by_confidence(torch.tensor([0.65, 0.35]))
+    (8, 4)
+    """
+    return bins[min(int(float(probs.max()) * len(bins)), len(bins) - 1)]
+
+
+def chain_with_siblings(
+    expand: ProbsFn, choose: SelectFn, budget: Budget, bins: Sequence[int] = BINS, depth: int | None = None
+) -> BuiltTree:
+    """CaPE's tree: one chain, and beside each of its tokens others, the more the less sure the drafter is."""
+    width = partial(by_confidence, bins=bins)
+    return expand_and_rerank(expand, choose, budget, beam=1, width=width, depth=depth)

@@ -1,6 +1,6 @@
-"""Sequoia's search for a static tree (Chen et al. 2024): the best one of every size and depth, then the best of these.
+"""Sequoia's static trees (Chen et al. 2024): by dynamic programming the best shape of every size and depth.
 
-With p_j the chance that the j-th child of a node is the one accepted, a tree emits in expectation
+With p_j the probability that the j-th child of a node is the one accepted, a tree emits in expectation
 
     F = 1 + Σ_j p_j · F(subtree below child j),
 
@@ -10,15 +10,38 @@ best split between the last child's subtree and the rest:
     T[n, d, b] = max_m  T[n - m, d, b - 1] + p_b · max_b' T[m, d - 1, b'].
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crossdraft.drafters.trees.shape import Shape
-from crossdraft.engine.tree import ROOT
+from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn
+from crossdraft.drafters.trees.static import Shape, fill
+from crossdraft.engine.drafter import Budget
+
+DEEPEST = 8  # levels; each costs the drafter a pass
+
+
+def sequoia_tree(expand: ProbsFn, choose: SelectFn, budget: Budget, accepted: Sequence[float]) -> BuiltTree:
+    """The best shape of `budget.nodes` nodes, filled with the drafter's tokens.
+
+    Args:
+        expand, choose: the drafter.
+        budget: see `fill`.
+        accepted: [r] how often the child of rank j is the accepted one; see `RankCounts.by_rank`.
+    """
+    return fill(best_shape(tuple(accepted), budget.nodes), expand, choose, budget)
+
+
+@lru_cache
+def best_shape(accepted: tuple[float, ...], nodes: int) -> Shape:
+    """The shape of so many nodes, within `DEEPEST` levels, that emits most; of fewer where no other can be accepted."""
+    depth = min(nodes, DEEPEST)
+    table = ShapeTable(accepted, nodes, depth)
+    size = max(range(nodes + 1), key=lambda n: table.emitted(n, depth))
+    return table.shape(size, depth)
 
 
 @dataclass(frozen=True)
@@ -26,7 +49,7 @@ class ShapeTable:
     """The best trees of up to `nodes` nodes and `depth` levels, the root not counted in either.
 
     Args:
-        accepted: [r] p_j: how often the guess of rank j is the accepted one, where its parent was accepted.
+        accepted: [r] p_j: how often the child of rank j is the accepted one, where its parent was accepted.
         nodes, depth: how far to look.
     """
 
@@ -49,8 +72,8 @@ class ShapeTable:
                 for n in range(2, sizes + 1):
                     m = np.arange(1, n)
                     values = best[n - m, d, b - 1] + gain[m]
-                    place = int(values.argmax())
-                    best[n, d, b], split[n, d, b] = values[place], m[place]
+                    at = int(values.argmax())
+                    best[n, d, b], split[n, d, b] = values[at], m[at]
         return best, split
 
     def emitted(self, nodes: int, depth: int) -> float:
@@ -74,28 +97,3 @@ class ShapeTable:
                 grown.append((child, m, d - 1))
                 n -= m
         return Shape.from_paths(paths)
-
-
-def cheapest_shape(table: ShapeTable, step: float, verify: Callable[[int], float]) -> Shape:
-    """The tree with the least time per emitted token, (d · step + verify(n + 1)) / F; empty where none pays.
-
-    Args:
-        table: what can be had.
-        step: time of the drafter's pass over one level.
-        verify: time of the target's pass over so many new tokens, the root among them.
-    """
-    least, found = verify(1), (0, 0)
-    for nodes in range(1, table.nodes + 1):
-        for depth in range(1, table.depth + 1):
-            emitted = table.emitted(nodes, depth)
-            if emitted > 0 and (time := (depth * step + verify(nodes + 1)) / emitted) < least:
-                least, found = time, (nodes, depth)
-    return table.shape(*found)
-
-
-def expected_emitted(shape: Shape, accepted: Sequence[float]) -> float:
-    """F of any shape, straight from its definition."""
-    path_probs: list[float] = []
-    for parent, rank in zip(shape.parents, shape.ranks, strict=True):
-        path_probs.append((1.0 if parent == ROOT else path_probs[parent]) * accepted[rank])
-    return 1 + sum(path_probs)

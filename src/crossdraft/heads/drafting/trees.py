@@ -6,7 +6,7 @@ from pathlib import Path
 
 from crossdraft.drafters.trees import RankCounts, expand_and_rerank, fill, greedy_shape
 from crossdraft.drafters.trees.beams import beam_search
-from crossdraft.drafters.trees.widths import chain_with_siblings
+from crossdraft.drafters.trees.dynamic import chain_with_siblings
 from crossdraft.heads.drafting.head_drafter import Grow
 
 TREES: Mapping[str, Grow] = {
