@@ -348,12 +348,12 @@ def test_two_proposals_without_a_verdict_are_the_same(kin):
 def test_the_loop_sends_only_the_nodes_that_repay_their_place(target, kin):
     decoding = decoder(target, TreeDrafter(kin, GROWERS["dynamic"]))
     for n in (1, 2, 9):
-        decoding.cost.verify.add(n, 10.0 + 1.0 * (n - 1))  # worth a chance of 0.1
+        decoding.policy.cost.verify.add(n, 10.0 + 1.0 * (n - 1))  # worth a chance of 0.1
     draft = Draft(DraftTree((5, 6, 7, 8), (-1, -1, 0, 1)), (0.6, 0.05, 0.3, 0.04))
     live = RequestState(Job(0, REQUESTS[0]), rule_for(None, REQUESTS[0].sampling))
-    assert decoding.budgets.trim(draft, live) == DraftTree((5, 7), (-1, 0))
-    decoding.budgets.adaptive = False
-    assert decoding.budgets.trim(draft, live) is draft.tree
+    assert decoding.policy.trim(draft, live, 9).tree == DraftTree((5, 7), (-1, 0))
+    decoding.policy.adaptive = False
+    assert decoding.policy.trim(draft, live, 9).tree is draft.tree
 
 
 def test_an_accepted_branch_of_a_trimmed_tree_is_found_again(kin):
