@@ -17,9 +17,10 @@ from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.base import HeadConfig, SharedWeights
 from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import REFERENCE, load_drafter, load_target, target_fingerprint
+from crossdraft.methods import task_of
 from crossdraft.train.heads.event_data import patches_per_frame
 from crossdraft.train.heads.recipe import default_levels, load_head_recipe, recipe_names, scales_of, sizes_of
-from crossdraft.train.heads.run import head_config, on_events
+from crossdraft.train.heads.run import head_config
 from tests.support import ClipPaths
 
 HEADS = REFERENCE / "heads"
@@ -63,7 +64,7 @@ def test_the_shipped_recipe_gives_the_shipped_network(
     """The same configuration and as many parameters, though recipes name no sizes but those that differ."""
     recipe = load_head_recipe(name, reference=True)
     shipped = read_config(HEADS / name).config
-    host = event if on_events(recipe.network) else target
+    host = event if task_of(recipe.network) == "events" else target
     task = ReferenceTask(host, target, shipped.draft_ids, clip.video)
     config = head_config(recipe, task)  # pyright: ignore[reportArgumentType]
     assert config == shipped
