@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,15 @@ def seed_everything() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - the legacy global generator is exactly what is meant
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def no_drafters_registered() -> Iterator[None]:
+    """What a test registers is forgotten behind it."""
+    from crossdraft.builders import REGISTERED
+
+    yield
+    REGISTERED.clear()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """Drafters by name: every method answers as the target alone, and what makes no sense is told."""
 
+import os
+import sys
 from dataclasses import fields, replace
 
 import pytest
@@ -13,7 +15,18 @@ from crossdraft.heads.event_medusa.drafter import shared_weights_of
 from crossdraft.heads.files import config_of, make, save_head
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import load_drafter, load_target
-from crossdraft.methods import METHODS, DrafterContext, build, check_spec, method_in, read_spec
+from crossdraft.methods import (
+    METHODS,
+    DrafterContext,
+    build,
+    check_spec,
+    drafts_trees,
+    method_in,
+    method_of,
+    read_spec,
+    register,
+)
+from crossdraft.specs import NoSettings
 from crossdraft.video.read import read_frames
 
 SPECS = [
@@ -274,3 +287,67 @@ def test_every_record_is_whole():
 def test_trees_that_make_no_sense(spec, said):
     with pytest.raises(CrossdraftError, match=said):
         build(spec, DrafterContext())
+
+
+TOY = """
+from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.settings import NgramSettings
+from crossdraft.methods import Method
+
+
+def build(spec, settings, context):
+    return NgramDrafter(context.encoder(), settings.longest, settings.copied)
+
+
+RECORD = Method("toy", "copies", "nobody 2026", build, settings=NgramSettings)
+OTHER = Method("other", "copies", "nobody 2026", build)
+"""
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch, no_drafters_registered):
+    """A package with a drafter of its own, as pip would install it."""
+    (tmp_path / "toy_drafter.py").write_text(TOY)
+    folder = tmp_path / "toy_drafter-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-drafter\nVersion: 1.0\n")
+    points = ["toy = toy_drafter:RECORD", "gone = toy_drafter:GONE", "misnamed = toy_drafter:OTHER"]
+    (folder / "entry_points.txt").write_text("\n".join(["[crossdraft.drafters]", *points]))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    yield tmp_path
+    sys.modules.pop("toy_drafter", None)
+
+
+@pytest.mark.parametrize("spec", ["toy", "union:(toy:longest=2)@process,memory", "toy@process"])
+def test_a_drafter_of_another_package_goes_by_its_name(pair, requests, alone, toy, spec):
+    with Engine.load(str(pair.target), spec, replace(OPTIONS, adaptive=False)) as engine:
+        found = engine.generate(requests)
+    assert [answer.tokens for answer in found] == alone
+    assert sum(answer.stats.drafted for answer in found) > 0
+    assert not any(answer.notes for answer in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("toy:size=3", "The drafter 'toy' has no setting 'size'"),
+        ("gone", r"'gone' \(toy_drafter:GONE\) cannot be loaded"),
+        ("misnamed", "'misnamed' of crossdraft.drafters must be the record of that drafter"),
+    ],
+)
+def test_a_package_that_brings_no_drafter_is_told(toy, name, said):
+    with pytest.raises(CrossdraftError, match=said):
+        check_spec(read_spec(name))
+
+
+def test_a_drafter_that_is_registered_is_known_and_takes_no_name_of_ours(no_drafters_registered):
+    mine = replace(METHODS["ngram"], name="mine", settings=NoSettings)
+    register(mine)
+    assert method_of("mine") is mine
+    assert drafts_trees(read_spec("union:mine,mine"))
+    for name in ("memory", "my:drafter", "", "a,b"):
+        with pytest.raises(CrossdraftError, match="cannot be called"):
+            register(replace(mine, name=name))
+    with pytest.raises(CrossdraftError, match="must have either build or join"):
+        replace(mine, build=None)
