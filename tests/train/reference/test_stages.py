@@ -75,7 +75,7 @@ def test_shipped_folders_load_and_carry_cards(finished: ReferenceRun, tmp_path: 
 
 
 def test_a_resumed_run_repeats_the_losses(finished: ReferenceRun, tmp_path: Path) -> None:
-    """Stop halfway, resume: the same losses as the run that never stopped (phases: test_loop.py)."""
+    """Stop halfway, resume: the same losses as the run that never stopped (checks and phases: core/test_trainer.py)."""
 
     def run_to(folder: Path, steps: int) -> ReferenceRun:
         overrides = ["target.sight.optim.decay_steps=0", f"target.sight.optim.steps={steps}"]
