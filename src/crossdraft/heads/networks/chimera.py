@@ -2,10 +2,10 @@
 
     place t of the text           the target's feature f(t), key and value only
     draft token j behind it       the layer's own output ĥ(t+j) in its stead, key and value only
-    the row that asks             trigram of the newest token and the two in front of it; nobody else sees it
+    the row that attends          trigram of the newest token and the two in front of it; no other row attends to it
 
-The layer thus extends the target's last features by one more, ĥ, which is trained to be what the target will say there.
-A residual head adds what the last true feature still has to say to what ĥ says.
+The layer thus extends the target's last features by one more, ĥ, which is trained to equal the target's there. A
+residual head on the last true feature adds its logits to those of ĥ.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""DREAM (Hu et al. 2025): EAGLE's layer, then a gated look at the features of a layer from the target's middle.
+"""DREAM (Hu et al. 2025): EAGLE's layer, then gated cross-attention to features of a middle layer of the target.
 
-The first layer's output is trained to be the target's feature in that middle layer, the second's to be its last. Which
-layer is in the middle is chosen by the entropy of the target's attention: `entropy.choose_layer`. The authors choose
-one for every token, with the target's attention at hand in training; here it is one for all, so that drafting knows it.
+The first layer's output is trained to be the target's feature in that middle layer, the second's to be its last. The
+middle layer is a setting: one for all tokens. The authors choose one for every token, by the entropy of the target's
+attention in training.
 Theirs reads visual tokens too, those that the target's attention does not prune; ours reads the text alone, whose
 features have seen the clip.
 """

@@ -1,17 +1,15 @@
-"""MASSV (Ganesan et al. 2025) and Spec-LLaVA (Huo et al. 2025): a small language model is given eyes, and drafts.
+"""MASSV (Ganesan et al. 2025) and Spec-LLaVA (Huo et al. 2025): a small VLM behind the target's vision encoder.
 
-A small decoder of its own reads the text as any language model does. It sees through the target's vision encoder: a
-new projector turns the visual embeddings that the target makes into rows in front of the text. It is taught what the
-target answers. Nothing that the target computes behind its encoder enters; so a draft is worth as much at its fifth
-token as at its first, and no feature needs to be guessed. The two differ in the trees that are drafted
-(`heads.drafting`).
+A small decoder reads the text as any language model does. A projector turns the target's visual embeddings into rows in
+front of the text. It is trained on the target's answers. Nothing that the target computes behind its encoder enters, so
+no feature needs to be predicted, and accuracy does not fall with the depth of a draft. The two differ in the trees that
+are drafted.
 
-What MASSV claims for eyes is up to 30 % more accepted tokens than the same small model has from the text alone: of an
-answer about a clip, the words that matter are those that the text does not give away. `sees=False` is that blind twin,
-without a row in front and otherwise the same: what the network gains over it, it has seen.
+MASSV reports up to 30 % more accepted tokens than the same small model has from the text alone. `sees=False` is that
+text-only control: no visual rows, otherwise the same.
 
-Ours borrows the target's embeddings, narrowed to its own width, and learns at once what the papers teach in two stages
-(the projector first, then answers): it has no older self that was trained on text.
+Ours shares the target's embeddings, projected to its own width, and trains in one stage where the papers use two (the
+projector first, then answers): it is not initialised from a model trained on text.
 """
 
 from collections.abc import Mapping
@@ -63,9 +61,9 @@ class MASSVConfig(DecoderConfig):
 
 
 class MASSV(Autoregressive):
-    """See the module's text. Of the pair at a place only the token is read; the target's own head speaks."""
+    """See the module's text. Of the pair at a position only the token is read; the output rows are the target's."""
 
-    owns_head = False  # `widen` in front of it says all that rows of its own could
+    owns_head = False  # `widen` in front of it can express all that rows of its own could
     config_class = MASSVConfig
     config: MASSVConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -86,7 +84,7 @@ class MASSV(Autoregressive):
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Nothing; blind, a feature that it ignores, for only who reads something of the target is told the prompt."""
+        """Nothing; text-only, a feature that it ignores: a drafter without needs does not get the prompt."""
         return () if self.config.sees else super().reads
 
     @property
@@ -124,10 +122,10 @@ class MASSV(Autoregressive):
         return self.lm_head(self.widen(self.norm(outputs)))
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        """One pass: what is drafted behind drafted words is what would be said behind the same words of the text.
+        """One pass: the logits behind drafted tokens are those behind the same tokens of the text.
 
-        So the guess of offset k at a place is that of offset 1 k - 1 places on. Training would only count the same
-        numbers `steps` times, and has the first; all are given where drafts are judged.
+        So offset k at a position is offset 1, k - 1 positions on. Training takes offset 1 only, for the others would
+        count the same numbers again; evaluation takes all.
         """
         embeds = self.embed(shifted(batch.tokens, 1))
         attend = TTTAttention(self.rotary, self._prefix(batch))

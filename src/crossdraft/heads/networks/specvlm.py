@@ -1,10 +1,10 @@
 """SpecVLM (Huang et al. 2025): EagleVLM with an elastic compressor, chosen for each question.
 
-A gate looks at the target's feature behind the question and picks how much of the clip the head needs to see: nothing,
-means, a few places as they are, learned mixtures, or two summaries. While drafting only what was picked is computed.
-While training the choice is soft (Gumbel-softmax): all of it stands in front of the text, and each choice's keys count
-as much as it was chosen. As what is in front is only read, the choices cannot see each other, and a weight of 1 beside
-zeros is the hard choice itself. Positions do not depend on the choice: places keep those that they have in the target.
+A gate reads the target's feature behind the question and picks how the visual tokens are compressed: none kept, mean
+pooling, pruning, convolution, or a resampler. While drafting only the picked one is computed. In training the choice is
+soft (Gumbel-softmax): the prefix holds all of them, and each one's keys are weighted by its probability. The prefix is
+only read, so the choices do not attend to each other, and weights of 1 and 0 are the hard choice itself. Rotary
+positions do not depend on the choice: rows keep those that they have in the target.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ CHOICES = ("text-only", "pool", "prune", "conv", "resampler")
 
 
 class EagleVLM(Eagle):
-    """EAGLE's network with a norm in front of its layer; what the target read of the clip stands in front of the text.
+    """EagleVLM (SpecVLM's baseline): EAGLE-2 with a norm in front of its layer and every visual token in its prefix.
 
-    A visual place is a pair like any other: the target's feature there, and the embedding behind it, which is no
-    word's but the next place's visual feature. Behind the last of them comes the text's first token.
+    A visual position is a pair like any other: the target's feature there, and the embedding behind it, which is the
+    next position's visual feature. Behind the last of them comes the text's first token.
     """
 
     first_norm = True
@@ -35,12 +35,12 @@ class EagleVLM(Eagle):
         return 0, self.config.num_layers
 
     def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV:
-        rows = self.seen(visual, ids)
+        rows = self.visual_rows(visual, ids)
         positions = torch.arange(rows.shape[1], device=rows.device)
         return PrefixKV(*self.layer.keys_values(rows), positions, len(positions))
 
-    def seen(self, visual: Mapping[int, Tensor], ids: Tensor) -> Tensor:
-        """[B, N, H] the visual places as they enter the layer; arguments as in `prefix`."""
+    def visual_rows(self, visual: Mapping[int, Tensor], ids: Tensor) -> Tensor:
+        """[B, N, H] the visual positions as they enter the layer; arguments as in `prefix`."""
         embeds = torch.cat((visual[0][:, 1:], self.embed(ids[:, -1:])), 1)
         return self.fc(torch.cat((embeds, self.last_feature(visual)), -1))
 
@@ -50,8 +50,8 @@ class SpecVLMConfig(DecoderConfig):
     """EagleVLM's, and the compressors'.
 
     Args:
-        pool, prune, conv: how many visual places become one.
-        keep: which places pruning keeps: `uniform` or `random`, the same ones for every clip of one length.
+        pool, prune, conv: how many visual tokens become one.
+        keep: which tokens pruning keeps: `uniform` or `random`, the same ones for every clip of one length.
         queries: summaries of the resampler.
         temperature: of the soft choice while training; the lower, the harder.
     """
@@ -81,7 +81,7 @@ class SpecVLM(EagleVLM):
         self.temperature = config.temperature
 
     def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV:
-        rows, scores = self.seen(visual, ids), self.gate(self.last_feature(question))
+        rows, scores = self.visual_rows(visual, ids), self.gate(self.last_feature(question))
         if not self.training and len(rows) == 1:
             kept, positions = self.compressors[int(scores.argmax())](rows)
             return PrefixKV(*self.layer.keys_values(kept), positions, rows.shape[1])
@@ -94,7 +94,7 @@ class SpecVLM(EagleVLM):
     def _weights(self, scores: Tensor) -> Tensor:
         """[B, choices] scores -> logarithms of how much each choice counts."""
         if self.training:
-            chance = -torch.empty_like(scores).exponential_().log()  # of Gumbel's distribution
-            return ((scores + chance) / self.temperature).log_softmax(-1)
+            noise = -torch.empty_like(scores).exponential_().log()  # Gumbel-distributed
+            return ((scores + noise) / self.temperature).log_softmax(-1)
         nothing = torch.full_like(scores, float("-inf"))
         return nothing.scatter(1, scores.argmax(-1, keepdim=True), 0)

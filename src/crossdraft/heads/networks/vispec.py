@@ -1,4 +1,4 @@
-"""ViSpec (Kang et al. 2025): the clip as one row in front of the text, and one vector that every row is told."""
+"""ViSpec (Kang et al. 2025): the clip compressed to a few prefix rows, and a global visual vector in every text row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from crossdraft.heads.networks.layers import DecoderConfig, PrefixKV
 
 @dataclass(frozen=True, kw_only=True)
 class ViSpecConfig(DecoderConfig):
-    """EAGLE's, and how many learned queries look at the clip: one for the vector, the others for rows in front."""
+    """EAGLE's settings, and how many queries read the clip: the last is the global vector, the others the prefix."""
 
     num_q: int = 2
 
 
 class ViSpec(Eagle):
-    """EAGLE that reads the target's visual embeddings through an adaptor of a few queries.
+    """EAGLE that reads the target's visual embeddings through a resampler of a few queries.
 
-    What all but the last query find stands in front of the text, as rows of the layer, in the last places of the
-    visual piece. What the last one finds, g, enters with every feature f of the text: img_fc([f; g]). The two halves
-    of that map are two layers here, so that g's part is computed once. They begin as f itself: ViSpec begins as EAGLE.
+    The outputs of all but the last query are the prefix, at the last positions of the visual piece. The last one's, g,
+    enters with every feature f of the text: img_fc([f; g]). The two halves of that map are two layers here, so that
+    g's part is computed once. They are initialised to return f: ViSpec starts as EAGLE.
     """
 
     config_class = ViSpecConfig
