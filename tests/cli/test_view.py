@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from crossdraft.cli.view import STYLES, PartialAnswer, axis, cells, draw, legend, record, timeline_text
-from crossdraft.drawing.axis import labels, ticks
 from crossdraft.drawing.figures import Baseline, figures
-from crossdraft.drawing.kinds import DECODE, KINDS, OTHER, end_of, kind_of
+from crossdraft.drawing.kinds import DECODE, KINDS, OTHER, end_of, kind_of, labels, ticks
 from crossdraft.engine.request import Answer, Finish, Origin, Piece
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.timeline import Span, Timeline

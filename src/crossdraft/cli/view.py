@@ -19,9 +19,20 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from crossdraft.drawing.axis import labels, ticks
 from crossdraft.drawing.figures import Baseline, figures, origins
-from crossdraft.drawing.kinds import DECODE, KINDS, ORIGINS, OTHER, Kind, end_of, kind_of, lanes_of, plain
+from crossdraft.drawing.kinds import (
+    DECODE,
+    KINDS,
+    ORIGINS,
+    OTHER,
+    Kind,
+    end_of,
+    kind_of,
+    labels,
+    lanes_of,
+    plain,
+    ticks,
+)
 from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.engine.target import Target
 from crossdraft.engine.timeline import Span, Timeline

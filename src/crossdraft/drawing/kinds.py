@@ -1,5 +1,7 @@
-"""What the spans of a timeline and the tokens of an answer are called: the same words in every picture and table."""
+"""The kinds of a timeline's spans, the origins of tokens, and the marks of a time axis: the same in every picture."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -72,3 +74,21 @@ def lanes_of(timeline: "Timeline") -> list[str]:
 def end_of(timeline: "Timeline") -> float:
     """Seconds from the start of the first span to the end of the last."""
     return max((span.end for span in timeline.spans), default=0.0) - timeline.start
+
+
+def ticks(seconds: float, most: int) -> list[float]:
+    """Round times from 0 on, at most `most` steps of 1, 2 or 5 times a power of ten.
+
+    >>> ticks(0.17, 4)
+    [0.0, 0.05, 0.1, 0.15]
+    """
+    power = 10.0 ** math.floor(math.log10(seconds / most))
+    step = next(factor * power for factor in (1, 2, 5, 10) if seconds <= factor * power * most)
+    return [round(mark * step, 9) for mark in range(int(seconds / step + 1e-9) + 1)]
+
+
+def labels(marks: Sequence[float], seconds: float) -> list[str]:
+    """Texts of the marks of an axis of that length; the last one carries the unit."""
+    unit, scale = ("s", 1.0) if seconds >= 5 else ("ms", 1e3)
+    texts = [f"{mark * scale:g}" for mark in marks]
+    return [*texts[:-1], f"{texts[-1]} {unit}"]

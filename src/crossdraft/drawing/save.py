@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossdraft.drawing.figures import Baseline
-from crossdraft.drawing.png import to_png
-from crossdraft.drawing.svg import to_svg
+from crossdraft.drawing.render import to_png, to_svg
 from crossdraft.drawing.timeline import timeline_drawing
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path

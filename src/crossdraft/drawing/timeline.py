@@ -5,11 +5,22 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from crossdraft.drawing.axis import labels, ticks
 from crossdraft.drawing.figures import Baseline, counted, hidden_draft, ms, origins
-from crossdraft.drawing.kinds import DECODE, KINDS, ORIGINS, OTHER, Kind, end_of, kind_of, lanes_of, plain
+from crossdraft.drawing.kinds import (
+    DECODE,
+    KINDS,
+    ORIGINS,
+    OTHER,
+    Kind,
+    end_of,
+    kind_of,
+    labels,
+    lanes_of,
+    plain,
+    ticks,
+)
+from crossdraft.drawing.render import to_svg
 from crossdraft.drawing.shapes import Box, Drawing, Line, TextLine, TextRun, clean, flow, width_of, wrap
-from crossdraft.drawing.svg import to_svg
 
 if TYPE_CHECKING:
     from crossdraft.engine.request import Answer
