@@ -146,10 +146,10 @@ def test_sampled_alone_compares_nothing(bench):
 
 @pytest.mark.slow
 def test_a_race_has_a_speedup_and_is_compared_too(bench):
-    raced = HeadsBench(bench.models, bench.work, bench.selection, HeadsSettings(8, 0, (0.0,), timed=0, raced=1))
+    timed = HeadsBench(bench.models, bench.work, bench.selection, HeadsSettings(8, 0, (0.0,), timed=0, speed_pairs=1))
     ticks = []
-    found = run_heads(raced, ticks.append)
-    assert len(ticks) == raced.ticks
+    found = run_heads(timed, ticks.append)
+    assert len(ticks) == timed.ticks
     for row in found.rows:
         assert row.speedup.value > 0
         assert (row.equal, row.total) == (3, 3)
@@ -161,19 +161,19 @@ def test_a_race_has_a_speedup_and_is_compared_too(bench):
         ({"nodes": 0}, "at least 1 node"),
         ({"chain": -1}, "0 or more"),
         ({"timed": -1}, "0 or more"),
-        ({"raced": -1}, "0 or more"),
+        ({"speed_pairs": -1}, "0 or more"),
         ({"temperatures": ()}, "Name each temperature once"),
         ({"temperatures": (1.0, 1.0)}, "Name each temperature once"),
         ({"temperatures": (-1.0,)}, "temperature is -1"),
     ],
 )
-def test_trials_that_make_no_sense(arguments, setting):
+def test_settings_that_make_no_sense(arguments, setting):
     with pytest.raises(CrossdraftError, match=setting):
         HeadsSettings(**arguments)
 
 
 def test_parts_begin_with_the_coldest_tree():
-    assert HeadsSettings(60, 5, (1.0, 0.0)).settings == (
+    assert HeadsSettings(60, 5, (1.0, 0.0)).draft_settings == (
         DraftSetting("tree", 60, 0.0), DraftSetting("chain", 5, 0.0), DraftSetting("tree", 60, 1.0),
     )  # fmt: skip
-    assert HeadsSettings(60, 0, (0.0,)).settings == (DraftSetting("tree", 60, 0.0),)
+    assert HeadsSettings(60, 0, (0.0,)).draft_settings == (DraftSetting("tree", 60, 0.0),)

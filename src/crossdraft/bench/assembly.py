@@ -1,4 +1,4 @@
-"""Our side: the engine, with each drafter in each placement, and the line-up of all contestants by name."""
+"""The methods by name: our engine with each drafter in each placement, and the baselines."""
 
 import time
 from collections import Counter
@@ -50,11 +50,11 @@ class Models:
     num_frames: int | None = None
 
     def load_target(self, *, packed: bool = True) -> Target:
-        """The target that our contestants share; plain, as Hugging Face has it, for theirs."""
+        """The target that our methods share; plain, as Hugging Face has it, for theirs."""
         return load_target(self.target, self.device, self.dtype, packed=packed, num_frames=self.num_frames)
 
     def factory(self, name: str, target: Target) -> "partial[Drafter[Any]]":
-        """A picklable factory of the drafter that races under this name, or of the one that a spec names."""
+        """A picklable factory of the drafter of this name, or of the one that a spec names."""
         return partial(build_spec, self.spec(name), self.context(target))
 
     def spec(self, name: str) -> Spec:
@@ -98,7 +98,7 @@ class EngineMethod:
 
     Its loop runs in the calling thread, as Hugging Face's does, not in the engine's own: OpenMP keeps a pool of threads
     for every thread that computes, and as soon as a process has more of them than cores, libgomp has all of them sleep
-    between two operations. With a pool for each contestant nobody would gain from a second core.
+    between two operations. With a pool for each method none would gain from a second core.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ def run_of(answer: Answer, total_s: float) -> Run:
     """An engine's answer as a run.
 
     `draft` holds the drafter's computing that the target waited for, `communication` what else passed until a reply was
-    here: sending, packing, idling. Drafting beside the target's own work is in neither.
+    here: sending, packing, idling. Drafting during the target's own work is in neither.
     """
     stats, times = answer.stats, answer.stats.stages_s
     rounds = times.get("rounds", 0.0)
@@ -162,13 +162,13 @@ def run_of(answer: Answer, total_s: float) -> Run:
 def make_methods(
     names: Sequence[str], target: Target, models: Models, cores: Cores | None, specs: Sequence[str] = ()
 ) -> dict[str, BenchMethod]:
-    """The contestants by name, in the order given, then those that are named by their specs. Close them all when done.
+    """The methods by name, in the order given, then those that are named by their specs. Close them all when done.
 
     Args:
         names: out of `ALL_METHODS`.
         target: what ours share; Hugging Face gets one of its own.
         models: the checkpoints.
-        cores: of the pair: each contestant gets those that its name says.
+        cores: of the pair: each method gets those that its name says.
         specs: further drafters.
 
     Raises:
@@ -188,18 +188,18 @@ def make_methods(
 
 
 def make_method(name: str, target: Target, models: Models, cores: Cores | None) -> BenchMethod:
-    """Whoever races under a name of `ALL_METHODS`, or a drafter under its spec; close it when done."""
+    """The method of a name in `ALL_METHODS`, or a drafter under its spec; close it when done."""
     return (_hf if name in HUGGING_FACE else _ours)(name, target, models, cores)
 
 
 def close_all(methods: Iterable[BenchMethod]) -> None:
-    """Stop every contestant."""
+    """Stop every method."""
     for method in methods:
         method.close()
 
 
 def cores_of(name: str, cores: Cores | None) -> Cores | None:
-    """The cores of what races under that name, those of the pair being `cores`.
+    """The cores of the method of that name, those of the pair being `cores`.
 
     >>> [str(cores_of(name, Cores((0,), (1,)))) for name in ("target", "target-all", "hf-all", "event", "memory")]
     ['0', '0-1', '0-1', '0 + 1', '0']

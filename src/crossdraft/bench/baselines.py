@@ -156,7 +156,7 @@ class HFBaseline:
         )
 
     def close(self) -> None:
-        """Nothing runs beside it."""
+        """Nothing else runs."""
 
     def _inputs(self, prompt: Prompt) -> dict[str, Tensor]:
         device, dtype = self.target.device, self.target.model.dtype
@@ -166,7 +166,7 @@ class HFBaseline:
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **placed}
 
     def _config(self, request: Request, prompt: int) -> GenerationConfig:
-        """All that our engine goes by for the resolved request, said to `generate`."""
+        """The settings of `generate` that say what our engine goes by for the resolved request."""
         limit = request.max_new_tokens or self.target.defaults.limit(prompt, self.target.context)
         config = generation_config(request.sampling, sorted(self.target.eos), prompt, limit)
         config.stop_strings = list(request.stops) or None

@@ -84,7 +84,7 @@ class ReadTiming:
 
 
 def run_events(recording: Path | None, seconds: float, repeats: int, tick: Callable[[str], None]) -> list[Timing]:
-    """All the measurements; `tick` is told the name of each when it is done.
+    """All the measurements; `tick` is called with the name of each when it is done.
 
     Raises:
         CrossdraftError: a file too short to slice, or longer than makes sense to write; no run; or as `read_events`.

@@ -30,10 +30,10 @@ Tick = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class DraftSetting:
-    """One way of drafting that everybody is measured at.
+    """One way of drafting that every drafter is measured at.
 
     Args:
-        shape: `tree`, or `chain`: of a head that grows trees otherwise, its best guess alone.
+        shape: `tree`, or `chain`: of a head that grows trees otherwise, its likeliest path alone.
         nodes: most nodes of a draft.
         temperature: of the answers.
     """
@@ -102,14 +102,14 @@ class ExpectationResult:
 
 @dataclass(frozen=True, slots=True)
 class HeadsSettings:
-    """What everybody has to do.
+    """What is measured of every drafter.
 
     Args:
         nodes: of a tree.
         chain: tokens of a chain; 0 = none. Chains are measured at temperature 0.
         temperatures: at which trees are measured.
         timed: answers along which drafts are clocked, the longest; 0 = none.
-        raced: pairs on which the adaptive engine races against the target alone; 0 = none.
+        speed_pairs: pairs on which whole answers of the adaptive engine are timed against the target alone; 0 = none.
 
     Raises:
         CrossdraftError: a number that makes no sense, or nothing to do.
@@ -119,10 +119,10 @@ class HeadsSettings:
     chain: int = 5
     temperatures: tuple[float, ...] = (0.0, 1.0)
     timed: int = 6
-    raced: int = 0
+    speed_pairs: int = 0
 
     def __post_init__(self) -> None:
-        if self.nodes < 1 or min(self.chain, self.timed, self.raced) < 0:
+        if self.nodes < 1 or min(self.chain, self.timed, self.speed_pairs) < 0:
             raise CrossdraftError(
                 "A tree needs at least 1 node (--nodes), and --chain, --timed and --speed are 0 or more."
             )
@@ -132,8 +132,8 @@ class HeadsSettings:
             Sampling(temperature=temperature)  # refuses what no request may have, before anything is loaded
 
     @property
-    def settings(self) -> tuple[DraftSetting, ...]:
-        """In the order in which they are told: the first stands for a drafter where one figure must."""
+    def draft_settings(self) -> tuple[DraftSetting, ...]:
+        """In the order of the report: the first stands for a drafter where one figure must."""
         trees = [DraftSetting("tree", self.nodes, temperature) for temperature in sorted(self.temperatures)]
         chains = [DraftSetting("chain", self.chain, 0.0)] if self.chain and 0 in self.temperatures else []
         return (*trees[:1], *chains, *trees[1:])
@@ -145,10 +145,10 @@ class HeadResult:
 
     Args:
         name: what it was asked for by, its spec; `label` is that for people.
-        accepted: by part.
-        equal, total: greedy answers that were the target's own, of how many, races included.
+        accepted: by setting.
+        equal, total: greedy answers that were the target's own, of how many, timed answers included.
         drafting: `None` if nothing was clocked.
-        speedup: Σ time of the target alone / Σ time with this drafter; `None` without a race.
+        speedup: Σ time of the target alone / Σ time with this drafter; `None` if none was timed.
     """
 
     name: str
@@ -168,7 +168,7 @@ class HeadResult:
 
 @dataclass(frozen=True, slots=True)
 class HeadsReport:
-    """What came out. `expectations` are about the first part."""
+    """What came out. `expectations` are about the first setting."""
 
     environment: dict[str, object]
     workload: dict[str, object]
@@ -183,7 +183,7 @@ class HeadsReport:
 class _Scores:
     """What one drafter has to show so far."""
 
-    tallies: dict[DraftSetting, list[AcceptanceStats]]
+    stats: dict[DraftSetting, list[AcceptanceStats]]
     divergences: list[Divergence]
     compared: int = 0
 
@@ -195,22 +195,22 @@ class HeadsBench:
     models: Models
     work: Workload
     selection: HeadSelection
-    trials: HeadsSettings = HeadsSettings()
+    settings: HeadsSettings = HeadsSettings()
     cores: Cores | None = None
 
     @property
     def ticks(self) -> int:
         """What a progress bar counts to."""
-        trials, many = self.trials, len(self.selection.drafters)
-        races = trials.raced and (1 + many) * (WARM_UPS + self._least(trials.raced))
-        return self.work.pairs + many * len(trials.settings) + self._least(trials.timed) + races
+        settings, many = self.settings, len(self.selection.drafters)
+        timed = settings.speed_pairs and (1 + many) * (WARM_UPS + self._least(settings.speed_pairs))
+        return self.work.pairs + many * len(settings.draft_settings) + self._least(settings.timed) + timed
 
     def _least(self, pairs: int) -> int:
         return min(pairs, self.work.pairs)
 
 
 def run_heads(heads: HeadsBench, tick: Tick | None = None) -> HeadsReport:
-    """Measure everybody, pinned to the target's cores.
+    """Measure every drafter, pinned to the target's cores.
 
     Raises:
         CrossdraftError: a model or a head that cannot be loaded, or answers too short to clock a draft along.
@@ -221,16 +221,16 @@ def run_heads(heads: HeadsBench, tick: Tick | None = None) -> HeadsReport:
 
 def _run(heads: HeadsBench, tick: Tick | None) -> HeadsReport:
     where = environment()  # before this process itself is the load
-    models, trials, drafters = heads.models, heads.trials, heads.selection.drafters
+    models, settings, drafters = heads.models, heads.settings, heads.selection.drafters
     facts = {name: weight_facts(models.named(spec), models.target) for name, spec in drafters.items()}
     target = models.load_target()
     built = {name: models.beside(spec, target) for name, spec in drafters.items()}  # refused before anything runs
     known = list(reference_answers(target, items(heads.work), tick))
     times = _clocked(heads, target, built, known, tick)
     scores = {name: _score(heads, target, spec, known, tick, name) for name, spec in drafters.items()}
-    speedups = _race(heads, target, known, scores, tick)
+    speedups = _speedups(heads, target, known, scores, tick)
     kinds = [pair.item.kind for pair in known]
-    first, labels = trials.settings[0], short_labels(drafters)
+    first, labels = settings.draft_settings[0], short_labels(drafters)
     return HeadsReport(
         environment={
             **where,
@@ -238,14 +238,14 @@ def _run(heads: HeadsBench, tick: Tick | None) -> HeadsReport:
             "dtype": str(target.model.dtype).removeprefix("torch."),
             "target_cores": None if heads.cores is None else list(heads.cores.target),
         },
-        workload={**describe(heads.work), "timed": trials.timed, "raced": trials.raced, "batch": BATCH},
-        settings=trials.settings,
+        workload={**describe(heads.work), "timed": settings.timed, "raced": settings.speed_pairs, "batch": BATCH},
+        settings=settings.draft_settings,
         rows=[
             HeadResult(
                 name,
                 labels[name],
                 facts[name],
-                {setting: figures_of(found, kinds) for setting, found in scores[name].tallies.items()},
+                {setting: figures_of(found, kinds) for setting, found in scores[name].stats.items()},
                 tuple(scores[name].divergences),
                 scores[name].compared,
                 None if times is None else times.drafters[name],
@@ -254,8 +254,7 @@ def _run(heads: HeadsBench, tick: Tick | None) -> HeadsReport:
             for name in drafters
         ],
         expectations=check_expectations(
-            {name: scores[name].tallies[first] for name in drafters},
-            {name: spec.name for name, spec in drafters.items()},
+            {name: scores[name].stats[first] for name in drafters}, {name: spec.name for name, spec in drafters.items()}
         ),
         times=times,
         notes=heads.selection.notes,
@@ -270,26 +269,26 @@ def _clocked(
     tick: Tick | None,
 ) -> DraftTimes | None:
     """Along the longest answers: short ones have few places to draft from."""
-    if not heads.trials.timed:
+    if not heads.settings.timed:
         return None
-    longest = sorted(known, key=lambda pair: -len(pair.tokens))[: heads.trials.timed]
-    return time_drafts(target, built, longest, heads.trials.nodes, tick)
+    longest = sorted(known, key=lambda pair: -len(pair.tokens))[: heads.settings.timed]
+    return time_drafts(target, built, longest, heads.settings.nodes, tick)
 
 
 def _score(
     heads: HeadsBench, target: Target, spec: Spec, known: Sequence[ReferenceAnswer], tick: Tick | None, name: str
 ) -> _Scores:
-    """Every part, each with a drafter made anew: what one learns in a part must not help it in the next."""
+    """Every setting, each with a drafter made anew: what one learns in a setting must not help it in the next."""
     scores = _Scores({}, [])
     asked = with_events(known, blank_window(heads.models.blind)) if is_blind(spec) else known
-    for setting in heads.trials.settings:
+    for setting in heads.settings.draft_settings:
         drafter = heads.models.beside(as_chain(spec) if setting.shape == "chain" else spec, target)
         requests = [
             replace(request, sampling=replace(request.sampling, temperature=setting.temperature))
             for request in (pair.item.request for pair in asked)
         ]
         answers = decode_all(target, drafter, requests, setting.nodes, BATCH[setting.shape])
-        scores.tallies[setting] = [AcceptanceStats.of(answer.stats) for answer in answers]
+        scores.stats[setting] = [AcceptanceStats.of(answer.stats) for answer in answers]
         if setting.temperature == 0:
             _compare(target, scores, known, [answer.tokens for answer in answers])
         if tick is not None:
@@ -308,15 +307,15 @@ def _compare(
             scores.divergences.append(divergence)
 
 
-def _race(
+def _speedups(
     heads: HeadsBench,
     target: Target,
     known: Sequence[ReferenceAnswer],
     scores: Mapping[str, _Scores],
     tick: Tick | None,
 ) -> dict[str, Interval]:
-    """Whole answers against the target alone, as `crossdraft bench` races them."""
-    asked = list(known[: heads.trials.raced])
+    """Whole answers against the target alone, as `crossdraft bench` does."""
+    asked = list(known[: heads.settings.speed_pairs])
     if not asked:
         return {}
     names = tuple(heads.selection.drafters)

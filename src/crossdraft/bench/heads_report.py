@@ -27,7 +27,7 @@ PARAMETERS = (
 )
 COLOURS = ("#1a7f37", "#8c959f")  # of trees and of chains
 GROUP = 0.8  # height of a drafter's bars together; two drafters are 1 apart
-ABREAST = 7  # drafters beside each other in the table by kind of question
+ABREAST = 7  # drafters in one table by kind of question
 
 
 def to_json(report: HeadsReport) -> dict[str, object]:
@@ -53,7 +53,7 @@ def _row_json(row: HeadResult, report: HeadsReport) -> dict[str, object]:
         against_pass, against_step = report.times.ratios(row.name)
         drafting = {
             "draft_ms": row.drafting.draft.ms(),
-            "of_it_listening_ms": row.drafting.listen.ms(),
+            "of_it_listening_ms": row.drafting.commit.ms(),
             "mean_nodes": round(row.drafting.nodes, 1),
             "over_verifying_pass": round(against_pass, 3),
             "over_t": round(against_step, 3),
@@ -75,11 +75,11 @@ def tables(report: HeadsReport) -> list[Table]:
 
 
 def lines(report: HeadsReport) -> list[str]:
-    """The papers' order, and what a reader must know beside the tables."""
+    """The papers' order, and what a reader must know of the tables."""
     labels = {row.name: row.label for row in report.rows}
     found = [f"{result.sentence(labels)} {INTERVALS}" for result in report.expectations]
     found += gaps_in_words([divergence for row in report.rows for divergence in row.divergences])
-    counts = {"pairs": report.workload["pairs"], "pairs of the race": report.workload["raced"]}
+    counts = {"pairs": report.workload["pairs"], "pairs timed": report.workload["raced"]}
     for what, count in counts.items():
         if isinstance(count, int) and 0 < count < FEW_PAIRS:
             found.append(f"fewer than {FEW_PAIRS} {what}: the intervals are narrower than the truth")

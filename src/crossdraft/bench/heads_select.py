@@ -64,7 +64,7 @@ def select_heads(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> He
     """The drafters that are named; without any, all of `TRAINED` that are here. Loads nothing.
 
     Args:
-        methods: names out of `TRAINED`; `None` = none beside `specs`, if there are any.
+        methods: names out of `TRAINED`; `None` = none but `specs`, if there are any.
         specs: further drafters.
 
     Raises:
@@ -80,12 +80,12 @@ def select_heads(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> He
         note = f"not measured, for their weights are not shipped: {', '.join(absent)}"
         return HeadSelection({name: Spec(name) for name in present}, (note,) if absent else ())
     check_names("method", methods or (), TRAINED)
-    everybody = (*(methods or ()), *specs)
-    if len(set(everybody)) != len(everybody):
-        raise CrossdraftError(f"A drafter is named twice in {', '.join(everybody)}; name each once.")
-    if not everybody:
+    named = (*(methods or ()), *specs)
+    if len(set(named)) != len(named):
+        raise CrossdraftError(f"A drafter is named twice in {', '.join(named)}; name each once.")
+    if not named:
         raise CrossdraftError(f"No method is named; choose among {', '.join(TRAINED)}.")
-    chosen = {name: spec_of(name) for name in everybody}
+    chosen = {name: spec_of(name) for name in named}
     for spec in chosen.values():
         _check_here(spec)
     return HeadSelection(chosen)

@@ -1,7 +1,8 @@
-"""What a draft costs beside the pass that verifies it: all drafters and the target, in turn, on the same states.
+"""Time of a draft, and of the pass that verifies it: all drafters and the target, in turn, on the same states.
 
-The text is the target's own. Every few tokens everybody drafts once from the same place, and the target makes a pass
-over as many nodes and one over a single token; then all hear the next tokens, as if a draft had held them.
+The text is the target's own (teacher forcing). Every few tokens each drafter drafts once from the same position, and
+the target makes a pass over as many nodes and one over a single token; then the next tokens are committed to all, as if
+a draft had held them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,22 +23,22 @@ from crossdraft.engine.target import Chunk, Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
-STEP = 4  # tokens of the text that are accepted from place to place, the target's own beside them
+STEP = 4  # tokens of the text that are accepted from one position to the next, the bonus token not counted
 WIDE, SINGLE = "V(n)", "V(1)"
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTime:
-    """Seconds of one drafter at one place.
+    """Seconds of one drafter at one position.
 
     Args:
-        draft: hearing the verdict, and drafting a tree behind it.
-        listen: the hearing alone.
+        draft: the commit, and drafting the next tree.
+        commit: the commit alone.
         nodes: mean size of its drafts.
     """
 
     draft: Quartiles
-    listen: Quartiles
+    commit: Quartiles
     nodes: float
 
 
@@ -65,10 +66,10 @@ def time_drafts(
     nodes: int,
     tick: Callable[[str], None] | None = None,
 ) -> DraftTimes:
-    """Clock everybody along the target's own answers, the first place of each left out: there a prompt is read too.
+    """Time every drafter along the target's own answers, but for the first position, where a prompt is read too.
 
     Raises:
-        CrossdraftError: no answer is long enough for a second place.
+        CrossdraftError: no answer is long enough for a second position.
     """
     clock = _Clock(target, drafters, nodes)
     for pair in known:
@@ -86,25 +87,25 @@ class _Clock:
         self.needs = Needs.of_all([drafter.needs for drafter in drafters.values()])
         self.turns = orders([*drafters, WIDE, SINGLE])
         self.seconds: dict[str, list[float]] = {name: [] for name in (*drafters, WIDE, SINGLE)}
-        self.listening: dict[str, list[float]] = {name: [] for name in drafters}
+        self.committing: dict[str, list[float]] = {name: [] for name in drafters}
         self.drafted: dict[str, list[int]] = {name: [] for name in drafters}
 
     def walk(self, pair: ReferenceAnswer) -> None:
         """Through one answer."""
         states = {name: drafter.begin([pair.item.request]) for name, drafter in self.drafters.items()}
-        said = _TeacherForced(self.target, pair.item.request, pair.tokens, self.nodes, self.needs)
-        heard: dict[str, float] = {}
+        forced = _TeacherForced(self.target, pair.item.request, pair.tokens, self.nodes, self.needs)
+        commits: dict[str, float] = {}
         drafts: dict[str, Draft] = {}
         behind: dict[str, Tensor] = {}
-        for place, told in enumerate(said):
+        for position, step in enumerate(forced):
             for name, drafter in self.drafters.items():
-                output = told.to(drafter.needs, drafts.get(name), behind.get(name))
-                heard[name] = clocked(self.target.device, partial(drafter.commit, states[name], [output]))
+                output = step.output_for(drafter.needs, drafts.get(name), behind.get(name))
+                commits[name] = clocked(self.target.device, partial(drafter.commit, states[name], [output]))
             for name in next(self.turns):
-                spent = self._turn(name, states, drafts, said)
-                if place:
-                    self._note(name, spent, heard, drafts)
-            behind = {name: said.probe(draft) for name, draft in drafts.items() if draft.probes}
+                spent = self._turn(name, states, drafts, forced)
+                if position:
+                    self._note(name, spent, commits, drafts)
+            behind = {name: forced.probe(draft) for name, draft in drafts.items() if draft.probes}
         for name, drafter in self.drafters.items():
             drafter.end(states[name])
 
@@ -122,7 +123,7 @@ class _Clock:
             {
                 name: DraftTime(
                     quartiles(self.seconds[name]),
-                    quartiles(self.listening[name]),
+                    quartiles(self.committing[name]),
                     sum(self.drafted[name]) / len(self.drafted[name]),
                 )
                 for name in self.drafters
@@ -130,35 +131,35 @@ class _Clock:
         )
 
     def _turn(
-        self, name: str, states: Mapping[str, list[Any]], drafts: dict[str, Draft], said: "_TeacherForced"
+        self, name: str, states: Mapping[str, list[Any]], drafts: dict[str, Draft], forced: "_TeacherForced"
     ) -> float:
         if name not in self.drafters:
             nodes = self.nodes if name == WIDE else 0
-            return clocked(self.target.device, lambda: said.verify(nodes))
+            return clocked(self.target.device, lambda: forced.verify(nodes))
 
         def draft() -> None:
             (drafts[name],) = self.drafters[name].propose(states[name], [Budget(self.nodes)])
 
         return clocked(self.target.device, draft)
 
-    def _note(self, name: str, spent: float, heard: Mapping[str, float], drafts: Mapping[str, Draft]) -> None:
+    def _note(self, name: str, spent: float, commits: Mapping[str, float], drafts: Mapping[str, Draft]) -> None:
         if name in self.drafters:
-            self.listening[name].append(heard[name])
+            self.committing[name].append(commits[name])
             self.drafted[name].append(len(drafts[name].tree))
-        self.seconds[name].append(spent + heard.get(name, 0.0))
+        self.seconds[name].append(spent + commits.get(name, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class _TargetStep:
-    """What the target made of the last tokens, for whoever asks; see `VerifyOutput`."""
+    """What the target's pass over the last tokens gave; see `VerifyOutput`."""
 
     tokens: tuple[int, ...]
     hidden: Mapping[int, Tensor]
     logits: Tensor
     prompt: PromptFeatures | None = None
 
-    def to(self, needs: Needs, draft: Draft | None, behind: Tensor | None) -> VerifyOutput:
-        """As a drafter with these needs hears it, its own draft having been judged; `behind` [m, V] its probes."""
+    def output_for(self, needs: Needs, draft: Draft | None, behind: Tensor | None) -> VerifyOutput:
+        """For a drafter with these needs, whose own draft was verified; `behind` [m, V]: logits of its probes."""
         path = () if draft is None else tuple(draft.tree.follow(self.tokens[:-1]))
         prompt = None
         if self.prompt is not None and not needs.nothing:
@@ -166,9 +167,9 @@ class _TargetStep:
             visual = {layer: seen[layer] for layer in needs.visual_layers if layer in seen}
             prompt = PromptFeatures(self.prompt.tokens, self.prompt.visual_tokens, visual)
         hidden = {layer: self.hidden[layer] for layer in needs.hidden_layers}
-        told = VerifyOutput(path, self.tokens, hidden, prompt, self.logits if needs.logits else None)
+        output = VerifyOutput(path, self.tokens, hidden, prompt, self.logits if needs.logits else None)
         asked = None if draft is None else draft.probes
-        return told if asked is None or behind is None else told.with_probes(asked, behind)
+        return output if asked is None or behind is None else output.with_probes(asked, behind)
 
 
 class _TeacherForced:

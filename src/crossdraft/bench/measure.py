@@ -1,4 +1,4 @@
-"""Running contestants against each other: interleaved, in one process, in balanced order."""
+"""Run methods interleaved, in one process, in balanced order; and where their answers part from the target's."""
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ MOST_GAPS = 8  # in a line for people
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One answer by one contestant: what it said and what it cost. All times in seconds.
+    """One answer by one method: its tokens and what they cost. All times in seconds.
 
     Args:
         tokens: of the answer.
@@ -57,7 +57,7 @@ class Run:
 
 
 class BenchMethod(Protocol):
-    """Whoever answers requests; `cores` are those that it may use, None = any."""
+    """What answers requests: our engine, or a baseline; `cores` are those that it may use, None = any."""
 
     cores: Cores | None
 
@@ -72,12 +72,12 @@ class BenchMethod(Protocol):
 
 @dataclass
 class Results:
-    """Runs by contestant, pair and repeat: `runs[name][pair][repeat]`."""
+    """Runs by method, pair and repeat: `runs[name][pair][repeat]`."""
 
     runs: dict[str, list[list[Run]]] = field(default_factory=dict)
 
     def of(self, name: str) -> list[Run]:
-        """All runs of a contestant."""
+        """All runs of a method."""
         return [run for repeats in self.runs[name] for run in repeats]
 
     def tokens(self, name: str) -> list[int]:
@@ -100,18 +100,18 @@ def measure(
     warm_ups: Sequence[Item] = (),
     tick: Callable[[str], None] | None = None,
 ) -> Results:
-    """Let every contestant answer every pair `repeats` times.
+    """Let every method answer every pair `repeats` times.
 
     Whatever disturbs the machine for a while (another process, heat) then falls on all of them, and the order (see
     `orders`) sees to it that none always runs behind the same predecessor.
 
     Args:
-        contestants: by name.
+        methods: by name.
         items: the pairs.
         repeats: runs of each pair.
-        warm_ups: pairs that everybody answers first and whose runs are thrown away: caches fill, and the engine's
+        warm_ups: pairs that every method answers first and whose runs are thrown away: caches fill, and the engine's
             cost model learns its times.
-        tick: told the contestant's name after every run, warm-ups included.
+        tick: called with the method's name after every run, warm-ups included.
     """
     if repeats < 1:
         raise CrossdraftError(f"The number of repeats is {repeats}; run each pair at least once.")

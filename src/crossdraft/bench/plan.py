@@ -17,7 +17,7 @@ ALONE, STEADY, HIDDEN, BOTH = (
     "hidden drafting, then plain",
     "hidden drafting, then steady",
 )
-MOST_NODES, MOST_HIDDEN = 64, 256  # longest drafts that are tried: of a round, and beside the prefill
+MOST_NODES, MOST_HIDDEN = 64, 256  # longest drafts that are tried: of a round, and during the prefill
 HARDLY = 1.02  # below this speed-up the advice is lukewarm: times are seldom known better
 STRATEGIES_HEAD = ("way", "ms", "times the target alone", "prefill", "not hidden", "drafting", "passes")
 
@@ -37,7 +37,7 @@ class Stages:
         passes: (n, V(n)), the time of one target pass over n new tokens, for any n; V(1) is `step`, so with none V is
             flat. Straight lines join the points and lead on behind the last. A pass over more tokens is not faster: a
             point below an earlier one is lifted to it.
-        contention: what the drafter's work beside the prefill adds to the longer of the two, as a share of the shorter:
+        contention: what the drafter's work during the prefill adds to the longer of the two, as a share of the shorter:
             0 = a device of its own, 1 = one shared device, no better than one after the other.
 
     Raises:
@@ -144,12 +144,12 @@ class Strategy:
     """One way to an answer, and what it is expected to take in milliseconds.
 
     Args:
-        hidden: tokens drafted beside the prefill, 0 = none.
+        hidden: tokens drafted during the prefill, 0 = none.
         budget: γ, tokens drafted in a round, 0 = plain steps.
         total: of the answer.
         speedup: the target's time alone over `total`.
         prefill: the target's, alone.
-        waiting: how much longer than the prefill the target waits or works because of the drafter beside it.
+        waiting: how much longer than the prefill the target waits or works because of the drafter.
         drafting: in the rounds.
         yields: tokens that the pass over the hidden draft is expected to give, a + 1.
         needs: what it must give more than, to be faster than the same way without a hidden draft.

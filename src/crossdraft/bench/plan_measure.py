@@ -52,7 +52,7 @@ class Pair:
 def measure_stages(pair: Pair, pairs: int, tick: Callable[[str], None]) -> Stages:
     """Every pair is answered by the target alone and with the drafter, in turn; then V(n) behind the first prompt.
 
-    One pair of another split warms up. `tick` is told after every answer and after V(n): 2·(pairs + 1) + 1 times.
+    One pair of another split warms up. `tick` is called after every answer and after V(n): 2·(pairs + 1) + 1 times.
 
     Raises:
         CrossdraftError: a model cannot be loaded, the drafter was lost, or the answers are too short to tell.
@@ -60,34 +60,34 @@ def measure_stages(pair: Pair, pairs: int, tick: Callable[[str], None]) -> Stage
     asked = list(items(Workload(pairs)))
     options = pair.options  # made before the engine pins this process, which then may not use the drafter's cores
     warm_up = next(items(Workload(1, split="validation")))
-    with Engine.load(pair.target, pair.drafter, options) as drafting:
-        alone = Engine(drafting.target, None, Options(), CostModel())
-        without, beside = [], []
+    with Engine.load(pair.target, pair.drafter, options) as engine:
+        alone = Engine(engine.target, None, Options(), CostModel())
+        without, drafting = [], []
         for item in (warm_up, *asked):
             without.append(_answer(alone, item, tick, "alone"))
-            beside.append(_answer(drafting, item, tick, "drafting"))
-        passes = _passes(drafting.target, asked[0].request)
+            drafting.append(_answer(engine, item, tick, "drafting"))
+        passes = _passes(engine.target, asked[0].request)
         tick("V(n)")
-    return stages_of(without[1:], beside[1:], passes, shared=options.placement == "inline")
+    return stages_of(without[1:], drafting[1:], passes, shared=options.placement == "inline")
 
 
 def stages_of(
-    without: Sequence[Answer], beside: Sequence[Answer], passes: Sequence[tuple[int, float]], *, shared: bool
+    without: Sequence[Answer], drafting: Sequence[Answer], passes: Sequence[tuple[int, float]], *, shared: bool
 ) -> Stages:
     """Means and medians over the answers: by the target alone, and with drafts of a fixed length.
 
     Args:
-        without, beside: of the same pairs.
+        without, drafting: of the same pairs.
         passes: (n, V(n)) in milliseconds, n = 1 first.
         shared: the drafter has no device of its own, and drafted before the prefill.
     """
-    drafted = sum(answer.stats.drafted - answer.stats.hidden_drafted for answer in beside)
+    drafted = sum(answer.stats.drafted - answer.stats.hidden_drafted for answer in drafting)
     if not drafted:
         raise CrossdraftError("The answers end before a round of drafting; measure more pairs.")
     reading = [_reading(answer) for answer in without]
-    hidden = [answer.timeline.total("drafter", "read", "hidden draft") for answer in beside]
-    waited = sum(answer.stats.stages_s.get(stage, 0.0) for answer in beside for stage in ("draft", "communication"))
-    slowed = sum(_reading(answer) for answer in beside) - sum(reading)
+    hidden = [answer.timeline.total("drafter", "read", "hidden draft") for answer in drafting]
+    waited = sum(answer.stats.stages_s.get(stage, 0.0) for answer in drafting for stage in ("draft", "communication"))
+    slowed = sum(_reading(answer) for answer in drafting) - sum(reading)
     overlap = sum(min(pair) for pair in zip(reading, hidden, strict=True))
     contention = 1.0 if shared else max(0.0, slowed) / overlap if overlap else 0.0
     whole = [_reading(answer) + answer.stats.stages_s["ride-along"] for answer in without]
@@ -95,9 +95,9 @@ def stages_of(
         prefill=1e3 * median(whole),
         step=passes[0][1],
         draft_step=1e3 * waited / drafted,
-        acceptance=(_alpha(beside),),
+        acceptance=(_alpha(drafting),),
         tokens=max(LEAST_TOKENS, round(fmean(len(answer.tokens) for answer in without))),
-        draft_prefill=1e3 * median(answer.timeline.total("drafter", "read") for answer in beside),
+        draft_prefill=1e3 * median(answer.timeline.total("drafter", "read") for answer in drafting),
         passes=tuple(passes),
         contention=contention,
     )

@@ -187,8 +187,8 @@ def _intervals(axes: "Axes", values: "list[Interval]", label: str, colour: str) 
         shown = f"{_short(value.value)} [{_short(value.low)}, {_short(value.high)}]"
         weight = "bold" if row == best else "normal"
         ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        place = {"va": "center", "ha": "right", "bbox": ground}
-        axes.text(longest * ROOM, row, shown, color=INK, fontsize=SIZE - 1.5, fontweight=weight, **place)
+        layout = {"va": "center", "ha": "right", "bbox": ground}
+        axes.text(longest * ROOM, row, shown, color=INK, fontsize=SIZE - 1.5, fontweight=weight, **layout)
     axes.axvline(1, color=FAINT, lw=0.8, ls=":", zorder=0)
     axes.set_xlim(0, longest * ROOM)
     axes.set_xticks([0, 1] if longest < 4 else [0, round(longest)])

@@ -99,7 +99,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class BudgetResult:
-    """One contestant under one load: its speed against the target alone, and what it drafted for it."""
+    """One method under one load: its speed against the target alone, and what it drafted for it."""
 
     name: str
     speedup: Interval
@@ -118,7 +118,7 @@ class BudgetResult:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """One load: every contestant, the best fixed budget, and the policy against it and against the target alone."""
+    """One load: every method, the best fixed budget, and the policy against it and against the target alone."""
 
     load: str
     lines: tuple[BudgetResult, ...]
@@ -140,7 +140,7 @@ class LoadResult:
 
 
 def run_sweep(sweep: Sweep, target: Target, tick: Tick | None = None) -> list[LoadResult]:
-    """Every contestant answers every request of every load, in turn.
+    """Every method answers every request of every load, in turn.
 
     One drafter process serves all of them, one answer at a time: what they differ in is what they ask of it. Each load
     starts with a fresh cost model and a few warm-ups, so that none profits from what another has taught.

@@ -33,7 +33,7 @@ def to_json(report: BenchReport) -> dict[str, object]:
 
 
 def _where(report: BenchReport, name: str) -> dict[str, object]:
-    """The cores and the memory of a contestant."""
+    """The cores and the memory of a method."""
     cores, footprint = report.cores.get(name), report.footprints.get(name)
     return {
         "cores": None if cores is None else {"target": list(cores.target), "drafter": list(cores.draft)},
@@ -146,27 +146,27 @@ def _caption(report: BenchReport) -> str:
 
 def _columns(report: BenchReport) -> list[str]:
     """What the figures of the first table are."""
-    told = ["medians: provisional = first drafted token; TTFT = first final token; total = whole answer (E2E)"]
+    found = ["medians: provisional = first drafted token; TTFT = first final token; total = whole answer (E2E)"]
     against = report.methods[0].against
     if against is not None:
         faster = f"the faster of {' and '.join(ALONE)}" if set(ALONE) <= set(report.methods[0].speedups) else "alone"
-        told.append(f"× {against} ({faster}) = {SPEEDUPS[report.methods[0].per]} {INTERVALS}")
-    return [*told, f"MiB: {HOW}."] if report.footprints else told
+        found.append(f"× {against} ({faster}) = {SPEEDUPS[report.methods[0].per]} {INTERVALS}")
+    return [*found, f"MiB: {HOW}."] if report.footprints else found
 
 
 def _caveats(report: BenchReport) -> list[str]:
     """What a reader must know before comparing rows."""
-    told = []
+    found = []
     if report.methods[0].per == "token":
-        told.append("sampled: the tokens may differ, so none are compared, and speedups are per token")
+        found.append("sampled: the tokens may differ, so none are compared, and speedups are per token")
     elif report.methods[0].equal is None:
-        told.append("the target alone did not run: no tokens are compared")
+        found.append("the target alone did not run: no tokens are compared")
     absent = [name for name in ALWAYS if name not in {method.name for method in report.methods}]
     if absent:
-        told.append(f"not measured: {', '.join(absent)}")
+        found.append(f"not measured: {', '.join(absent)}")
     if report.pairs < FEW_PAIRS:
-        told.append(f"fewer than {FEW_PAIRS} pairs: the intervals are narrower than the truth")
-    return told
+        found.append(f"fewer than {FEW_PAIRS} pairs: the intervals are narrower than the truth")
+    return found
 
 
 def _percent(value: float | None, *, sign: bool = False) -> str:

@@ -19,7 +19,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.methods import SHIPPED
 from crossdraft.options import Options
 
-PROCESS = "process"  # every other place is an inline one's hidden mode
+PROCESS = "process"  # every other placement is an inline one's hidden mode
 ALL = "all"
 # What `all` stands for: every example of every drafter of ours, and every policy of drafting ahead.
 ALL_SPECS = (*(spec for method in SHIPPED.values() for spec in method.examples or ()), *POLICIES)

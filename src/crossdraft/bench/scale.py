@@ -75,7 +75,7 @@ class ScaleResult:
     prefill: PrefillTime
     passes: list[Pass]
     bound: Bound
-    drafters: list[tuple[DraftCost | str, list[OverlapResult]]]  # a sentence in place of the costs: why it was skipped
+    drafters: list[tuple[DraftCost | str, list[OverlapResult]]]  # a sentence instead of the costs: why it was skipped
 
 
 def run_scale(scale: Scale, say: Say) -> ScaleResult:
@@ -158,7 +158,7 @@ def _device(name: str) -> torch.device:
 
 
 def main(argv: Sequence[str], prog: str = "crossdraft.bench.scale") -> None:
-    """Run a command line: progress on stderr, the result on stdout, or as JSON in its place.
+    """Run a command line: progress on stderr, the result on stdout, or as JSON instead.
 
     Raises:
         CrossdraftError: bad input.

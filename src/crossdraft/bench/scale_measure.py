@@ -210,7 +210,7 @@ def bound_of(target: Target, step: Pass, speed: float) -> Bound:
 def measure_drafter(
     target: Target, name: str, where: DraftPlacement, budget_s: float, say: Say
 ) -> tuple[DraftCost, list[OverlapResult]]:
-    """One drafter: alone, then beside the target's prefill in every placement.
+    """One drafter: alone, then during the target's prefill in every placement.
 
     Raises:
         CrossdraftError: its weights do not fit.
@@ -289,7 +289,7 @@ def _prefill_s(stats: Stats) -> float:
 
 
 def _engine_per_round(stats: Stats) -> float:
-    """Seconds of a round, the ride-along's apart, in which neither the target's forward nor the drafter computed."""
+    """Seconds of a round but the ride-along's in which neither the target's forward nor the drafter computed."""
     times = stats.stages_s
     own = times.get("rounds", 0.0) - times.get("verify", 0.0) - times.get("draft", 0.0)
     return own / (stats.rounds - 1) if stats.rounds > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Who races under which name, and what a spec says of the way it has to run."""
+"""Methods by name, and what a drafter's spec says of where it has to run."""
 
 from collections.abc import Sequence
 
@@ -16,9 +16,9 @@ METHODS = (
 )  # fmt: skip
 # The event drafter with another policy while the target verifies; see `crossdraft.engine.runner.parallel`.
 POLICIES = {"event-sync": "off", "event-pipespec": "pipespec", "event-pearl": "pearl", "event-ssd": "ssd"}
-# Beside those every drafter of ours with an example, but for trained heads, which `bench heads` compares.
-_RACING = (name for name, method in SHIPPED.items() if method.examples and not method.network)
-ALL_METHODS = tuple(dict.fromkeys((*METHODS, *POLICIES, *_RACING)))
+# And every drafter of ours with an example, but for trained heads, which `bench heads` compares.
+_OURS = (name for name, method in SHIPPED.items() if method.examples and not method.network)
+ALL_METHODS = tuple(dict.fromkeys((*METHODS, *POLICIES, *_OURS)))
 
 
 def spec_of(name: str) -> Spec:
@@ -46,7 +46,7 @@ def needs_no_process(spec: Spec) -> bool:
 
 
 def runs_apart(name: str) -> bool:
-    """True if what races under this name has a drafter in a process of its own.
+    """True if the method of this name has a drafter in a process of its own.
 
     >>> [name for name in ("target", "hf", "event-inline", "event", "memory", "union:event,ngram") if runs_apart(name)]
     ['event', 'union:event,ngram']
@@ -55,7 +55,7 @@ def runs_apart(name: str) -> bool:
 
 
 def usual_methods(*, shipped: bool, more_cores: bool) -> tuple[str, ...]:
-    """Those of `METHODS` that can race and say something of their own.
+    """Those of `METHODS` that can run and say something of their own.
 
     Args:
         shipped: target and event drafter are those of the package, for which heads were trained.
@@ -71,12 +71,12 @@ def usual_methods(*, shipped: bool, more_cores: bool) -> tuple[str, ...]:
 
 
 def is_blind(spec: Spec) -> bool:
-    """True if the blind twin drafts and nobody beside it sees events: a twin that could see is then shown none."""
+    """True if the blind twin drafts and no other drafter sees events: a twin that could see is then shown none."""
     return "blind" in spec.names and not any("events" in method.senses for method in methods_in(spec))
 
 
 def check_methods(names: Sequence[str], specs: Sequence[str] = ()) -> None:
-    """Refuse names, and specs of further drafters, that make no race; loads nothing.
+    """Refuse names, and specs of further drafters, that cannot be compared; loads nothing.
 
     Raises:
         CrossdraftError: no name, an unknown one, a spec that cannot be read, or one that stands there twice.
@@ -86,6 +86,6 @@ def check_methods(names: Sequence[str], specs: Sequence[str] = ()) -> None:
     check_names("method", names, ALL_METHODS)
     for spec in specs:
         spec_of(spec)
-    everybody = (*names, *specs)
-    if len(set(everybody)) != len(everybody):
-        raise CrossdraftError(f"A method is named twice in {', '.join(everybody)}; name each once.")
+    named = (*names, *specs)
+    if len(set(named)) != len(named):
+        raise CrossdraftError(f"A method is named twice in {', '.join(named)}; name each once.")

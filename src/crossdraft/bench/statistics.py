@@ -92,7 +92,7 @@ def ratio_per_token(
 ) -> Interval:
     """(Σ numerator / Σ its tokens) / (Σ denominator / Σ own tokens) over pairs, as `ratio`.
 
-    For answers that differ in length, as sampled ones do: whoever happens to say less is not faster for that.
+    For answers that differ in length, as sampled ones do: a method that happens to say less is not faster for that.
     """
     top, top_tokens = np.asarray(numerator, dtype=np.float64), np.asarray(its_tokens)
     bottom, bottom_tokens = np.asarray(denominator, dtype=np.float64), np.asarray(own_tokens)

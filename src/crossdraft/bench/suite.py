@@ -195,7 +195,7 @@ def placement_of(suite: Suite) -> dict[str, object]:
 def cores_in_words(names: Sequence[str], cores: Cores | None) -> list[str]:
     """A sentence: which methods may use which cores."""
     if cores is None:
-        return ["Cores: not restricted; everybody may use any."]
+        return ["Cores: not restricted; every method may use any."]
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(str(cores_of(name, cores)), []).append(name)
@@ -215,7 +215,7 @@ def measure_footprints(
         names: of methods, or specs of drafters.
         models, cores: as in `make_methods`.
         item: what each of them answers once.
-        tick: told the name after each.
+        tick: called with the name after each.
     """
     found = {}
     for name in names:

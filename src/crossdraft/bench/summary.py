@@ -25,7 +25,7 @@ class MethodSummary:
     """What was measured of one method. Times are in seconds, over all runs.
 
     Args:
-        name: of the contestant.
+        name: of the method.
         equal, total: greedy: runs whose tokens were the target's, of how many. `equal` is None when sampling, where
             equal tokens are not to be expected, and when the target did not run.
         per: what `speedups` compares: the time of an `answer`, or when sampling, where answers differ in length, that
@@ -78,7 +78,7 @@ class MethodSummary:
 
     @property
     def label(self) -> str:
-        """The name, and the rule beside it if it was a lossy one."""
+        """The name, and the rule if it was a lossy one."""
         return self.name if self.lossy is None else f"{self.name} (lossy: {self.lossy})"
 
     @property
@@ -94,7 +94,7 @@ class MethodSummary:
 
 
 def summarise(results: Results, items: Sequence[Item], target: Target) -> list[MethodSummary]:
-    """One `MethodSummary` per contestant; the one named `target` is what the others must reproduce."""
+    """One `MethodSummary` per method; the one named `target` is what the others must reproduce."""
     against = fastest_alone(results, per_token=not items[0].request.sampling.greedy)
     return [_method(name, results, items, target, against) for name in results.runs]
 

@@ -1,4 +1,4 @@
-"""What is asked: held-out scenes, held-out wordings, and everything that a contestant reads laid out in memory."""
+"""What is asked: held-out scenes, held-out wordings, and everything that a method reads laid out in memory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -61,7 +61,7 @@ class Workload:
         self.request("?", None, None, seed=0)  # refuses what no request may have, before a scene is drawn
 
     def request(self, question: str, video: object, events: object, seed: int) -> Request:
-        """The request that every contestant gets."""
+        """The request that every method gets."""
         sampling = Sampling(temperature=self.temperature, seed=seed)
         return Request(question, video, events, max_new_tokens=self.max_new_tokens, sampling=sampling)
 
@@ -73,7 +73,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One pair: the scene's seed, the kind of question, and the request that every contestant gets."""
+    """One pair: the scene's seed, the kind of question, and the request that every method gets."""
 
     seed: int
     kind: str
