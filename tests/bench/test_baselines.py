@@ -85,7 +85,7 @@ def test_the_engines_stages_add_up(target, item):
 def test_the_assistant_reads_exactly_the_twins_own_prompt(models, target, item, assistant):
     twin = models.drafter(models.blind, target)()
     blank = Request(item.request.prompt, events=blank_window(models.blind))
-    expected = twin.begin([blank])[0].rows[0] + twin.banned
+    expected = twin.begin([blank])[0].logits[0] + twin.banned
     prompt = target.prepare(item.request)
     with torch.inference_mode():
         found = assistant(prompt.input_ids[None]).logits[0, -1]

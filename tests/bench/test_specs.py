@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.bench.assembly import EngineMethod, Models, close_all, cores_of, make_methods, parallel_of
+from crossdraft.assembly import parallel_policy
+from crossdraft.bench.assembly import EngineMethod, Models, close_all, cores_of, make_methods, options_of, parallel_of
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import measure
 from crossdraft.bench.specs import (
@@ -169,6 +170,8 @@ def test_a_policy_that_is_named_is_the_one_that_races(cores):
 def test_without_a_name_it_is_what_users_get():
     assert parallel_of("event", Models(), Cores((0, 1, 2), (3,))) == "ssd"
     assert parallel_of("event", Models(), Cores((0,), (1,))) == "off"  # the target has more of that core
+    parts = options_of("union", Models(), Cores((0,), (1,)))
+    assert parallel_policy(parts, (1,), "cpu", whole=False) == "ssd"  # its cores are not lent
     assert parallel_of("event", Models(), Cores((0,), (0,))) == "off"
     assert parallel_of("event", Models(device="cuda"), None) == "off"
     assert parallel_of("event", Models(device="cuda:0", draft_device="cuda:1"), None) == "ssd"
@@ -178,7 +181,7 @@ def test_the_report_tells_which_policy_of_parallel_drafting_every_drafter_had(mo
     names = ("target", "event-inline", "event", "event-pearl", "memory")
     drafters = ("union:blind,ngram",)
     told = placement_of(Suite(models, Workload(pairs=1), names, cores=Cores((0,), (1,)), drafters=drafters))
-    assert told["parallel"] == {"event": "off", "event-pearl": "pearl", "union:blind,ngram": "off"}
+    assert told["ahead"] == {"event": "off", "event-pearl": "pearl", "union:blind,ngram": "off"}
     told = placement_of(Suite(models, Workload(pairs=1), names, cores=Cores((0, 1, 2), (3,)), drafters=drafters))
-    assert told["parallel"] == {"event": "ssd", "event-pearl": "pearl", "union:blind,ngram": "ssd"}
+    assert told["ahead"] == {"event": "ssd", "event-pearl": "pearl", "union:blind,ngram": "ssd"}
     assert told["drafters"] == {"event": "event", "event-pearl": "event", "memory": "memory"}
