@@ -19,8 +19,8 @@ from crossdraft.drawing.kinds import (
     plain,
     ticks,
 )
-from crossdraft.drawing.render import to_svg
 from crossdraft.drawing.shapes import Box, Drawing, Line, TextLine, TextRun, clean, flow, width_of, wrap
+from crossdraft.drawing.svg import to_svg
 
 if TYPE_CHECKING:
     from crossdraft.engine.request import Answer
