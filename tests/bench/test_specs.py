@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.assembly import parallel_policy
-from crossdraft.bench.assembly import EngineMethod, Models, close_all, cores_of, make_methods, options_of, parallel_of
+from crossdraft.bench.assembly import EngineMethod, Models, close_all, cores_of, make_methods, parallel_of
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import measure
 from crossdraft.bench.specs import (
@@ -170,8 +169,6 @@ def test_a_policy_that_is_named_is_the_one_that_races(cores):
 def test_without_a_name_it_is_what_users_get():
     assert parallel_of("event", Models(), Cores((0, 1, 2), (3,))) == "ssd"
     assert parallel_of("event", Models(), Cores((0,), (1,))) == "off"  # the target has more of that core
-    parts = options_of("union", Models(), Cores((0,), (1,)))
-    assert parallel_policy(parts, (1,), "cpu", whole=False) == "ssd"  # its cores are not lent
     assert parallel_of("event", Models(), Cores((0,), (0,))) == "off"
     assert parallel_of("event", Models(device="cuda"), None) == "off"
     assert parallel_of("event", Models(device="cuda:0", draft_device="cuda:1"), None) == "ssd"
