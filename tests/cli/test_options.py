@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import typer
 
-from crossdraft import api
 from crossdraft.cli import options
 from crossdraft.cli.main import main, run
 from crossdraft.cli.options import HOUR_US, PairOptions, RecordingClock, RecordingOptions, option_groups, size_of
@@ -17,11 +16,12 @@ from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.runner import HIDDEN_MODES
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Newest, read_events, write_dsec_h5
+from crossdraft.options import PLACEMENTS
 
 
 def test_names_that_are_checked_early_are_those_that_are_known():
-    assert tuple(name for name in api.PLACEMENTS if name != "auto") == options.PLACEMENTS
-    assert ("auto", *POLICIES) == options.AHEAD
+    assert tuple(name for name in PLACEMENTS if name != "auto") == options.PLACEMENTS
+    assert ("auto", *POLICIES) == options.PARALLEL
     assert options.HIDDEN == HIDDEN_MODES
 
 

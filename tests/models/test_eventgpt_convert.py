@@ -17,7 +17,7 @@ from transformers import AutoModelForImageTextToText
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.models import EventGPTForConditionalGeneration
-from crossdraft.models.eventgpt import ConversionReport, EventGPTProcessor, convert_eventgpt
+from crossdraft.models.eventgpt import EventGPTConversion, EventGPTProcessor, convert_eventgpt
 from tests.models.official import (
     GRID,
     HIDDEN,
@@ -63,7 +63,7 @@ def differences(folder: Path, weights: Mapping[str, Tensor], segment: str = "vis
     return (features - expected).abs().max().item(), (logits[:, :rows] - official).abs().max().item()
 
 
-def convert(tmp_path: Path, weights: Mapping[str, Tensor], **config: Any) -> ConversionReport:
+def convert(tmp_path: Path, weights: Mapping[str, Tensor], **config: Any) -> EventGPTConversion:
     """Convert a checkpoint whose tokenizer has as many tokens as the embedding has rows."""
     source = write_official(tmp_path / "source", weights, byte_tokenizer(ROWS), **config)
     return convert_eventgpt(source, tmp_path / "out")

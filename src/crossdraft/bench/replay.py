@@ -14,7 +14,6 @@ from typing import Any
 
 from crossdraft.bench.statistics import Interval, Quartiles, quartiles, ratio
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -272,6 +271,8 @@ def worth_it(draft: Draft, costs: StageCosts) -> DraftTree:
     """The nodes whose path probability repays the wider pass."""
     if not draft.path_probs:
         return draft.tree
+    from crossdraft.engine.policy import CostModel  # the traces are read, and refused, before models are imported
+
     cost = CostModel()
     for nodes in (1, 2, 3):
         cost.verify.add(nodes, costs.verify + costs.per_node * nodes)

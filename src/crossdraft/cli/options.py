@@ -23,7 +23,7 @@ from crossdraft.methods import check_spec, read_spec
 if TYPE_CHECKING:
     from crossdraft.events import Excerpt
 
-# As `api.PLACEMENTS`, `engine.runner.parallel.POLICIES` and `engine.runner.runner.HIDDEN_MODES`, which take seconds.
+# As `options.PLACEMENTS`, `engine.runner.parallel.POLICIES` and `engine.runner.runner.HIDDEN_MODES`: seconds to import.
 PLACEMENTS = ("inline", "process")
 PARALLEL = ("auto", "off", "pipespec", "pearl", "ssd")
 HIDDEN = ("auto", "before", "beside", "off")

@@ -9,7 +9,7 @@ from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.models.eventgpt.modeling import EventGPTForConditionalGeneration, EventGPTModel
 
 if TYPE_CHECKING:
-    from crossdraft.models.eventgpt.convert import ConversionReport, convert_eventgpt
+    from crossdraft.models.eventgpt.convert import EventGPTConversion, convert_eventgpt
     from crossdraft.models.eventgpt.processing import EventGPTProcessor, ProcessorOptions
 
 AutoConfig.register("eventgpt", EventGPTConfig, exist_ok=True)
@@ -18,7 +18,7 @@ AutoModelForImageTextToText.register(EventGPTConfig, EventGPTForConditionalGener
 
 # The network alone must need no more than torch and transformers; these also need the events and video rooms.
 _LAZY = {
-    "ConversionReport": "convert",
+    "EventGPTConversion": "convert",
     "EventGPTProcessor": "processing",
     "ProcessorOptions": "processing",
     "convert_eventgpt": "convert",
@@ -32,6 +32,11 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
-    "ConversionReport", "EventGPTConfig", "EventGPTForConditionalGeneration", "EventGPTModel", "EventGPTProcessor",
-    "ProcessorOptions", "convert_eventgpt",
+    "EventGPTConfig",
+    "EventGPTConversion",
+    "EventGPTForConditionalGeneration",
+    "EventGPTModel",
+    "EventGPTProcessor",
+    "ProcessorOptions",
+    "convert_eventgpt",
 ]  # fmt: skip

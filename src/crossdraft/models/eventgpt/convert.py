@@ -31,7 +31,7 @@ VIDEO_LLAVA_IMAGE_ID = 32000
 
 
 @dataclass(frozen=True, slots=True)
-class ConversionReport:
+class EventGPTConversion:
     """What the converter found and decided.
 
     Args:
@@ -93,7 +93,7 @@ def convert_eventgpt(
     num_event_frames: int = 5,
     vision_config: str | Path | None = None,
     on_shard: OnShard = lambda what, done, total: None,
-) -> ConversionReport:
+) -> EventGPTConversion:
     """Convert an official checkpoint folder; the destination is written whole or not at all.
 
     Args:
@@ -148,9 +148,9 @@ def _report(
     dropped: Sequence[str],
     *,
     add_patch: bool,
-) -> ConversionReport:
+) -> EventGPTConversion:
     vision = config.vision_config
-    return ConversionReport(
+    return EventGPTConversion(
         source=str(source),
         destination=str(destination),
         tensors=len(weights),
