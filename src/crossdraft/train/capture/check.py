@@ -21,7 +21,7 @@ from crossdraft.train.capture.store import CaptureStore
 
 SAMPLE = 8
 ROUNDED, COARSE = (0.01, 0.06)  # greatest relative error of a feature: rounded to bfloat16; computed in 16 bits, too
-NEAR_TIE, NEAR_TIE_COARSE = (1e-3, 0.25)  # logits that far apart may change places between passes of other shapes
+NEAR_TIE, NEAR_TIE_COARSE = (1e-3, 0.25)  # logits that far apart may change their order between passes of other shapes
 
 
 @dataclass(frozen=True)
@@ -89,22 +89,22 @@ def check_sample(
 
 def _compare(target: Target, prompt: Prompt, answer: CapturedAnswer) -> tuple[Tensor, float]:
     """[A] by how much each token's logit is below the largest one, and the greatest relative error of a feature."""
-    start, said = answer.start, answer.tokens[answer.start :]
+    start, answer_ids = answer.start, answer.tokens[answer.start :]
     if prompt.input_ids[-start:].tolist() != answer.tokens[:start].tolist():  # another prompt altogether
-        return torch.full((len(said),), float("inf")), float("inf")
-    logits, states = plain_pass(target, prompt, said[:-1].tolist())
-    judged = logits[-len(said) :].float()
-    gaps = judged.max(1).values - judged.gather(1, said.to(judged.device)[:, None])[:, 0]
+        return torch.full((len(answer_ids),), float("inf")), float("inf")
+    logits, states = plain_pass(target, prompt, answer_ids[:-1].tolist())
+    judged = logits[-len(answer_ids) :].float()
+    gaps = judged.max(1).values - judged.gather(1, answer_ids.to(judged.device)[:, None])[:, 0]
     first = len(prompt) - start
     error = max(_error(states, answer.hidden, slice(first, None)), _error(states, answer.visual, slice(0, first)))
     return gaps.cpu(), error
 
 
-def _error(states: Sequence[Tensor], found: Mapping[int, Tensor], places: slice) -> float:
+def _error(states: Sequence[Tensor], found: Mapping[int, Tensor], part: slice) -> float:
     """Greatest relative error over layers and positions."""
     worst = 0.0
     for layer, features in found.items():
-        expected = states[layer][places].float().cpu()
+        expected = states[layer][part].float().cpu()
         off = (features.float() - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-12)
         worst = max(worst, float(off.max()) if len(off) else 0.0)
     return worst

@@ -153,5 +153,5 @@ def _write(folder: Path, number: int, clips: int, answers: Sequence[CapturedAnsw
     with atomic_path(folder / name) as path:
         write_shard(path, answers, plan.spec)
         size, digest = path.stat().st_size, sha256(path)
-    said = tokens - sum(answer.start for answer in answers)
-    return ShardInfo(name, clips, len(answers), tokens, said, size, digest)
+    answer_tokens = tokens - sum(answer.start for answer in answers)
+    return ShardInfo(name, clips, len(answers), tokens, answer_tokens, size, digest)

@@ -36,9 +36,9 @@ class EpochSampler:
     def numbers(self, step: int, count: int) -> list[int]:
         """A step's numbers: `count` of them, or all where there are fewer."""
         count = min(count, self.pool)
-        epoch, place = divmod(step, self.pool // count)
+        epoch, index = divmod(step, self.pool // count)
         drawn = np.random.default_rng([self.seed, epoch]).permutation(self.pool)
-        return drawn[place * count : (place + 1) * count].tolist()
+        return drawn[index * count : (index + 1) * count].tolist()
 
 
 class StoredBatches:
@@ -69,8 +69,8 @@ class StoredBatches:
     def indices(self, step: int, count: int) -> list[int]:
         """Numbers of a step's answers."""
         batches = len(_order(self.seed, 0, count, self._lengths, self._sizes))
-        epoch, place = divmod(step, batches)
-        return _order(self.seed, epoch, count, self._lengths, self._sizes)[place]
+        epoch, index = divmod(step, batches)
+        return _order(self.seed, epoch, count, self._lengths, self._sizes)[index]
 
 
 @lru_cache(maxsize=4)

@@ -246,8 +246,8 @@ class GlanceData:
             CrossdraftError: the capture lacks layer 0 of the visual part, or a frame has another number of features.
         """
         answer = self.store.answer(self.first_answer[clip], visual_layers=(0,))
-        places = [i for i, token in enumerate(answer.visual_ids.tolist()) if token in self.visual_ids]
-        rows, patches = answer.visual[0][places].float(), self.config.patches
+        visual = [i for i, token in enumerate(answer.visual_ids.tolist()) if token in self.visual_ids]
+        rows, patches = answer.visual[0][visual].float(), self.config.patches
         if len(rows) == 0:
             raise CrossdraftError(
                 f"The capture {self.store.folder} has no visual features; a glance learns from clips that are seen."

@@ -101,9 +101,9 @@ def fast_logits(head: Fast, event_batch: EventBatch) -> Tensor:
 
 def first_words(event_batch: EventBatch, count: int) -> tuple[Tensor, Tensor]:
     """[rows, count] ids that each answer begins with, and where there are any."""
-    places = event_batch.starts[:, None] + torch.arange(count)
-    there = places < event_batch.lengths[:, None]
-    return event_batch.rows.tokens.gather(1, places.clamp(max=event_batch.rows.tokens.shape[1] - 1)), there
+    positions = event_batch.starts[:, None] + torch.arange(count)
+    there = positions < event_batch.lengths[:, None]
+    return event_batch.rows.tokens.gather(1, positions.clamp(max=event_batch.rows.tokens.shape[1] - 1)), there
 
 
 @torch.no_grad()
@@ -126,8 +126,8 @@ class EventTask(HeadTask):
         network = inputs.recipe.network
         self.store = inputs.captured(f"The network '{network}' learns from what was said about recorded clips")
         reserved = tuple(sorted(inputs.target.reserved))
-        words = vocabulary_of(inputs.source)
-        self._host = load_drafter(inputs.event, "cpu", "float32", reserved, words, packed=False).model
+        vocabulary = vocabulary_of(inputs.source)
+        self._host = load_drafter(inputs.event, "cpu", "float32", reserved, vocabulary, packed=False).model
 
     @property
     def host(self) -> Target:

@@ -63,12 +63,12 @@ class LowRank(nn.Module):
 
 
 class JointModel(nn.Module):
-    """A target and its head while they learn together.
+    """A target and its head in joint training.
 
     Args:
         model: the target; it is changed in place, so load it for this.
         head: reads the target's last feature and nothing else of it.
-        objective: losses of the head's guesses.
+        objective: losses of the head's logits.
         visual_ids: ids that stand for something visual in prompts.
         rank: of the additions.
         heads_weight: λ0.
@@ -112,12 +112,12 @@ class JointModel(nn.Module):
                 one.on = True
 
     def loss_of(self, answers_of: Callable[[int], Sequence[PromptAnswer]]) -> LossFn:
-        """The loss of a step's share, as `core.trainer.Trainer` wants it; `answers_of` says what a step learns from."""
+        """The loss of a step's micro-batch, for `core.trainer.Trainer`; `answers_of` says what a step learns from."""
 
         def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
             found = [self.loss(*pair) for pair in share.take(answers_of(step))]
             parts = [MicroLoss(float(loss.detach()), figures[PLACES], figures) for loss, figures in found]
-            # An answer weighs as many places as it has: so shares add up to the whole, as with a head alone.
+            # An answer weighs as many positions as it has: so micro-batches add up to the batch, as with a head alone.
             total = torch.stack([loss * figures[PLACES] for loss, figures in found]).sum()
             return total / (sum(part.weight for part in parts) or 1.0), merge_losses(parts)[1]
 
@@ -145,7 +145,7 @@ class JointModel(nn.Module):
 
     def _batch(self, features: Tensor, ids: Tensor, start: int) -> TrainBatch:
         """The text behind the last visual token; gradients go through its features into the target."""
-        visual = [place for place, token in enumerate(ids[:start].tolist()) if token in self.visual_ids]
+        visual = [i for i, token in enumerate(ids[:start].tolist()) if token in self.visual_ids]
         cut = min(visual[-1] + 1, start - 1) if visual else 0
         starts, lengths = (torch.tensor([count], device=ids.device) for count in (start - cut, len(ids) - cut))
         features = features[:, cut:].to(next(self.head.parameters()).dtype)

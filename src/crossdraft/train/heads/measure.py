@@ -163,7 +163,7 @@ def measure_hidden(
     firsts = [answer.stats.hidden_accepted for answer in answers]
     rounds = sum(answer.stats.rounds - 1 for answer in answers)
     later = sum(answer.stats.accepted - answer.stats.hidden_accepted for answer in answers)
-    held = tuple(sum(first > place for first in firsts) / len(firsts) for place in range(POSITIONS))
+    held = tuple(sum(first > position for first in firsts) / len(firsts) for position in range(POSITIONS))
     return {
         "hidden": DraftFigures(1 + sum(firsts) / len(firsts), held),
         "rounds": DraftFigures(1 + later / max(rounds, 1), ()),

@@ -41,8 +41,8 @@ class Measure(Section):
     pairs: int = Field(default=24, ge=0, description="answers; 0: none")
     nodes: int = Field(default=60, gt=0, description="of a tree")
     chain: int = Field(default=5, gt=0, description="tokens of a chain")
-    depth: int = Field(default=6, gt=0, description="levels at which guesses are counted by rank")
-    ranks: int = Field(default=5, gt=0, description="guesses of a level that are counted")
+    depth: int = Field(default=6, gt=0, description="levels at which drafted tokens are counted by rank")
+    ranks: int = Field(default=5, gt=0, description="tokens of a level that are counted")
 
 
 class HeadRecipe(Section):

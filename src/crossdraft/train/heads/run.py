@@ -113,7 +113,7 @@ class HeadRun:
     Args:
         recipe: what to do.
         task: whose head it is, and how it is trained.
-        source: what the lessons are, for the provenance.
+        source: what it learns from, for the provenance.
         out: where everything is written.
     """
 
@@ -162,7 +162,7 @@ def identity(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
     return {
         "network": recipe.network,
         "target": run.task.fingerprint,
-        "lessons": dict(run.source),
+        "lessons": dict(run.source),  # the key that earlier checkpoints have
         "config": asdict(config),
         **recipe.model_dump(include={"loss", "step_weight", "noise", "seed"}),
         "optim": recipe.optim.model_dump(exclude=NOT_IN_IDENTITY),

@@ -83,7 +83,7 @@ class TaskData:
 
 
 class HeadTask(ABC):
-    """A training of one head; here as for a head on the target, with the words of its captured answers."""
+    """A training of one head. What is implemented here is that of heads on the target itself."""
 
     def __init__(self, inputs: TaskInputs) -> None:
         self.inputs = inputs
