@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 WORDS = """
-blend camp carry comb contestant courier course crowd eventful everywhere exchange eyes featured foregone foresaw
-foresee foresees frailty glancer glimpse hazard journal knock lectures lessons mind numbering overseen pen perish
-prospect purse recollection relay remembers reputation rereading roster sapling scribe seer shelf sitting spine spoken
-standing stirred teaching telling tells unrolled verdicts voice vote
+affords apprentice attended blend camp carry comb contestant courier course crowd eventful everywhere exchange eyes
+featured foregone foresaw foresee foresees frailty glancer glancers glimpse guesses hazard journal knock lectures
+lessons listening mind numbering overseen pen perish prospect purse recollection recollections relay remembers
+reputation rereading roster sapling scribe seer shelf sitting spine spoken standing stirred teaching telling tells
+unrolled verdicts voice vote
 """
 RETIRED = frozenset(WORDS.split())
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
