@@ -145,27 +145,27 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
         trunk = shared_path(tree, nodes)
         text = [*state.written, *(tree.tokens[node] for node in trunk)]
         branches = sorted({step for node in nodes for step in tree.path(node)} - set(trunk))
-        beside = branches_of(tree, trunk, branches)
-        logits = self._read(state, text, beside)
+        branch_tree = branches_of(tree, trunk, branches)
+        logits = self._read(state, text, branch_tree)
         if logits is None:
             return None
-        warped = warp_tree(logits + self.banned, beside, text, state.sampling)
+        warped = warp_tree(logits + self.banned, branch_tree, text, state.sampling)
         rows = {node: row for row, node in enumerate(branches, 1)}  # row 0: behind the trunk
         wanted = warped[[rows.get(node, 0) for node in nodes]]
         return wanted.softmax(-1) if state.sampling.greedy else wanted
 
-    def _read(self, state: TreeModelState, text: list[int], beside: DraftTree) -> Tensor | None:
+    def _read(self, state: TreeModelState, text: list[int], branch_tree: DraftTree) -> Tensor | None:
         """[1 + n, V] logits behind `text` and each node of the tree behind it; `None` if they do not fit."""
-        if len(text) + len(beside) > state.cache.capacity:
+        if len(text) + len(branch_tree) > state.cache.capacity:
             return None
-        if state.logits is None or state.held != text or len(beside):
+        if state.logits is None or state.held != text or len(branch_tree):
             # A pass begins with a token of the text, so the last one is read again even if it is held.
             kept = min(common_prefix(state.held, text), len(text) - 1)
             state.cache.truncate(0, kept)
             chunk = Chunk(torch.tensor(text[kept:]))
-            state.logits = self.model.extend(state.cache, slice(0, 1), [chunk], [beside]).logits[0]
-            state.held, state.uncommitted = text, beside
-        return state.logits[: 1 + len(beside)]
+            state.logits = self.model.extend(state.cache, slice(0, 1), [chunk], [branch_tree]).logits[0]
+            state.held, state.uncommitted = text, branch_tree
+        return state.logits[: 1 + len(branch_tree)]
 
 
 def shared_path(tree: DraftTree, nodes: Sequence[int]) -> list[int]:

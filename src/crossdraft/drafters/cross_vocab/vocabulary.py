@@ -168,7 +168,7 @@ def _encoder(tokenizer: PreTrainedTokenizerBase, token_bytes: Sequence[bytes | N
             return plain
         # Sentencepiece puts a space in front of what it takes for a text's start; behind a line break it does not.
         behind = _plain(tokenizer, f"\n{text}")
-        breaks = (place for place, i in enumerate(behind) if spell([i]) == b"\n")
+        breaks = (at for at, i in enumerate(behind) if spell([i]) == b"\n")
         rest = behind[next(breaks, -1) + 1 :]
         return rest if spell(rest) == text.encode() else plain
 
