@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from crossdraft.heads.convert.convert import CONVERTERS
 from crossdraft.heads.convert.converter import ForeignHead, NativeHead, TargetInfo
-from crossdraft.heads.convert.registry import CONVERTERS
 from crossdraft.heads.files import save_head
 from crossdraft.heads.networks.base import Head, SharedWeights
 from tests.heads.rehearsal import shared, some_head

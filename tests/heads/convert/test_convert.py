@@ -10,8 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert import eagle as eagle_layout
-from crossdraft.heads.convert.check import TOLERANCE, difference
-from crossdraft.heads.convert.convert import export_head, import_head
+from crossdraft.heads.convert.convert import TOLERANCE, difference, export_head, import_head
 from crossdraft.heads.files import load_head, read_config
 from tests.heads.convert.folders import SHA, host, reworded, rewoven, saved
 

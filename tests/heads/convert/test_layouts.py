@@ -5,7 +5,7 @@ import torch
 
 from crossdraft.heads.convert import eagle as eagle_layout
 from crossdraft.heads.convert import speculators as speculators_layout
-from crossdraft.heads.convert.check import seeded_lesson
+from crossdraft.heads.convert.convert import seeded_lesson
 from tests.heads.convert import by_hand
 from tests.heads.convert.folders import DEEP, exported, host
 

@@ -1,21 +1,26 @@
-"""Heads carried to and from other projects' folders: read, translated, written, and read again before it counts."""
+"""Export and import of heads: read, converted, written, and read again before a command succeeds."""
 
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
-from crossdraft.heads.convert.check import TOLERANCE, as_long, difference
 from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo
-from crossdraft.heads.convert.registry import CONVERTERS, converter_for, recognised
+from crossdraft.heads.convert.dflash import DFLASH
+from crossdraft.heads.convert.eagle import EAGLE
+from crossdraft.heads.convert.medusa import MEDUSA
+from crossdraft.heads.convert.speculators import SPECULATORS
 from crossdraft.heads.files import CONFIG, load_head, read_config, revived, save_head, stored_weights
-from crossdraft.heads.networks.base import Head
+from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.models.shards import SINGLE, read_json, read_weights
 
 FILES = (SINGLE[0], "medusa_lm_head.safetensors", SINGLE[1], "medusa_lm_head.pt")
@@ -118,3 +123,89 @@ def _new_folder(out: Path) -> Iterator[Path]:
 
 def _count(tensors: Mapping[str, Tensor]) -> int:
     return sum(value.numel() for value in tensors.values() if value.is_floating_point())
+
+
+TOLERANCE = 1e-5  # of float32, for logits of this size: a wider output layer adds up in another order
+OF_TRAINING = ("steps", "anchors")  # how many tokens in a row, and from how many places, are rehearsed
+ROWS, LONG, START, VISUAL = 2, 24, 8, 6
+
+
+def seeded_lesson(head: Head, seed: int = 0) -> TrainBatch:
+    """Random tokens and features, of every hidden state that the target has, in the head's dtype."""
+    config, generator = head.config, torch.Generator().manual_seed(seed)
+
+    def features(length: int) -> dict[int, torch.Tensor]:
+        shape = (ROWS, length, config.hidden_size)
+        layers = range(config.num_layers + 1)
+        return {k: torch.randn(shape, generator=generator).to(head.embeddings.dtype) for k in layers}
+
+    return TrainBatch(
+        torch.randint(config.vocab_size, (ROWS, LONG), generator=generator),
+        features(LONG),
+        torch.full((ROWS,), START),
+        torch.full((ROWS,), LONG),
+        features(VISUAL),
+        torch.randint(config.vocab_size, (ROWS, VISUAL), generator=generator),
+    )
+
+
+@torch.inference_mode()
+def difference(head: Head, other: Head) -> float:
+    """The largest |Δ| between their logits, over the ids that `head` drafts; relative where logits are larger than 1.
+
+    Infinite where the other drafts fewer tokens in a row or fewer ids, or says no number.
+    """
+    batch = seeded_lesson(head)
+    places = target_to_draft(other.config.draft_ids, other.config.vocab_size)[torch.tensor(head.config.draft_ids)]
+    said, again = head(batch), {prediction.offset: prediction.logits for prediction in other(batch)}
+    if bool((places < 0).any()) or any(prediction.offset not in again for prediction in said):
+        return float("inf")
+    worst = 0.0
+    for prediction in said:
+        found = (
+            again[prediction.offset][..., places] - prediction.logits
+        ).abs().max() / prediction.logits.abs().max().clamp(min=1)
+        worst = max(worst, float(found.nan_to_num(nan=float("inf"))))
+    return worst
+
+
+def as_long(config: HeadConfig, other: HeadConfig) -> HeadConfig:
+    """The configuration with the other's settings of training alone, which foreign files leave out."""
+    known = {field.name for field in fields(config)}
+    return replace(config, **{name: getattr(other, name) for name in OF_TRAINING if name in known})
+
+
+CONVERTERS: Mapping[str, Converter] = {"eagle": EAGLE, "speculators": SPECULATORS, "medusa": MEDUSA, "dflash": DFLASH}
+
+
+def converter_for(name: str, network: str) -> Converter:
+    """The layout of that name, for a head of that network.
+
+    Raises:
+        CrossdraftError: there is none, or it cannot hold such a head.
+    """
+    if name not in CONVERTERS:
+        raise CrossdraftError(f"There is no layout '{name}'; there are {', '.join(CONVERTERS)}.")
+    layout = CONVERTERS[name]
+    if network not in layout.networks:
+        fitting = [other for other, known in CONVERTERS.items() if network in known.networks]
+        hint = f"it fits into {' and '.join(fitting)}" if fitting else "no other project has such a head"
+        raise CrossdraftError(
+            f"The layout '{name}' holds {' and '.join(layout.networks)}, this head is a '{network}'; {hint}."
+        )
+    return layout
+
+
+def recognised(config: Mapping[str, Any], where: str) -> str:
+    """The name of the layout that a `config.json` is in; `where` it stood begins the complaint.
+
+    Raises:
+        CrossdraftError: it is none that we can read.
+    """
+    for name, layout in CONVERTERS.items():
+        if layout.owns(config):
+            return name
+    kind = config.get("architectures") or config.get("model_type") or "no architecture"
+    raise CrossdraftError(
+        f"{where} describes {kind}, which is no head that we can read; we read the layouts of {', '.join(CONVERTERS)}."
+    )

@@ -7,17 +7,20 @@ output rows are the target's, all of them; neither is stored.
 from collections.abc import Mapping
 from typing import Any, cast
 
+from crossdraft.dtypes import dtype_name
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.converter import (
     Converter,
     ForeignHead,
     NativeHead,
     TargetInfo,
-    demand,
+    decoder_settings,
+    llama_config,
+    number,
     renamed,
+    require,
     without_embeddings,
 )
-from crossdraft.heads.convert.decoder import decoder_settings, dtype_name, llama_config, number
 from crossdraft.heads.convert.id_mapping import layer_numbers
 from crossdraft.heads.networks.dflash import DFlashConfig, spread
 
@@ -68,12 +71,12 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
         CrossdraftError: it is of another architecture (DFlash-2, sliding windows), not whole, or another target's.
     """
     words = foreign.config
-    demand(words, {"architectures": (["DFlashDraftModel"],), "model_type": ("qwen3",), "is_causal": (False, None)})
-    demand(words, {"num_target_layers": (host.num_layers,)})
+    require(words, {"architectures": (["DFlashDraftModel"],), "model_type": ("qwen3",), "is_causal": (False, None)})
+    require(words, {"num_target_layers": (host.num_layers,)})
     if any(kind != "full_attention" for kind in words.get("layer_types") or ()):
         raise CrossdraftError("The checkpoint's layers have sliding windows ('layer_types'), which ours do not.")
     block: Mapping[str, Any] = {**words, **(words.get("dflash_config") or {})}
-    demand(
+    require(
         block,
         {"output_multiplier": (1, None), "final_logit_softcapping": (None, 0), "input_embedding_scale": (1, None)},
     )

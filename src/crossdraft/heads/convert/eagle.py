@@ -11,17 +11,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from crossdraft.dtypes import dtype_name
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.converter import (
     Converter,
     ForeignHead,
     NativeHead,
     TargetInfo,
-    demand,
+    decoder_settings,
+    llama_config,
+    number,
     renamed,
+    require,
     without_embeddings,
 )
-from crossdraft.heads.convert.decoder import decoder_settings, dtype_name, llama_config, number
 from crossdraft.heads.convert.id_mapping import draft_ids_of, draft_maps, layer_numbers
 from crossdraft.heads.networks.eagle3 import Eagle3Config, levels_of
 from crossdraft.heads.networks.layers import DecoderConfig
@@ -99,11 +102,11 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
         CrossdraftError: it is of another architecture, not whole, or another target's.
     """
     words = foreign.config
-    demand(words, {"num_hidden_layers": (1,), "model_type": ("llama",)})
+    require(words, {"num_hidden_layers": (1,), "model_type": ("llama",)})
     if any(name.endswith("hidden_norm.weight") for name in foreign.tensors):
-        demand(words, {"architectures": tuple([name] for name in (*ARCHITECTURES, *ARCHITECTURES_3))})
+        require(words, {"architectures": tuple([name] for name in (*ARCHITECTURES, *ARCHITECTURES_3))})
         return read_eagle3(words, foreign.tensors, host, number(words, "draft_vocab_size", host.vocab_size))
-    demand(words, {"architectures": tuple([name] for name in ARCHITECTURES)})
+    require(words, {"architectures": tuple([name] for name in ARCHITECTURES)})
     tensors = without_embeddings(foreign.tensors, host)
     if words.get("bias") is False and "fc.weight" in tensors:
         tensors.setdefault("fc.bias", torch.zeros_like(tensors["fc.weight"][:, 0]))
@@ -117,7 +120,7 @@ def read_eagle3(
 ) -> NativeHead:
     """EAGLE-3 from a flat config and tensors in either spelling; `drafted` = D, as the config has it."""
     only = (False, None)  # EAGLE-3.1's norms, and a residual behind the norm, are other networks
-    demand(words, {"norm_before_residual": only, "fc_norm": only, "norm_before_fc": only})
+    require(words, {"norm_before_residual": only, "fc_norm": only, "norm_before_fc": only})
     levels = _levels(words, host)
     spelled = {name.replace("layers.0.", "midlayer.", 1): value for name, value in tensors.items()}
     if len(spelled) != len(tensors):

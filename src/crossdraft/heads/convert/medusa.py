@@ -10,9 +10,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from crossdraft.dtypes import dtype_name
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo, demand, renamed
-from crossdraft.heads.convert.decoder import dtype_name, number
+from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo, number, renamed, require
 from crossdraft.heads.networks.recurrent import RecurrentConfig
 
 WEIGHTS = "medusa_lm_head.safetensors"
@@ -64,7 +64,7 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     """
     words = foreign.config
     heads, layers = number(words, "medusa_num_heads"), number(words, "medusa_num_layers")
-    demand(words, {"hidden_size": (host.hidden_size,), "vocab_size": (host.vocab_size,)})
+    require(words, {"hidden_size": (host.hidden_size,), "vocab_size": (host.vocab_size,)})
     tensors = {name.removeprefix("medusa_head."): value for name, value in foreign.tensors.items()}
     for head in range(heads):
         rows = tensors.get(f"{head}.{layers}.weight")

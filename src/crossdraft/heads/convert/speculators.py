@@ -7,9 +7,17 @@ residual would be the feature *behind* `hidden_norm`, and ours is the feature as
 from collections.abc import Mapping
 from typing import Any, cast
 
+from crossdraft.dtypes import dtype_name
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo, demand
-from crossdraft.heads.convert.decoder import dtype_name, llama_config, number
+from crossdraft.heads.convert.converter import (
+    Converter,
+    ForeignHead,
+    NativeHead,
+    TargetInfo,
+    llama_config,
+    number,
+    require,
+)
 from crossdraft.heads.convert.eagle import level_notes, read_eagle3
 from crossdraft.heads.convert.id_mapping import draft_maps
 from crossdraft.heads.networks.eagle3 import Eagle3Config
@@ -66,11 +74,11 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
         CrossdraftError: it is of another algorithm, not whole, or another target's.
     """
     words = foreign.config
-    demand(words, {"speculators_model_type": ("eagle3",), **dict.fromkeys(FLAGS[:-1], (False, None))})
+    require(words, {"speculators_model_type": ("eagle3",), **dict.fromkeys(FLAGS[:-1], (False, None))})
     layer = words.get("transformer_layer_config")
     if not isinstance(layer, Mapping):
         raise CrossdraftError("The checkpoint's config.json lacks 'transformer_layer_config'; is it whole?")
-    demand(layer, {"model_type": ("llama",), "num_hidden_layers": (1,)})
+    require(layer, {"model_type": ("llama",), "num_hidden_layers": (1,)})
     outer = ("eagle_aux_hidden_state_layer_ids", "target_hidden_size", *FLAGS)
     flat = {**layer, **{key: words[key] for key in outer if words.get(key) is not None}}
     return read_eagle3(flat, foreign.tensors, host, number(words, "draft_vocab_size"), _steps(words))

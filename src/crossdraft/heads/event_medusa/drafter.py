@@ -1,9 +1,8 @@
-"""The event drafter that foresees its own words: heads on the event model guess what it will say next.
+"""The drafter `event_medusa`: self-speculation of the event drafter with Medusa heads on it.
 
-It still reads through its own sense and needs nothing of the target, so it may write while the target reads. Each pass
-reads the last word and, behind it, the words foreseen, and keeps as many of them as the event model says itself: what
-is drafted is word for word what it drafts without heads, in fewer passes (`independent`). So more of a draft fits into
-the same prefill.
+It reads events alone and needs nothing of the target, so it may draft during the target's prefill. Each pass reads the
+last token and, behind it, the tokens that the heads predict, and keeps those that the event model agrees with: the
+draft is token-identical to that without heads, in fewer passes. So more of a draft fits into the same prefill.
 """
 
 from collections.abc import Sequence

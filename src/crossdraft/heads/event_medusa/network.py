@@ -1,13 +1,13 @@
-"""Heads over an event model's last feature that say how the answer goes on behind the token it says itself.
+"""Medusa heads on the event drafter: they predict its next tokens from its last feature.
 
-    the event model's feature    h(t)         says x(t+1) by its own head
-    head 1                       h(t), x(t+1)                 says x(t+2)
-    head 2                       h(t), x(t+1), x(t+2)         says x(t+3)   …
+    the event model's feature    h(t)         predicts x(t+1) by its own output layer
+    head 1                       h(t), x(t+1)                 predicts x(t+2)
+    head 2                       h(t), x(t+1), x(t+2)         predicts x(t+3)   …
 
-As in Medusa (Cai et al. 2024) no layer is run again between the tokens; as in Hydra (Ankner et al. 2024) each head is
-told the tokens since, for what comes next hangs on them far more than on where the feature stood. Here "target" in the
-words of `base` is the event model: its tables are borrowed, a lesson holds its features, read behind the other
-modality, and the tokens are the video model's answer.
+As in Medusa (Cai et al. 2024) no decoder layer runs between the tokens; as in Hydra (Ankner et al. 2024) each head is
+conditioned on the tokens since, which decide more than the position of the feature. The "target" of `networks.base` is
+here the event model: its weights are shared, a batch holds its features, read behind events, and the tokens are the
+video model's answer.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -26,7 +26,7 @@ class DrafterMedusaConfig(HeadConfig):
     """Heads on an event model.
 
     Args:
-        steps: K, how many heads, hence the most tokens foreseen.
+        steps: K, how many heads, hence the most tokens predicted.
         width: of each head's inner layer.
     """
 

@@ -1,8 +1,8 @@
-"""The fast draft head as a drafter: what the beginning of the answer may be, in the time of two matrix products.
+"""The drafter `fast`: drafts the beginning of an answer from the marginals of the fast draft head.
 
-The event model's tower encodes the clip; its language model is left out. Everything is known when the request has been
-read: later rounds draft what was guessed for the places that come now, whatever stands in front of them. Words beside
-the likeliest become nodes where the head doubts (`second`), as the head is never told which of them came true.
+The event encoder encodes the clip; its language model is not used. All logits are known once the request has been read:
+later rounds draft those of the next positions, whatever was accepted in front of them. Alternatives to the likeliest
+token become nodes where the head is uncertain, as it never learns which token came true.
 """
 
 from collections.abc import Sequence

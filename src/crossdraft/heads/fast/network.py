@@ -1,13 +1,12 @@
-"""The fast draft head: the beginning of an answer in one go, from what an event encoder sees, without a language model.
+"""The fast draft head: the beginning of an answer in one step from the event encoder, without a language model.
 
     temporal features [T, H] ─┐
     mean of the question's     ├─> + position n ─> SiLU ─> logits of the answer's n-th token, n = 0 … N - 1
     token embeddings [H]      ─┘
 
-Two layers and a head, over inputs of root mean square 1, whatever scale a model keeps its features at. It knows no
-order of the question's words, and no token of the answer when it guesses the next: what it says are marginals, one for
-each place. An answer that begins as answers to such questions begin is drafted in the time of two matrix products. As
-in `cross`, the tables are the event model's.
+Two layers and an output layer, over inputs normed to root mean square 1. It knows no order of the question's words and
+conditions on no token of the answer: its logits are marginals, one distribution for each position. It costs two matrix
+products. As in `event_medusa`, the shared weights are the event model's.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""How an independent drafter looks at the clip as well: at the target's visual features of a few frames.
+"""Encodes frames of the clip for `glance`: the target's visual features of a few frames, as keys and values.
 
-See `glance.network`. In a process of its own it waits for the target's features, which are there long before the
-target has read them. Beside the target it encodes its frames itself.
+In another process than the target, the features come with the request; they are there long before the prefill ends. In
+the target's process, the frames are encoded here.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ PIXELS = "pixel_values_videos"  # [1, frames, 3, h, w]
 
 
 class FrameEncoder:
-    """The glance, and where its visual features come from.
+    """`glance` and its visual features, for `IndependentDrafter`.
 
     Args:
         glance: the network.
@@ -41,7 +41,7 @@ class FrameEncoder:
         self.glance, self.tower = glance.eval(), tower
 
     def look(self, request: Request) -> list[KeyValue]:
-        """What of the clip may be asked about.
+        """Keys and values of the frames, a layer each.
 
         Raises:
             CrossdraftError: the request has no clip, or the target does not see it frame by frame.
@@ -54,7 +54,7 @@ class FrameEncoder:
         return self.glance.see(self._chosen(request.visual_features())[None])
 
     def _chosen(self, rows: Tensor) -> Tensor:
-        """Of [F · n, E] features of a clip those of the frames that are looked at."""
+        """Of [F · n, E] features of a clip those of the frames that are read."""
         frames, rest = divmod(len(rows), self.glance.config.patches)
         if rest:
             return rows  # which `see` refuses
@@ -62,7 +62,7 @@ class FrameEncoder:
         return rows.unflatten(0, (frames, -1))[chosen].flatten(0, 1)
 
     def logits(self, features: Tensor, seen: Sequence[KeyValue]) -> Tensor:
-        """[n, H] last features of the drafter's model -> [n, V] logits, -inf where the glance knows no word."""
+        """[n, H] last features of the drafter's model -> [n, V] logits, -inf outside its draft vocabulary."""
         return self.glance.to_full_vocab(self.glance.logits(features[None], seen)[0])
 
 

@@ -1,16 +1,15 @@
-"""A glance at what the target sees, for a drafter that senses the scene otherwise.
+"""`glance`: cross-attention from an event drafter's last feature to the target's visual features of a few frames.
 
-Colours and lights leave no events: there an event model must guess, and says so by its chances. A few frames of the
-clip, through the target's own vision tower, would tell it. So its last feature asks them, by cross-attention:
+An event camera records no colour; there an event model must guess. Its last feature queries frames of the clip, as
+encoded by the target's vision encoder:
 
     the drafter's feature    h(t) ── + attention over the frames' features ── + MLP ──> logits of x(t+1)
-    the target's tower       [frames · n, E], with a learned place each ──┘
+    the vision encoder       [frames · n, E], with a learned position each ──┘
 
-The model itself computes what it computed before: it reads no longer prompt. The layers begin as nothing and the output
-rows as the model's own, so what it knew by itself, the glance need not learn. As in GLIDE (Du et al. 2024) a drafter
-looks at what is the target's; but at its eyes, which are done long before its reading is, so that a draft made with
-their help is still hidden. In the words of `base` the "target" here is the drafter's own model, whose embeddings are
-borrowed.
+The event model's own computation and prompt stay as they are. The layers start as the identity and the output rows as
+the model's own, so that only the difference has to be learned. As in GLIDE (Du et al. 2024) a drafter attends to the
+target's states; but to those of its vision encoder, which are ready long before the prefill ends, so that drafting is
+still hidden. The "target" of `networks.base` is here the drafter's own model, whose embeddings are shared.
 """
 
 from collections.abc import Sequence
@@ -29,14 +28,14 @@ from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 @dataclass(frozen=True, kw_only=True)
 class GlanceConfig(HeadConfig):
-    """A glance.
+    """Settings of `glance`.
 
     Args:
-        tower: fingerprint of the target whose tower it looks through.
+        tower: fingerprint of the target whose vision encoder it reads.
         visual_size: E, of the target's visual features.
-        frames: how many frames are looked at, evenly spread over those that the target sees.
+        frames: how many frames are read, evenly spread over those that the target reads.
         patches: n, features of a frame.
-        layers: how often it looks.
+        layers: of cross-attention.
         heads: of the attention.
         intermediate_size: of the MLPs.
 
@@ -113,7 +112,7 @@ class Glance(Head):
         return cast("Sequence[GlanceLayer]", self.layers)
 
     def see(self, visual: Tensor) -> list[KeyValue]:
-        """[B, frames · n, E] what the target's tower makes of the frames -> each layer's keys and values.
+        """[B, frames · n, E] the vision encoder's features of the frames -> each layer's keys and values.
 
         Raises:
             CrossdraftError: another number of features than the glance was trained with, or of another size.
@@ -134,5 +133,5 @@ class Glance(Head):
         return self.lm_head(features)
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        """The word behind every place, which is what a drafter says itself: offset 0."""
+        """The token behind every position, which is what a drafter predicts itself: offset 0."""
         return [DraftLogits(0, self.logits(self.last_feature(batch.hidden), self.see(batch.visual[0])))]
