@@ -26,6 +26,7 @@ from crossdraft.bench.specs import (
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.ledger import READING
 from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Answer
@@ -212,14 +213,15 @@ def cores_of(name: str, cores: Cores | None) -> Cores | None:
 def options_of(name: str, models: Models, cores: Cores | None, *, process: bool = True) -> Options:
     """How our engine runs under that name: a policy of parallel drafting that is named is kept to, everywhere."""
     own = cores_of(name, cores)
-    return Options(
-        placement="process" if process else "inline",
-        parallel=POLICIES.get(name, "auto"),
-        device=models.device,
-        draft_device=models.draft_device,
-        target_cores=None if own is None else own.target,
-        draft_cores=None if own is None else own.draft or None,
-    )
+    with pinned(None if cores is None else cores.pair):  # whoever is pinned to the target's may name the drafter's, too
+        return Options(
+            placement="process" if process else "inline",
+            parallel=POLICIES.get(name, "auto"),
+            device=models.device,
+            draft_device=models.draft_device,
+            target_cores=None if own is None else own.target,
+            draft_cores=None if own is None else own.draft or None,
+        )
 
 
 def parallel_of(name: str, models: Models, cores: Cores | None) -> str:

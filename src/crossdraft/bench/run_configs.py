@@ -12,6 +12,7 @@ from crossdraft.bench.cores import Cores
 from crossdraft.bench.specs import POLICIES, spec_of
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.runner.parallel import BEST
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
@@ -87,12 +88,13 @@ def open_configs(
         @cache
         def runner(spec: str) -> DraftRunner[Any]:
             """As users run it; a policy of parallel drafting even where the two share a core."""
-            options = Options(
-                placement="process",
-                parallel=POLICIES.get(spec, BEST),
-                target_cores=None if cores is None else cores.target,
-                draft_cores=None if cores is None else cores.draft or None,
-            )
+            with pinned(None if cores is None else cores.pair):  # of which this process may have the target's only
+                options = Options(
+                    placement="process",
+                    parallel=POLICIES.get(spec, BEST),
+                    target_cores=None if cores is None else cores.target,
+                    draft_cores=None if cores is None else cores.draft or None,
+                )
             made = assemble(models.spec(spec), models.context(target), target, options)
             stack.callback(made.close)
             return made
