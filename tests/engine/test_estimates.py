@@ -103,7 +103,7 @@ def test_difficulty_by_hand():
 
 @pytest.mark.parametrize("true", [0.5, 1.0, 2.0])
 def test_difficulty_finds_the_power_that_makes_probs_true(true):
-    """Levels expected at 0.95 that hold with probability 0.95^z: on average 1/(1 − 0.95^z) of them until one does not."""
+    """Levels expected at 0.95 that hold with probability 0.95^z: about 1/(1 − 0.95^z) of them until one does not."""
     difficulty = RequestDifficulty(prior=1.0, decay=1.0)
     run = round(1 / (1 - 0.95**true)) - 1
     for _ in range(200):
