@@ -1,4 +1,4 @@
-"""What a converter translates between: our head, its target, and another project's config and tensors; shared checks."""
+"""What a converter translates between: our head, its target, and another project's config and tensors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
