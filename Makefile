@@ -57,6 +57,7 @@ format: setup
 
 docs: setup
 	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/rooms.py
 
 # By the machine's own PyTorch, which knows its GPU; else by ours.
 gpu:

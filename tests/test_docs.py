@@ -10,6 +10,7 @@ import typer
 from crossdraft.bench.scale import read_arguments
 from crossdraft.cli.main import app
 from crossdraft.methods import SHIPPED
+from docs.rooms import drawn, reduced
 from docs.tables import MARKED, TABLES, with_tables
 
 ROOT = Path(__file__).parents[1]
@@ -20,6 +21,14 @@ LINK = re.compile(r"\]\((?!https?://)([^)#]+)\)|`((?:src|tests|docs)/[\w/.]+)`")
 
 def pages() -> list[Path]:
     return [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(DOCS.glob("*.md"))]
+
+
+def test_the_picture_of_the_rooms_is_that_of_the_imports():
+    """What `python docs/rooms.py` draws."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert drawn(page) == page
+    assert "api --> assembly" in page
+    assert reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
 
 
 def test_tables_are_those_of_the_code():

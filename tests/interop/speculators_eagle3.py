@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from crossdraft.heads.convert.convert import seeded_lesson
-from crossdraft.heads.convert.convert import export_head
+from crossdraft.heads.convert.convert import export_head, seeded_lesson
 from crossdraft.heads.convert.converter import TargetInfo
 from crossdraft.heads.files import load_head, make, save_head
 from crossdraft.heads.networks.base import SharedWeights
