@@ -1,4 +1,4 @@
-"""Drafting ahead changes when a draft is made, never what is emitted."""
+"""Parallel drafting changes when a draft is made, never what is emitted."""
 
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +13,8 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, Outcome, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.fork_memory import copy_bytes, held_bytes
-from crossdraft.engine.runner.parallel import ANY, FAINT, POLICIES, STEP, Ahead
+from crossdraft.engine.runner.parallel import ANY, LEAST_PROB, POLICIES, STEP, ParallelSpeculator
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target, noisy
@@ -69,13 +70,15 @@ class Counting:
 def begun(policy: str, drafter: Counting, nodes: int = 2, temperature: float = 0.0):
     """A request whose first draft is judged now, and what is pushed for it."""
     pushed: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = []
-    ahead = Ahead(
+    speculator = ParallelSpeculator(
         drafter,
         POLICIES[policy],
-        lambda request_id, turn, tokens, draft: pushed.append((request_id, turn, tokens, draft.tree.tokens)),
+        lambda key, turn, tokens, draft: pushed.append((key, turn, tokens, draft.tree.tokens)),
     )
-    ahead.start_until(7, Request("?", sampling=Sampling(temperature)), Budget(nodes))
-    return ahead, pushed
+    (state,) = speculator.begin([Request("?", sampling=Sampling(temperature))])
+    state.key = 7
+    speculator.draft_hidden(state, Budget(nodes))
+    return speculator, state, pushed
 
 
 def never() -> bool:
@@ -83,8 +86,8 @@ def never() -> bool:
 
 
 def test_everything_accepted_is_prepared_for_and_pushed_as_it_grows():
-    ahead, pushed = begun("pipespec", Counting(), nodes=2 * STEP)
-    ahead.work(never)
+    speculator, _, pushed = begun("pipespec", Counting(), nodes=2 * STEP)
+    speculator.work(never)
     draft, then = tuple(range(1, 2 * STEP + 1)), 2 * STEP + 1
     outcome = (*draft, then)  # the token that the target adds itself is the one that the drafter would say
     assert pushed == [
@@ -95,11 +98,11 @@ def test_everything_accepted_is_prepared_for_and_pushed_as_it_grows():
 
 def test_what_was_prepared_costs_no_pass_when_it_comes():
     drafter = Counting()
-    ahead, _ = begun("pipespec", drafter)
-    ahead.work(never)
+    speculator, state, _ = begun("pipespec", drafter)
+    speculator.work(never)
     before = drafter.written
-    ahead.commit([7], [VerifyOutput((0, 1), (1, 2, 3))])
-    (draft,) = ahead.propose([7], [Budget(2)])
+    speculator.commit([state], [VerifyOutput((0, 1), (1, 2, 3))])
+    (draft,) = speculator.propose([state], [Budget(2)])
     assert draft.tree.tokens == (4, 5)
     assert drafter.written == before
 
@@ -108,19 +111,19 @@ def test_what_was_prepared_costs_no_pass_when_it_comes():
     ("policy", "drafted"), [("off", 16), ("pipespec", 1), ("pearl", 0), ("ssd", POLICIES["ssd"].miss)]
 )
 def test_how_long_the_target_waits_where_another_outcome_came(policy, drafted):
-    ahead, _ = begun(policy, Counting())
-    ahead.work(never)
-    ahead.commit([7], [VerifyOutput((0,), (1, 40))])
-    (draft,) = ahead.propose([7], [Budget(16)])
+    speculator, state, _ = begun(policy, Counting())
+    speculator.work(never)
+    speculator.commit([state], [VerifyOutput((0,), (1, 40))])
+    (draft,) = speculator.propose([state], [Budget(16)])
     assert draft.tree.tokens == tuple(range(41, 41 + drafted))
 
 
 def test_a_draft_that_was_judged_in_part_is_still_there():
     drafter = Counting()
-    ahead, _ = begun("pearl", drafter, nodes=6)
+    speculator, state, _ = begun("pearl", drafter, nodes=6)
     before = drafter.written
-    ahead.commit([7], [VerifyOutput((0,), (1, 2))])
-    (draft,) = ahead.propose([7], [Budget(16)])
+    speculator.commit([state], [VerifyOutput((0,), (1, 2))])
+    (draft,) = speculator.propose([state], [Budget(16)])
     assert draft.tree.tokens == (3, 4, 5, 6)
     assert drafter.written == before
 
@@ -128,12 +131,12 @@ def test_a_draft_that_was_judged_in_part_is_still_there():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_who_is_never_asked_prepares_on_after_a_miss(temperature):
     """But for drawn tokens: of those it would be told too late, and only of those that took long."""
-    ahead, pushed = begun("spare", Counting(), temperature=temperature)
-    ahead.work(never)
+    speculator, state, pushed = begun("ssd", Counting(), temperature=temperature)
+    speculator.work(never)
     pushed.clear()
     for turn in (1, 2):
-        ahead.commit([7], [VerifyOutput((), (40 * turn,))])
-        ahead.work(never)
+        speculator.commit([state], [VerifyOutput((), (40 * turn,))], [False])
+        speculator.work(never)
     prepared = [
         (7, 1, (41,), tuple(range(42, 42 + len(pushed[0][3])))) if pushed else None,
         (7, 2, (81,), tuple(range(82, 82 + len(pushed[-1][3])))) if pushed else None,
@@ -142,20 +145,20 @@ def test_who_is_never_asked_prepares_on_after_a_miss(temperature):
 
 
 def test_rejections_are_prepared_for_the_likeliest_first():
-    outcomes = (Outcome((1, 30), 0.2), Outcome((20,), 0.4), Outcome((1, 50), FAINT / 2))
-    ahead, pushed = begun("ssd", Counting(outcomes))
-    ahead.work(never)
-    told = list(dict.fromkeys(tokens for _, _, tokens, _ in pushed))
-    assert told == [(1, 2, 3), (20,), (1, 30)]
+    outcomes = (Outcome((1, 30), 0.2), Outcome((20,), 0.4), Outcome((1, 50), LEAST_PROB / 2))
+    speculator, state, pushed = begun("ssd", Counting(outcomes))
+    speculator.work(never)
+    prepared = list(dict.fromkeys(tokens for _, _, tokens, _ in pushed))
+    assert prepared == [(1, 2, 3), (20,), (1, 30)]
     assert pushed[-1][3][0] == 31
-    ahead.commit([7], [VerifyOutput((0,), (1, 30))])
-    assert ahead.propose([7], [Budget(2)])[0].tree.tokens == (31, 32)
+    speculator.commit([state], [VerifyOutput((0,), (1, 30))])
+    assert speculator.propose([state], [Budget(2)])[0].tree.tokens == (31, 32)
 
 
 def test_outcomes_are_prepared_whole_one_after_another_and_pushed_as_they_grow():
     outcomes = (Outcome((20,), 0.6), Outcome((1, 30), 0.2))
-    ahead, pushed = begun("ssd", Counting(outcomes), nodes=2 * STEP)
-    ahead.work(never)
+    speculator, _, pushed = begun("ssd", Counting(outcomes), nodes=2 * STEP)
+    speculator.work(never)
     whole = tuple(range(1, 2 * STEP + 2))
     assert [(tokens, len(draft)) for _, _, tokens, draft in pushed] == [
         (tokens, length) for tokens in (whole, (20,), (1, 30)) for length in (STEP, 2 * STEP)
@@ -166,10 +169,10 @@ def test_outcomes_are_prepared_whole_one_after_another_and_pushed_as_they_grow()
 def test_an_interruption_costs_nothing_that_was_prepared_and_ends_nothing(words):
     """A message that asks for nothing may come at any time."""
     drafter = Counting((Outcome((20,), 0.4),))
-    ahead, pushed = begun("ssd", drafter, nodes=2 * STEP)
+    speculator, _, pushed = begun("ssd", drafter, nodes=2 * STEP)
     before = drafter.written
-    ahead.work(lambda: drafter.written >= before + words)
-    ahead.work(never)
+    speculator.work(lambda: drafter.written >= before + words)
+    speculator.work(never)
     last = {tokens: draft for _, _, tokens, draft in pushed}
     whole = tuple(range(1, 2 * STEP + 2))
     assert last == {
@@ -187,8 +190,8 @@ class Anew(Counting):
 
 def test_a_drafter_that_writes_anew_is_prepared_whole_too():
     outcomes = (Outcome((20,), 0.6),)
-    ahead, pushed = begun("ssd", Anew(outcomes), nodes=2 * STEP)
-    ahead.work(never)
+    speculator, _, pushed = begun("ssd", Anew(outcomes), nodes=2 * STEP)
+    speculator.work(never)
     whole = tuple(range(1, 2 * STEP + 2))
     assert [(tokens, len(draft)) for _, _, tokens, draft in pushed] == [
         (tokens, length) for tokens in (whole, (20,)) for length in (STEP, 2 * STEP)
@@ -214,8 +217,8 @@ class Sure(Counting):
 
 
 def test_who_leads_a_union_does_not_keep_the_others_from_writing():
-    ahead, pushed = begun("pipespec", UnionDrafter([Telling(), Sure()]), nodes=6)
-    ahead.work(never)
+    speculator, _, pushed = begun("pipespec", UnionDrafter([Telling(), Sure()]), nodes=6)
+    speculator.work(never)
     (tokens,) = {tokens for _, _, tokens, _ in pushed}
     assert tokens[0] == 1, "the likelier words are the main path"
     last = pushed[-1][3]
@@ -225,9 +228,9 @@ def test_who_leads_a_union_does_not_keep_the_others_from_writing():
 
 @pytest.mark.parametrize("policy", ["pipespec", "pearl", "ssd"])
 def test_a_drafter_that_writes_anew_drafts_where_a_part_of_its_draft_was_judged(policy):
-    ahead, _ = begun(policy, Anew(), nodes=6)
-    ahead.commit([7], [VerifyOutput((0,), (1, 2))])
-    (draft,) = ahead.propose([7], [Budget(4)])
+    speculator, state, _ = begun(policy, Anew(), nodes=6)
+    speculator.commit([state], [VerifyOutput((0,), (1, 2))])
+    (draft,) = speculator.propose([state], [Budget(4)])
     assert draft.tree.tokens[0] == 3
 
 
@@ -242,20 +245,19 @@ class Forked(Anew):
 
 def test_the_next_word_is_found_though_a_larger_tree_would_not_show_it():
     drafter = Forked()
-    ahead, _ = begun("pipespec", drafter, nodes=7)
+    speculator, state, _ = begun("pipespec", drafter, nodes=7)
     before = drafter.written
-    ahead._foresee(7, ahead._prospects[7], never)
-    assert list(ahead._prospects[7].prepared) == [(1, 2, 3, 4, 5)]
+    speculator._predict(state, never)
+    assert list(state.prepared) == [(1, 2, 3, 4, 5)]
     assert drafter.written - before <= 6
 
 
 def test_outcomes_that_cannot_come_any_more_are_not_prepared():
     """They lie behind words that were cut off; or they leave the tree by a word that stands in it."""
     outcomes = (Outcome((1, 2, 3, 40), 0.9), Outcome((1, 30), 0.2), Outcome((1, 2), 0.8))
-    ahead, pushed = begun("ssd", Counting(outcomes), nodes=4)
-    prospect = ahead._prospects[7]
-    ahead._judged(7, prospect.draft, 2)
-    ahead.work(never)
+    speculator, state, pushed = begun("ssd", Counting(outcomes), nodes=4)
+    state.judged(state.draft.first(2), 2)
+    speculator.work(never)
     assert {tokens for _, _, tokens, _ in pushed} == {(1, 2, 3), (1, 30)}
 
 
@@ -269,8 +271,8 @@ class Deepening(Counting):
 
 
 def test_a_tree_that_has_no_more_nodes_grows_in_depth():
-    ahead, pushed = begun("pipespec", Deepening(), nodes=16)
-    ahead.work(never)
+    speculator, _, pushed = begun("pipespec", Deepening(), nodes=16)
+    speculator.work(never)
     sizes = [(len(draft), sum(token < 90 for token in draft)) for *_, draft in pushed]
     assert sizes == [(16, 4), (16, 8), (16, 12), (16, 16)]
 
@@ -278,36 +280,38 @@ def test_a_tree_that_has_no_more_nodes_grows_in_depth():
 def test_the_policy_off_prepares_nothing_and_a_stop_signal_is_heeded():
     for policy, stop in (("off", never), ("ssd", lambda: True)):
         drafter = Counting((Outcome((20,), 0.4),))
-        ahead, pushed = begun(policy, drafter)
-        ahead.work(stop)
+        speculator, _, pushed = begun(policy, drafter)
+        speculator.work(stop)
         assert (pushed, drafter.written) == ([], 2)
 
 
 def test_a_draft_that_the_target_took_is_the_one_that_is_judged_next():
-    ahead, pushed = begun("pipespec", Counting())
-    ahead.work(never)
-    ahead.commit([7], [VerifyOutput((0, 1), (1, 2, 3))])
-    ahead.took(7, DraftTree.chain([4]))
+    speculator, state, pushed = begun("pipespec", Counting())
+    speculator.work(never)
+    speculator.commit([state], [VerifyOutput((0, 1), (1, 2, 3))])
+    speculator.took(state, DraftTree.chain([4]))
     pushed.clear()
-    ahead.work(never)
+    speculator.work(never)
     assert [(turn, tokens) for _, turn, tokens, _ in pushed] == [(1, (4, 5))]
 
 
 def test_a_drafter_that_reads_the_target_is_left_alone():
     drafter = Counting()
     drafter.needs = Needs(hidden_layers=(-1,))
-    assert Ahead(drafter, POLICIES["ssd"]).policy is POLICIES["off"]
+    assert ParallelSpeculator(drafter, POLICIES["ssd"]).policy is POLICIES["off"]
 
 
-class Busy(Ahead):
-    """Has so many passes of time between a draft and its verdict; what is pushed is found by its verdict, as a target
-    in another process does."""
+class Busy(ParallelSpeculator):
+    """Has time for so many passes between a draft and the verify pass's end."""
 
     passes = 0
 
-    def propose(self, request_ids, budgets):
-        drafts = super().propose(request_ids, budgets)
-        left = self.passes * len(request_ids)
+    def propose(self, states, budgets):
+        if all(state.round == 0 for state in states):
+            drafts = [self.draft_hidden(state, budget) for state, budget in zip(states, budgets, strict=True)]
+        else:
+            drafts = super().propose(states, budgets)
+        left = self.passes * len(states)
 
         def stop() -> bool:
             nonlocal left
@@ -334,9 +338,10 @@ def alone(target):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_greedy_answers_are_the_targets_own(target, alone, policy, passes, batch, words):
     model, prompt = ZOO["video_llava"]()
-    ahead = Busy(IndependentDrafter(as_target(noisy(model, 1e-3), prompt), words=words), POLICIES[policy])
-    ahead.passes = passes
-    found = Decoder(target, ahead, max_batch=batch, adaptive=False, nodes=6).generate(REQUESTS)
+    speculator = Busy(IndependentDrafter(as_target(noisy(model, 1e-3), prompt), words=words), POLICIES[policy])
+    speculator.passes = passes
+    runner = DraftRunner(speculator, "before")
+    found = Decoder(target, runner, max_batch=batch, adaptive=False, nodes=6).generate(REQUESTS)
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.accepted for answer in found) > 0
 
@@ -366,15 +371,16 @@ class CountingWithCache(Counting):
 def test_copies_of_the_cache_take_no_more_memory_than_they_may(copies):
     outcomes = tuple(Outcome((20 + i,), 0.1 - 0.001 * i) for i in range(8))
     one = filled().copy_bytes
-    ahead = Ahead(CountingWithCache(outcomes), POLICIES["ssd"], fork_bytes=copies * one)
-    ahead.start_until(7, Request("x"), Budget(2))
-    ahead.work(never)
-    prepared = ahead._prospects[7].prepared
+    speculator = ParallelSpeculator(CountingWithCache(outcomes), POLICIES["ssd"], fork_bytes=copies * one)
+    (state,) = speculator.begin([Request("x")])
+    speculator.draft_hidden(state, Budget(2))
+    speculator.work(never)
+    prepared = state.prepared
     assert len(prepared) == min(copies, 9)  # eight rejections, and that all is accepted
     assert held_bytes([fork for fork, _ in prepared.values()]) == len(prepared) * one
     assert all((20 + i,) in prepared for i in range(min(copies, 9) - 1))  # the likeliest
-    ahead.commit([7], [VerifyOutput((), (20,))])
-    assert ahead.propose([7], [Budget(4)])[0].tree.tokens[0] == 21
+    speculator.commit([state], [VerifyOutput((), (20,))])
+    assert speculator.propose([state], [Budget(4)])[0].tree.tokens[0] == 21
 
 
 def test_what_a_state_holds_is_found_in_states_within_states():

@@ -1,16 +1,22 @@
-"""Drafting ahead keeps the law of sampled drafts: what is drawn is drawn once, and goes where it was drawn for."""
+"""Parallel drafting keeps the distribution of sampled drafts: a draw is made once, and goes where it belongs."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
-from crossdraft.engine.drafter import Budget, Draft, Outcome, VerifyOutput
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, Outcome, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.parallel import POLICIES, Ahead, Policy
-from crossdraft.engine.runner.runner import NOTHING
+from crossdraft.engine.runner.parallel import POLICIES, ParallelSpeculator, ParallelState, Policy
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from tests.engine.runner.test_parallel import Counting, never
+
+
+def begun(speculator: ParallelSpeculator, seed: int, budget: Budget) -> tuple[ParallelState, Draft]:
+    """A sampled request, and its first draft."""
+    (state,) = speculator.begin([Request("?", sampling=Sampling(temperature=1.0, seed=seed))])
+    return state, speculator.draft_hidden(state, budget)
+
 
 FIVE = (Outcome((5,), 0.9),)  # that the target says that, whatever was drafted
 
@@ -45,24 +51,24 @@ class Tossing(Counting):
 
 
 def next_toss(seed: int, drafter: Tossing) -> int | None:
-    """What is drawn behind a token that was not foreseen; `None` if it was."""
-    ahead = Ahead(drafter, Policy())
-    ahead.start_until(0, Request("?", sampling=Sampling(temperature=1.0, seed=seed)), Budget(1))
-    ahead.work(never)
-    (foreseen,) = ahead._prospects[0].prepared
-    output = (foreseen[0], 1)
-    ahead.commit([0], [VerifyOutput((0,), output)])
-    return None if output == foreseen else ahead.propose([0], [Budget(1)])[0].tree.tokens[0]
+    """What is drawn behind a token that was not predicted; `None` if it was."""
+    speculator = ParallelSpeculator(drafter, Policy())
+    state, _ = begun(speculator, seed, Budget(1))
+    speculator.work(never)
+    (predicted,) = state.prepared
+    output = (predicted[0], 1)
+    speculator.commit([state], [VerifyOutput((0,), output)])
+    return None if output == predicted else speculator.propose([state], [Budget(1)])[0].tree.tokens[0]
 
 
-def law_behind_a_miss(drafter: Tossing) -> float:
+def share_behind_a_miss(drafter: Tossing) -> float:
     tosses = [toss for seed in range(600) if (toss := next_toss(seed, drafter)) is not None]
     assert len(tosses) > 200
     return sum(tosses) / len(tosses)
 
 
-def test_what_is_drawn_follows_its_law_though_something_was_drawn_ahead():
-    assert abs(law_behind_a_miss(Tossing()) - 0.5) < 0.1  # three standard errors are 0.09
+def test_what_is_drawn_follows_its_distribution_though_something_was_drawn_before():
+    assert abs(share_behind_a_miss(Tossing()) - 0.5) < 0.1  # three standard errors are 0.09
 
 
 class Stopping(Tossing):
@@ -76,15 +82,15 @@ class Stopping(Tossing):
 
 
 def next_words(seed: int) -> tuple[int, ...]:
-    """What is drafted behind a verdict that came while its draft was written, and before the target saw that.
+    """What is drafted behind a verify pass that ended while its draft was written, and before the target saw that.
 
     Of these drafts a short one is pushed in time, hence taken; a long one is asked for.
     """
     pushed: dict[tuple[int, ...], Draft] = {}
     drafter = Stopping(FIVE)
-    ahead = Ahead(drafter, POLICIES["ssd"], lambda request_id, turn, tokens, draft: pushed.update({tokens: draft}))
-    sampling = Sampling(temperature=1.0, seed=seed)
-    ahead.start_until(0, Request("?", sampling=sampling), Budget(8, stop=lambda: True))  # it was late
+    push = lambda key, turn, tokens, draft: pushed.update({tokens: draft})  # noqa: E731
+    speculator = ParallelSpeculator(drafter, POLICIES["ssd"], push)
+    state, _ = begun(speculator, seed, Budget(8, stop=lambda: True))  # it was late
     before = drafter.written
     late = False
 
@@ -93,29 +99,35 @@ def next_words(seed: int) -> tuple[int, ...]:
         late = late or drafter.written >= before + 4
         return late
 
-    ahead.work(stop)
+    speculator.work(stop)
     in_time = {} if late else pushed
-    ahead.commit([0], [VerifyOutput((), (5,))])
+    speculator.commit([state], [VerifyOutput((), (5,))])
     if (5,) in in_time:
         return in_time[5,].tree.tokens
-    return ahead.propose([0], [Budget(8)])[0].tree.tokens
+    return speculator.propose([state], [Budget(8)])[0].tree.tokens
 
 
-def law_behind_a_late_draft() -> float:
+def share_behind_a_late_draft() -> float:
     firsts = [words[0] for seed in range(600) if (words := next_words(seed))]
     assert len(firsts) > 200
     return sum(firsts) / len(firsts)
 
 
 def test_what_came_too_late_to_be_taken_is_not_drawn_again():
-    assert abs(law_behind_a_late_draft() - 0.5) < 0.09  # three standard errors are at most 0.09
+    assert abs(share_behind_a_late_draft() - 0.5) < 0.09  # three standard errors are at most 0.09
 
 
 def test_drawing_again_what_took_long_would_be_seen(monkeypatch):
     """The control: who asks is given another draft than the one that was drawn for that."""
-    whole = Ahead._prospect
-    monkeypatch.setattr(Ahead, "_prospect", lambda self, request_id: replace(whole(self, request_id), offered=NOTHING))
-    assert abs(law_behind_a_late_draft() - 0.5) > 0.15
+    adopt = ParallelSpeculator._adopt
+
+    def forgetful(self, state, output, *, asked):
+        found = adopt(self, state, output, asked=asked)
+        state.offered = NOTHING
+        return found
+
+    monkeypatch.setattr(ParallelSpeculator, "_adopt", forgetful)
+    assert abs(share_behind_a_late_draft() - 0.5) > 0.15
 
 
 class Lasting(Tossing):
@@ -125,7 +137,7 @@ class Lasting(Tossing):
     commit = Counting.commit
 
 
-def law_behind_a_missed_draft() -> float:
+def share_behind_a_missed_draft() -> float:
     """The share of 1 among the next words where the first draft went on for so long that it was not waited for."""
     firsts = []
     for seed in range(1600):
@@ -136,59 +148,58 @@ def law_behind_a_missed_draft() -> float:
             words += 1
             return words > 4
 
-        ahead = Ahead(drafter, POLICIES["ssd"])
-        sampling = Sampling(temperature=1.0, seed=seed)
-        ahead.start_until(0, Request("?", sampling=sampling), Budget(8, stop=stop))
-        if 0 not in ahead.collect(0).tree.tokens:
-            ahead.missed([0])
-            ahead.commit([0], [VerifyOutput((), (1,))])
-            firsts.append(ahead.propose([0], [Budget(8)])[0].tree.tokens[0])
+        speculator = ParallelSpeculator(drafter, POLICIES["ssd"])
+        state, draft = begun(speculator, seed, Budget(8, stop=stop))
+        if 0 not in draft.tree.tokens:
+            speculator.missed([state])
+            speculator.commit([state], [VerifyOutput((), (1,))])
+            firsts.append(speculator.propose([state], [Budget(8)])[0].tree.tokens[0])
     assert len(firsts) > 60
     return sum(firsts) / len(firsts)
 
 
 def test_a_first_draft_that_was_not_waited_for_is_not_drafted_on():
-    assert abs(law_behind_a_missed_draft() - 0.5) < 0.18  # three standard errors
+    assert abs(share_behind_a_missed_draft() - 0.5) < 0.18  # three standard errors
 
 
 def test_drafting_it_on_would_be_seen(monkeypatch):
-    monkeypatch.setattr(Ahead, "missed", lambda self, request_ids: None)
-    assert law_behind_a_missed_draft() > 0.9
+    monkeypatch.setattr(ParallelSpeculator, "missed", lambda self, states: None)
+    assert share_behind_a_missed_draft() > 0.9
 
 
-def law_of_what_is_pushed() -> float:
+def share_of_what_is_pushed() -> float:
     """The share of 1 among first words of drafts as they were pushed last."""
     last = []
     for seed in range(400):
         pushed: list[int] = []
 
-        def push(request_id, turn, tokens, draft, pushed=pushed):
+        def push(key, turn, tokens, draft, pushed=pushed):
             if tokens == (5,):
                 pushed.append(draft.tree.tokens[0])
 
-        ahead = Ahead(Stopping(FIVE), POLICIES["ssd"], push)
-        ahead.start_until(0, Request("?", sampling=Sampling(temperature=1.0, seed=seed)), Budget(8))
-        ahead.work(never)
+        speculator = ParallelSpeculator(Stopping(FIVE), POLICIES["ssd"], push)
+        begun(speculator, seed, Budget(8))
+        speculator.work(never)
         last += pushed[-1:]
     assert len(last) > 100
     return sum(last) / len(last)
 
 
 def test_what_is_pushed_was_drawn_once():
-    assert abs(law_of_what_is_pushed() - 0.5) < 0.1
+    assert abs(share_of_what_is_pushed() - 0.5) < 0.1
 
 
 def test_the_longer_of_two_draws_would_be_seen(monkeypatch):
     """The control: growing, as greedy drafts may."""
     monkeypatch.setattr(Sampling, "greedy", property(lambda self: True))
-    assert law_of_what_is_pushed() > 0.6
+    assert share_of_what_is_pushed() > 0.6
 
 
-def test_a_planted_bug_in_the_forks_chance_is_seen():
+def test_a_planted_bug_in_the_forks_random_numbers_is_seen():
     """The control: a fork that draws the numbers which its original will draw again."""
 
     class Twice(Tossing):
         def fork(self, states):
             return [Coin(state.generator.clone_state(), [*state.tail]) for state in states]
 
-    assert abs(law_behind_a_miss(Twice()) - 0.5) > 0.4
+    assert abs(share_behind_a_miss(Twice()) - 0.5) > 0.4

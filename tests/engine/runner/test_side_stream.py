@@ -103,12 +103,12 @@ class Noting:
 
 
 def test_a_draft_beside_the_prefill_waits_for_what_was_launched_before_it_and_nothing_else(notes):
-    placement = DraftRunner(Noting(notes), "beside", GPU)
-    placement.start(1, Request("x"), 4, None)
-    placement._held[1].first.result()
+    runner = DraftRunner(Noting(notes), "beside", GPU)
+    runner.start(1, Request("x"), 4, "beside")
+    runner._slots[1].hidden()
     before, notes[:] = [*notes], []
-    placement.collect(1)
-    placement.close()
+    runner.collect(1)
+    runner.close()
     assert before == [
         ("target", "is marked", ""),
         ("drafter", "waits for", "mark of target"),
@@ -119,11 +119,11 @@ def test_a_draft_beside_the_prefill_waits_for_what_was_launched_before_it_and_no
 
 
 def test_later_rounds_work_on_the_same_stream_and_each_side_waits_for_the_other(notes):
-    placement = DraftRunner(Noting(notes), "beside", GPU)
-    placement.start(1, Request("x"), 0, None)  # too short an answer for a hidden draft
-    placement.collect(1)
+    runner = DraftRunner(Noting(notes), "beside", GPU)
+    runner.start(1, Request("x"), 0, "beside")  # too short an answer for a hidden draft
+    runner.collect(1)
     notes.clear()
-    placement.propose([1], [Budget(4)])
+    runner.propose([1], [Budget(4)])
     assert notes == [
         ("drafter", "waits for", "target"),
         ("begin", "works on", "drafter"),
@@ -133,10 +133,10 @@ def test_later_rounds_work_on_the_same_stream_and_each_side_waits_for_the_other(
         ("tensor", "is read by", "target"),
     ]
     notes.clear()
-    told = VerifyOutput((), (5,), hidden={0: OnGpu(notes)}, probe_logits=OnGpu(notes))
-    placement.commit([1], [told])
-    placement.end([1])
-    placement.close()
+    output = VerifyOutput((), (5,), hidden={0: OnGpu(notes)}, probe_logits=OnGpu(notes))
+    runner.commit([1], [output])
+    runner.end([1])
+    runner.close()
     assert notes[:4] == [
         ("drafter", "waits for", "target"),
         ("tensor", "is read by", "drafter"),
