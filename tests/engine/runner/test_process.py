@@ -1,5 +1,6 @@
 """A drafter in a process of its own: same tokens, and an answer even if the process dies, hangs or refuses."""
 
+import gc
 import os
 import pickle
 import random
@@ -17,12 +18,12 @@ import pytest
 import torch
 
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.request import Origin, Request
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.process import ProcessDrafter
-from crossdraft.engine.runner.runner import DrafterLost
+from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
 from crossdraft.engine.runner.wire import (
     pack_draft,
     pack_request,
@@ -63,15 +64,24 @@ def alone(target, requests):
 @pytest.fixture
 def process(pair, target):
     factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
-    placement = ProcessDrafter(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60)
-    yield placement
-    placement.close()
+    drafter = ProcessDrafter(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60)
+    yield drafter
+    drafter.close()
+
+
+@pytest.fixture
+def runner(process):
+    return run(process)
+
+
+def run(drafter: ProcessDrafter) -> DraftRunner:
+    return DraftRunner(drafter, workers=[drafter])
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_answers_are_the_targets_own_and_drafted_beside_its_prefill(target, process, requests, alone, batch):
+def test_answers_are_the_targets_own_and_drafted_beside_its_prefill(target, runner, requests, alone, batch):
     pieces = []
-    found = Decoder(target, process, max_batch=batch, adaptive=False, on_piece=pieces.append).generate(requests)
+    found = Decoder(target, runner, max_batch=batch, adaptive=False, on_piece=pieces.append).generate(requests)
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.accepted for answer in found) > 0
     assert all(answer.stats.hidden_share > 0 for answer in found)
@@ -81,46 +91,46 @@ def test_answers_are_the_targets_own_and_drafted_beside_its_prefill(target, proc
     assert not any(answer.notes for answer in found)
 
 
-@pytest.mark.parametrize("ahead", [name for name in POLICIES if name != "off"])
-def test_drafting_ahead_changes_no_token(pair, target, requests, alone, ahead):
+@pytest.mark.parametrize("parallel", [name for name in POLICIES if name != "off"])
+def test_parallel_drafting_changes_no_token(pair, target, requests, alone, parallel):
     factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
-    placement = ProcessDrafter(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, parallel=ahead)
+    drafter = ProcessDrafter(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, parallel=parallel)
     try:
-        drafted_ahead = False
+        prepared = False
         for batch in (1, 3, *[3] * 20):  # on a busy machine a tiny target may be done before anything is prepared
-            found = Decoder(target, placement, max_batch=batch, adaptive=False, nodes=4).generate(requests)
+            found = Decoder(target, run(drafter), max_batch=batch, adaptive=False, nodes=4).generate(requests)
             assert [answer.tokens for answer in found] == alone
             assert not any(answer.notes for answer in found)
             spans = [span for answer in found for span in answer.timeline.spans]
-            drafted_ahead |= any(span.name == "ahead" for span in spans)
-            if drafted_ahead and batch > 1:
+            prepared |= any(span.name == "ahead" for span in spans)
+            if prepared and batch > 1:
                 break
     finally:
-        placement.close()
-    assert drafted_ahead
+        drafter.close()
+    assert prepared
 
 
 @needs_two_cores
-def test_the_drafters_core_is_spare_while_it_has_nothing_to_do(process, requests):
+def test_the_drafters_core_is_spare_while_it_has_nothing_to_do(process, runner, requests):
     core = (max(os.sched_getaffinity(0)),)
     assert until(lambda: process.spare_cores() == core)
     os.kill(process.pid, signal.SIGSTOP)
-    process.start(0, requests[0], 4, None)
+    runner.start(0, requests[0], 4, "beside")
     assert process.spare_cores() == ()
     os.kill(process.pid, signal.SIGCONT)
     assert until(lambda: process.spare_cores() == core)
-    assert len(process.collect(0).tree) == 4
+    assert len(runner.collect(0).tree) == 4
 
 
 @needs_two_cores
-def test_the_target_runs_on_both_cores_while_the_drafter_idles(target, process, requests, alone):
+def test_the_target_runs_on_both_cores_while_the_drafter_idles(target, runner, requests, alone):
     threads = []
     hook = target.model.get_output_embeddings().register_forward_pre_hook(
         lambda *_: threads.append(torch.get_num_threads())
     )
     try:
         with pinned((min(os.sched_getaffinity(0)),)):
-            found = Decoder(target, process).generate(requests)
+            found = Decoder(target, runner).generate(requests)
             assert torch.get_num_threads() == 1
     finally:
         hook.remove()
@@ -131,18 +141,19 @@ def test_the_target_runs_on_both_cores_while_the_drafter_idles(target, process, 
 @needs_two_cores
 def test_nothing_is_prepared_for_while_the_target_reads(pair, target, requests):
     factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
-    placement = ProcessDrafter(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, parallel="ssd")
+    drafter = ProcessDrafter(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, parallel="ssd")
+    runner = run(drafter)
     try:
-        placement.start(0, requests[0], 4, None)
-        assert until(placement.spare_cores)
-        placement.collect(0)
-        assert {span.name for span in placement.drain()} == {"read", "hidden draft"}
-        assert until(placement.spare_cores)
-        placement.commit([0], [VerifyOutput((), (9,))])
-        placement.propose([0], [Budget(4)])
-        assert "ahead" in {span.name for span in placement.drain()}
+        runner.start(0, requests[0], 4, "beside")
+        assert until(drafter.spare_cores)
+        runner.collect(0)
+        assert {span.name for span in runner.drain()[0]} == {"read", "hidden draft"}
+        assert until(drafter.spare_cores)
+        runner.commit([0], [VerifyOutput((), (9,))])
+        runner.propose([0], [Budget(4)])
+        assert "ahead" in {span.name for span in runner.drain()[0]}
     finally:
-        placement.close()
+        drafter.close()
 
 
 def until(done) -> bool:
@@ -152,62 +163,69 @@ def until(done) -> bool:
     return bool(done())
 
 
-def test_where_nothing_is_ready_nobody_is_asked(process, requests):
-    process.start(0, requests[0], 4, None)
-    assert len(process.ready([0], [Budget(4)])[0].tree) == 0  # it still reads
-    process.collect(0)
-    process.commit([0], [VerifyOutput((), (9,))])
-    process._prepared = {0: {(0, (8,)): pack_draft(Draft(DraftTree.chain([3])))}}
+def test_where_nothing_is_ready_nobody_is_asked(process, runner, requests):
+    runner.start(0, requests[0], 4, "beside")
+    assert len(runner.propose([0], [Budget(4, wait_s=0.0)])[0].tree) == 0  # it still reads
+    runner.collect(0)
+    runner.commit([0], [VerifyOutput((), (9,))])
+    state_of(runner).prepared = {(0, (8,)): pack_draft(Draft(DraftTree.chain([3])))}
     serial = process._serial
-    assert len(process.ready([0], [Budget(4)])[0].tree) == 0
+    assert len(runner.propose([0], [Budget(4, wait_s=0.0)])[0].tree) == 0
     assert process._serial == serial  # no question was sent
-    process._prepared = {0: {(0, (9,)): pack_draft(Draft(DraftTree.chain([4, 5])))}}
-    assert process.ready([0], [Budget(1)])[0].tree == DraftTree.chain([4])
+    state_of(runner).prepared = {(0, (9,)): pack_draft(Draft(DraftTree.chain([4, 5])))}
+    assert runner.propose([0], [Budget(1, wait_s=0.0)])[0].tree == DraftTree.chain([4])
 
 
-def drawn_behind_its_first_word(process, request, *, late: bool) -> bool:
+def drawn_behind_its_first_word(process, runner, request, *, late: bool) -> bool:
     """Whether what a sampled answer's hidden draft said behind its first word is what is drafted next."""
     nodes = 6
-    process.start(0, request, nodes, None)
-    serial = process._reading[0]
+    runner.start(0, request, nodes, "beside")
+    serial = state_of(runner).hidden
     reply = process._fetch(serial, 60)
     process._replies[serial] = "answer", reply
-    first = unpack_draft(reply if late else pack_draft(process.collect(0))).tree.tokens
+    first = unpack_draft(reply if late else pack_draft(runner.collect(0))).tree.tokens
     assert len(first) > 2
-    process.commit([0], [VerifyOutput((0,) if not late else (), first[:1])])
-    after = process.propose([0], [Budget(nodes)])[0].tree.tokens
-    process.end([0])
+    runner.commit([0], [VerifyOutput((0,) if not late else (), first[:1])])
+    after = runner.propose([0], [Budget(nodes)])[0].tree.tokens
+    runner.end([0])
     return after[: len(first) - 1] == first[1:]
 
 
-def test_a_sampled_draft_that_was_not_waited_for_is_not_drafted_on(process, requests):
-    """That it took long says something of what was drawn; see `Ahead.missed`."""
+def test_a_sampled_draft_that_was_not_waited_for_is_not_drafted_on(process, runner, requests):
+    """That it took long says something of what was drawn; see `ParallelSpeculator.missed`."""
     request = replace(requests[0], sampling=Sampling(temperature=50.0, seed=1))
-    assert drawn_behind_its_first_word(process, request, late=False)
-    assert not drawn_behind_its_first_word(process, request, late=True)
-    assert drawn_behind_its_first_word(process, requests[0], late=True)  # greedy: it would say the same again
+    assert drawn_behind_its_first_word(process, runner, request, late=False)
+    assert not drawn_behind_its_first_word(process, runner, request, late=True)
+    assert drawn_behind_its_first_word(process, runner, requests[0], late=True)  # greedy: it would say the same again
 
 
-def test_what_was_prepared_for_another_verdict_is_not_taken(process, requests):
-    """A draft is known by its round and its outcome: one that comes late must not answer a later question."""
-    process.start(0, requests[0], 4, None)
-    process.collect(0)
-    process.commit([0], [VerifyOutput((), (9,))])
-    other_round, other_word = pack_draft(Draft(DraftTree.chain([1]))), pack_draft(Draft(DraftTree.chain([2])))
-    process._prepared = {
-        0: {(5, (9,)): other_round, (0, (8,)): other_word},
-        1: {(0, (9,)): pack_draft(Draft(DraftTree.chain([3])))},
-    }
-    assert process._take(0, Budget(4)) is None
-    process._prepared = {0: {(0, (9,)): pack_draft(Draft(DraftTree.chain([4, 5]), (0.5, 0.4)))}}
-    taken = process._take(0, Budget(1))
-    assert taken == Draft(DraftTree.chain([4]), (0.5,))
+def test_what_was_prepared_for_another_outcome_is_not_taken(process, runner, requests):
+    """A draft is known by its request, its round and its outcome: a late one must not answer a later question."""
+    for request_id in (0, 1):
+        runner.start(request_id, requests[request_id], 4, "beside")
+        runner.collect(request_id)
+    runner.commit([0], [VerifyOutput((), (9,))])
+    state, other = state_of(runner, 0), state_of(runner, 1)
+
+    def arrives(to, turn, draft):
+        process._sort(("prepared", ((to.key, turn), [], pack_draft(draft))))
+
+    arrives(state, (5, (9,)), Draft(DraftTree.chain([1])))
+    arrives(state, (0, (8,)), Draft(DraftTree.chain([2])))
+    arrives(other, (0, (9,)), Draft(DraftTree.chain([3])))
+    assert process._prepared(state, Budget(4)) is None
+    arrives(state, (0, (9,)), Draft(DraftTree.chain([4, 5]), (0.5, 0.4)))
+    assert process._prepared(state, Budget(1)) == Draft(DraftTree.chain([4]), (0.5,))
+
+
+def state_of(runner: DraftRunner, request_id: int = 0):
+    return runner._slots[request_id].state
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])
-def test_a_lost_drafter_costs_nothing_but_time(target, process, requests, alone, blow):
+def test_a_lost_drafter_costs_nothing_but_time(target, process, runner, requests, alone, blow):
     pid = process.pid
-    decoding = Decoder(target, process, adaptive=False, nodes=2, hidden_nodes=1)
+    decoding = Decoder(target, runner, adaptive=False, nodes=2, hidden_nodes=1)
     request_id = decoding.submit(requests[2])
     for _ in range(3):
         decoding.step()
@@ -216,7 +234,7 @@ def test_a_lost_drafter_costs_nothing_but_time(target, process, requests, alone,
     while decoding.busy:
         decoding.step()
     assert "target went on alone" in the_one_note(decoding.answer(request_id), alone[2])
-    assert decoding.drafter is None
+    assert decoding.drafter.runner is None
     assert decoding.generate(requests[:1])[0].tokens == alone[0]
 
 
@@ -227,30 +245,30 @@ def the_one_note(answer, tokens):
     return note
 
 
-def test_a_drafter_that_dies_before_the_prefill_is_over(target, process, requests, alone):
+def test_a_drafter_that_dies_before_the_prefill_is_over(target, process, runner, requests, alone):
     os.kill(process.pid, signal.SIGKILL)
     time.sleep(0.1)
-    answer = Decoder(target, process).generate(requests[:1])[0]
+    answer = Decoder(target, runner).generate(requests[:1])[0]
     assert answer.tokens == alone[0]
     assert answer.notes
 
 
-def test_what_one_request_lacks_ends_drafting_for_that_request_alone(target, process, requests, alone):
-    decoding = Decoder(target, process, max_batch=2)
+def test_what_one_request_lacks_ends_drafting_for_that_request_alone(target, runner, requests, alone):
+    decoding = Decoder(target, runner, max_batch=2)
     bad = replace(requests[0], events="nowhere.h5")
     answer, good = decoding.generate([bad, requests[1]])
     assert "nowhere.h5" in the_one_note(answer, alone[0])
     assert (good.tokens, good.notes) == (alone[1], ())
-    assert decoding.drafter is process
+    assert decoding.drafter.runner is runner
 
 
-def test_a_refusal_after_the_answer_has_begun_is_a_note(target, process, requests, alone, tmp_path):
+def test_a_refusal_after_the_answer_has_begun_is_a_note(target, process, runner, requests, alone, tmp_path):
     """The worker is held until the target has read; what it then cannot read does not end the answer."""
     broken = tmp_path / "broken.h5"
     broken.write_bytes(b"no recording")
     process.grace_s = 0.0
     os.kill(process.pid, signal.SIGSTOP)
-    decoding = Decoder(target, process, adaptive=False)
+    decoding = Decoder(target, runner, adaptive=False)
     request_id = decoding.submit(replace(requests[2], events=str(broken)))
     for _ in range(3):
         decoding.step()
@@ -263,29 +281,29 @@ def test_a_refusal_after_the_answer_has_begun_is_a_note(target, process, request
     assert decoding.generate(requests[:1])[0].notes == ()  # the drafter itself is well
 
 
-def test_a_long_prefill_does_not_make_a_drafter_hang(process, requests):
+def test_a_long_prefill_does_not_make_a_drafter_hang(process, runner, requests):
     """Patience counts from the stop signal, not from the start of a prefill that may take minutes."""
     process.patience_s, process.grace_s = 0.2, 0.0
     os.kill(process.pid, signal.SIGSTOP)
-    process.start(0, requests[0], 4, None)
+    runner.start(0, requests[0], 4, "beside")
     time.sleep(0.4)
-    assert len(process.collect(0).tree) == 0
+    assert len(runner.collect(0).tree) == 0
     os.kill(process.pid, signal.SIGCONT)
     process.patience_s = 60
-    while not len(process.propose([0], [Budget(3)])[0].tree):
+    while not len(runner.propose([0], [Budget(3)])[0].tree):
         time.sleep(0.05)
 
 
-def test_tensors_in_a_request_stay_behind(target, process, requests, alone):
+def test_tensors_in_a_request_stay_behind(target, runner, requests, alone):
     frames, _ = read_frames(requests[0].video, 8)
-    decoding = Decoder(target, process, adaptive=False)
+    decoding = Decoder(target, runner, adaptive=False)
     answer = decoding.generate([replace(requests[0], video=frames)])[0]
     assert answer.notes == ()
     assert answer.tokens == alone[0]
     assert answer.stats.accepted > 0
 
 
-def test_a_child_that_never_got_its_drafter_is_ended():
+def test_a_child_that_never_got_its_drafter_is_ended(runner):
     with pytest.raises((pickle.PicklingError, AttributeError)):
         ProcessDrafter(lambda: None)
     children = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
@@ -305,10 +323,10 @@ def test_a_worker_that_cannot_start_is_said_not_awaited(monkeypatch):
         ProcessDrafter(partial(load_drafter, "event"))
 
 
-def test_the_target_does_not_wait_for_a_slow_reader(target, process, requests, alone):
+def test_the_target_does_not_wait_for_a_slow_reader(target, process, runner, requests, alone):
     process.grace_s = 0.0
     os.kill(process.pid, signal.SIGSTOP)
-    decoding = Decoder(target, process, adaptive=False)
+    decoding = Decoder(target, runner, adaptive=False)
     request_id = decoding.submit(requests[2])
     for _ in range(4):
         decoding.step()
@@ -322,12 +340,12 @@ def test_the_target_does_not_wait_for_a_slow_reader(target, process, requests, a
     assert answer.notes == ()
 
 
-def test_a_stale_reply_is_dropped(process, requests):
+def test_a_stale_reply_is_dropped(runner, requests):
     """A question whose answer was never awaited (Ctrl-C) must not answer the next one."""
-    process.start(0, requests[0], 4, None)
-    process.start(1, requests[1], 6, None)
-    assert len(process.collect(1).tree) <= 6
-    assert len(process.propose([1], [Budget(3)])[0].tree) == 3
+    runner.start(0, requests[0], 4, "beside")
+    runner.start(1, requests[1], 6, "beside")
+    assert len(runner.collect(1).tree) <= 6
+    assert len(runner.propose([1], [Budget(3)])[0].tree) == 3
 
 
 def heavy(request: Request) -> Request:
@@ -337,24 +355,24 @@ def heavy(request: Request) -> Request:
     return replace(request, events=Events(*parts, events.width, events.height))
 
 
-def test_a_large_request_is_not_waited_for(process, requests):
+def test_a_large_request_is_not_waited_for(process, runner, requests):
     """The child is held, so it takes nothing from the socket; the target goes on reading, and nothing is lost."""
     os.kill(process.pid, signal.SIGSTOP)
     large = replace(heavy(requests[0]), video=None, inputs=None, namespace="x" * 5_000_000)
-    starting = threading.Thread(target=process.start, args=(0, large, 4, None), daemon=True)
+    starting = threading.Thread(target=runner.start, args=(0, large, 4, "beside"), daemon=True)
     starting.start()
     starting.join(20)
     held = starting.is_alive()
     os.kill(process.pid, signal.SIGCONT)
     assert not held
-    assert len(process.collect(0).tree) <= 4
-    assert len(process.propose([0], [Budget(4)])[0].tree) > 0
+    assert len(runner.collect(0).tree) <= 4
+    assert len(runner.propose([0], [Budget(4)])[0].tree) > 0
 
 
-def test_who_is_interrupted_while_a_request_is_on_its_way_writes_nothing_into_it(process, requests):
+def test_who_is_interrupted_while_a_request_is_on_its_way_writes_nothing_into_it(process, runner, requests):
     """Ctrl-C in `collect`, and the end of the request behind it: the arrays arrive whole all the same."""
     os.kill(process.pid, signal.SIGSTOP)
-    process.start(0, heavy(requests[0]), 4, None)
+    runner.start(0, heavy(requests[0]), 4, "beside")
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -363,92 +381,93 @@ def test_who_is_interrupted_while_a_request_is_on_its_way_writes_nothing_into_it
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
         with pytest.raises(KeyboardInterrupt):
-            process.collect(0)
+            runner.collect(0)
     finally:
         signal.signal(signal.SIGALRM, before)
     threading.Timer(0.3, os.kill, (process.pid, signal.SIGCONT)).start()
-    process.end([0])
-    process.start(1, requests[1], 4, None)
-    process.collect(1)
-    assert len(process.propose([1], [Budget(3)])[0].tree) == 3
+    runner.end([0])
+    runner.start(1, requests[1], 4, "beside")
+    runner.collect(1)
+    assert len(runner.propose([1], [Budget(3)])[0].tree) == 3
 
 
-def test_a_child_that_takes_nothing_is_given_up(process, requests, monkeypatch):
+def test_a_child_that_takes_nothing_is_given_up(process, runner, requests, monkeypatch):
     monkeypatch.setattr(process, "patience_s", 0.2)
     monkeypatch.setattr(process, "grace_s", 0.3)
     os.kill(process.pid, signal.SIGSTOP)
-    process.start(0, heavy(requests[0]), 4, None)
+    runner.start(0, heavy(requests[0]), 4, "beside")
     with pytest.raises(DrafterLost, match="did not answer"):
-        process.collect(0)
+        runner.collect(0)
 
 
-def test_a_draft_is_waited_for_as_long_as_it_can_save(process, requests):
+def test_a_draft_is_waited_for_as_long_as_it_can_save(process, runner, requests):
     """A child that hangs costs one such wait; nothing more is asked until its reply is here, which is then dropped."""
-    process.start(0, requests[0], 4, None)
-    process.collect(0)
-    process.commit([0], [VerifyOutput((), (9,))])
+    runner.start(0, requests[0], 4, "beside")
+    runner.collect(0)
+    runner.commit([0], [VerifyOutput((), (9,))])
     os.kill(process.pid, signal.SIGSTOP)
-    assert process.propose([0], [Budget(3, wait_s=0.05)])[0] == Draft(DraftTree.empty())
+    assert runner.propose([0], [Budget(3, wait_s=0.05)])[0] == Draft(DraftTree.empty())
     serial = process._serial
-    assert process.propose([0], [Budget(3, wait_s=30.0)])[0] == Draft(DraftTree.empty())
+    assert runner.propose([0], [Budget(3, wait_s=30.0)])[0] == Draft(DraftTree.empty())
     assert process._serial == serial  # nobody was asked, nobody was waited for
-    process.commit([0], [VerifyOutput((), (8,))])
+    runner.commit([0], [VerifyOutput((), (8,))])
     os.kill(process.pid, signal.SIGCONT)
-    while not len(process.propose([0], [Budget(3)])[0].tree):
+    while not len(runner.propose([0], [Budget(3)])[0].tree):
         time.sleep(0.01)
     assert process._serial == serial + 1
 
 
-def test_what_was_drawn_and_came_too_late_ends_drafting_for_that_request(process, requests, monkeypatch):
+def test_what_was_drawn_and_came_too_late_ends_drafting_for_that_request(process, runner, requests, monkeypatch):
     monkeypatch.setattr("crossdraft.engine.runner.process.LONGEST_WAIT_S", 0.05)
     sampled = replace(requests[0], sampling=Sampling(temperature=1.0))
-    process.start(0, sampled, 4, None)
-    process.start(1, requests[1], 4, None)
+    runner.start(0, sampled, 4, "beside")
+    runner.start(1, requests[1], 4, "beside")
     for request_id in (0, 1):
-        process.collect(request_id)
-        process.commit([request_id], [VerifyOutput((), (9,))])
+        runner.collect(request_id)
+        runner.commit([request_id], [VerifyOutput((), (9,))])
     os.kill(process.pid, signal.SIGSTOP)
-    drawn, greedy = process.propose([0, 1], [Budget(3, wait_s=30.0)] * 2)
+    drawn, greedy = runner.propose([0, 1], [Budget(3, wait_s=30.0)] * 2)
     os.kill(process.pid, signal.SIGCONT)
     assert "came too late" in drawn.refusal
     assert greedy == Draft(DraftTree.empty())
-    assert "came too late" in process.propose([0], [Budget(3)])[0].refusal
+    assert "came too late" in runner.propose([0], [Budget(3)])[0].refusal
 
 
-def test_who_is_silent_too_long_is_lost_though_nobody_waits(process, requests):
+def test_who_is_silent_too_long_is_lost_though_nobody_waits(process, runner, requests):
     process.patience_s, process.grace_s = 0.3, 0.01
     os.kill(process.pid, signal.SIGSTOP)
-    process.start(0, requests[0], 4, None)
-    assert process.collect(0) == Draft(DraftTree.empty())
-    process.end([0])  # the answer was shorter than that
+    runner.start(0, requests[0], 4, "beside")
+    assert runner.collect(0) == Draft(DraftTree.empty())
+    runner.end([0])  # the answer was shorter than that
     time.sleep(0.4)
-    process.start(1, requests[1], 4, None)
+    runner.start(1, requests[1], 4, "beside")
     with pytest.raises(DrafterLost, match=r"within 0\.3 s"):
-        process.collect(1)
+        runner.collect(1)
 
 
-def test_a_slow_reader_skips_what_is_over(process, requests):
+def test_a_slow_reader_skips_what_is_over(process, runner, requests):
     process.patience_s, process.grace_s = 60, 0.01
     os.kill(process.pid, signal.SIGSTOP)
     for request_id in range(5):
-        process.start(request_id, requests[0], 4, None)
-        process.collect(request_id)
-        process.end([request_id])
+        runner.start(request_id, requests[0], 4, "beside")
+        runner.collect(request_id)
+        runner.end([request_id])
     os.kill(process.pid, signal.SIGCONT)
-    process.start(9, requests[1], 4, None)
-    while not len(process.propose([9], [Budget(3)])[0].tree):
+    runner.start(9, requests[1], 4, "beside")
+    while not len(runner.propose([9], [Budget(3)])[0].tree):
         time.sleep(0.05)
-    assert [span.name for span in process.drain()].count("read") == 1
+    assert [span.name for span in runner.drain()[0]].count("read") == 1
 
 
-def test_a_restarted_one_is_a_new_process_and_drafts(process, requests, target, alone):
-    os.kill(process.pid, signal.SIGKILL)
-    again = process.restarted()
+def test_a_restarted_one_is_a_new_process_and_drafts(process, runner, requests, target, alone):
+    before = process.pid
+    os.kill(before, signal.SIGKILL)
+    again = runner.restarted()
     try:
         (answer,) = Decoder(target, again, adaptive=False).generate(requests[:1])
         assert (answer.tokens, answer.notes) == (alone[0], ())
         assert answer.stats.accepted > 0
-        assert again.pid != process.pid
+        assert process.pid != before
     finally:
         again.close()
 
@@ -466,22 +485,22 @@ def babbling(folder: str, banned: tuple[int, ...]):
 
 def test_damaged_messages_of_a_process_cost_drafts_and_no_answer(pair, target, requests, alone):
     factory = partial(babbling, str(pair.event), tuple(sorted(target.reserved)))
-    placement = ProcessDrafter(factory, patience_s=60, grace_s=60)
+    drafter = ProcessDrafter(factory, patience_s=60, grace_s=60)
     try:
-        found = Decoder(target, placement, max_batch=2, adaptive=False, nodes=2).generate(requests * 3)
+        found = Decoder(target, run(drafter), max_batch=2, adaptive=False, nodes=2).generate(requests * 3)
     finally:
-        placement.close()
+        drafter.close()
     assert [answer.tokens for answer in found] == alone * 3
     assert sum(answer.stats.bad_drafts for answer in found) > 5
     assert sum(answer.stats.accepted for answer in found) > 0
 
 
-def test_closing_ends_the_child(process):
+def test_closing_ends_the_child(process, runner):
     process.close()
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
     with pytest.raises((DrafterLost, OSError)):
-        process.start(0, Request("x"), 1, None)
+        runner.start(0, Request("x"), 1, "beside")
 
 
 def test_drafts_survive_the_wire():
@@ -523,13 +542,77 @@ def test_requests_survive_the_wire_with_arrays_apart_and_writable():
             there[:] = 0
 
 
-def test_arrays_of_any_size_reach_the_child_and_what_follows_is_not_taken_for_one(process, requests, alone, target):
+def test_arrays_of_any_size_reach_the_child_and_what_follows_is_not_taken_for_one(runner, requests, alone, target):
     events = read_events(requests[0].events)
-    process.start(9, replace(requests[0], events=events.slice(0, 0)), 4, None)  # nothing to see in it
+    runner.start(9, replace(requests[0], events=events.slice(0, 0)), 4, "beside")  # nothing to see in it
     with suppress(CrossdraftError):
-        process.collect(9)
-    process.end([9])
+        runner.collect(9)
+    runner.end([9])
     for request, tokens in zip(requests, alone, strict=True):
-        (answer,) = Decoder(target, process, adaptive=False).generate([replace(request, events=events)])
+        (answer,) = Decoder(target, runner, adaptive=False).generate([replace(request, events=events)])
         assert answer.tokens == tokens
         assert answer.stats.accepted > 0
+
+
+class Counted:
+    """In the child: writes how many states it was told the end of, behind what is committed."""
+
+    needs = Needs()
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    def begin(self, requests):
+        return [[0] for _ in requests]
+
+    def propose(self, states, budgets):
+        return [Draft(DraftTree.chain([*state[-1:], 100 + self.ended])) for state in states]
+
+    def commit(self, states, outputs):
+        for state, output in zip(states, outputs, strict=True):
+            state.extend(output.tokens)
+
+    def fork(self, states):
+        return [[*state] for state in states]
+
+    def end(self, states):
+        self.ended += len(states)
+
+
+def test_copies_go_their_own_way_and_are_forgotten_in_the_child_when_collected(requests):
+    drafter = ProcessDrafter(Counted, patience_s=60, grace_s=60)
+
+    def drafted(state) -> Draft:
+        return drafter.propose([state], [Budget(4)])[0]
+
+    try:
+        state, other = drafter.begin(requests[:2])
+        drafter.commit([state], [VerifyOutput((), (5,))])
+        (copy,) = drafter.fork([state])
+        drafter.commit([copy], [VerifyOutput((), (6,))])
+        assert [drafted(one).tree.tokens for one in (state, copy)] == [(5, 100), (6, 100)]
+        drafter.commit([state], [VerifyOutput((), (7,))])
+        assert [drafted(one).tree.tokens for one in (state, copy)] == [(7, 100), (6, 100)]
+        ghost = replace(copy)  # the copy's key, which nothing in the child stands for any more once that is collected
+        del copy
+        gc.collect()
+        assert "does not know" in drafted(ghost).refusal
+        assert drafted(state).tree.tokens == (7, 100)  # a copy is dropped without `end`
+        drafter.end([other])
+        assert drafted(state).tree.tokens == (7, 101)
+    finally:
+        drafter.close()
+
+
+@needs_two_cores
+def test_two_requests_may_be_drafted_for_in_one_hidden_proposal(process, requests):
+    """The second question stops the first one's draft; each is handed over with what there is of it."""
+    states, told_to_stop = process.begin(requests[:2]), threading.Event()
+    drafts = process.propose_async(states, [Budget(nodes, until=told_to_stop) for nodes in (4, 6)])
+    assert until(process.spare_cores)
+    told_to_stop.set()
+    first, second = drafts()
+    assert (first.refusal, second.refusal) == (None, None)
+    assert (len(first.tree) <= 4, len(second.tree)) == (True, 6)
+    process.commit(states, [VerifyOutput((), (9,))] * 2)
+    assert all(len(draft.tree) == 3 for draft in process.propose(states, [Budget(3)] * 2))
