@@ -58,7 +58,7 @@ def test_hidden_time_of_the_published_pair():
 def passes(model, t, slope, rows=1):
     """V(n) = t + slope·(n − 1)."""
     for n in (1, 2, 8, 16):
-        model.passes(rows).add(n, t + slope * (n - 1))
+        model.saw_pass(rows, n, t + slope * (n - 1))
 
 
 def waits(model, step, overhead=0.0):
@@ -177,7 +177,7 @@ def test_requests_that_share_a_pass_draft_less_where_width_is_what_costs():
     """Alone V(n) is nearly flat; four rows at a time are bound by arithmetic, and each pays a token's full price."""
     model = trained(0.8, 0.05)
     for n in (1, 2, 8, 16):
-        model.passes(4).add(n, (0.4 + 0.3 * 4 * (n - 1)) / 4)
+        model.saw_pass(4, n, (0.4 + 0.3 * 4 * (n - 1)) / 4)
     assert depth(model) > 2 + depth(model, rows=4)
     assert model.verify(1) == 1.0  # what rows share is no part of it
 
@@ -468,7 +468,6 @@ def test_queries_of_the_cost_model_change_nothing(kind):
         model.beside.add(1.3)
     request = RequestDifficulty()
     request.add([0.8, 0.8], 1)
-    model.passes(3).add(2, 1.0)  # a shared pass is known from its first query on
 
     def queries():
         plan = model.plan(16, request, 3, 2)

@@ -27,7 +27,7 @@ def play(history) -> None:
     for levels, beyond, width, waited, passed, kept in history:
         nodes = round(levels * width)
         model.saw_draft(levels + beyond, levels, nodes, waited)
-        model.passes(1 + beyond).add(1 + nodes, passed)
+        model.saw_pass(1 + beyond, 1 + nodes, passed)
         model.wait_hidden.add(nodes, waited)
         model.ride.add(1 + nodes, passed)
         model.read.add(passed)
@@ -69,8 +69,8 @@ def test_histories_with_hiccups_that_once_made_time_negative():
     for seed in range(300):
         rng, model, request = random.Random(seed), CostModel(), RequestDifficulty()
         request.add([0.8, 0.8, 0.8], 1)
-        model.passes(1).add(1, 0.010)
-        model.passes(1).add(10, 0.012)
+        model.saw_pass(1, 1, 0.010)
+        model.saw_pass(1, 10, 0.012)
         for _ in range(12):
             levels = rng.choice((0, 1, 2, 5, 8, 12, 16, 20))
             hiccup = 0.2 * rng.random() if rng.random() < 0.25 else 0.001

@@ -13,18 +13,17 @@ from typing import Any
 import torch
 
 from crossdraft.engine.checks import checked
-from crossdraft.engine.detokenize import AnswerText
 from crossdraft.engine.drafter import NOTHING, Draft, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.ledger import round_of
 from crossdraft.engine.policy import CostModel, SpeculationPolicy
 from crossdraft.engine.processors import for_drafter
-from crossdraft.engine.request import Finish, Origin, Piece
+from crossdraft.engine.request import Finish, Origin
 from crossdraft.engine.request_queue import RequestQueue
 from crossdraft.engine.request_state import Job, OnPiece, RequestState
 from crossdraft.engine.rules import rule_for
-from crossdraft.engine.runner.runner import DraftRunner, OnToken
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.supervisor import Supervisor
 from crossdraft.engine.target import Chunk, RideAlong, Target, TargetOut, prompt_features
 from crossdraft.errors import CrossdraftError
@@ -127,8 +126,7 @@ class Decoder(RequestQueue):
         """The drafter drafts while the target reads; the hidden draft rides along with the prompt's last piece."""
         target, drafter, policy, ledger = self.target, self.drafter, self.policy, state.ledger
         asked = for_drafter(state.request, target.defaults.most(target.context))
-        nodes = policy.hidden_budget(asked)
-        drafter.start(state, asked, nodes, policy, self._provisional(state))
+        drafter.start(state, asked, policy, state.provisional(target))
         with ledger.stage("prepare"):
             prompt = target.prepare(state.request)
             state.begin(prompt, target)
@@ -260,15 +258,3 @@ class Decoder(RequestQueue):
             self.policy.saw_answer(len(state.tokens), read_wait_s)
         state.ledger.close()
         self._finish(state.job, error or state)
-
-    def _provisional(self, state: RequestState) -> OnToken | None:
-        """Shows the drafter's tokens as provisional text, if anybody looks."""
-        if state.job.on_piece is None or not state.job.provisional:
-            return None
-        text = AnswerText(self.target.text)
-
-        def on_token(token: int) -> None:
-            if 0 <= token < self.target.vocab_size:
-                state.tell(Piece((token,), text.push((token,)), Origin.PROVISIONAL, state.request_id))
-
-        return on_token

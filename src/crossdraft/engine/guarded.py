@@ -58,10 +58,8 @@ class GuardedDrafter:
             self._end_drafting(state, self.supervisor.absence or "it was restarted meanwhile", "gave up")
         return state.drafter is not None
 
-    def start(
-        self, state: RequestState, request: Request, nodes: int, policy: SpeculationPolicy, on_token: OnToken | None
-    ) -> None:
-        """See `DraftRunner.start`; the policy says whether the drafter reads the request, and when it drafts hidden."""
+    def start(self, state: RequestState, request: Request, policy: SpeculationPolicy, on_token: OnToken | None) -> None:
+        """See `DraftRunner.start`; the policy says whether the drafter reads the request, and how it drafts hidden."""
         if self.supervisor.absence is not None:
             state.notes.append(f"Written without the drafter: {self.supervisor.absence}.")
         self._lives.append(state)
@@ -69,6 +67,7 @@ class GuardedDrafter:
         if runner is None:
             return
         reads = runner.needs.learns or policy.reads(request)
+        nodes = policy.hidden_budget(request)
         mode = policy.hidden_mode(nodes) if runner.hidden == "auto" else runner.hidden
         policy.began_request(mode, reads=reads)
         if not reads:

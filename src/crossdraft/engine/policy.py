@@ -127,7 +127,11 @@ class CostModel:
 
     def passes(self, rows: int) -> PassTimes:
         """V(n) of a pass that `rows` requests share, by request: each pays its part of it."""
-        return self.verify if rows == 1 else self.shared.setdefault(rows, PassTimes())
+        return self.verify if rows == 1 else self.shared.get(rows, PassTimes())
+
+    def saw_pass(self, rows: int, n: int, seconds: float) -> None:
+        """A pass that `rows` requests shared, of at most n tokens each, took so long by request."""
+        (self.verify if rows == 1 else self.shared.setdefault(rows, PassTimes())).add(n, seconds)
 
     def saw_draft(self, asked: int, depth: int, nodes: int, waited: float) -> None:
         """The target waited so long for a round's draft of at most `asked` levels."""
@@ -458,7 +462,7 @@ class SpeculationPolicy:
     @harmless(lambda: None)
     def saw_verify(self, rows: int, tokens: int, seconds: float) -> None:
         """A pass over at most so many tokens a row took so long."""
-        self.cost.passes(rows).add(tokens, seconds / rows)
+        self.cost.saw_pass(rows, tokens, seconds / rows)
 
     @harmless(lambda: None)
     def saw_acceptance(self, state: RequestState, draft: Draft, path: Sequence[int], *, hidden: bool) -> None:

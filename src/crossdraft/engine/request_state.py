@@ -17,7 +17,7 @@ from crossdraft.engine.estimates import RequestDifficulty
 from crossdraft.engine.ledger import Ledger
 from crossdraft.engine.processors import TreeProcessors, judge
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
-from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.runner.runner import DraftRunner, OnToken
 from crossdraft.engine.sampling import warp_tree
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Prompt, Target
@@ -110,6 +110,18 @@ class RequestState:
         except (Exception, SystemExit) as error:
             log.exception("Whoever watches a request failed.")
             self.fail(error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}"))
+
+    def provisional(self, target: Target) -> OnToken | None:
+        """Shows the drafter's tokens as provisional text, if anybody looks."""
+        if self.job.on_piece is None or not self.job.provisional:
+            return None
+        text = AnswerText(target.text)
+
+        def on_token(token: int) -> None:
+            if 0 <= token < target.vocab_size:
+                self.tell(Piece((token,), text.push((token,)), Origin.PROVISIONAL, self.request_id))
+
+        return on_token
 
     def begin(self, prompt: Prompt, target: Target) -> None:
         """Note the prompt and check that the answer fits behind it.
