@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.bench.plan import ALONE, BOTH, HIDDEN, STEADY, Stages, advise, figures, sentence, to_json
-from crossdraft.engine.policy import steady_speedup
+from crossdraft.engine.estimates import steady_speedup
 from crossdraft.errors import CrossdraftError
 
 # The published 7B pair on one RTX 4090 as it was re-analysed: prefills 326 and 99 ms (the gap is 227), steps 15.2 and

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.engine.drafter import Draft
-from crossdraft.engine.estimates import RequestDifficulty
+from crossdraft.engine.estimates import RequestDifficulty, expected_accepted, hidden_time, hiding_bound, steady_speedup
 from crossdraft.engine.policy import (
     HICCUP,
     PLAIN_EVERY,
@@ -18,10 +18,6 @@ from crossdraft.engine.policy import (
     CostModel,
     Plan,
     SpeculationPolicy,
-    expected_accepted,
-    hidden_time,
-    hiding_bound,
-    steady_speedup,
 )
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import Job, RequestState

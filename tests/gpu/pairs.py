@@ -9,7 +9,7 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Answer, Request
-from crossdraft.engine.runner.runner import DraftRunner, Placement
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from tests.engine.zoo import ZOO, as_target, noisy
 
@@ -54,13 +54,13 @@ def drafter_of(name: str, dtype: str, device: str | torch.device = DEVICE, words
     return IndependentDrafter(as_target(model.to(device, DTYPES[dtype]), prompt), words=words)
 
 
-def answers(target: Target, placement: Placement | None, requests=REQUESTS, **options) -> list[Answer]:
+def answers(target: Target, runner: DraftRunner | None, requests=REQUESTS, **options) -> list[Answer]:
     """Answers with this drafter, which is closed afterwards."""
     try:
-        return Decoder(target, placement, **options).generate(requests)
+        return Decoder(target, runner, **options).generate(requests)
     finally:
-        if placement is not None:
-            placement.close()
+        if runner is not None:
+            runner.close()
 
 
 def inline(drafter: object, hidden: str) -> DraftRunner:

@@ -8,6 +8,7 @@ import torch
 
 from crossdraft.engine.conformance import PARENTS, check_conformance
 from crossdraft.engine.runner.process import ProcessDrafter
+from crossdraft.engine.runner.runner import DraftRunner
 from tests.engine.zoo import ZOO
 from tests.gpu.pairs import DEVICE, REQUESTS, answers, check_same, drafter_of, inline, target_of
 
@@ -63,20 +64,20 @@ def test_with_several_requests_in_a_pass_and_mrope(record_property):
     check_same(target, "float32", expected, found, record_property)
 
 
-@pytest.mark.parametrize(("dtype", "ahead"), [("float32", "off"), ("bfloat16", "off"), ("float32", "ssd")])
-def test_with_the_drafter_in_a_process_on_the_same_device(dtype, ahead, record_property):
+@pytest.mark.parametrize(("dtype", "parallel"), [("float32", "off"), ("bfloat16", "off"), ("float32", "ssd")])
+def test_with_the_drafter_in_a_process_on_the_same_device(dtype, parallel, record_property):
     target, expected = alone("video_llava", dtype)
     factory = partial(drafter_of, "video_llava", dtype, str(DEVICE))
-    placement = ProcessDrafter(factory, patience_s=120.0, grace_s=60.0, parallel=ahead)
-    found = answers(target, placement, adaptive=False)
+    worker = ProcessDrafter(factory, patience_s=120.0, grace_s=60.0, parallel=parallel)
+    found = answers(target, DraftRunner(worker, workers=[worker]), adaptive=False)
     check_same(target, dtype, expected, found, record_property)
     assert sum(answer.stats.drafted for answer in found) > 0  # its prefill may be over before it begins
 
 
 def test_with_a_drafter_on_the_cpu(record_property):
     target, expected = alone("video_llava", "float32")
-    placement = ProcessDrafter(partial(drafter_of, "video_llava", "float32", "cpu"), patience_s=120.0, grace_s=60.0)
-    found = answers(target, placement, adaptive=False)
+    worker = ProcessDrafter(partial(drafter_of, "video_llava", "float32", "cpu"), patience_s=120.0, grace_s=60.0)
+    found = answers(target, DraftRunner(worker, workers=[worker]), adaptive=False)
     check_same(target, "float32", expected, found, record_property)
 
 

@@ -154,7 +154,7 @@ def _check_here(spec: Spec) -> None:
         head = method_in(owner).weights[setting]
         if head and not (folder / "config.json").is_file():
             raise CrossdraftError(
-                f"The folder {folder} holds no head for '{head}'; name one that `crossdraft train` has written."
+                f"The folder {folder} holds no head for '{owner.name}'; name one that `crossdraft train` has written."
                 if setting in owner.settings
                 else f"The head of '{owner.name}' does not ship with this version; name yours with --drafter "
                 f"{owner.name}:{setting}=FOLDER."

@@ -1,12 +1,12 @@
 """`crossdraft plan`: does drafting pay on this machine, how much of it, and where does the time go? All simulated.
 
-Pure: the formulas of `engine.policy`, each maximised over its free number. Imports no torch.
+Pure: the formulas of `engine.estimates`, each maximised over its free number. Imports no torch.
 """
 
 import math
 from dataclasses import asdict, dataclass
 
-from crossdraft.engine.policy import expected_accepted, hidden_time, hiding_bound, steady_speedup
+from crossdraft.engine.estimates import expected_accepted, hidden_time, hiding_bound, steady_speedup
 from crossdraft.errors import CrossdraftError
 
 LEAST_TOKENS, MOST_TOKENS = 3, 10**9

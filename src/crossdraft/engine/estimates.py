@@ -1,15 +1,45 @@
-"""What the cost model is made of: fading averages of times, and acceptance rates that learn from what was accepted.
+"""What the policy is made of: the formulas, fading averages of times, acceptance rates that learn from what was kept.
 
 All of them forget, since a running system changes; nothing but `add` and `saw_…` changes them.
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 LEAST, MOST = 1e-3, 1 - 1e-3  # probabilities: no token is hopeless or certain for good
 HOPE = 0.3  # part of a draft that is imagined to have come: what was never asked for is worth asking
 DEEPEST = 64  # positions that are told apart
+
+
+def expected_accepted(rates: Sequence[float]) -> float:
+    """E[a] = Σ_i Π_{j≤i} h_j, the expected accepted prefix of a chain with these acceptance rates by depth.
+
+    >>> expected_accepted([0.5, 0.5])
+    0.75
+    """
+    return sum(accumulate(rates, operator.mul))
+
+
+def steady_speedup(alpha: float, gamma: int, c: float, verify: float) -> float:
+    """S = [(1 − α^{γ+1}) / (1 − α)] / [γc + V(γ+1)/t]; `verify` is V(γ+1)/t (Leviathan et al. 2023, Theorem 3.8)."""
+    emitted = gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    return emitted / (gamma * c + verify)
+
+
+def hidden_time(prefill: float, drafting: float, verify: float, accepted: float, new_tokens: int, step: float) -> float:
+    """T = max(P_T, P_D + drafting) + V(k+1) + (N − 2 − a)⁺·t: an answer with one hidden draft, plain afterwards.
+
+    All times in one unit; `drafting` includes the drafter's own prefill.
+    """
+    return max(prefill, drafting) + verify + max(0.0, new_tokens - 2 - accepted) * step
+
+
+def hiding_bound(prefill: float, total: float) -> float:
+    """1/ρ: no trick that hides work in the prefill is faster than this, ρ = the prefill's share of the baseline."""
+    return total / prefill
 
 
 @dataclass

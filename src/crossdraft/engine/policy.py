@@ -1,4 +1,4 @@
-"""When drafting pays: the formulas, a model of the running system's own timings that feeds them, and the policy.
+"""When drafting pays: a model of the running system's own timings, and the policy that asks it.
 
 Notation: t = V(1) the time of one target pass over one token, V(n) over n; d the time of one drafting step, c = d/t;
 W(γ) what the target waits for γ drafted levels, which is γ·d only where nothing is drafted in parallel; h_j the
@@ -16,7 +16,14 @@ from itertools import accumulate
 from typing import Concatenate, ParamSpec, TypeVar
 
 from crossdraft.engine.drafter import NOTHING, Budget, Draft
-from crossdraft.engine.estimates import AcceptanceByDepth, Ema, LinearFit, PassTimes, RequestDifficulty
+from crossdraft.engine.estimates import (
+    AcceptanceByDepth,
+    Ema,
+    LinearFit,
+    PassTimes,
+    RequestDifficulty,
+    expected_accepted,
+)
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import RequestState
 from crossdraft.engine.runner.runner import HiddenWork
@@ -26,34 +33,6 @@ log = logging.getLogger(__name__)
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
-
-
-def expected_accepted(rates: Sequence[float]) -> float:
-    """E[a] = Σ_i Π_{j≤i} h_j, the expected accepted prefix of a chain with these acceptance rates by depth.
-
-    >>> expected_accepted([0.5, 0.5])
-    0.75
-    """
-    return sum(accumulate(rates, operator.mul))
-
-
-def steady_speedup(alpha: float, gamma: int, c: float, verify: float) -> float:
-    """S = [(1 − α^{γ+1}) / (1 − α)] / [γc + V(γ+1)/t]; `verify` is V(γ+1)/t (Leviathan et al. 2023, Theorem 3.8)."""
-    emitted = gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
-    return emitted / (gamma * c + verify)
-
-
-def hidden_time(prefill: float, drafting: float, verify: float, accepted: float, new_tokens: int, step: float) -> float:
-    """T = max(P_T, P_D + drafting) + V(k+1) + (N − 2 − a)⁺·t: an answer with one hidden draft, plain afterwards.
-
-    All times in one unit; `drafting` includes the drafter's own prefill.
-    """
-    return max(prefill, drafting) + verify + max(0.0, new_tokens - 2 - accepted) * step
-
-
-def hiding_bound(prefill: float, total: float) -> float:
-    """1/ρ: no trick that hides work in the prefill is faster than this, ρ = the prefill's share of the baseline."""
-    return total / prefill
 
 
 FREE = 0.1  # part of V(1) that is no wait worth the name

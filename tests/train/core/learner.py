@@ -4,6 +4,7 @@ torchrun --nproc-per-node 2 tests/train/core/learner.py FOLDER KEY=VALUE…
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -110,3 +111,4 @@ if __name__ == "__main__":
             sizes = mine.all_gather(held(head.mix.weight))
             if mine.first:
                 (Path(sys.argv[1]) / name / "held.json").write_text(json.dumps(sizes))
+    os._exit(0)  # all is written; gloo's threads now and then abort an interpreter that ends

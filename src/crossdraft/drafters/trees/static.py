@@ -70,7 +70,7 @@ class Shape:
     def chain_with_siblings(cls, depth: int, width: int) -> "Shape":
         """A chain of likeliest tokens, and beside each the next likeliest: what acceptance by rank is measured with.
 
-        >>> Shape.comb(2, 2).paths
+        >>> Shape.chain_with_siblings(2, 2).paths
         ((0,), (1,), (0, 0), (0, 1))
         """
         return cls.from_paths([(*(0,) * level, rank) for level in range(depth) for rank in range(width)])
