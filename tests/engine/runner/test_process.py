@@ -303,7 +303,7 @@ def test_tensors_in_a_request_stay_behind(target, runner, requests, alone):
     assert answer.stats.accepted > 0
 
 
-def test_a_child_that_never_got_its_drafter_is_ended(runner):
+def test_a_child_that_never_got_its_drafter_is_ended():
     with pytest.raises((pickle.PicklingError, AttributeError)):
         ProcessDrafter(lambda: None)
     children = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
