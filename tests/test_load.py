@@ -234,7 +234,8 @@ def test_a_repository_in_the_cache_is_found_there(pair, cache, request_):
         answer = engine.generate(request_)
     with cd.Engine.load(pair.target, None) as engine:
         assert answer.tokens == engine.generate(request_).tokens
-    assert answer.notes == ()  # the drafter was found too: without it, the answer would say so
+    # The drafter was found too: without it, the answer would say so. On a busy machine it may come late.
+    assert set(answer.notes) <= {STILL_READING}
 
 
 @pytest.fixture

@@ -152,9 +152,10 @@ def _without_folders(spec: Spec) -> Spec:
 def _check_here(spec: Spec) -> None:
     for owner, setting, folder in _heads(spec):
         head = method_in(owner).weights[setting]
+        named = owner.name if setting == "dir" else head
         if head and not (folder / "config.json").is_file():
             raise CrossdraftError(
-                f"The folder {folder} holds no head for '{owner.name}'; name one that `crossdraft train` has written."
+                f"The folder {folder} holds no head for '{named}'; name one that `crossdraft train` has written."
                 if setting in owner.settings
                 else f"The head of '{owner.name}' does not ship with this version; name yours with --drafter "
                 f"{owner.name}:{setting}=FOLDER."
