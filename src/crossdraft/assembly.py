@@ -53,8 +53,8 @@ def assemble(
     workers: list[ProcessDrafter] = []
 
     def remote(part: Spec) -> Drafter[Any]:
-        devices, whole = (options.device or target.device.type, options.draft_device), part.name == spec.name
-        parallel = parallel_policy(options.parallel, devices, options.target_cores, cores, whole=whole)
+        devices, own = (options.device or target.device.type, options.draft_device), options.target_cores
+        parallel = parallel_policy(options.parallel, devices, own, cores, whole=spec.runs_in == "process")
         worker = ProcessDrafter(partial(build_spec, part, context), cores, options.patience_s, parallel=parallel)
         workers.append(worker)
         return worker

@@ -406,3 +406,23 @@ def test_a_drafter_that_reads_too_slowly_for_what_it_saves_is_left_out(target, a
         assert [answer.tokens for answer in found] == alone[:1] * 6
         assert len(begun) == read
         assert all(answer.notes == () for answer in found)
+
+
+def test_ctrl_c_leaves_an_answer_of_what_was_emitted(target, kin):
+    """The main thread drives this loop: the interrupt passes through, and the request is over, not failed."""
+
+    def interrupt(piece):
+        if piece.origin is not Origin.PROVISIONAL:
+            raise KeyboardInterrupt
+
+    decoding = decoder(target, kin)
+    request_id = decoding.submit(REQUESTS[-1], interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        decoding.step()
+    while decoding.busy:
+        decoding.step()
+    answer = decoding.answer(request_id)
+    assert answer.finish is Finish.CANCELLED
+    assert answer.tokens == Decoder(target).generate(REQUESTS[-1:])[0].tokens[: len(answer.tokens)]
+    assert decoding.cache.rows == 0
+    assert decoding.drafter.runner._slots == {}

@@ -6,14 +6,13 @@ between rounds. Whatever the drafter does, the tokens are those that the target 
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from crossdraft.engine.checks import checked
-from crossdraft.engine.drafter import NOTHING, Draft, VerifyOutput
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.ledger import round_of
@@ -109,18 +108,21 @@ class Decoder(RequestQueue):
             rule = rule_for(self.rule, job.request.sampling)
             state = RequestState(job, rule, fresh_seed=self.drafter.needs.learns)
             self._begin(state)
-        except BaseException as error:  # Ctrl-C too, where the loop is driven by the main thread
-            ended = error if isinstance(error, Exception) else CancelledError()
-            if not isinstance(ended, CrossdraftError | CancelledError):
+        except Exception as error:
+            if not isinstance(error, CrossdraftError):
                 log.exception("A request could not be begun.")
             if state is None:
-                self._finish(job, ended)
+                self._finish(job, error)
             elif state in self._live:
-                state.fail(ended)
+                state.fail(error)
             else:
-                self._end(state, ended)
-            if ended is not error:
-                raise
+                self._end(state, error)
+        except BaseException:  # Ctrl-C, where the loop is driven by the main thread
+            if state is not None:
+                state.finish = Finish.CANCELLED
+                if state not in self._live:
+                    self.drafter.end(state)
+            raise
 
     def _begin(self, state: RequestState) -> None:
         """The drafter drafts while the target reads; the hidden draft rides along with the prompt's last piece."""
@@ -171,26 +173,23 @@ class Decoder(RequestQueue):
 
     def _propose(self, states: Sequence[RequestState]) -> list[Draft]:
         """A draft for every request, as far as it pays."""
-        plans = {s.request_id: self.policy.plan_round(s, len(states)) for s in states if self.drafter.drafts_for(s)}
-        for state in states:
-            if state.request_id in plans:
-                self.policy.began_round(state, plans[state.request_id])
-        asked = [s for s in states if s.request_id in plans and plans[s.request_id].budget.nodes > 0]
-        if not asked:
-            return [NOTHING] * len(states)
-        budgets = [plans[state.request_id].budget for state in asked]
-        drafts = self.drafter.propose(asked, budgets)
+        asked: list[tuple[RequestState, Budget]] = []
+        for state in filter(self.drafter.drafts_for, states):
+            plan = self.policy.plan_round(state, len(states))
+            self.policy.began_round(state, plan)
+            if plan.budget.nodes > 0:
+                asked.append((state, plan.budget))
+        drafts = self.drafter.propose([state for state, _ in asked], [budget for _, budget in asked])
         found: dict[int, Draft] = {}
-        for state, budget, draft in zip(asked, budgets, drafts, strict=True):
+        for (state, budget), draft in zip(asked, drafts, strict=True):
             self.policy.saw_draft(draft, budget.nodes, self.drafter.waited_s)
             found[state.request_id] = self._checked(draft, state, budget.nodes, len(states))
         return [found.get(state.request_id, NOTHING) for state in states]
 
     def _checked(self, draft: Draft, state: RequestState, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
         """What of a draft the target verifies: what it can read, what is worth its place, at most so many nodes."""
-        target = self.target
+        target, width = self.target, self.target.text_config.hidden_size
         try:
-            width: int = target.text_config.hidden_size
             draft = checked(draft, target.vocab_size, self.probes, target.traits.visual_ids, width)
             if len(draft.tree):
                 state.gives_probs = bool(draft.path_probs)

@@ -90,6 +90,8 @@ class GuardedDrafter:
 
     def propose(self, states: Sequence[RequestState], budgets: Sequence[Budget]) -> list[Draft]:
         """See `DraftRunner.propose`; [len(states)] drafts, whatever came."""
+        if not states:
+            return []
         made = self._call(states, "propose", [state.request_id for state in states], budgets) or []
         drafts = [*made, *[NOTHING] * (len(states) - len(made))]
         self.waited_s /= len(states)
