@@ -273,6 +273,18 @@ def test_a_hidden_draft_that_is_refused_at_once_is_a_warning():
     assert after.token_s > before.token_s
 
 
+def test_the_first_draft_of_a_cold_drafter_is_no_measure():
+    """Nothing is known yet that would bound it, and a mean of fifty rounds would hold it against every later one."""
+    model = CostModel()
+    model.saw_draft(4, 4, 4, waited=5.0)
+    for _ in range(6):
+        model.saw_pass(1, 5, 0.1)
+        model.saw_draft(4, 4, 4, waited=0.02)
+        model.saw_acceptance(RequestDifficulty(), 4, 4)
+    assert model.wait(4) == pytest.approx(0.02, rel=0.3)
+    assert model.plan(4, RequestDifficulty()).depth == 4
+
+
 def test_a_hiccup_of_the_machine_counts_for_no_more_than_a_few_usual_waits():
     once, long = CostModel(), CostModel()
     for model in (once, long):

@@ -116,8 +116,8 @@ class CostModel:
         """The target waited so long for a round's draft of at most `asked` levels."""
         if not depth and waited < FREE * self.verify(1):
             return  # an empty hand that was not waited for, as between PEARL's steps, says nothing of drafts
-        usual = max(self.wait(depth), self.verify(1))
-        self.wait.add(depth, min(waited, HICCUP * usual) if self.wait.w and usual else waited)
+        if usual := max(self.wait(depth), self.verify(1)):  # else it is the first, of a drafter that is not warm yet
+            self.wait.add(depth, min(waited, HICCUP * usual))
         self.rounds.saw_draft(asked, depth)
         if depth:
             self.width.add(nodes / depth)
