@@ -64,7 +64,7 @@ def test_requests_are_refused_at_once(request_, words):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"patience_s": value}, "patience_s") for value in (0, -1, float("nan"), "x", None)]
+    [({"drafter_timeout_s": value}, "drafter_timeout_s") for value in (0, -1, float("nan"), "x", None)]
     + [({"adaptive": "no"}, "Unknown adaptive 'no'; choose one of True, False")],
 )
 def test_options_out_of_range_are_refused(options, words):

@@ -47,7 +47,7 @@ def engine(request, pair):
     drafter, options = WAYS[request.param]
     if drafter is not None:
         drafter = drafter.replace("event", str(pair.event))
-    options = cd.Options(adaptive=False, max_batch=2, patience_s=60, **options)
+    options = cd.Options(adaptive=False, max_batch=2, drafter_timeout_s=60, **options)
     with cd.Engine.load(str(pair.target), drafter, options) as engine:
         yield engine
 

@@ -55,7 +55,7 @@ def assemble(
     def remote(part: Spec) -> Drafter[Any]:
         devices, own = (options.device or target.device.type, options.draft_device), options.target_cores
         parallel = parallel_policy(options.parallel, devices, own, cores, whole=spec.runs_in == "process")
-        worker = ProcessDrafter(partial(build_spec, part, context), cores, options.patience_s, parallel=parallel)
+        worker = ProcessDrafter(partial(build_spec, part, context), cores, options.drafter_timeout_s, parallel=parallel)
         workers.append(worker)
         return worker
 

@@ -8,7 +8,7 @@ from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.rules import check_rule
 from crossdraft.engine.runner.parallel import POLICIES
-from crossdraft.engine.runner.process import PATIENCE_S
+from crossdraft.engine.runner.process import DRAFTER_TIMEOUT_S
 from crossdraft.engine.runner.runner import HIDDEN_MODES
 from crossdraft.errors import CrossdraftError
 
@@ -37,8 +37,9 @@ class Options:
         max_batch: requests that share a pass.
         nodes, hidden_nodes: most nodes drafted per round and for the ride-along.
         adaptive: let measured times and acceptances set the budget of each round.
-        patience_s: how long a drafter in a process of its own may be silent while an answer of it is due before it
-            counts as lost, and is restarted. No answer waits that long: a draft is waited for as long as it can save.
+        drafter_timeout_s: seconds that a drafter in a process of its own may be silent while an answer of it is due,
+            before it counts as lost and is restarted. No answer waits that long: a draft is waited for as long as it
+            can save.
         rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); default the exact one. Only
             a lossy rule changes answers, and their `stats` name it; see docs/rules.md.
         num_frames, fps: how many frames of a clip the target reads, evenly spread: so many, or so many for each
@@ -64,7 +65,7 @@ class Options:
     nodes: int = ROUND_NODES
     hidden_nodes: int = HIDDEN_NODES
     adaptive: bool = True
-    patience_s: float = PATIENCE_S
+    drafter_timeout_s: float = DRAFTER_TIMEOUT_S
     rule: str | None = None
     num_frames: int | None = None
     fps: float | None = None
@@ -88,7 +89,7 @@ class Options:
             self._set(name, core_numbers(name, getattr(self, name), available_cores()))
         if self.num_frames is not None:
             self._set("num_frames", whole("num_frames", self.num_frames))
-        self._set("patience_s", positive("patience_s", self.patience_s))
+        self._set("drafter_timeout_s", positive("drafter_timeout_s", self.drafter_timeout_s))
         if self.fps is not None:
             self._set("fps", positive("fps", self.fps))
         if None not in (self.num_frames, self.fps):

@@ -68,7 +68,7 @@ def test_with_several_requests_in_a_pass_and_mrope(record_property):
 def test_with_the_drafter_in_a_process_on_the_same_device(dtype, parallel, record_property):
     target, expected = alone("video_llava", dtype)
     factory = partial(drafter_of, "video_llava", dtype, str(DEVICE))
-    worker = ProcessDrafter(factory, patience_s=120.0, grace_s=60.0, parallel=parallel)
+    worker = ProcessDrafter(factory, drafter_timeout_s=120.0, drain_timeout_s=60.0, parallel=parallel)
     found = answers(target, DraftRunner(worker, workers=[worker]), adaptive=False)
     check_same(target, dtype, expected, found, record_property)
     assert sum(answer.stats.drafted for answer in found) > 0  # its prefill may be over before it begins
@@ -76,7 +76,9 @@ def test_with_the_drafter_in_a_process_on_the_same_device(dtype, parallel, recor
 
 def test_with_a_drafter_on_the_cpu(record_property):
     target, expected = alone("video_llava", "float32")
-    worker = ProcessDrafter(partial(drafter_of, "video_llava", "float32", "cpu"), patience_s=120.0, grace_s=60.0)
+    worker = ProcessDrafter(
+        partial(drafter_of, "video_llava", "float32", "cpu"), drafter_timeout_s=120.0, drain_timeout_s=60.0
+    )
     found = answers(target, DraftRunner(worker, workers=[worker]), adaptive=False)
     check_same(target, "float32", expected, found, record_property)
 

@@ -235,7 +235,7 @@ def measure_drafter(
     torch.cuda.empty_cache()
     say(f"{name}: process")
     try:
-        worker = ProcessDrafter(factory, where.cores, patience_s=120.0)
+        worker = ProcessDrafter(factory, where.cores, drafter_timeout_s=120.0)
         found.append(_with_drafter(target, "process", DraftRunner(worker, workers=[worker])))
     except (CrossdraftError, DrafterLost) as error:
         found.append(OverlapResult("process", skipped=str(error)))

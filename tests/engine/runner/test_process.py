@@ -64,7 +64,7 @@ def alone(target, requests):
 @pytest.fixture
 def process(pair, target):
     factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
-    drafter = ProcessDrafter(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60)
+    drafter = ProcessDrafter(factory, [max(os.sched_getaffinity(0))], drafter_timeout_s=60, drain_timeout_s=60)
     yield drafter
     drafter.close()
 
@@ -94,7 +94,9 @@ def test_answers_are_the_targets_own_and_drafted_beside_its_prefill(target, runn
 @pytest.mark.parametrize("parallel", [name for name in POLICIES if name != "off"])
 def test_parallel_drafting_changes_no_token(pair, target, requests, alone, parallel):
     factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
-    drafter = ProcessDrafter(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, parallel=parallel)
+    drafter = ProcessDrafter(
+        factory, [max(os.sched_getaffinity(0))], drafter_timeout_s=60, drain_timeout_s=60, parallel=parallel
+    )
     try:
         prepared = False
         for batch in (1, 3, *[3] * 20):  # on a busy machine a tiny target may be done before anything is prepared
@@ -141,7 +143,9 @@ def test_the_target_runs_on_both_cores_while_the_drafter_idles(target, runner, r
 @needs_two_cores
 def test_nothing_is_prepared_for_while_the_target_reads(pair, target, requests):
     factory = partial(load_drafter, str(pair.event), banned=tuple(sorted(target.reserved)))
-    drafter = ProcessDrafter(factory, [max(os.sched_getaffinity(0))], patience_s=60, grace_s=60, parallel="ssd")
+    drafter = ProcessDrafter(
+        factory, [max(os.sched_getaffinity(0))], drafter_timeout_s=60, drain_timeout_s=60, parallel="ssd"
+    )
     runner = run(drafter)
     try:
         runner.start(0, requests[0], 4, "beside")
@@ -229,7 +233,7 @@ def test_a_lost_drafter_costs_nothing_but_time(target, process, runner, requests
     request_id = decoding.submit(requests[2])
     for _ in range(3):
         decoding.step()
-    process.patience_s = 0.5
+    process.drafter_timeout_s = 0.5
     os.kill(pid, blow)
     while decoding.busy:
         decoding.step()
@@ -266,7 +270,7 @@ def test_a_refusal_after_the_answer_has_begun_is_a_note(target, process, runner,
     """The worker is held until the target has read; what it then cannot read does not end the answer."""
     broken = tmp_path / "broken.h5"
     broken.write_bytes(b"no recording")
-    process.grace_s = 0.0
+    process.drain_timeout_s = 0.0
     os.kill(process.pid, signal.SIGSTOP)
     decoding = Decoder(target, runner, adaptive=False)
     request_id = decoding.submit(replace(requests[2], events=str(broken)))
@@ -277,19 +281,19 @@ def test_a_refusal_after_the_answer_has_begun_is_a_note(target, process, runner,
     while decoding.busy:
         decoding.step()
     assert "broken.h5" in the_one_note(decoding.answer(request_id), alone[2])
-    process.grace_s = 60
+    process.drain_timeout_s = 60
     assert decoding.generate(requests[:1])[0].notes == ()  # the drafter itself is well
 
 
 def test_a_long_prefill_does_not_make_a_drafter_hang(process, runner, requests):
     """Patience counts from the stop signal, not from the start of a prefill that may take minutes."""
-    process.patience_s, process.grace_s = 0.2, 0.0
+    process.drafter_timeout_s, process.drain_timeout_s = 0.2, 0.0
     os.kill(process.pid, signal.SIGSTOP)
     runner.start(0, requests[0], 4, "beside")
     time.sleep(0.4)
     assert len(runner.collect(0).tree) == 0
     os.kill(process.pid, signal.SIGCONT)
-    process.patience_s = 60
+    process.drafter_timeout_s = 60
     while not len(runner.propose([0], [Budget(3)])[0].tree):
         time.sleep(0.05)
 
@@ -324,7 +328,7 @@ def test_a_worker_that_cannot_start_is_said_not_awaited(monkeypatch):
 
 
 def test_the_target_does_not_wait_for_a_slow_reader(target, process, runner, requests, alone):
-    process.grace_s = 0.0
+    process.drain_timeout_s = 0.0
     os.kill(process.pid, signal.SIGSTOP)
     decoding = Decoder(target, runner, adaptive=False)
     request_id = decoding.submit(requests[2])
@@ -392,8 +396,8 @@ def test_who_is_interrupted_while_a_request_is_on_its_way_writes_nothing_into_it
 
 
 def test_a_child_that_takes_nothing_is_given_up(process, runner, requests, monkeypatch):
-    monkeypatch.setattr(process, "patience_s", 0.2)
-    monkeypatch.setattr(process, "grace_s", 0.3)
+    monkeypatch.setattr(process, "drafter_timeout_s", 0.2)
+    monkeypatch.setattr(process, "drain_timeout_s", 0.3)
     os.kill(process.pid, signal.SIGSTOP)
     runner.start(0, heavy(requests[0]), 4, "beside")
     with pytest.raises(DrafterLost, match="did not answer"):
@@ -434,7 +438,7 @@ def test_what_was_drawn_and_came_too_late_ends_drafting_for_that_request(process
 
 
 def test_who_is_silent_too_long_is_lost_though_nobody_waits(process, runner, requests):
-    process.patience_s, process.grace_s = 0.3, 0.01
+    process.drafter_timeout_s, process.drain_timeout_s = 0.3, 0.01
     os.kill(process.pid, signal.SIGSTOP)
     runner.start(0, requests[0], 4, "beside")
     assert runner.collect(0) == Draft(DraftTree.empty())
@@ -446,7 +450,7 @@ def test_who_is_silent_too_long_is_lost_though_nobody_waits(process, runner, req
 
 
 def test_a_slow_reader_skips_what_is_over(process, runner, requests):
-    process.patience_s, process.grace_s = 60, 0.01
+    process.drafter_timeout_s, process.drain_timeout_s = 60, 0.01
     os.kill(process.pid, signal.SIGSTOP)
     for request_id in range(5):
         runner.start(request_id, requests[0], 4, "beside")
@@ -485,7 +489,7 @@ def babbling(folder: str, banned: tuple[int, ...]):
 
 def test_damaged_messages_of_a_process_cost_drafts_and_no_answer(pair, target, requests, alone):
     factory = partial(babbling, str(pair.event), tuple(sorted(target.reserved)))
-    drafter = ProcessDrafter(factory, patience_s=60, grace_s=60)
+    drafter = ProcessDrafter(factory, drafter_timeout_s=60, drain_timeout_s=60)
     try:
         found = Decoder(target, run(drafter), max_batch=2, adaptive=False, nodes=2).generate(requests * 3)
     finally:
@@ -580,7 +584,7 @@ class Counted:
 
 
 def test_copies_go_their_own_way_and_are_forgotten_in_the_child_when_collected(requests):
-    drafter = ProcessDrafter(Counted, patience_s=60, grace_s=60)
+    drafter = ProcessDrafter(Counted, drafter_timeout_s=60, drain_timeout_s=60)
 
     def drafted(state) -> Draft:
         return drafter.propose([state], [Budget(4)])[0]

@@ -33,7 +33,7 @@ from crossdraft.engine.timeline import Span
 from crossdraft.errors import CrossdraftError
 
 LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
-PATIENCE_S = 10.0
+DRAFTER_TIMEOUT_S = 10.0
 LONGEST_WAIT_S = 1.0  # for a draft, where it is known that none is worth more
 TOO_LATE = "its draft came too late, and what was drawn for it must not be judged any more"
 Turn = tuple[int, tuple[int, ...]]  # a verify pass: how many came before it, the tokens that it emits
@@ -74,8 +74,8 @@ class ProcessDrafter:
     Args:
         factory: makes the drafter, there; must be picklable (a module's function or a `functools.partial` of one).
         cores: CPU cores the child may use; `None` = those of this process.
-        patience_s: how long the child may be silent while a question is open before it counts as hanging.
-        grace_s: how long the ride-along pass waits for a draft that was told to stop: about one drafting step.
+        drafter_timeout_s: seconds that the child may be silent while a question is open, before it counts as hanging.
+        drain_timeout_s: seconds that the ride-along pass waits for a stopped draft: about one drafting step.
         parallel: what the child does while the target verifies; see `parallel.POLICIES`.
 
     Raises:
@@ -86,13 +86,13 @@ class ProcessDrafter:
         self,
         factory: "Callable[[], Drafter[Any]]",
         cores: Sequence[int] | None = None,
-        patience_s: float = PATIENCE_S,
-        grace_s: float = 0.05,
+        drafter_timeout_s: float = DRAFTER_TIMEOUT_S,
+        drain_timeout_s: float = 0.05,
         parallel: str = "off",
     ) -> None:
         self._factory, self._cores, self._parallel = factory, cores, parallel
-        self.patience_s = patience_s
-        self.grace_s = grace_s
+        self.drafter_timeout_s = drafter_timeout_s
+        self.drain_timeout_s = drain_timeout_s
         self._launches = 0
         self._dropped = deque[tuple[int, int]]()  # forks that were collected, by launch and key
         self._serial = 0
@@ -252,7 +252,7 @@ class ProcessDrafter:
             for state in states:
                 if state.hidden is not None:
                     self._open[state.hidden] = time.monotonic()  # it hangs if it does not heed the signal
-            timeout = 0.0 if overdue else self.grace_s
+            timeout = 0.0 if overdue else self.drain_timeout_s
             return self._with_spans([self._take_hidden(state, timeout) or NOTHING for state in states])
 
         return wait
@@ -310,9 +310,9 @@ class ProcessDrafter:
             return lambda: [NOTHING] * len(states)
         worth = [budget.wait_s for budget in budgets if budget.wait_s is not None]
         all_worth = len(worth) == len(budgets)
-        wait = min(max(worth), LONGEST_WAIT_S, self.patience_s) if all_worth else self.patience_s
+        wait = min(max(worth), LONGEST_WAIT_S, self.drafter_timeout_s) if all_worth else self.drafter_timeout_s
         if all_worth and not all(state.greedy for state in states):
-            wait = min(LONGEST_WAIT_S, self.patience_s)  # what is drawn and not judged ends drafting; see below
+            wait = min(LONGEST_WAIT_S, self.drafter_timeout_s)  # what is drawn and not judged ends drafting; see below
         asked = [(s.key, budget.nodes, budget.min_confidence) for s, budget in zip(states, budgets, strict=True)]
         serial, deadline = self._ask("propose", asked), time.monotonic() + wait
 
@@ -351,9 +351,9 @@ class ProcessDrafter:
         Raises:
             DrafterLost: one has been for too long, and the child has been silent since.
         """
-        if self._silent_s() >= self.patience_s:
+        if self._silent_s() >= self.drafter_timeout_s:
             self._child.kill()
-            raise DrafterLost(f"it did not answer within {self.patience_s:g} s")
+            raise DrafterLost(f"it did not answer within {self.drafter_timeout_s:g} s")
         return list(self._open)
 
     def _silent_s(self) -> float:
