@@ -16,7 +16,7 @@ from tokenizers import models as token_models
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-HIDDEN, VISION, HEADS, PATCH, GRID, LAYERS = 32, 128, 2, 4, 3, 2  # 128 = 2 heads of 64, as in OpenAI's towers
+HIDDEN, VISION, HEADS, PATCH, GRID, LAYERS = 32, 128, 2, 4, 3, 2  # 128 = 2 heads of 64, as in OpenAI's vision encoders
 IMAGE = PATCH * GRID
 TEXT: dict[str, Any] = {
     "hidden_size": HIDDEN,
@@ -31,7 +31,7 @@ TEXT: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-TOWER = "model.visual_tower.visual_tower."
+VISION_PREFIX = "model.visual_tower.visual_tower."
 
 
 def byte_tokenizer(size: int, added: Sequence[str] = ()) -> PreTrainedTokenizerFast:
@@ -60,7 +60,7 @@ def official_weights(
         scale = 1 / shape[-1] ** 0.5 if len(shape) > 1 else 0.2
         return torch.randn(*shape, generator=generator, dtype=torch.float64).mul_(scale).to(dtype)
 
-    clip = TOWER + segment
+    clip = VISION_PREFIX + segment
     weights = {
         f"{clip}embeddings.class_embedding": draw(VISION),
         f"{clip}embeddings.patch_embedding.weight": draw(VISION, 3, PATCH, PATCH),
@@ -142,7 +142,7 @@ def write_official(
 
 def clip_hidden(weights: Mapping[str, Tensor], frame: Tensor, segment: str = "vision_model.") -> Tensor:
     """[3, s, s] to the last layer's [P+1, d]: class token kept, no final norm."""
-    clip = TOWER + segment
+    clip = VISION_PREFIX + segment
 
     def affine(name: str, x: Tensor) -> Tensor:
         return F.linear(x, weights[f"{clip}{name}.weight"], weights[f"{clip}{name}.bias"])

@@ -23,7 +23,7 @@ from tests.models.official import (
     HIDDEN,
     IMAGE,
     TEXT,
-    TOWER,
+    VISION_PREFIX,
     byte_tokenizer,
     official_features,
     official_logits,
@@ -114,7 +114,7 @@ def test_dtype_and_shapes_are_those_of_the_checkpoint(tmp_path):
     assert report.vision == "2 layers of 2 heads and reads 12 px in patches of 4"
 
 
-def test_a_tower_s_configuration_can_be_given(tmp_path):
+def test_the_vision_encoder_s_configuration_can_be_given(tmp_path):
     weights = official_weights(ROWS)
     source = write_official(tmp_path / "source", weights, byte_tokenizer(ROWS))
     path = tmp_path / "clip.json"
@@ -201,7 +201,7 @@ def test_stored_constants_are_left_out(tmp_path):
     weights = official_weights(ROWS)
     constants = {
         "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
-        f"{TOWER}vision_model.embeddings.position_ids": torch.arange(10)[None],
+        f"{VISION_PREFIX}vision_model.embeddings.position_ids": torch.arange(10)[None],
     }
     report = convert(tmp_path, weights | constants)
     assert set(report.dropped) == set(constants)
@@ -259,9 +259,9 @@ def test_many_missing_tensors_are_counted_not_listed(tmp_path):
 
 @pytest.mark.parametrize(("lacking", "sentence"), [
     ("lm_head.weight", "lacks lm_head.weight"),
-    (f"{TOWER}vision_model.embeddings.patch_embedding.weight", "no CLIP tower"),
+    (f"{VISION_PREFIX}vision_model.embeddings.patch_embedding.weight", "no CLIP vision encoder"),
 ])  # fmt: skip
-def test_a_checkpoint_without_head_or_tower(tmp_path, lacking: str, sentence: str):
+def test_a_checkpoint_without_head_or_vision_encoder(tmp_path, lacking: str, sentence: str):
     weights = official_weights(ROWS)
     del weights[lacking]
     with pytest.raises(CrossdraftError, match=sentence):
@@ -277,15 +277,15 @@ def test_a_head_that_does_not_match_the_embedding(tmp_path, head: tuple[int, ...
 
 
 @pytest.mark.parametrize(("name", "shape", "sentence"), [
-    ("embeddings.position_embedding.weight", (), "no CLIP tower"),
+    ("embeddings.position_embedding.weight", (), "no CLIP vision encoder"),
     ("embeddings.position_embedding.weight", (0, 128), "square images of whole patches, not 0 pixels"),
-    ("encoder.layers.0.mlp.fc1.weight", (160,), "no CLIP tower"),
+    ("encoder.layers.0.mlp.fc1.weight", (160,), "no CLIP vision encoder"),
     ("embeddings.patch_embedding.weight", (200, 3, 4, 4), "another shape than OpenAI's|No EventGPT can be built"),
     ("embeddings.patch_embedding.weight", (128, 3, 0, 0), "not 0 pixels in patches of 0"),
 ])  # fmt: skip
-def test_a_tower_of_impossible_shapes(tmp_path, name: str, shape: tuple[int, ...], sentence: str):
+def test_a_vision_encoder_of_impossible_shapes(tmp_path, name: str, shape: tuple[int, ...], sentence: str):
     with pytest.raises(CrossdraftError, match=sentence):
-        convert(tmp_path, official_weights(ROWS) | {f"{TOWER}vision_model.{name}": torch.ones(shape)})
+        convert(tmp_path, official_weights(ROWS) | {f"{VISION_PREFIX}vision_model.{name}": torch.ones(shape)})
 
 
 def test_quantised_weights_are_refused(tmp_path):

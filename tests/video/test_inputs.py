@@ -31,7 +31,7 @@ TEXT = {
     "eos_token_id": IDS["</s>"],
     "pad_token_id": IDS["<pad>"],
 }
-TOWER = {
+VISION = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 3,
@@ -39,7 +39,7 @@ TOWER = {
     "image_size": 20,  # five patches a side: halving must round, and the families round differently
     "patch_size": 4,
 }
-QWEN_TOWER = {"depth": 2, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
+QWEN_VISION = {"depth": 2, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
 LLAVA_TOKENS = {"image_token_index": IDS["<image>"], "video_token_index": IDS["<video>"]}
 QWEN_TOKENS = {
     "image_token_id": IDS["<|image_pad|>"],
@@ -50,9 +50,9 @@ QWEN_TOKENS = {
 ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
 
 
-def llava_config(kind: str, tower: str, text: str) -> PretrainedConfig:
-    vision = getattr(transformers, f"{tower}VisionConfig")(
-        **TOWER, **({"vision_use_head": False} if tower == "Siglip" else {})
+def llava_config(kind: str, encoder: str, text: str) -> PretrainedConfig:
+    vision = getattr(transformers, f"{encoder}VisionConfig")(
+        **VISION, **({"vision_use_head": False} if encoder == "Siglip" else {})
     )
     grid = {} if kind == "VideoLlava" else {"image_grid_pinpoints": [[20, 20]]}
     return getattr(transformers, f"{kind}Config")(
@@ -73,7 +73,7 @@ def qwen_config(kind: str) -> PretrainedConfig:
         },
     }
     return getattr(transformers, f"{kind}Config")(
-        vision_config=QWEN_TOWER | sizes[kind], text_config=TEXT | {"rope_parameters": ROPE}, **QWEN_TOKENS
+        vision_config=QWEN_VISION | sizes[kind], text_config=TEXT | {"rope_parameters": ROPE}, **QWEN_TOKENS
     )
 
 
@@ -268,8 +268,8 @@ def test_another_models_tokenizer(tokenizer: PreTrainedTokenizerFast, frames: to
 
 
 def test_another_models_frames(tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor) -> None:
-    with pytest.raises(CrossdraftError, match="makes frames of 224x224, but the model's tower takes 20x20"):
+    with pytest.raises(CrossdraftError, match="makes frames of 224x224, but the model's vision encoder takes 20x20"):
         model_inputs(CONFIGS["video_llava"](), tokenizer, FrameSpec(), frames, TIMES_S, "What?")
     odd = FrameSpec(size=(24, 30), crop=None)
-    with pytest.raises(CrossdraftError, match="frames of 30x24, but the model's tower takes multiples of 8"):
+    with pytest.raises(CrossdraftError, match="frames of 30x24, but the model's vision encoder takes multiples of 8"):
         model_inputs(CONFIGS["qwen2_vl"](), tokenizer, odd, frames, TIMES_S, "What?")

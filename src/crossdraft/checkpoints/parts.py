@@ -55,7 +55,7 @@ def frame_settings(where: object, settings: Mapping[str, Any]) -> tuple[FrameSpe
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
     """Raise CrossdraftError if the tokenizer writes ids for which the model has no embedding."""
-    rows: int = model.config.get_text_config().vocab_size  # a tower has no embeddings left to count
+    rows: int = model.config.get_text_config().vocab_size  # a vision encoder has no embeddings left to count
     token, highest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
     if highest >= rows:
         raise CrossdraftError(

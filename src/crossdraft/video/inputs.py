@@ -179,7 +179,7 @@ def _patches(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
 def _misfit(pixels: Tensor, wanted: str) -> CrossdraftError:
     height, width = pixels.shape[-2:]
     return CrossdraftError(
-        f"The preprocessor makes frames of {width}x{height}, but the model's tower {wanted}; "
+        f"The preprocessor makes frames of {width}x{height}, but the model's vision encoder {wanted}; "
         "take both from one checkpoint."
     )
 

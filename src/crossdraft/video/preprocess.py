@@ -1,4 +1,4 @@
-"""Frames to a vision tower's input, in pure torch, as HF's image processors do it with PIL.
+"""Frames to a vision encoder's input, in pure torch, as HF's image processors do it with PIL.
 
 Within one 8-bit step of them. (Of pure noise, a few values in ten million are two steps off.)
 """
@@ -114,7 +114,7 @@ def normalise(pixels: Tensor, spec: FrameSpec) -> Tensor:
 
 
 def patchify(pixels: Tensor, patch: int, merge: int, temporal: int) -> tuple[Tensor, Tensor]:
-    """Cut frames into the space-time patches that a Qwen tower takes.
+    """Cut frames into the space-time patches that a Qwen vision encoder takes.
 
     A patch spans `temporal` frames (the last frame repeats to fill up) and patch x patch pixels. Patches are
     ordered by time, then by blocks of merge x merge patches (which become one token), then inside the block.

@@ -1,4 +1,4 @@
-"""How a vision tower wants its frames, read from a checkpoint's own preprocessor file."""
+"""How a vision encoder wants its frames, read from a checkpoint's own preprocessor file."""
 
 import json
 import os
@@ -24,7 +24,7 @@ class PixelBudget:
 
 @dataclass(frozen=True, slots=True)
 class FrameSpec:
-    """How a vision tower wants its frames.
+    """How a vision encoder wants its frames.
 
     Args:
         size: the shortest edge to resize to, keeping the aspect; or an exact (height, width); or a pixel

@@ -25,6 +25,10 @@ def test_the_shipped_recipe_is_valid_and_overrides_reach_it() -> None:
             "target.train.0.question=3",
             "unknown key 'target.train.0.question'; did you mean 'target.train.0.questions'?",
         ),
+        (
+            "target.train.1.freeze_tower=true",
+            "freeze_tower is the earlier name of freeze_vision_encoder; give the latter alone",
+        ),
         ("tresads=1", "unknown key 'tresads'; did you mean 'threads'?"),
         ("target.train.0.optim.steps=many", "'target.train.0.optim.steps'"),
         ("target.train.0.optim.steps=0", "greater than 0"),
@@ -57,6 +61,14 @@ def test_what_the_reference_pair_does_not_ask_for_is_off() -> None:
     optim = load_recipe().target.sight.optim
     off = (optim.accumulate, optim.bf16, optim.ema, optim.watch, optim.patience, optim.final, optim.beta1)
     assert (optim.schedule, *off) == ("wsd", 1, False, 0.0, None, 0, 0.0, 0.9)
+
+
+def test_keys_of_earlier_recipes_are_read(tmp_path: Path) -> None:
+    path, now = tmp_path / "recipe.yaml", REFERENCE_RECIPE.read_text()
+    earlier = now.replace("word_dropout", "question_wear").replace("freeze_vision_encoder", "freeze_tower")
+    assert earlier != now
+    path.write_text(earlier)
+    assert load_recipe(path) == load_recipe()
 
 
 def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from crossdraft.video.preprocess import FrameSpec, preprocess
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClipCache:
     monkeypatch.setattr(clips, "CHUNK", 2)
-    cache = ClipCache(tmp_path, size=48, video_frames=4, patience_s=0.0)
+    cache = ClipCache(tmp_path, size=48, video_frames=4, timeout_s=0.0)
     render_clips(cache, [("rgb", "train", 3)], workers=1)
     return cache
 

@@ -12,7 +12,7 @@ from crossdraft.heads.networks.losses import LOSSES
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 OUTSIDE = -1  # the label of a word that the draft vocabulary lacks
-PLACES = "places"
+LOSS_POSITIONS = "places"
 """The figure that says over how much a loss is a mean. Shares of a batch are weighted by it; without it, alike."""
 
 
@@ -82,7 +82,7 @@ def score(
             part = objective.step_weight**step * values.sum() / max(places, 1)
             total = total + objective.weights[name] * part
             parts[name] = parts.get(name, 0.0) + float(part.detach())
-    return total, {PLACES: float(places)} | parts | acceptance(ordered, batch, labels)
+    return total, {LOSS_POSITIONS: float(places)} | parts | acceptance(ordered, batch, labels)
 
 
 def acceptance(predictions: Sequence[DraftLogits], batch: TrainBatch, labels: Tensor) -> dict[str, float]:

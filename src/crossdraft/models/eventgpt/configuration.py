@@ -1,4 +1,4 @@
-"""The shape of an EventGPT: a CLIP tower, a Llama, and how event frames become tokens."""
+"""The shape of an EventGPT: a CLIP vision encoder, a Llama, and how event frames become tokens."""
 
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ class EventGPTConfig(PreTrainedConfig):
     """Configuration of `EventGPTForConditionalGeneration`; the defaults are the released 7B shape.
 
     Attributes:
-        vision_config: the tower, a `CLIPVisionConfig`; may be given as a dict of its fields.
+        vision_config: the vision encoder, a `CLIPVisionConfig`; may be given as a dict of its fields.
         text_config: the language model, a `LlamaConfig`; may be given as a dict of its fields.
         event_token_id: the placeholder that event features replace.
         num_event_frames: T, frames of one event window.

@@ -39,7 +39,7 @@ class EventGPTConversion:
         tensors, parameters: how many were written.
         dtype: of the embedding, which the converted configuration names.
         dropped: stored constants that were left out.
-        vision: the tower's shape in words.
+        vision: the vision encoder's shape in words.
         add_start_end, add_patch: `mm_use_im_start_end` and `mm_use_im_patch_token` of the configuration.
         rows_read, rows_written: rows of the embedding before and after.
         tokens: id of each of EventGPT's own tokens; `<event>` is the placeholder.
@@ -78,7 +78,7 @@ class EventGPTConversion:
                 f"Id {VIDEO_LLAVA_IMAGE_ID} is {clash[0]} here but <image> in Video-LLaVA: drafts for it must mask the "
                 f"ids from {VIDEO_LLAVA_IMAGE_ID} on."
             )
-        lines.append(f"The vision tower has {self.vision}.")
+        lines.append(f"The vision encoder has {self.vision}.")
         lines.append(f"A window has {self.num_event_frames} frames; the official configuration does not say.")
         if self.dropped:
             lines.append(f"Left out {len(self.dropped)} stored constant(s), which the model computes.")
@@ -100,7 +100,7 @@ def convert_eventgpt(
         source: `config.json`, the tokenizer, and safetensors or PyTorch weights, in shards or not.
         destination: a new folder.
         num_event_frames: 5 in the release, where it stands in the code and not in the configuration.
-        vision_config: the tower's `config.json`, for one whose heads are not 64 wide as OpenAI's are.
+        vision_config: the vision encoder's `config.json`, for one whose heads are not 64 wide as OpenAI's are.
         on_shard: called with the progress.
 
     Raises:
@@ -184,12 +184,12 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def _vision_config(weights: Mapping[str, Tensor], path: str | Path | None) -> CLIPVisionConfig:
-    """The tower's shape, from its own configuration file if there is one."""
+    """The vision encoder's shape, from its own configuration file if there is one."""
     return vision_config_of(weights) if path is None else _read_vision_config(Path(path))
 
 
 def _read_vision_config(path: Path) -> CLIPVisionConfig:
-    """A tower's configuration file, or the `vision_config` within a whole CLIP's."""
+    """A vision encoder's configuration file, or the `vision_config` within a whole CLIP's."""
     raw = read_json(path)
     nested = raw.get("vision_config", raw)
     try:

@@ -18,13 +18,13 @@ from crossdraft.models.eventgpt.checkpoint import library_errors_as
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.models.eventgpt.modeling import EventGPTForConditionalGeneration
 
-TOWER = "model.vision_tower."
+VISION_PREFIX = "model.vision_tower."
 EMBEDDING, HEAD = "model.language_model.embed_tokens.weight", "lm_head.weight"
-CLIP_HEAD_DIM = 64  # of every CLIP tower that OpenAI released
+CLIP_HEAD_DIM = 64  # of every CLIP vision encoder that OpenAI released
 
 _PREFIXES = (  # the longer of two that fit stands first
-    ("model.visual_tower.visual_tower.vision_model.", TOWER),
-    ("model.visual_tower.visual_tower.", TOWER),
+    ("model.visual_tower.visual_tower.vision_model.", VISION_PREFIX),
+    ("model.visual_tower.visual_tower.", VISION_PREFIX),
     ("model.visual_projector.0.", "model.multi_modal_projector.linear_1."),
     ("model.visual_projector.2.", "model.multi_modal_projector.linear_2."),
     ("model.feature_adaptor.", "model.event_adaptor."),
@@ -69,24 +69,29 @@ def rename(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]
 
 
 def vision_config_of(weights: Mapping[str, Tensor]) -> CLIPVisionConfig:
-    """The tower's shape from its renamed weights; all but the number of heads follows from them.
+    """The vision encoder's shape from its renamed weights; all but the number of heads follows from them.
 
     Raises:
-        CrossdraftError: there is no CLIP tower, or it cannot have heads of that width.
+        CrossdraftError: there is no CLIP vision encoder, or it cannot have heads of that width.
     """
     wanted = (
         "embeddings.patch_embedding.weight",
         "embeddings.position_embedding.weight",
         "encoder.layers.0.mlp.fc1.weight",
     )
-    patch, position, mlp = (weights.get(TOWER + name) for name in wanted)
+    patch, position, mlp = (weights.get(VISION_PREFIX + name) for name in wanted)
     if patch is None or position is None or mlp is None or (patch.ndim, position.ndim, mlp.ndim) != (4, 2, 2):
         raise CrossdraftError(
-            "The checkpoint has no CLIP tower under model.visual_tower.visual_tower; give the merged EventGPT weights."
+            "The checkpoint has no CLIP vision encoder under model.visual_tower.visual_tower; give the merged "
+            "EventGPT weights."
         )
-    layers = {name.removeprefix(TOWER).split(".")[2] for name in weights if name.startswith(f"{TOWER}encoder.layers.")}
+    layers = {
+        name.removeprefix(VISION_PREFIX).split(".")[2]
+        for name in weights
+        if name.startswith(f"{VISION_PREFIX}encoder.layers.")
+    }
     hidden, patch_size = patch.shape[0], patch.shape[-1]
-    with library_errors_as("The vision tower has another shape than OpenAI's", "give its own with --vision-config"):
+    with library_errors_as("The vision encoder has another shape than OpenAI's", "give its own with --vision-config"):
         return CLIPVisionConfig(
             hidden_size=hidden,
             intermediate_size=mlp.shape[0],
@@ -103,7 +108,7 @@ def check_strict(config: EventGPTConfig, weights: Mapping[str, Tensor]) -> None:
     Raises:
         CrossdraftError: anything is missing, unexpected, of another shape or quantised; all of it is listed.
     """
-    remedy = "check config.json, and give the tower's own with --vision-config"
+    remedy = "check config.json, and give the vision encoder's own with --vision-config"
     with library_errors_as("No EventGPT can be built to the checkpoint's shapes", remedy), torch.device("meta"):
         expected = EventGPTForConditionalGeneration(config).state_dict()
     quantised = [f"{name} {tensor.dtype}" for name, tensor in weights.items() if not tensor.dtype.is_floating_point]

@@ -25,7 +25,7 @@ from crossdraft.models.eventgpt.configuration import EventGPTConfig
 
 
 class EventGPTProjector(nn.Module):
-    """Two linear layers with an activation between them, from the tower's width to the language model's."""
+    """Two linear layers with an activation between them, from the vision encoder's width to the language model's."""
 
     def __init__(self, config: EventGPTConfig) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class EventGPTPreTrainedModel(PreTrainedModel):
 
 
 class EventGPTModel(EventGPTPreTrainedModel):
-    """Tower, projector, adaptor and language model, without the head."""
+    """Vision encoder, projector, adaptor and language model, without the head."""
 
     def __init__(self, config: EventGPTConfig) -> None:
         super().__init__(config)
@@ -70,7 +70,8 @@ class EventGPTModel(EventGPTPreTrainedModel):
     def get_video_features(self, pixel_values_videos: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
         """Encode windows of event frames.
 
-        The tower's last layer is read with its class token and without the final norm, as the official code does.
+        The vision encoder's last layer is read with its class token and without the final norm, as in the official
+        code.
 
         Args:
             pixel_values_videos: [B, T, 3, s, s] preprocessed event frames.

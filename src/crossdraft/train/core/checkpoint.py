@@ -68,7 +68,7 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any], p
     """Load a checkpoint's optimiser moments.
 
     Raises:
-        CrossdraftError: they are of other parameters, as where another recipe froze the vision tower.
+        CrossdraftError: they are of other parameters, as where another recipe froze the vision encoder.
     """
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     try:

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.objective import PLACES
+from crossdraft.heads.networks.objective import LOSS_POSITIONS
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -70,7 +70,7 @@ class MicroLoss:
 
 def micro_weight(batch: MicroBatch, figures: dict[str, float]) -> float:
     """How much a micro-batch's mean counts: the number of positions it judged."""
-    return 1.0 if batch.of == 1 else figures.get(PLACES, 1.0)
+    return 1.0 if batch.of == 1 else figures.get(LOSS_POSITIONS, 1.0)
 
 
 def merge_losses(parts: Sequence[MicroLoss]) -> tuple[float, dict[str, float]]:
@@ -79,7 +79,7 @@ def merge_losses(parts: Sequence[MicroLoss]) -> tuple[float, dict[str, float]]:
     for name in dict.fromkeys(name for part in parts for name in part.figures):
         known = [part for part in parts if name in part.figures]
         mean = _mean([part.figures[name] for part in known], [part.weight for part in known])
-        figures[name] = sum(part.figures[name] for part in known) if name == PLACES else mean
+        figures[name] = sum(part.figures[name] for part in known) if name == LOSS_POSITIONS else mean
     return _mean([part.loss for part in parts], [part.weight for part in parts]), figures
 
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -26,6 +26,18 @@ class Section(BaseModel):
     """A frozen recipe section that knows every key it may hold."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    earlier_names: ClassVar[Mapping[str, str]] = {}
+    """Earlier name of a key -> its name; recipes that have it are read as before."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        for old in cls.earlier_names.keys() & values.keys():
+            if cls.earlier_names[old] in values:
+                raise ValueError(f"{old} is the earlier name of {cls.earlier_names[old]}; give the latter alone")
+        return {cls.earlier_names.get(key, key): value for key, value in values.items()}
 
 
 class Optim(Section):

@@ -30,7 +30,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.heads.files import save_head
 from crossdraft.heads.networks.base import Head, target_to_draft
-from crossdraft.heads.networks.objective import PLACES, Objective, score, teacher
+from crossdraft.heads.networks.objective import LOSS_POSITIONS, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.capture.check import full_pass
 from crossdraft.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
@@ -116,9 +116,9 @@ class JointModel(nn.Module):
 
         def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
             found = [self.loss(*pair) for pair in share.take(answers_of(step))]
-            parts = [MicroLoss(float(loss.detach()), figures[PLACES], figures) for loss, figures in found]
+            parts = [MicroLoss(float(loss.detach()), figures[LOSS_POSITIONS], figures) for loss, figures in found]
             # An answer weighs as many positions as it has: so micro-batches add up to the batch, as with a head alone.
-            total = torch.stack([loss * figures[PLACES] for loss, figures in found]).sum()
+            total = torch.stack([loss * figures[LOSS_POSITIONS] for loss, figures in found]).sum()
             return total / (sum(part.weight for part in parts) or 1.0), merge_losses(parts)[1]
 
         return loss_of

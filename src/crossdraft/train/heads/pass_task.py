@@ -25,7 +25,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head
 from crossdraft.heads.networks.losses import LOSSES
-from crossdraft.heads.networks.objective import PLACES, Objective
+from crossdraft.heads.networks.objective import LOSS_POSITIONS, Objective
 from crossdraft.heads.pass_.drafter import PassDrafter
 from crossdraft.heads.pass_.network import LookaheadEmbeddings
 from crossdraft.train.capture.store import CaptureStore
@@ -96,10 +96,10 @@ def pass_loss(
         parts = [_loss_of_answer(target, head, one, drawn, objective) for one, drawn in share.take(answered) if drawn]
         count = sum(part[1] for part in parts)
         if not count:
-            return head.ahead.sum() * 0, {PLACES: 0.0}
+            return head.ahead.sum() * 0, {LOSS_POSITIONS: 0.0}
         loss = torch.stack([part[0] for part in parts]).sum() / count
         right = torch.cat([part[2] for part in parts])
-        return loss, {PLACES: float(count)} | _figures(right)
+        return loss, {LOSS_POSITIONS: float(count)} | _figures(right)
 
     return loss_of
 

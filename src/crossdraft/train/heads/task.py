@@ -13,7 +13,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
-from crossdraft.heads.networks.objective import PLACES
+from crossdraft.heads.networks.objective import LOSS_POSITIONS
 from crossdraft.train.capture.clip import ClipSource
 from crossdraft.train.capture.sources import source_of
 from crossdraft.train.capture.store import CaptureStore
@@ -160,9 +160,9 @@ def check_of(loss_of: LossFn) -> Check:
         parts = []
         for batch in range(CHECKED):
             loss, figures = loss_of(batch, MicroBatch())
-            parts.append(MicroLoss(float(loss), figures.get(PLACES, 1.0), figures))
+            parts.append(MicroLoss(float(loss), figures.get(LOSS_POSITIONS, 1.0), figures))
         loss, figures = merge_losses(parts)
-        return {"loss": loss} | {key: value for key, value in figures.items() if key != PLACES}
+        return {"loss": loss} | {key: value for key, value in figures.items() if key != LOSS_POSITIONS}
 
     return check
 

@@ -42,7 +42,7 @@ class ClipCache:
     size: int = 112
     video_frames: int = 8
     event_frames: int = 5
-    patience_s: float = 900.0
+    timeout_s: float = 900.0
     """How long a reader waits for a chunk before it gives up."""
 
     def path(self, kind: Kind, split: str, chunk: int) -> Path:
@@ -65,7 +65,7 @@ class ClipCache:
 
     def _chunk(self, kind: Kind, split: str, chunk: int) -> NDArray[np.uint8]:
         path = self.path(kind, split, chunk)
-        deadline = time.monotonic() + self.patience_s
+        deadline = time.monotonic() + self.timeout_s
         while not path.exists():
             if time.monotonic() > deadline:
                 raise CrossdraftError(f"The clips {path} never appeared; run the stage 'cache' first or beside this.")
@@ -148,7 +148,7 @@ def _one_thread() -> None:
 
 
 def to_pixels(frames: Tensor) -> Tensor:
-    """uint8 RGB [n, F, h, w, 3] at the tower's size -> normalised float32 [n, F, 3, h, w]."""
+    """uint8 RGB [n, F, h, w, 3] at the vision encoder's size -> normalised float32 [n, F, 3, h, w]."""
     return normalise(frames.movedim(-1, 2), FrameSpec())
 
 

@@ -1,8 +1,8 @@
-"""The two losses of the reference pair: attributes from a tower's features, and answers from a whole VLM.
+"""The two losses of the reference pair: attributes from a vision encoder's features, and answers from a whole VLM.
 
 Next-token loss alone leaves a small VLM on a long plateau, in which it writes likely answers without looking.
-Classifying the scene's categorical ground truth gives tower and prefix something to learn from the first minute. The
-attribute heads that do so make the rest converge and are thrown away.
+Classifying the scene's categorical ground truth gives vision encoder and prefix something to learn from the first
+minute. The attribute heads that do so make the rest converge and are thrown away.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ QASource = Callable[[int, Sequence[int]], list[QAPair]]
 """(step, clips) -> questions and answers to learn, clip-major."""
 
 
-class TowerAttributeHead(nn.Module):
+class VisionAttributeHead(nn.Module):
     """One learned query an attribute, cross-attending over every patch of every frame; linear read-out."""
 
     def __init__(self, dim: int, frames: int, vocabulary: Mapping[str, Sequence[str]]) -> None:
@@ -80,10 +80,10 @@ class PrefixAttributeHead(nn.Module):
         return [head(pooled) for head in self.out]
 
 
-def attribute_heads(vlm: TrainableVLM, frames: int, last: int) -> tuple[TowerAttributeHead, PrefixAttributeHead]:
-    """Fresh attribute heads for a VLM's tower and prefix."""
+def attribute_heads(vlm: TrainableVLM, frames: int, last: int) -> tuple[VisionAttributeHead, PrefixAttributeHead]:
+    """Fresh attribute heads for a VLM's vision encoder and prefix."""
     return (
-        TowerAttributeHead(vlm.tower.config.hidden_size, frames, scenes.ATTRIBUTES),
+        VisionAttributeHead(vlm.vision_encoder.config.hidden_size, frames, scenes.ATTRIBUTES),
         PrefixAttributeHead(vlm.llama.config.hidden_size, scenes.ATTRIBUTES, last),
     )
 
@@ -95,8 +95,8 @@ def attribute_loss(logits: Sequence[Tensor], labels: Tensor) -> tuple[Tensor, fl
     return torch.stack(losses).mean(), float(np.mean(right))
 
 
-def tower_loss(vlm: TrainableVLM, head: TowerAttributeHead, spec: BatchSpec, clips: int) -> LossFn:
-    """Attribute cross-entropy of the tower's features."""
+def vision_loss(vlm: TrainableVLM, head: VisionAttributeHead, spec: BatchSpec, clips: int) -> LossFn:
+    """Attribute cross-entropy of the vision encoder's features."""
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         seen = spec.clips(step, clips)
@@ -118,8 +118,8 @@ def answer_loss(
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         seen = spec.clips(step, phase.optim.clips)
         pairs = qa(step, seen)
-        if phase.question_wear:
-            pairs = augment_questions(pairs, phase.question_wear, spec.seed, step)
+        if phase.word_dropout:
+            pairs = augment_questions(pairs, phase.word_dropout, spec.seed, step)
         rows = pack_pairs(codec, pairs)
         with autocast():
             visual = vlm.visual_tokens(vlm.patches(spec.pixels(step, seen)))

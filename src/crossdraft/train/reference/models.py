@@ -1,7 +1,7 @@
 """The networks of the reference pair: built from a recipe's shapes, and wrapped for training.
 
 Training needs the same of a VLM whichever it is: pixels in, prefix embeddings out, a Llama and a head. The wrapped
-model is unmodified; layers that the features never pass through (the tower's last one) are skipped.
+model is unmodified; layers that the features never pass through (the vision encoder's last one) are skipped.
 """
 
 from abc import ABC, abstractmethod
@@ -26,17 +26,17 @@ from crossdraft.train.reference.tokenizer import BOS, EOS, EVENT, IMAGE, PAD, VI
 
 @dataclass(frozen=True, slots=True)
 class TrainableVLM(ABC):
-    """A VLM as the packed forward sees it: a vision tower, a Llama and its head."""
+    """A VLM as the packed forward sees it: a vision encoder, a Llama and its head."""
 
     model: VideoLlavaForConditionalGeneration | EventGPTForConditionalGeneration
 
     def __post_init__(self) -> None:
         # Over so few tokens plain products beat CPU flash attention, backwards threefold.
-        self.tower.set_attn_implementation("eager")
+        self.vision_encoder.set_attn_implementation("eager")
 
     @property
     @abstractmethod
-    def tower(self) -> CLIPVisionModel: ...
+    def vision_encoder(self) -> CLIPVisionModel: ...
 
     @property
     def llama(self) -> LlamaModel:
@@ -48,11 +48,11 @@ class TrainableVLM(ABC):
 
     @abstractmethod
     def patches(self, pixels: Tensor) -> Tensor:
-        """Tower features [clips, frames, patches+1, d] of normalised pixels [clips, frames, 3, h, w]."""
+        """Patch features [clips, frames, patches+1, d] of normalised pixels [clips, frames, 3, h, w]."""
 
     @abstractmethod
     def visual_tokens(self, patches: Tensor) -> Tensor:
-        """Tower features -> the embeddings that replace the placeholders, [clips, n, text d]."""
+        """Patch features -> the embeddings that replace the placeholders, [clips, n, text d]."""
 
     def prefix_embeds(self, prefix_ids: list[int], visual: Tensor) -> Tensor:
         """Text in front of the clip, then the clip: [clips, P, d]."""
@@ -62,16 +62,16 @@ class TrainableVLM(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TrainableVideoLlava(TrainableVLM):
-    """Video-LLaVA: features before the tower's last layer, CLS kept, every frame's tokens in turn."""
+    """Video-LLaVA: features before the vision encoder's last layer, CLS kept, every frame's tokens in turn."""
 
     model: VideoLlavaForConditionalGeneration
 
     @property
-    def tower(self) -> CLIPVisionModel:
+    def vision_encoder(self) -> CLIPVisionModel:
         return self.model.model.video_tower
 
     def patches(self, pixels: Tensor) -> Tensor:
-        return tower_features(self.tower, pixels, layers=len(self.tower.encoder.layers) - 1)
+        return vision_features(self.vision_encoder, pixels, layers=len(self.vision_encoder.encoder.layers) - 1)
 
     def visual_tokens(self, patches: Tensor) -> Tensor:
         return self.model.model.multi_modal_projector(patches).flatten(1, 2)
@@ -79,16 +79,16 @@ class TrainableVideoLlava(TrainableVLM):
 
 @dataclass(frozen=True, slots=True)
 class TrainableEventGPT(TrainableVLM):
-    """EventGPT: the tower's last layer, projected, pooled over patches and over frames, then adapted."""
+    """EventGPT: the vision encoder's last layer, projected, pooled over patches and over frames, then adapted."""
 
     model: EventGPTForConditionalGeneration
 
     @property
-    def tower(self) -> CLIPVisionModel:
+    def vision_encoder(self) -> CLIPVisionModel:
         return self.model.model.vision_tower
 
     def patches(self, pixels: Tensor) -> Tensor:
-        return tower_features(self.tower, pixels, layers=len(self.tower.encoder.layers))
+        return vision_features(self.vision_encoder, pixels, layers=len(self.vision_encoder.encoder.layers))
 
     def visual_tokens(self, patches: Tensor) -> Tensor:
         projected = self.model.model.multi_modal_projector(patches)
@@ -96,11 +96,11 @@ class TrainableEventGPT(TrainableVLM):
         return self.model.model.event_adaptor(pooled)
 
 
-def tower_features(tower: CLIPVisionModel, pixels: Tensor, layers: int) -> Tensor:
-    """[clips, frames, 3, h, w] -> [clips, frames, patches+1, d] after `layers` layers of the tower."""
+def vision_features(encoder: CLIPVisionModel, pixels: Tensor, layers: int) -> Tensor:
+    """[clips, frames, 3, h, w] -> [clips, frames, patches+1, d] after `layers` layers of the vision encoder."""
     clips, frames = pixels.shape[:2]
-    hidden = tower.pre_layrnorm(tower.embeddings(pixels.flatten(0, 1)))
-    for layer in tower.encoder.layers[:layers]:
+    hidden = encoder.pre_layrnorm(encoder.embeddings(pixels.flatten(0, 1)))
+    for layer in encoder.encoder.layers[:layers]:
         hidden = layer(hidden, None)
     return hidden.view(clips, frames, *hidden.shape[1:])
 

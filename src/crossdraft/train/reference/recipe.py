@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -27,7 +28,7 @@ class CacheRecipe(Section):
 
 
 class VisionShape(Section):
-    """A CLIP vision tower."""
+    """A CLIP vision encoder."""
 
     image_size: int = 112
     patch_size: int = Field(gt=0)
@@ -63,8 +64,8 @@ class Jitter(Section):
     shift: int = Field(default=0, ge=0, description="largest translation, pixels")
 
 
-class TowerPhase(Section):
-    """Pre-training of a vision tower on the scene's attributes."""
+class VisionPhase(Section):
+    """Pre-training of a vision encoder on the scene's attributes."""
 
     optim: Optim
     jitter: Jitter = Jitter()
@@ -73,23 +74,25 @@ class TowerPhase(Section):
 class AnswerPhase(Section):
     """Next-token training on answers, `questions` of them a clip in one pass."""
 
+    earlier_names: ClassVar = {"question_wear": "word_dropout", "freeze_tower": "freeze_vision_encoder"}
+
     optim: Optim
     questions: int = Field(gt=0)
     attribute_weight: float = Field(default=0.3, ge=0)
-    question_wear: float = Field(
+    word_dropout: float = Field(
         default=0.0, ge=0, lt=1, description="largest share of a question's words dropped or replaced (prompt noise)"
     )
-    freeze_tower: bool = Field(default=False, description="keep the tower as its sight stage left it")
+    freeze_vision_encoder: bool = Field(default=False, description="keep it as its sight stage left it")
     jitter: Jitter = Jitter()
 
 
 class VlmRecipe(Section):
-    """A VLM: shapes, tower pre-training, training."""
+    """A VLM: shapes, pre-training of the vision encoder, training."""
 
     frames: int
     vision: VisionShape
     text: TextShape
-    sight: TowerPhase
+    sight: VisionPhase
     train: tuple[AnswerPhase, ...] = Field(min_length=1, description="phases; each starts from the last one's weights")
 
 
@@ -116,11 +119,13 @@ class AnswersRecipe(Section):
 class TextDrafterRecipe(Section):
     """A text-only model with a vocabulary of its own, trained on ground truth: no pictures, no target."""
 
+    earlier_names: ClassVar = {"question_wear": "word_dropout"}
+
     vocab_size: int = Field(gt=128)
     scenes: int = Field(gt=0, description="training scenes whose texts the vocabulary is learned from")
     text: TextShape
     questions: int = Field(gt=0, description="questions a scene and step")
-    question_wear: float = Field(default=0.0, ge=0, lt=1)
+    word_dropout: float = Field(default=0.0, ge=0, lt=1)
     optim: Optim = Field(description="`clips` counts scenes")
 
 

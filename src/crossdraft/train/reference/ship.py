@@ -42,15 +42,16 @@ _TITLES = {
 _ABOUT = {
     "target": """\
 A small Video-LLaVA (`VideoLlavaForConditionalGeneration`) that answers questions about one-second clips of
-crossdraft's synthetic road world: 8 frames, {visual} visual tokens. Its image tower is a copy of its video tower.""",
+crossdraft's synthetic road world: 8 frames, {visual} visual tokens. Its `image_tower` is a copy of its
+`video_tower`.""",
     "event": """\
 A small EventGPT that answers the same questions from an event camera's view. It was trained on the *target's own
 answers*, and drafts for it. Colours and lights leave no events: there it must guess.""",
     "blind": """\
 The control: the event drafter's architecture, size, data, steps and seed, but in training and in use it is given
 blank (white) event frames. As they show nothing, it went without what teaches seeing: it had no sight stage and no loss
-on attributes, and its tower, never frozen, was trained with the rest. What it gets right, it gets from the question and
-the statistics of the answers.""",
+on attributes, and its vision encoder, never frozen, was trained with the rest. What it gets right, it gets from the
+question and the statistics of the answers.""",
 }
 _CARD = """\
 ---

@@ -28,7 +28,7 @@ from crossdraft.train.reference.losses import (
     attribute_heads,
     ground_truth_qa,
     recorded_qa,
-    tower_loss,
+    vision_loss,
 )
 from crossdraft.train.reference.models import (
     TrainableEventGPT,
@@ -38,7 +38,7 @@ from crossdraft.train.reference.models import (
     build_target,
     to_bf16,
 )
-from crossdraft.train.reference.recipe import AnswerPhase, TowerPhase
+from crossdraft.train.reference.recipe import AnswerPhase, VisionPhase
 from crossdraft.train.reference.run import ReferenceRun
 from crossdraft.train.reference.ship import run_evaluate, run_ship
 from crossdraft.train.reference.text_drafter import run_text
@@ -86,17 +86,17 @@ def run_cache(run: ReferenceRun) -> None:
 
 
 def run_target_sight(run: ReferenceRun) -> None:
-    """Pre-train the target's video tower on the scenes' attributes."""
-    _train_tower(run, "target", TrainableVideoLlava(build_target(run.recipe, run.tokenizer)))
+    """Pre-train the target's vision encoder on the scenes' attributes."""
+    _train_vision_encoder(run, "target", TrainableVideoLlava(build_target(run.recipe, run.tokenizer)))
 
 
 def run_target(run: ReferenceRun) -> None:
-    """Train the target on ground-truth answers and save it; its image tower is a copy of the video tower."""
+    """Train the target on ground-truth answers and save it; its `image_tower` is a copy of its `video_tower`."""
     vlm = TrainableVideoLlava(build_target(run.recipe, run.tokenizer))
     image_tower = vlm.model.model.image_tower
     image_tower.requires_grad_(False)
     figures = _train_vlm(run, "target", vlm, ground_truth_qa)
-    image_tower.load_state_dict(vlm.tower.state_dict())
+    image_tower.load_state_dict(vlm.vision_encoder.state_dict())
     _save_model(run, "target", vlm, figures)
 
 
@@ -122,8 +122,8 @@ def run_answers(run: ReferenceRun) -> None:
 
 
 def run_drafter_sight(run: ReferenceRun) -> None:
-    """Pre-train the event tower on the scenes' attributes, as far as events show them."""
-    _train_tower(run, "event", TrainableEventGPT(build_drafter(run.recipe, run.tokenizer)))
+    """Pre-train the drafter's vision encoder on the scenes' attributes, as far as events show them."""
+    _train_vision_encoder(run, "event", TrainableEventGPT(build_drafter(run.recipe, run.tokenizer)))
 
 
 def run_drafter(run: ReferenceRun, name: str) -> None:
@@ -136,42 +136,42 @@ def run_drafter(run: ReferenceRun, name: str) -> None:
     _save_model(run, name, vlm, figures)
 
 
-def _batch_spec(run: ReferenceRun, name: str, phase: TowerPhase | AnswerPhase, seed: int, first: int = 0) -> BatchSpec:
+def _batch_spec(run: ReferenceRun, name: str, phase: VisionPhase | AnswerPhase, seed: int, first: int = 0) -> BatchSpec:
     """What a phase sees of the training clips."""
     kind = "rgb" if name == "target" else "events"
     return BatchSpec(run.cache, kind, run.training_clips(name), phase.jitter, seed, first, blank=name == "blind")
 
 
-def _train_tower(run: ReferenceRun, name: str, vlm: TrainableVLM) -> None:
+def _train_vision_encoder(run: ReferenceRun, name: str, vlm: TrainableVLM) -> None:
     phase = run.shape(name).sight
     head, _ = attribute_heads(vlm, run.shape(name).frames, 1)
-    loss_fn = tower_loss(vlm, head, _batch_spec(run, name, phase, run.recipe.seed), phase.optim.clips)
+    loss_fn = vision_loss(vlm, head, _batch_spec(run, name, phase, run.recipe.seed), phase.optim.clips)
     stage = Stage(run.out / name, "sight", phase.optim)
-    figures = Trainer(stage, nn.ModuleDict({"tower": vlm.tower, "head": head}), loss_fn).run()
+    figures = Trainer(stage, nn.ModuleDict({"tower": vlm.vision_encoder, "head": head}), loss_fn).run()
     write_provenance(run.out / name / "sight.json", run.recipe, figures, {"clips": run.training_clips(name)})
 
 
-def _load_tower(run: ReferenceRun, name: str, tower: nn.Module) -> None:
-    """Put the tower of the sight stage in place."""
+def _load_vision_encoder(run: ReferenceRun, name: str, encoder: nn.Module) -> None:
+    """Put the vision encoder of the sight stage in place."""
     path = run.out / name / "sight.ckpt"
     if not path.exists():
         raise CrossdraftError(f"No {path}; run the stage '{name}-sight' first.")
     state = read_checkpoint(path)["modules"]
     weights = {k.removeprefix("tower."): v for k, v in state.items() if k.startswith("tower.")}
-    restore_weights(tower, weights, path)
+    restore_weights(encoder, weights, path)
 
 
 def _train_vlm(
     run: ReferenceRun, name: str, vlm: TrainableVLM, qa_of: Callable[[int, int], QASource]
 ) -> dict[str, float]:
-    """Train a whole VLM from its pre-trained tower (the blind twin has none), checking validation facts.
+    """Train a whole VLM from its pre-trained vision encoder (the blind twin has none), checking validation facts.
 
     `qa_of(questions, seed)` gives a phase its questions and answers; each phase goes on with the clips where the last
     one stopped.
     """
     model = run.answering(name, vlm)
     if not model.blank:
-        _load_tower(run, name, vlm.tower)
+        _load_vision_encoder(run, name, vlm.vision_encoder)
     _, head = attribute_heads(vlm, 1, run.recipe.target.vision.tokens if name == "target" else 1)
     modules = nn.ModuleDict({"model": vlm.model, "head": head})
     figures: dict[str, float] = {}
@@ -180,10 +180,10 @@ def _train_vlm(
         stage = Stage(run.out / name, f"train-{number + 1}", phase.optim)
         if last is not None and not stage.checkpoint.exists():
             load_weights(last, modules)
-        frozen = phase.freeze_tower and not model.blank
+        frozen = phase.freeze_vision_encoder and not model.blank
         if frozen:
-            _load_tower(run, name, vlm.tower)
-        vlm.tower.requires_grad_(not frozen)
+            _load_vision_encoder(run, name, vlm.vision_encoder)
+        vlm.vision_encoder.requires_grad_(not frozen)
         seed = run.recipe.seed + 1000 * number
         spec = _batch_spec(run, name, phase, seed, first)
         loss_fn = answer_loss(vlm, head, spec, model.codec, phase, qa_of(phase.questions, seed))

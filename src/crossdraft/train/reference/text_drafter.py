@@ -75,7 +75,7 @@ def text_loss(run: ReferenceRun, model: LlamaForCausalLM, tokenizer: PreTrainedT
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         clips = [(step * count + i) % run.recipe.cache.train_clips for i in range(count)]
-        pairs = augment_questions(qa_of(step, clips), section.question_wear, seed, step)
+        pairs = augment_questions(qa_of(step, clips), section.word_dropout, seed, step)
         logits, targets = _teacher_forced(model, tokenizer, pairs)
         loss = F.cross_entropy(logits, targets)
         return loss, {"right": float((logits.argmax(-1) == targets).float().mean())}
