@@ -1,5 +1,6 @@
 """Probe rows: the target answers behind them, and nothing else notices that they are there."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from crossdraft.engine.policy import CostModel
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.runner.supervisor import Supervisor
 from crossdraft.engine.runner.wire import pack_draft, unpack_draft
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
@@ -208,6 +210,19 @@ def test_drafts_with_more_probes_than_announced_are_dropped(target, alone):
     assert [answer.tokens for answer in found] == alone
     assert all("6 probes, and 5 were announced" in answer.notes[0] for answer in found)
     assert all(answer.stats.bad_drafts > 1 and len(answer.notes) == 1 for answer in found)
+
+
+def test_a_loop_that_began_without_its_drafter_takes_its_probes_when_it_is_back(target, alone):
+    supervisor = Supervisor(DraftRunner(Asking(alone), "before"), restarts=1, backoff_s=0.0)
+    supervisor.lose("a test")
+    decoding = Decoder(target, supervisor, adaptive=False)
+    deadline = time.monotonic() + 20
+    while supervisor.take_up() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    found = decoding.generate(REQUESTS)
+    assert [answer.tokens for answer in found] == alone
+    assert all(answer.notes == () and answer.stats.bad_drafts == 0 for answer in found)
+    assert any(answer.stats.accepted for answer in found)
 
 
 def test_probes_beyond_the_context_are_not_fed(target, alone, monkeypatch):

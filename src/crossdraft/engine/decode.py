@@ -66,8 +66,7 @@ class Decoder(RequestQueue):
         self.target = target
         self.drafter = GuardedDrafter(drafter if isinstance(drafter, Supervisor) else Supervisor(drafter))
         self.rule = rule
-        self.probes = self.drafter.needs.probes
-        self.policy = SpeculationPolicy(cost or CostModel(), nodes, hidden_nodes, self.probes, adaptive=adaptive)
+        self.policy = SpeculationPolicy(cost or CostModel(), nodes, hidden_nodes, adaptive=adaptive)
         self.cache = target.new_cache(max_batch)
 
     @torch.inference_mode()
@@ -148,7 +147,7 @@ class Decoder(RequestQueue):
             ledger.rides_along()
             return draft.input_tree, draft.probe_embeds
 
-        room = len(prompt) + state.request.token_limit + max(policy.nodes, policy.hidden_nodes) + self.probes + 1
+        room = len(prompt) + state.request.token_limit + max(policy.nodes, policy.hidden_nodes) + needs.probes + 1
         read = target.prefill(self.cache, prompt, encoded, room, ride_along, needs.hidden_layers, needs.visual_layers)
         self._live.append(state)
         tokens = read.last + len(draft.input_tree)
@@ -175,7 +174,7 @@ class Decoder(RequestQueue):
         """A draft for every request, as far as it pays."""
         asked: list[tuple[RequestState, Budget]] = []
         for state in filter(self.drafter.drafts_for, states):
-            plan = self.policy.plan_round(state, len(states))
+            plan = self.policy.plan_round(state, len(states), self.drafter.needs.probes)
             self.policy.began_round(state, plan)
             if plan.budget.nodes > 0:
                 asked.append((state, plan.budget))
@@ -190,7 +189,7 @@ class Decoder(RequestQueue):
         """What of a draft the target verifies: what it can read, what is worth its place, at most so many nodes."""
         target, width = self.target, self.target.text_config.hidden_size
         try:
-            draft = checked(draft, target.vocab_size, self.probes, target.traits.visual_ids, width)
+            draft = checked(draft, target.vocab_size, self.drafter.needs.probes, target.traits.visual_ids, width)
             if len(draft.tree):
                 state.gives_probs = bool(draft.path_probs)
             draft = self.policy.trim(draft, state, nodes, rows, hidden=hidden)
