@@ -194,12 +194,11 @@ def test_a_broken_tokenizer_is_one_sentence(pair, tmp_path, damage):
         cd.Engine.load(str(folder), None)
 
 
-@pytest.mark.parametrize("rule", ["block", "kseq"])
 @pytest.mark.parametrize("drafter", ["union:ngram,memory", "memory"])
-def test_a_rule_that_cannot_judge_a_drafter_s_trees_is_refused_at_load(pair, rule, drafter):
-    with pytest.raises(cd.CrossdraftError, match=f"'{rule}' judges chains, and the drafter '{drafter}' drafts trees"):
-        cd.Engine.load(str(pair.target), drafter, cd.Options(rule=rule))
-    cd.Engine.load(str(pair.target), "ngram", cd.Options(rule=rule)).close()
+def test_a_rule_that_cannot_judge_a_drafter_s_trees_is_refused_at_load(pair, drafter):
+    with pytest.raises(cd.CrossdraftError, match=f"'block' judges chains, and the drafter '{drafter}' drafts trees"):
+        cd.Engine.load(str(pair.target), drafter, cd.Options(rule="block"))
+    cd.Engine.load(str(pair.target), "ngram", cd.Options(rule="block")).close()
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

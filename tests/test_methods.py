@@ -57,7 +57,6 @@ SPECS = [
     "event:words=3",
     "event:tree=dynamic",
     "event:tree=cape",
-    "event:tree=iid,width=3",
     "event:tree=sequoia",
     "union:(event:words=2),memory",
     "guided:keep=0.5",
@@ -278,10 +277,10 @@ def test_every_record_is_whole():
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("event:tree=oak", "tree=oak; tree must be one of dynamic, cape, iid, sequoia"),
+        ("event:tree=oak", "tree=oak; tree must be one of dynamic, cape, sequoia"),
         ("event:words=2,tree=cape", "not both"),
-        ("event:tree=cape,width=3", "leave them out"),
-        ("event:tree=iid,counts=counts.json", "leave them out"),
+        ("event:tree=cape,width=3", "width"),
+        ("event:tree=cape,counts=counts.json", "leave them out"),
     ],
 )
 def test_trees_that_make_no_sense(spec, said):

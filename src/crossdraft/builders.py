@@ -115,12 +115,12 @@ def build_event(spec: Spec, options: settings.EventSettings, context: DrafterCon
 
     if options.words is not None and options.tree is not None:
         raise CrossdraftError(f"'{spec}' asks for trees in two ways; give words or tree, not both.")
-    if (options.width and options.tree != "iid") or (options.counts and options.tree != "sequoia"):
-        raise CrossdraftError(f"In '{spec}' width is for tree=iid, and counts are for tree=sequoia; leave them out.")
+    if options.counts and options.tree != "sequoia":
+        raise CrossdraftError(f"In '{spec}' counts are for tree=sequoia; leave them out.")
     vocabulary = context.read_tokenizer().get_vocab()
     drafter = load_drafter(spec.name, context.device, context.dtype, context.banned, vocabulary, packed=context.packed)
     if options.tree is not None:  # a pass for each level
-        return TreeDrafter.of(drafter.model, options.tree, context.banned, options.width, options.counts)
+        return TreeDrafter.of(drafter.model, options.tree, context.banned, options.counts)
     drafter.words = options.words or 1
     return drafter
 

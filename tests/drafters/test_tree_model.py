@@ -24,7 +24,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree
-from tests.drafters.trees.languages import ByChance, IndependentlyByChance
+from tests.drafters.trees.languages import ByChance
 from tests.engine.rules.rounds import error
 from tests.engine.zoo import ZOO, as_target, noisy
 
@@ -106,19 +106,18 @@ class Spoken:
         return self.known[prefix]
 
 
-def deviation(target: Target, model: Target, name: str, monkeypatch, rule: str = "speculative") -> float:
+def deviation(target: Target, model: Target, name: str, monkeypatch) -> float:
     """Largest error of any two sampled tokens' probability, over every way that the drafter's chances may fall."""
     request = Request("xx", max_new_tokens=40, sampling=Sampling(temperature=1.5, top_k=2))
-    drafter = TreeDrafter(model, GROWERS[name], independent=rule != "speculative")
+    drafter = TreeDrafter(model, GROWERS[name])
     state = drafter.begin([request])[0]
 
     def grow(chance: Chance) -> DraftTree:
-        for select, drawn in (("WithoutReplacement", ByChance), ("WithReplacement", IndependentlyByChance)):
-            monkeypatch.setattr(f"crossdraft.drafters.tree_model.{select}", lambda _, drawn=drawn: drawn(chance))
+        monkeypatch.setattr("crossdraft.drafters.tree_model.WithoutReplacement", lambda _: ByChance(chance))
         return drafter.propose([state], [Budget(4)])[0].tree
 
     with torch.inference_mode():
-        return error(rule, Spoken(target, request), grow, 2)
+        return error("speculative", Spoken(target, request), grow, 2)
 
 
 @pytest.mark.parametrize("name", GROWERS)
@@ -126,23 +125,14 @@ def test_sampled_answers_follow_the_targets_distribution(target, kin, name, monk
     assert deviation(target, kin, name, monkeypatch) < 1e-12
 
 
-@pytest.mark.parametrize("rule", ["specinfer", "kseq"])
-def test_sampled_answers_of_independent_draws_follow_it_too(target, kin, rule, monkeypatch):
-    assert deviation(target, kin, "dynamic", monkeypatch, rule) < 1e-12
-
-
 def test_the_trees_by_name(kin, tmp_path):
     counts = RankCounts([[90, 90]], [[20, 60]])
     counts.save(tmp_path / "counts.json")
     request = Request("xx", max_new_tokens=40, sampling=Sampling(temperature=1.5, seed=3))
-    for name in ("dynamic", "cape", "iid", "sequoia"):
+    for name in ("dynamic", "cape", "sequoia"):
         drafter = TreeDrafter.of(kin, name, counts=tmp_path / "counts.json" if name == "sequoia" else None)
         (draft,) = drafter.propose(drafter.begin([request]), [Budget(6)])
-        assert draft.tree.independent == (name == "iid")
         assert 1 < len(draft.tree) <= 6
-    wide = TreeDrafter.of(kin, "iid", width=4)
-    (draft,) = wide.propose(wide.begin([request]), [Budget(6)])
-    assert len(draft.tree.children(ROOT)) == 4
 
 
 def test_a_planted_bug_in_sampling_is_seen(target, kin, monkeypatch):

@@ -28,10 +28,9 @@ class Language:
 
 
 class Sapling:
-    """A draft tree while it grows; `independent` marks it as drawn with replacement."""
+    """A draft tree while it grows."""
 
-    def __init__(self, *, independent: bool = False) -> None:
-        self.independent = independent
+    def __init__(self) -> None:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.dists: list[Tensor] = []
@@ -48,7 +47,7 @@ class Sapling:
 
     def tree(self) -> DraftTree:
         dists = torch.stack(self.dists) if self.dists else None
-        return DraftTree(tuple(self.tokens), tuple(self.parents), dists, tuple(self.drawn_from), self.independent)
+        return DraftTree(tuple(self.tokens), tuple(self.parents), dists, tuple(self.drawn_from))
 
 
 # -- ways of drafting: each grows the children of one node, with chances from `chance` ---------------------------------
@@ -82,7 +81,7 @@ def certain(q: Language, k: int) -> Way:
     return grow
 
 
-def independent(q: Language, k: int) -> Way:
+def with_replacement(q: Language, k: int) -> Way:
     """k children from q with replacement; equal ones stand twice."""
 
     def grow(sapling: Sapling, parent: int, chance: Chance) -> list[int]:
@@ -105,14 +104,11 @@ def mixed(*ways: Way) -> Way:
 Grow = Callable[[Chance], DraftTree]
 
 
-def tree_of(*levels: Way, marked: bool = False) -> Grow:
-    """A drafter: the first way grows the root's children, the next one theirs, and so on.
-
-    `marked`: the tree says that its siblings are independent.
-    """
+def tree_of(*levels: Way) -> Grow:
+    """A drafter: the first way grows the root's children, the next one theirs, and so on."""
 
     def grow(chance: Chance) -> DraftTree:
-        sapling = Sapling(independent=marked)
+        sapling = Sapling()
         front = [ROOT]
         for way in levels:
             front = [child for parent in front for child in way(sapling, parent, chance)]

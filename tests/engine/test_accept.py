@@ -1,4 +1,4 @@
-"""What the acceptance rules share: numerics and edges of two distributions, and a tree's mark of independence."""
+"""What the acceptance rules share: numerics and edges of two distributions."""
 
 import pytest
 import torch
@@ -6,10 +6,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossdraft.engine import accept
 from crossdraft.engine.accept import Acceptance, eldest_odds, law
-from crossdraft.engine.drafter import Draft
-from crossdraft.engine.rules import RULES, block, kseq, speculative
-from crossdraft.engine.runner.wire import pack_draft, unpack_draft
-from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft.engine.rules import RULES, block, speculative
+from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.drafting import Language, probs_of
 from tests.engine.exact import distribution
@@ -32,7 +30,6 @@ def test_an_exact_drafter_leaves_no_nan_in_any_rule():
     """q = p to the bit and to rounding, in float32: everything is accepted, and every weight is finite."""
     p = Language(5, 3)(()).float()
     for q in (p, p * (1 + 1e-7), p * (1 - 1e-7)):
-        assert torch.isfinite(kseq.remainder(p, q, 3, kseq.divisor(p, q, 3))).all()
         chain = DraftTree.chain([1, 2], torch.stack([q, q]))
         for judge in (block.judge, speculative.judge):
             assert {judge(chain, p.expand(3, -1), generator(seed)).path for seed in range(50)} == {(0, 1)}
@@ -41,13 +38,13 @@ def test_an_exact_drafter_leaves_no_nan_in_any_rule():
 def test_a_draft_that_the_target_forbids_is_never_accepted():
     probs = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
     chain = DraftTree.chain([0], torch.tensor([[1.0, 0.0]]))
-    for judge in (speculative.judge, kseq.judge, block.judge):
+    for judge in (speculative.judge, block.judge):
         assert {judge(chain, probs, generator(seed)) for seed in range(50)} == {accept.Acceptance((), 1)}
 
 
 def test_a_certain_agreement_is_always_accepted():
     probs = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    for judge in (speculative.judge, kseq.judge, block.judge):
+    for judge in (speculative.judge, block.judge):
         assert judge(DraftTree.chain([1]), probs, generator()) == accept.Acceptance((0,), 0)
 
 
@@ -66,7 +63,7 @@ def test_the_same_seed_gives_the_same_verdict():
     assert len(outputs) == 1
 
 
-@pytest.mark.parametrize("judge", [speculative.judge, kseq.judge, block.judge])
+@pytest.mark.parametrize("judge", [speculative.judge, block.judge])
 def test_another_vocabulary_is_refused(judge):
     chain = DraftTree.chain([0], torch.full((1, 4), 0.25))
     with pytest.raises(CrossdraftError, match="over 4 tokens, the target's over 3"):
@@ -87,33 +84,6 @@ def test_heads_that_are_padded_differently_share_a_vocabulary():
         speculative.judge(DraftTree.chain([0], outside), p, generator())
 
 
-# -- the mark of independent siblings --------------------------------------------------------------------------------
-
-Q = torch.tensor([[0.5, 0.5]])
-MARKED = DraftTree((0, 0, 1), (ROOT, ROOT, 0), Q, (0, 0, 0), independent=True)
-
-
-def test_the_mark_stays_with_a_part_of_the_tree():
-    assert MARKED.first(2) == DraftTree((0, 0), (ROOT, ROOT), Q, (0, 0), independent=True)
-    assert MARKED.keep([0, 2]).independent
-    assert not DraftTree.chain([0], Q).independent
-
-
-def test_the_mark_goes_where_trees_merge():
-    """A token that repeats an elder sibling is left out of a union, so that what is left is no longer independent."""
-    both = MARKED.union(DraftTree((0, 1), (ROOT, ROOT), Q, (0, 0), independent=True))
-    assert (both.tokens, both.independent) == ((0, 0, 1, 1), False)
-    assert MARKED.union(DraftTree.empty()) is MARKED
-    assert DraftTree.empty().union(MARKED) is MARKED
-
-
-def test_the_mark_travels_to_another_process():
-    back = unpack_draft(pack_draft(Draft(MARKED, (0.5, 0.5, 0.25))))
-    assert back.tree.independent
-    assert back.path_probs == (0.5, 0.5, 0.25)
-    assert not unpack_draft(pack_draft(Draft(DraftTree.chain([1])))).tree.independent
-
-
 class Asked(TorchDispatchMode):
     """Counts what a GPU would be waited for: numbers read one by one, and copies in another dtype."""
 
@@ -127,7 +97,7 @@ class Asked(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", ["speculative", "specinfer", "kseq", "block", "fuzzy"])
+@pytest.mark.parametrize("name", ["speculative", "block", "fuzzy"])
 @pytest.mark.parametrize("nodes", [2, 24])
 def test_a_device_is_not_asked_for_every_candidate(name, nodes):
     """All of a long chain is accepted, then the siblings of a root are all refused."""

@@ -68,8 +68,8 @@ def test_numbers_of_numpy_are_ids_too():
         (replace(PROBING, probes=Probes((1, 2), (0, 9))), "does not stand behind"),
         (replace(PROBING, probes=Probes((1, V), (0, 0))), "none of the target's ids"),
         (replace(PROBING, probes=forced(Probes((1, 2), (0, 0)), top="x")), "top"),
+        (replace(PROBING, probes=forced(Probes((1, 2), (0, 0)), top=0)), "top"),
         (Draft(DraftTree.empty(), fault="it is torn"), "torn"),
-        (replace(GOOD, tree=forced(GOOD.tree, independent=torch.zeros(2))), "independent"),
         (Draft(forced(DraftTree.empty(), parents=[])), "list came where a tuple"),
         (replace(PROBING, probes=forced(Probes((), ()), tokens="")), "str came where a tuple"),
         (Draft(DraftTree((True,), (-1,))), "none of the target's ids"),
@@ -79,10 +79,10 @@ def test_numbers_of_numpy_are_ids_too():
         (replace(PROBING, probes=Probes((1,), (0.5,), top=1)), "does not stand behind"),
         (replace(PROBING, probes=forced(Probes((1,), (0,), 1), parents=(0, 0))), "differ in number"),
         (replace(PROBING, probes=forced(Probes((1,), (0,), 1), tokens=(1, 2))), "differ in number"),
-        (replace(PROBING, probes=Probes((1,), (0,), 0, torch.zeros(1, 7))), r"embeddings .* \[1, 7\]"),
-        (replace(PROBING, probes=Probes((1,), (0,), 0, torch.zeros(1, H, 1))), "embeddings"),
+        (replace(PROBING, probes=Probes((1,), (0,), 1, torch.zeros(1, 7))), r"embeddings .* \[1, 7\]"),
+        (replace(PROBING, probes=Probes((1,), (0,), 1, torch.zeros(1, H, 1))), "embeddings"),
         (replace(PROBING, probes=forced(Probes((1,), (0,)), embeddings=torch.zeros(2, H))), "embeddings"),
-        (replace(PROBING, probes=Probes((1,), (0,), 0, torch.full((1, H), math.inf))), "not finite"),
+        (replace(PROBING, probes=Probes((1,), (0,), 1, torch.full((1, H), math.inf))), "not finite"),
         (replace(PROBING, probes=forced(Probes((1,), (0,)), embeddings="x")), "cannot be read"),
     ],
 )  # fmt: skip
@@ -96,6 +96,8 @@ def test_what_is_no_draft_s_field_is_named():
         (replace(GOOD, tree=None), "NoneType, not a DraftTree"),
         (replace(GOOD, tree=forced(GOOD.tree, tokens=0.5)), "tokens are a float"),
         (replace(GOOD, refusal=5), "refusal"),
+        (replace(GOOD, spans=torch.zeros(2)), "spans"),
+        (replace(GOOD, spans=(1, "y")), "spans"),
     ):
         (found,) = drafts_of([draft], 1)
         assert words in found.fault

@@ -43,7 +43,7 @@ class Asking:
     """Knows the answer, drafts some of it in a tree of two branches, and probes all over that tree."""
 
     def __init__(
-        self, truths: Sequence[tuple[int, ...]], top: int = 0, *, probing: bool = True, embeddings: Tensor | None = None
+        self, truths: Sequence[tuple[int, ...]], top: int = 1, *, probing: bool = True, embeddings: Tensor | None = None
     ) -> None:
         self.truths = {len(truth): truth for truth in truths}
         self.top, self.probing, self.embeddings = top, probing, embeddings
@@ -77,6 +77,23 @@ class Asking:
 
     def end(self, states: Sequence[Asked]) -> None:
         pass
+
+
+@dataclass(frozen=True)
+class WithLogits(VerifyOutput):
+    """An output that also holds the logits [m, V] that `probe_top` was taken from."""
+
+    probe_logits: Tensor | None = None
+
+
+@pytest.fixture(autouse=True)
+def probe_logits(monkeypatch):
+    taken = VerifyOutput.with_probes
+
+    def kept(output, probes, logits):
+        return WithLogits(**vars(taken(output, probes, logits)), probe_logits=logits)
+
+    monkeypatch.setattr(VerifyOutput, "with_probes", kept)
 
 
 def decoder(target, drafter, **options):
@@ -178,15 +195,14 @@ def test_without_probes_the_same_rows_are_fed(target, alone, monkeypatch):
     assert answers(target, drafter) == alone
     proposed = {id(draft.tree) for state in drafter.states for _, draft, _ in state.rounds}
     assert proposed <= {id(tree) for trees in fed for tree in trees}
-    assert all(told.probe_logits is None for state in drafter.states for _, _, told in state.rounds)
+    assert all(not told.probe_top for state in drafter.states for _, _, told in state.rounds)
 
 
-def test_the_top_ids_come_without_the_logits(target, alone):
-    full, ids = Asking(alone), Asking(alone, top=2)
-    assert answers(target, full, REQUESTS[:1]) == answers(target, ids, REQUESTS[:1]) == alone[:1]
-    for (_, _, whole), (_, _, short) in zip(full.states[0].rounds, ids.states[0].rounds, strict=True):
-        assert short.probe_logits is None
-        assert short.probe_top == tuple(map(tuple, whole.probe_logits.topk(2).indices.tolist()))
+def test_the_top_ids_come_likeliest_first(target, alone):
+    drafter = Asking(alone, top=2)
+    assert answers(target, drafter, REQUESTS[:1]) == alone[:1]
+    for _, _, output in drafter.states[0].rounds:
+        assert output.probe_top == tuple(map(tuple, output.probe_logits.topk(2).indices.tolist()))
 
 
 def test_sampled_answers_do_not_change_with_probes(target, alone):
@@ -232,8 +248,8 @@ def test_probes_beyond_the_context_are_not_fed(target, alone, monkeypatch):
     assert answers(target, drafter, REQUESTS[2:]) == alone[2:]
     for before, draft, output in drafter.states[0].rounds:
         inside = prompt + len(before) + draft.input_tree.depth <= target.context
-        assert (output.probe_logits is not None) == inside
-    assert {output.probe_logits is None for _, _, output in drafter.states[0].rounds} == {True, False}
+        assert bool(output.probe_top) == inside
+    assert {not output.probe_top for _, _, output in drafter.states[0].rounds} == {True, False}
 
 
 TREE = DraftTree((5, 6, 7), (-1, 0, -1))
@@ -277,11 +293,9 @@ def test_probes_without_a_place_are_refused(parents):
         Probes((1, 2), parents)
 
 
-def test_probes_travel_as_plain_data_and_whole_logits_do_not():
+def test_probes_travel_as_plain_data_and_embeddings_do_not():
     probes = Probes((1, 2), (-1, 3), top=4)
     assert unpack_draft(pack_draft(Draft(TREE, probes=probes))).probes == probes
     assert unpack_draft(pack_draft(Draft(TREE))).probes is None
-    with pytest.raises(CrossdraftError, match="use the inline placement"):
-        pack_draft(Draft(TREE, probes=replace(probes, top=0)))
     with pytest.raises(CrossdraftError, match="embeddings of its own"):
         pack_draft(Draft(TREE, probes=replace(probes, embeddings=torch.zeros(2, 4))))

@@ -167,7 +167,7 @@ class _TargetStep:
             visual = {layer: seen[layer] for layer in needs.visual_layers if layer in seen}
             prompt = PromptFeatures(self.prompt.tokens, self.prompt.visual_tokens, visual)
         hidden = {layer: self.hidden[layer] for layer in needs.hidden_layers}
-        output = VerifyOutput(path, self.tokens, hidden, prompt, self.logits if needs.logits else None)
+        output = VerifyOutput(path, self.tokens, hidden, prompt)
         asked = None if draft is None else draft.probes
         return output if asked is None or behind is None else output.with_probes(asked, behind)
 

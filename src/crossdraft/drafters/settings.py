@@ -23,13 +23,11 @@ Divergence = Annotated[float, Limit("at least 0 and below ln 2 = 0.693", lambda 
 class EventSettings:
     """Of an EventGPT: top-k tokens of a position in one pass, or a tree that takes a pass for each level.
 
-    `width` is how many i.i.d. draws stand behind a node of tree=iid; `counts` a file of measured acceptance by rank for
-    tree=sequoia.
+    `counts` is a file of measured acceptance by rank for tree=sequoia.
     """
 
     words: Words | None = None  # 1
-    tree: Literal["dynamic", "cape", "iid", "sequoia"] | None = None
-    width: Count | None = None  # 2
+    tree: Literal["dynamic", "cape", "sequoia"] | None = None
     counts: Path | None = None  # those of the reference pair
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.base import PerRequestDrafter, banned_bias, common_prefix, draft_generator, read_prompt
-from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, WithoutReplacement, WithReplacement
+from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, WithoutReplacement
 from crossdraft.drafters.trees.dynamic import chain_with_siblings, expand_and_rerank
 from crossdraft.drafters.trees.sequoia import sequoia_tree
 from crossdraft.drafters.trees.static import RankCounts
@@ -27,7 +27,6 @@ from crossdraft.engine.tree import ROOT, DraftTree
 
 SPARE = 192  # tokens of the cache behind the answer, for nodes that are fed together
 BuildTree = Callable[[ProbsFn, SelectFn, Budget], BuiltTree]
-WIDTH = 2  # i.i.d. siblings
 ACCEPTED = (0.951, 0.037, 0.008, 0.001)  # by rank: `event` in 40 greedy validation answers of the reference pair
 
 
@@ -56,39 +55,27 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
         model: the drafter's network behind the adapter, with its own `prepare`.
         build: how the tree is built: a function of `drafters.trees`, with its settings bound by `functools.partial`.
         banned: ids that must never be drafted; see `IndependentDrafter`.
-        independent: siblings of sampled answers are drawn with replacement (i.i.d.), as the rules `specinfer` and
-            `kseq` need; else without.
     """
 
     needs = Needs()
 
-    def __init__(
-        self, model: Target, build: BuildTree, banned: Sequence[int] = (), *, independent: bool = False
-    ) -> None:
+    def __init__(self, model: Target, build: BuildTree, banned: Sequence[int] = ()) -> None:
         self.model = model
         self.build = build
-        self.independent = independent
         self.banned = banned_bias(model, banned)
 
     @classmethod
-    def of(
-        cls, model: Target, tree: str, banned: Sequence[int] = (), width: int | None = None, counts: Path | None = None
-    ) -> "TreeDrafter":
+    def of(cls, model: Target, tree: str, banned: Sequence[int] = (), counts: Path | None = None) -> "TreeDrafter":
         """The drafter of a kind of tree.
 
         Args:
             model, banned: as above.
-            tree: `dynamic` (EAGLE-2), `cape` (CaPE), `iid` (SpecInfer, SpecTr) or `sequoia` (Sequoia).
-            width: of `iid`, most draws behind a node; default `WIDTH`.
+            tree: `dynamic` (EAGLE-2), `cape` (CaPE) or `sequoia` (Sequoia).
             counts: of `sequoia`, a file of measured acceptance by rank (`RankCounts`); default `ACCEPTED`.
 
         Raises:
             CrossdraftError: a file that cannot be read.
         """
-        if tree == "iid":
-            draws = width or WIDTH
-            build = partial(expand_and_rerank, beam=draws, width=lambda dist: draws)
-            return cls(model, build, banned, independent=True)
         if tree == "sequoia":
             accepted = ACCEPTED if counts is None else RankCounts.load(counts).by_rank()
             return cls(model, partial(sequoia_tree, accepted=accepted), banned)
@@ -101,13 +88,9 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
 
     def _propose(self, state: TreeModelState, budget: Budget) -> Draft:
         greedy = state.sampling.greedy
-        built = self.build(partial(self._probs, state), self._select(state), budget)
+        select = TopK() if greedy else WithoutReplacement(state.generator)
+        built = self.build(partial(self._probs, state), select, budget)
         return Draft(built.tree, built.path_probs if greedy else ())
-
-    def _select(self, state: TreeModelState) -> SelectFn:
-        if state.sampling.greedy:
-            return TopK()
-        return WithReplacement(state.generator) if self.independent else WithoutReplacement(state.generator)
 
     def _commit(self, state: TreeModelState, output: VerifyOutput) -> None:
         """Keep of the cache what agrees with the text, and the fed branch that goes on with it."""

@@ -135,7 +135,7 @@ def law(tree: DraftTree, child: int, refused: Sequence[int], p: Tensor) -> Tenso
     if tree.dists is None or row < 0:
         return point
     q = tree.dists[row].to(p)
-    if not tree.independent and refused:
+    if refused:
         q = without(q, to_device(torch.tensor(refused), p.device))
     # A token of weight 0 was not drawn from q, or q's rounding lost it: a point mass is exact for any token.
     return torch.where(q[token] > 0, q, point)
@@ -247,21 +247,3 @@ def aligned(tree: DraftTree, probs: Tensor) -> DraftTree:
         return tree
     used = tree.dists[: max(tree.drawn_from, default=-1) + 1]  # the rows behind these belong to nodes cut off
     return replace(tree, dists=to_device(used, probs.device).to(probs))
-
-
-def refuse_dependent(tree: DraftTree, name: str) -> None:
-    """Refuse a tree for a rule that is exact for independent siblings only.
-
-    A sampled token without elder siblings (a chain's, for one) is independent anyway.
-
-    Raises:
-        CrossdraftError: a sampled token has elder siblings that it may depend on.
-    """
-    if tree.independent:
-        return
-    for parent in range(ROOT, len(tree)):
-        if any(tree.drawn_from[child] >= 0 for child in tree.children(parent)[1:]):
-            raise CrossdraftError(
-                f"The acceptance rule '{name}' is exact for siblings drawn independently, and this drafter draws "
-                "them without replacement; name no rule, and one that fits both is taken."
-            )

@@ -9,6 +9,7 @@ import torch
 
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.probes import Probes
+from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -69,6 +70,8 @@ def _draft_of(made: object) -> Draft:
         return faulty(f"its tokens are a {type(made.tree.tokens).__name__}, not a tuple")
     if not isinstance(made.refusal, str | None):
         return faulty(f"its refusal is a {type(made.refusal).__name__}, not a sentence")
+    if not isinstance(made.spans, Sequence) or not all(isinstance(span, Span) for span in made.spans):
+        return faulty("one of its spans is no Span")
     return made
 
 
@@ -86,8 +89,6 @@ def _checked_tree(tree: DraftTree, vocabulary: int, forbidden: Collection[int]) 
         raise CrossdraftError("a parent does not precede its child")
     if not all(map(_whole, tree.drawn_from)):
         raise CrossdraftError("the number of a distribution is no whole number")
-    if not isinstance(tree.independent, bool):
-        raise CrossdraftError("whether its siblings are independent is neither true nor false")
     rows = sorted({row for row in tree.drawn_from if row != -1})
     if not rows:  # whatever else came as distributions is not looked at
         return tree if tree.dists is None else replace(tree, dists=None)
@@ -142,7 +143,7 @@ def _check_probes(probes: Probes, nodes: int, announced: int, hidden_size: int |
         raise CrossdraftError(f"it has {count} probes, and {announced} were announced by Needs.probes")
     if len(probes.parents) != count:
         raise CrossdraftError("the tokens and parents of its probes differ in number")
-    if not _whole(probes.top) or probes.top < 0:
+    if not _whole(probes.top) or probes.top < 1:
         raise CrossdraftError(f"of its probes the top {probes.top!r} ids are wanted")
     if any(not (_whole(p) and ROOT <= p < nodes + place) for place, p in enumerate(probes.parents)):
         raise CrossdraftError("a probe does not stand behind a node or an earlier probe")

@@ -27,7 +27,6 @@ class Needs:
         hidden_layers: indexes into `hidden_states` (0 = the embeddings, -1 = after the final norm).
         visual_layers: of these, what the prompt's first piece, which ends with its last visual token, is wanted of too:
             without any, the target reads that piece faster.
-        logits: the target's logits at the root and the accepted nodes.
         video: the request's video or prepared inputs, which need not be sent to another process otherwise.
         visual: the target's visual features of the request, before it reads them: `Request.visual_features`.
         probes: most probe rows that one draft brings along: the cache keeps room for them.
@@ -39,7 +38,6 @@ class Needs:
 
     hidden_layers: tuple[int, ...] = ()
     visual_layers: tuple[int, ...] = ()
-    logits: bool = False
     video: bool = False
     visual: bool = False
     probes: int = 0
@@ -50,7 +48,7 @@ class Needs:
     @property
     def nothing(self) -> bool:
         """True if the drafter is independent of the target, hence may start before it."""
-        return not (self.hidden_layers or self.visual_layers or self.logits)
+        return not (self.hidden_layers or self.visual_layers)
 
     @property
     def may_hide(self) -> bool:
@@ -63,7 +61,6 @@ class Needs:
         return cls(
             hidden_layers=tuple(sorted({layer for need in needs for layer in need.hidden_layers})),
             visual_layers=tuple(sorted({layer for need in needs for layer in need.visual_layers})),
-            logits=any(need.logits for need in needs),
             video=any(need.video for need in needs),
             visual=any(need.visual for need in needs),
             probes=max((need.probes for need in needs), default=0),
@@ -190,18 +187,14 @@ class VerifyOutput:
             where the answer was cut short); at the first commit those of the prompt's last piece, [m, h], stand in the
             root's place.
         prompt: that prompt, at the first commit of a drafter that asked for features.
-        logits: the target's, [len(tokens), V] at the root and the accepted tokens, if asked for.
         probe_top: [m][top] likeliest ids behind each probe, the likeliest first; empty if none was fed.
-        probe_logits: [m, V] behind each probe, where `Probes.top` is 0; `None` if none was fed.
     """
 
     path: tuple[int, ...]
     tokens: tuple[int, ...]
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
     prompt: PromptFeatures | None = None
-    logits: Tensor | None = None
     probe_top: tuple[tuple[int, ...], ...] = ()
-    probe_logits: Tensor | None = None
 
     def of_pass(
         self, needs: Needs, draft: Draft, logits: Tensor, layers: Sequence[Tensor], roots: int
@@ -215,20 +208,18 @@ class VerifyOutput:
             layers: the features of each layer that it needs, [roots + n + m, h].
             roots: tokens in front of the tree, the root included.
         """
-        told, nodes = self, torch.tensor(self.path, dtype=torch.long, device=logits.device)
-        if not needs.nothing:
+        output = self
+        if needs.hidden_layers:
+            nodes = torch.tensor(self.path, dtype=torch.long, device=logits.device)
             hidden = {
                 layer: torch.cat((features[:roots], features[roots + nodes]))
                 for layer, features in zip(needs.hidden_layers, layers, strict=True)
             }
-            own = torch.cat((logits[:1], logits[1 + nodes])) if needs.logits else None
-            told = replace(told, hidden=hidden, logits=own)
-        return told if draft.probes is None else told.with_probes(draft.probes, logits[1 + len(draft.tree) :])
+            output = replace(output, hidden=hidden)
+        return output if draft.probes is None else output.with_probes(draft.probes, logits[1 + len(draft.tree) :])
 
     def with_probes(self, probes: Probes, logits: Tensor) -> "VerifyOutput":
-        """The output with what the target says behind the probes, [m, V] logits: ids alone if that will do."""
-        if not probes.top:
-            return replace(self, probe_logits=logits)
+        """The output with the target's likeliest ids behind the probes, of their logits [m, V]."""
         top = logits.topk(min(probes.top, logits.shape[-1])).indices
         return replace(self, probe_top=tuple(map(tuple, top.tolist())))
 

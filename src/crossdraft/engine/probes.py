@@ -25,7 +25,7 @@ class Probes:
     Args:
         tokens: [m] ids of the target.
         parents: [m] what each stands behind: -1 the root, 0 … n-1 a node, n + j probe j, which comes before it.
-        top: how many of the likeliest ids behind each are wanted; 0 = the whole logits, which stay in this process.
+        top: how many of the likeliest ids behind each are wanted.
         embeddings: [m, h] what is fed in place of the ids' own embeddings, which then only keep the places; learned
             ones are no row of the target's table. They stay in this process.
 
@@ -35,13 +35,13 @@ class Probes:
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
-    top: int = 0
+    top: int = 1
     embeddings: Tensor | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if len(self.tokens) != len(self.parents) or min(self.parents, default=ROOT) < ROOT or self.top < 0:
+        if len(self.tokens) != len(self.parents) or min(self.parents, default=ROOT) < ROOT or self.top < 1:
             raise CrossdraftError(
-                f"Probes need one parent of -1 or more per token, and a top of 0 or more; got {len(self.tokens)} "
+                f"Probes need one parent of -1 or more per token, and a top of 1 or more; got {len(self.tokens)} "
                 f"tokens, parents {self.parents}, top {self.top}."
             )
         if self.embeddings is not None and len(self.embeddings) != len(self.tokens):

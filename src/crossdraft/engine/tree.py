@@ -9,7 +9,7 @@ children) and siblings stand in the order in which an acceptance rule must try t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -31,8 +31,6 @@ class DraftTree:
             full: the residual max(0, p - q) cannot be formed from a scalar q. `None` when nothing was sampled.
         drawn_from: [n] row of `dists` a node was drawn from, `-1` for a node that was chosen deterministically
             (a point mass). Siblings with the same row were drawn without replacement, in node order.
-        independent: siblings were instead drawn with replacement (i.i.d.), each from its whole row whatever stands
-            beside it. A token may then stand beside itself, and must not be left out for that.
 
     Raises:
         CrossdraftError: lengths differ, a parent does not precede its child, or a row does not exist.
@@ -41,8 +39,7 @@ class DraftTree:
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     dists: Tensor | None = None
-    drawn_from: tuple[int, ...] = field(default=())
-    independent: bool = False
+    drawn_from: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("tokens", "parents", "drawn_from"):
@@ -92,8 +89,7 @@ class DraftTree:
         """Both trees as one trie; a node that both propose appears once, as the first tree chose it.
 
         Exact under multi-round rejection: each candidate is tested against the residual that its elder siblings
-        left, whatever drafter it came from. The union of two trees is not `independent`, even if both are: a token
-        that repeats an elder sibling is left out, as in drawing without replacement.
+        left, whatever drafter it came from.
         """
         if not len(self) or not len(other):
             return self if len(self) else other

@@ -100,10 +100,8 @@ def test_what_cannot_be_joined():
 
 def test_a_union_needs_what_any_part_needs():
     parts = [
-        Needs(hidden_layers=(3, 1), logits=True),
+        Needs(hidden_layers=(3, 1)),
         Needs(hidden_layers=(2, 3), visual_layers=(0,)),
         Needs(video=True, runs_in=frozenset({"process"})),
     ]
-    assert Needs.of_all(parts) == Needs(
-        (1, 2, 3), (0,), logits=True, video=True, hides=True, runs_in=frozenset({"here", "process"})
-    )
+    assert Needs.of_all(parts) == Needs((1, 2, 3), (0,), video=True, hides=True, runs_in=frozenset({"here", "process"}))

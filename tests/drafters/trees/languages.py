@@ -34,7 +34,7 @@ def table(rows: dict[tuple[int, ...], list[float]]) -> ProbsFn:
 class ByChance:
     """Draws children without replacement, with chances that a test enumerates."""
 
-    drawn, independent = True, False
+    drawn = True
 
     def __init__(self, chance: Chance) -> None:
         self.chance = chance
@@ -45,12 +45,3 @@ class ByChance:
             tokens.append(self.chance.draw(left))
             left[tokens[-1]] = 0
         return tokens
-
-
-class IndependentlyByChance(ByChance):
-    """Draws them with replacement."""
-
-    independent = True
-
-    def __call__(self, probs: Tensor, count: int) -> list[int]:
-        return [self.chance.draw(probs) for _ in range(count)] if bool(probs.any()) else []

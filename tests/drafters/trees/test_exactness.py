@@ -7,7 +7,7 @@ import pytest
 from crossdraft.drafters.trees import BuiltTree, Shape, TreeBuilder, expand_and_rerank, fill
 from crossdraft.drafters.trees.dynamic import chain_with_siblings
 from crossdraft.engine.drafter import Budget
-from tests.drafters.trees.languages import ByChance, IndependentlyByChance, says
+from tests.drafters.trees.languages import ByChance, says
 from tests.engine.drafting import Language
 from tests.engine.rules.rounds import error
 
@@ -45,25 +45,6 @@ def deviation(name: str, target: Language, drafter: Language, length: int) -> fl
 def test_drawn_trees_are_exact_in_expectation(name):
     assert deviation(name, P, Q, 3) < 1e-12
     assert deviation(name, SPARSE_P, SPARSE_Q, 2) < 1e-12
-
-
-def independent(rule: str, name: str, target: Language, drafter: Language, length: int) -> float:
-    grow, budget = BUILDERS[name]
-    return error(rule, target, lambda c: grow(says(drafter), IndependentlyByChance(c), budget).tree, length)
-
-
-@pytest.mark.parametrize("rule", ["specinfer", "kseq", "speculative"])
-@pytest.mark.parametrize("name", ["static", "dynamic", "dynamic, stopped at unlikely draws", "by confidence"])
-def test_trees_of_independent_draws_are_exact_under_the_rules_for_them(rule, name):
-    assert independent(rule, name, P, Q, 2) < 1e-12
-    assert independent(rule, name, SPARSE_P, SPARSE_Q, 2) < 1e-12
-
-
-@pytest.mark.parametrize("rule", ["specinfer", "kseq"])
-def test_draws_without_replacement_are_not(rule):
-    """The control: those rules are exact for independent siblings only, and refuse others."""
-    grow, budget = BUILDERS["dynamic"]
-    assert error(rule, P, lambda chance: grow(says(Q), ByChance(chance), budget).tree, 2) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["static", "dynamic", "by confidence"])

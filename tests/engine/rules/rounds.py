@@ -11,19 +11,19 @@ from collections.abc import Callable
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, Chance, walk
-from crossdraft.engine.rules import block, kseq, specinfer, speculative
+from crossdraft.engine.rules import block, speculative
 from crossdraft.engine.tree import DraftTree
 from tests.engine.drafting import (
     Grow,
     Language,
     Prefix,
     certain,
-    independent,
     mixed,
     probs_of,
     sampled,
     tree_of,
     union_of,
+    with_replacement,
 )
 from tests.engine.exact import distribution
 
@@ -31,8 +31,6 @@ Judge = Callable[[DraftTree, Tensor, Chance], Acceptance]
 
 JUDGES: dict[str, Judge] = {
     "speculative": lambda tree, probs, chance: walk(tree, probs, chance, speculative.try_children),
-    "specinfer": lambda tree, probs, chance: walk(tree, probs, chance, specinfer.try_all),
-    "kseq": lambda tree, probs, chance: walk(tree, probs, chance, kseq.try_groups),
     "block": block.keep_longest,
 }
 
@@ -82,18 +80,6 @@ CHAINS: dict[str, Case] = {
     "chain of the target's own": (P, tree_of(sampled(P, 1), sampled(P, 1)), 3),
 }
 
-INDEPENDENT: dict[str, Case] = {
-    "two independent": (WIDE_P, tree_of(independent(WIDE_Q, 2), marked=True), 1),
-    "three independent": (WIDE_P, tree_of(independent(WIDE_Q, 3), marked=True), 1),
-    "four independent": (P, tree_of(independent(Q, 4), marked=True), 1),
-    "independent, zeros in p and q": (SPARSE_P, tree_of(independent(SPARSE_Q, 2), marked=True), 1),
-    "independent, two levels": (P, tree_of(independent(Q, 2), independent(R, 1), marked=True), 2),
-    "certain beside independent": (P, tree_of(mixed(certain(R, 1), independent(Q, 2)), marked=True), 1),
-    "independent beside certain": (P, tree_of(mixed(independent(Q, 2), certain(R, 2)), marked=True), 1),
-    "independent of two drafters": (P, tree_of(mixed(independent(Q, 2), independent(R, 2)), marked=True), 1),
-    "independent of the target's own": (P, tree_of(independent(P, 2), marked=True), 2),
-}
-
 TREES: dict[str, Case] = {
     "certain siblings": (WIDE_P, tree_of(certain(WIDE_Q, 3), certain(WIDE_Q, 2)), 3),
     "certain siblings, the whole vocabulary": (P, tree_of(certain(Q, 3)), 2),
@@ -106,23 +92,21 @@ TREES: dict[str, Case] = {
     "siblings from two drafters": (WIDE_P, tree_of(mixed(sampled(WIDE_Q, 2), sampled(WIDE_R, 1))), 1),
     "sampled before certain siblings": (WIDE_P, tree_of(mixed(sampled(WIDE_Q, 2), certain(WIDE_R, 2))), 1),
     "certain before sampled siblings": (WIDE_P, tree_of(mixed(certain(WIDE_R, 1), sampled(WIDE_Q, 2))), 1),
-    "with replacement, not marked": (WIDE_P, tree_of(independent(WIDE_Q, 3)), 1),
+    "with replacement": (WIDE_P, tree_of(with_replacement(WIDE_Q, 3)), 1),
+    "with replacement, zeros in p and q": (SPARSE_P, tree_of(with_replacement(SPARSE_Q, 2)), 1),
+    "with replacement, two levels": (P, tree_of(with_replacement(Q, 2), with_replacement(R, 1)), 2),
+    "certain before siblings with replacement": (P, tree_of(mixed(certain(R, 1), with_replacement(Q, 2))), 1),
     "union of three drafters": (
         P,
         union_of(tree_of(sampled(Q, 1), sampled(Q, 1)), tree_of(sampled(R, 2)), tree_of(certain(P, 1), certain(P, 1))),
         2,
     ),
-    "union of two independent drafters": (
+    "union of two drafters that draw with replacement": (
         P,
-        union_of(tree_of(independent(Q, 2), marked=True), tree_of(independent(R, 2), marked=True)),
+        union_of(tree_of(with_replacement(Q, 2)), tree_of(with_replacement(R, 2))),
         1,
     ),
     "drafter equals target": (P, tree_of(sampled(P, 2), sampled(P, 1)), 2),
 }
 
-CASES: dict[str, dict[str, Case]] = {
-    "speculative": CHAINS | TREES | INDEPENDENT,
-    "specinfer": CHAINS | INDEPENDENT,
-    "kseq": CHAINS | INDEPENDENT,
-    "block": CHAINS,
-}
+CASES: dict[str, dict[str, Case]] = {"speculative": CHAINS | TREES, "block": CHAINS}

@@ -5,13 +5,13 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine import accept
-from crossdraft.engine.accept import Acceptance, refuse_dependent
-from crossdraft.engine.rules import RULES, block, kseq, specinfer, speculative
+from crossdraft.engine.accept import Acceptance
+from crossdraft.engine.rules import block, speculative
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
-from tests.engine.drafting import certain, independent, mixed, sampled, tree_of
+from tests.engine.drafting import sampled, tree_of
 from tests.engine.exact import distribution
-from tests.engine.rules.rounds import CASES, CHAINS, INDEPENDENT, JUDGES, WIDE_P, WIDE_Q, P, Q, emitted, error
+from tests.engine.rules.rounds import CASES, CHAINS, JUDGES, P, Q, emitted, error
 
 
 @pytest.mark.parametrize(("rule", "case"), [(rule, case) for rule, cases in CASES.items() for case in cases])
@@ -37,13 +37,6 @@ def the_wrong_way_round(p: Tensor, q: Tensor) -> Tensor:
     return (q - p).clamp_min(0) / (q - p).clamp_min(0).sum()
 
 
-def as_if_without_replacement(tree: DraftTree, child: int, refused: list[int], p: Tensor) -> Tensor:
-    """Bug: the law of a token that differs from its elder siblings, for one that need not."""
-    elder = [tree.tokens[other] for other in tree.children(tree.parents[child]) if other < child]
-    q = accept.without(tree.dists[tree.drawn_from[child]].to(p), torch.tensor(elder, dtype=torch.long))
-    return q + 1e-300  # never divides by 0
-
-
 NEITHER = lambda p, q: p  # noqa: E731
 BUGS = {
     "no residual": ("speculative", accept, "residual", NEITHER, "sampled chain"),
@@ -67,25 +60,6 @@ BUGS = {
         "certain before sampled siblings",
     ),
     "point mass treated with q": ("speculative", speculative, "law", q_of_the_row, "certain chain"),
-    "the mark overlooked": ("speculative", speculative, "law", as_if_without_replacement, "two independent"),
-    "specinfer: no residual": ("specinfer", accept, "residual", NEITHER, "two independent"),
-    "specinfer: the law of drawing without replacement": (
-        *("specinfer", specinfer, "law"),
-        as_if_without_replacement,
-        "two independent",
-    ),
-    "kseq: no divisor": (*("kseq", kseq, "divisor"), lambda p, q, k: torch.ones_like(p[..., :1]), "two independent"),
-    "kseq: the residual of one draw": (
-        *("kseq", kseq, "remainder"),
-        lambda p, q, k, rho: accept.residual(p, q),
-        "two independent",
-    ),
-    "kseq: p itself when all are refused": (*("kseq", kseq, "remainder"), lambda p, q, k, rho: p, "two independent"),
-    "kseq: the chance of any taken for k times that of one": (
-        *("kseq", kseq, "chance_of_any"),
-        lambda beta, k: (k * beta).clamp_max(1),
-        "two independent",
-    ),
     "block: passes with the joint ratio alone": (*("block", block, "passes"), lambda rest, owed: owed, "sampled chain"),
     "block: the residual of one token": (
         *("block", block, "beyond"),
@@ -135,51 +109,7 @@ def test_block_accepts_more_by_hand():
     assert emitted("block", target, grow) == pytest.approx(1 + 11 / 9, abs=1e-12)
 
 
-def test_independent_rules_agree_and_kseq_may_accept_more():
-    target, grow, _ = INDEPENDENT["two independent"]
-    unmarked = tree_of(independent(WIDE_Q, 2))
-    assert emitted("specinfer", target, grow) == pytest.approx(emitted("speculative", target, grow), abs=1e-12)
-    # The mark is worth something: without it a token that repeats an elder sibling is skipped.
-    assert emitted("speculative", target, grow) > emitted("speculative", WIDE_P, unmarked) + 1e-4
-
-
-def test_divisor_by_hand():
-    """p = (3/4, 1/4), q = (1/4, 3/4), k = 2: 1 ≤ ρ ≤ 3 gives β = 1/4 + 1/(4ρ), and 2 - β = ρ gives 4ρ² - 7ρ + 1 = 0."""
-    p, q = torch.tensor([[0.75, 0.25], [0.25, 0.75]], dtype=torch.float64)
-    rho = kseq.divisor(p, q, 2).item()
-    assert (7 + 33**0.5) / 8 <= rho < (7 + 33**0.5) / 8 + 1e-5
-    assert kseq.divisor(p, q, 1).item() == 1
-    assert kseq.divisor(p, p, 3).item() == pytest.approx(1, abs=1e-5)
-    apart = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    assert torch.equal(kseq.remainder(*apart, 2, kseq.divisor(*apart, 2)), apart[0])
-
-
 # -- trees that a rule is not exact for ------------------------------------------------------------------------------
-
-DEPENDENT = {
-    "drawn without replacement": tree_of(sampled(Q, 2)),
-    "sampled beside a certain one": tree_of(mixed(certain(Q, 1), sampled(Q, 1))),
-    "on the second level": tree_of(certain(Q, 2), sampled(Q, 2)),
-}
-
-
-@pytest.mark.parametrize("rule", ["specinfer", "kseq"])
-@pytest.mark.parametrize("draft", DEPENDENT)
-def test_dependent_siblings_are_refused(rule, draft):
-    generator = torch.Generator().manual_seed(0)
-    tree = DEPENDENT[draft](accept.Dice(generator))
-    with pytest.raises(CrossdraftError, match=f"'{rule}' is exact for siblings drawn independently"):
-        RULES[rule](tree, torch.full((1 + len(tree), 3), 1 / 3), generator)
-
-
-def test_the_refusal_is_needed():
-    """What specinfer would make of siblings that were drawn without replacement is not p."""
-    assert error("specinfer", WIDE_P, tree_of(sampled(WIDE_Q, 2)), 1) > 1e-3
-    assert error("kseq", WIDE_P, tree_of(sampled(WIDE_Q, 2)), 1) > 1e-3
-
-
-def test_sampled_eldest_and_certain_siblings_are_independent_anyway():
-    refuse_dependent(tree_of(mixed(sampled(Q, 1), certain(Q, 2)))(accept.Dice(torch.Generator())), "kseq")
 
 
 def test_block_refuses_a_tree():
@@ -190,9 +120,7 @@ def test_block_refuses_a_tree():
 def test_a_token_that_q_lost_is_never_accepted_for_free():
     """Two siblings said to be drawn from q = (0, 1): token 0 cannot have been, and counts as a point mass."""
     q = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
-    tree = DraftTree((1, 0), (ROOT, ROOT), q, (0, 0), independent=True)
-    assert kseq.groups(tree, ROOT) == [[0], [1]]
+    tree = DraftTree((1, 0), (ROOT, ROOT), q, (0, 0))
     probs = torch.tensor([[0.25, 0.75]], dtype=torch.float64).expand(3, -1)
-    for rule in ("specinfer", "kseq", "speculative"):
-        found = distribution(lambda chance, rule=rule: JUDGES[rule](tree, probs, chance).path)
-        assert found[(0,)] == pytest.approx(0.75)
+    found = distribution(lambda chance: JUDGES["speculative"](tree, probs, chance).path)
+    assert found[(0,)] == pytest.approx(0.75)

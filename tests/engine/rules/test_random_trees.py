@@ -14,13 +14,13 @@ from torch import Tensor
 
 from crossdraft.engine import accept
 from crossdraft.engine.accept import Chance
-from crossdraft.engine.rules import block, kseq
+from crossdraft.engine.rules import block
 from crossdraft.engine.tree import ROOT, DraftTree
-from tests.engine.drafting import Grow, Language, Sapling, Way, certain, independent, probs_of, sampled
+from tests.engine.drafting import Grow, Language, Sapling, Way, certain, probs_of, sampled, with_replacement
 from tests.engine.exact import Scripted, distribution
 from tests.engine.rules.rounds import JUDGES
 
-FEW = {"speculative": 50, "specinfer": 100, "kseq": 30, "block": 120}  # 300 drafters
+FEW = {"speculative": 50, "block": 120}
 MANY = 2500  # of each rule
 
 
@@ -80,12 +80,7 @@ class Same:
 
 # -- random drafters -------------------------------------------------------------------------------------------------
 
-KINDS: dict[str, list[Way]] = {
-    "speculative": [sampled, certain, independent],
-    "specinfer": [certain, independent],
-    "kseq": [certain, independent],
-    "block": [sampled, certain],
-}
+KINDS: dict[str, list[Way]] = {"speculative": [sampled, certain, with_replacement], "block": [sampled, certain]}
 
 
 def random_drafter(rule: str, seed: int) -> tuple[Language, Grow]:
@@ -94,12 +89,10 @@ def random_drafter(rule: str, seed: int) -> tuple[Language, Grow]:
     vocabulary = dice.randint(2, 4)
     language = partial(random_language, dice, vocabulary)
     target, drafters = language(), [language() for _ in range(3)]
-    marked = rule in ("specinfer", "kseq") or (rule == "speculative" and dice.random() < 0.4)
-    kinds = [kind for kind in KINDS[rule] if not (marked and kind is sampled)]
     most = 1 if rule == "block" else 4 if vocabulary < 4 else 3
 
     def grow(chance: Chance) -> DraftTree:
-        sapling = Sapling(independent=marked)
+        sapling = Sapling()
         front = offspring(sapling, ROOT, chance, most)
         for parent in front:
             grandchildren = offspring(sapling, parent, chance, 1 if len(front) > 1 else min(most, 2))
@@ -114,7 +107,7 @@ def random_drafter(rule: str, seed: int) -> tuple[Language, Grow]:
         nodes: list[int] = []
         while left > 0:
             k = own.randint(1, left)
-            nodes += own.choice(kinds)(own.choice(drafters), min(k, vocabulary))(sapling, parent, chance)
+            nodes += own.choice(KINDS[rule])(own.choice(drafters), min(k, vocabulary))(sapling, parent, chance)
             left -= k
         return nodes
 
@@ -127,24 +120,19 @@ def random_language(dice: random.Random, vocabulary: int) -> Language:
 
 
 @pytest.mark.parametrize("rule", JUDGES)
-def test_three_hundred_random_drafters(rule):
+def test_random_drafters(rule):
     worst = max((error(rule, *random_drafter(rule, seed)), seed) for seed in range(FEW[rule]))
     assert worst[0] < 1e-12, f"seed {worst[1]}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", JUDGES)
-def test_ten_thousand_random_drafters(rule):
+def test_thousands_of_random_drafters(rule):
     worst = max((error(rule, *random_drafter(rule, seed)), seed) for seed in range(1000, 1000 + MANY))
     assert worst[0] < 1e-12, f"seed {worst[1]}"
 
 
-WRONG = {
-    "speculative": (accept, "residual", lambda p, q: p),
-    "specinfer": (accept, "residual", lambda p, q: p),
-    "kseq": (kseq, "remainder", lambda p, q, k, rho: p),
-    "block": (block, "passes", lambda rest, owed: owed),
-}
+WRONG = {"speculative": (accept, "residual", lambda p, q: p), "block": (block, "passes", lambda rest, owed: owed)}
 
 
 @pytest.mark.parametrize("rule", JUDGES)

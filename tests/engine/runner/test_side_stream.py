@@ -133,7 +133,7 @@ def test_later_rounds_work_on_the_same_stream_and_each_side_waits_for_the_other(
         ("tensor", "is read by", "target"),
     ]
     notes.clear()
-    output = VerifyOutput((), (5,), hidden={0: OnGpu(notes)}, probe_logits=OnGpu(notes))
+    output = VerifyOutput((), (5,), hidden={0: OnGpu(notes), 1: OnGpu(notes)})
     runner.commit([1], [output])
     runner.end([1])
     runner.close()

@@ -223,7 +223,7 @@ def own_output(drafts: Sequence[Draft], i: int, output: VerifyOutput) -> VerifyO
         return output
     path = drafts[i].tree.follow(output.tokens[: len(output.path)])
     if prober_of(drafts) != i:
-        output = replace(output, probe_top=(), probe_logits=None)
+        output = replace(output, probe_top=())
     return replace(output, path=tuple(path))
 
 

@@ -4,15 +4,7 @@ Every builder is a function over two callbacks, so that any drafter may use it; 
 """
 
 from crossdraft.drafters.trees.beams import beam_search
-from crossdraft.drafters.trees.builder import (
-    BuiltTree,
-    ProbsFn,
-    SelectFn,
-    TopK,
-    TreeBuilder,
-    WithoutReplacement,
-    WithReplacement,
-)
+from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, TreeBuilder, WithoutReplacement
 from crossdraft.drafters.trees.dynamic import by_confidence, chain_with_siblings, expand_and_rerank
 from crossdraft.drafters.trees.sequoia import sequoia_tree
 from crossdraft.drafters.trees.static import RankCounts, Shape, fill, greedy_shape
@@ -25,7 +17,6 @@ __all__ = [
     "Shape",
     "TopK",
     "TreeBuilder",
-    "WithReplacement",
     "WithoutReplacement",
     "beam_search",
     "by_confidence",

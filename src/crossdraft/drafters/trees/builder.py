@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from crossdraft.engine.sampling import sample_children, sample_one
+from crossdraft.engine.sampling import sample_children
 from crossdraft.engine.tree import ROOT, DraftTree
 
 
@@ -31,11 +31,6 @@ class SelectFn(Protocol):
         """True if they are drawn: such a child must never be dropped for its value."""
         ...
 
-    @property
-    def independent(self) -> bool:
-        """True if siblings are drawn with replacement; see `DraftTree.independent`."""
-        ...
-
     def __call__(self, probs: Tensor, count: int) -> list[int]:
         """Up to `count` tokens of positive probability, in the order in which they must be tried."""
         ...
@@ -46,7 +41,6 @@ class TopK:
     """The most likely tokens: point masses, for greedy answers."""
 
     drawn: bool = field(default=False, init=False)
-    independent: bool = field(default=False, init=False)
 
     def __call__(self, probs: Tensor, count: int) -> list[int]:
         values, tokens = probs.topk(min(count, len(probs)))
@@ -59,22 +53,9 @@ class WithoutReplacement:
 
     generator: torch.Generator
     drawn: bool = field(default=True, init=False)
-    independent: bool = field(default=False, init=False)
 
     def __call__(self, probs: Tensor, count: int) -> list[int]:
         return sample_children(probs, count, self.generator).tolist()
-
-
-@dataclass(frozen=True)
-class WithReplacement:
-    """I.i.d. siblings (SpecInfer: Miao et al. 2024; SpecTr: Sun et al. 2023), for sampled answers."""
-
-    generator: torch.Generator
-    drawn: bool = field(default=True, init=False)
-    independent: bool = field(default=True, init=False)
-
-    def __call__(self, probs: Tensor, count: int) -> list[int]:
-        return [sample_one(probs, self.generator) for _ in range(count)] if bool(probs.any()) else []
 
 
 @dataclass(frozen=True)
@@ -97,15 +78,13 @@ class TreeBuilder:
 
     Args:
         on_token: called with every token of the main path, which follows first children, as it appears.
-        independent: drawn siblings are i.i.d.
     """
 
-    def __init__(self, on_token: Callable[[int], None] | None = None, *, independent: bool = False) -> None:
+    def __init__(self, on_token: Callable[[int], None] | None = None) -> None:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.ranks: list[int] = []
         self.path_probs: list[float] = []
-        self.independent = independent
         self._dists: list[Tensor] = []
         self._drawn_from: list[int] = []
         self._on_token = on_token
@@ -153,7 +132,7 @@ class TreeBuilder:
     def tree(self) -> DraftTree:
         """The tree so far."""
         dists = torch.stack(self._dists) if self._dists else None
-        return DraftTree(tuple(self.tokens), tuple(self.parents), dists, tuple(self._drawn_from), self.independent)
+        return DraftTree(tuple(self.tokens), tuple(self.parents), dists, tuple(self._drawn_from))
 
     def whole(self) -> BuiltTree:
         """All of it, in the order in which it was built."""

@@ -41,7 +41,7 @@ def expand_and_rerank(
         width: how many children a node gets at most, by the distribution [V] behind it.
         depth: most levels; `None` = as many as nodes.
     """
-    builder = TreeBuilder(budget.on_token, independent=choose.independent)
+    builder = TreeBuilder(budget.on_token)
     front = [ROOT]
     for _ in range(budget.nodes if depth is None else depth):
         front = [node for node in front if builder.path_prob_of(node) >= budget.min_confidence]

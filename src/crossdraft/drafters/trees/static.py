@@ -221,7 +221,7 @@ def fill(shape: Shape, expand: ProbsFn, choose: SelectFn, budget: Budget) -> Bui
     order of drawing, whatever the ranks there: skipping a draw would falsify the next one's distribution.
     """
     shape = shape.first(budget.nodes)
-    builder = TreeBuilder(budget.on_token, independent=choose.independent)
+    builder = TreeBuilder(budget.on_token)
     built = {ROOT: ROOT}  # shape node -> tree node
     for families in shape.families:
         alive = [

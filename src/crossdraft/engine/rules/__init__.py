@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from crossdraft.checks import did_you_mean, text
 from crossdraft.engine.accept import Rule
-from crossdraft.engine.rules import block, greedy, kseq, specinfer, speculative
+from crossdraft.engine.rules import block, greedy, speculative
 from crossdraft.engine.rules.ensemble import Ensemble
 from crossdraft.engine.rules.fuzzy import Fuzzy
 from crossdraft.engine.rules.relaxed import Relaxed
@@ -20,7 +20,6 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.specs import NoSettings, parse, read_settings
 
 RULE = "acceptance rule"
-INDEPENDENT = "a tree whose sampled siblings are independent"
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         rule.name: rule
@@ -29,14 +28,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             Rule(
                 "speculative", lossless=True, greedy=False, judge=speculative.judge,
                 paper="Leviathan et al. 2023, Chen et al. 2023; trees: SpecInfer 2023, Sequoia 2024",
-            ),
-            Rule(
-                "specinfer", lossless=True, greedy=False, judge=specinfer.judge, takes=INDEPENDENT,
-                paper="SpecInfer 2023",
-            ),
-            Rule(
-                "kseq", lossless=True, greedy=False, judge=kseq.judge, chains=True, takes=INDEPENDENT,
-                paper="SpecTr, Sun et al. 2023",
             ),
             Rule(
                 "block", lossless=True, greedy=False, judge=block.judge, chains=True, takes="a chain",

@@ -10,8 +10,7 @@ law of x *given the siblings tried before it*. That law is
 
     a point mass on x           for a child chosen deterministically: accepted with probability p(x);
     q without the elder tokens, for a child drawn without replacement, or drawn from another drafter's q and entered in
-    renormalised                the tree only where no elder sibling had the same token;
-    q itself                    for a child drawn independently of its siblings (`DraftTree.independent`).
+    renormalised                the tree only where no elder sibling had the same token.
 
 So chains, top-k trees, sampled trees and unions of all these are one rule. What it asks of a drafter: a sampled token
 must not be dropped because of its value (whether anything is drafted behind it may depend on that), and a
@@ -45,12 +44,9 @@ def try_children(
     """The first accepted child (`ROOT` if none), and what p [V] has become by the refusals before it.
 
     A law that leaves out the elder tokens is that of a token which differs from them all; an elder token is not tried
-    again. An independent one may be, and is then refused surely: p(token) is 0 by now.
+    again.
     """
-    children = tree.children(parent)
-    if not tree.independent:
-        first: dict[int, int] = {}
-        for child in children:
-            first.setdefault(tree.tokens[child], child)
-        children = list(first.values())
-    return try_in_order(tree, children, p, chance, law, known)
+    first: dict[int, int] = {}
+    for child in tree.children(parent):
+        first.setdefault(tree.tokens[child], child)
+    return try_in_order(tree, list(first.values()), p, chance, law, known)

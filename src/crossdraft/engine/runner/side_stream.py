@@ -70,8 +70,7 @@ class StreamDrafter(Generic[State]):
         with self._entered():
             for output in outputs:
                 visual = output.prompt.visual.values() if output.prompt is not None else ()
-                told = (*output.hidden.values(), *visual, output.logits, output.probe_logits)
-                self._cross(told, self.stream)
+                self._cross((*output.hidden.values(), *visual), self.stream)
             self.drafter.commit(states, outputs)
 
     def fork(self, states: Sequence[State]) -> list[State]:

@@ -16,7 +16,7 @@ from crossdraft.errors import CrossdraftError
 
 PackedTensor = tuple[str, tuple[int, ...]]  # dtype, shape
 PackedDraft = tuple[
-    tuple[int, ...], tuple[int, ...], PackedRows, tuple[int, ...], bool, tuple[float, ...], Probes | None, str | None,
+    tuple[int, ...], tuple[int, ...], PackedRows, tuple[int, ...], tuple[float, ...], Probes | None, str | None,
     str | None,
 ]  # fmt: skip
 
@@ -25,30 +25,23 @@ def pack_draft(draft: Draft) -> PackedDraft:
     """A draft as tuples and numpy arrays: torch would pass tensors by shared memory that outlives a crash.
 
     Raises:
-        CrossdraftError: its probes ask for whole logits, which are too large to be sent every round, or are embeddings.
+        CrossdraftError: its probes are embeddings.
     """
-    if draft.probes is not None and not draft.probes.top:
-        raise CrossdraftError(
-            "This drafter reads whole logits behind its probes, which are not sent to another process; "
-            "use the inline placement, or have it ask for the top ids alone."
-        )
     if draft.probe_embeds is not None:
         raise CrossdraftError(
             "This drafter has the target read embeddings of its own, which are not sent to another process; use the "
             "inline placement."
         )
     tree = draft.tree
-    chosen = tree.drawn_from, tree.independent
-    told = draft.path_probs, draft.probes, draft.fault, draft.refusal
-    return tree.tokens, tree.parents, pack_rows(tree), *chosen, *told
+    rest = draft.path_probs, draft.probes, draft.fault, draft.refusal
+    return tree.tokens, tree.parents, pack_rows(tree), tree.drawn_from, *rest
 
 
 def unpack_draft(packed: PackedDraft) -> Draft:
     """The inverse of `pack_draft`; a faulty draft of whatever else it is given. See `checks` for what is in it."""
     try:
-        tokens, parents, dists, drawn_from, independent, path_probs, probes, fault, refusal = packed
-        rows = unpack_rows(dists)
-        tree = DraftTree(tokens, parents, rows, drawn_from, independent)
+        tokens, parents, dists, drawn_from, path_probs, probes, fault, refusal = packed
+        tree = DraftTree(tokens, parents, unpack_rows(dists), drawn_from)
         return Draft(tree, path_probs, refusal, fault, probes)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is no draft
         return faulty(f"it cannot be read ({type(error).__name__}: {error})")
