@@ -27,8 +27,7 @@ class GuardedDrafter:
     Args:
         supervisor: of the drafter.
 
-    After each call `waited_s` holds what the target waited for drafting, reading left out; `read_wait_s`, by request,
-    what it has waited while the drafter read.
+    `waited_s` is what the target waited for the last drafts, by request, the drafter's reading left out.
     """
 
     def __init__(self, supervisor: Supervisor) -> None:
@@ -80,21 +79,22 @@ class GuardedDrafter:
 
     def collect(self, state: RequestState) -> Draft:
         """See `DraftRunner.collect`."""
-        return self._unless_refused(self._call([state], "collect", state.request_id) or NOTHING, state)
+        draft, self.waited_s = self._call([state], "collect", state.request_id)
+        return self._unless_refused(draft or NOTHING, state)
 
     def hidden_work(self, state: RequestState) -> HiddenWork | None:
         """What the hidden draft took, where the cost model is to choose how to hide it."""
         if self.runner is None or self.runner.hidden != "auto":
             return None
-        return self._call([state], "hidden_work", state.request_id)
+        return self._call([state], "hidden_work", state.request_id)[0]
 
     def propose(self, states: Sequence[RequestState], budgets: Sequence[Budget]) -> list[Draft]:
         """See `DraftRunner.propose`; [len(states)] drafts, whatever came."""
         if not states:
             return []
-        made = self._call(states, "propose", [state.request_id for state in states], budgets) or []
-        drafts = [*made, *[NOTHING] * (len(states) - len(made))]
-        self.waited_s /= len(states)
+        made, waited_s = self._call(states, "propose", [state.request_id for state in states], budgets)
+        self.waited_s = waited_s / len(states)
+        drafts = made or [NOTHING] * len(states)
         return [self._unless_refused(draft, state) for draft, state in zip(drafts, states, strict=True)]
 
     def commit(self, states: Sequence[RequestState], outputs: Sequence[VerifyOutput]) -> None:
@@ -120,13 +120,13 @@ class GuardedDrafter:
             log.warning("The drafter gave up on a request; the target answers such alone: %s", draft.refusal)
         self._call([state], "end", [state.request_id])
         self._end_drafting(state, draft.refusal, "gave up")
-        return NOTHING
+        return replace(NOTHING, refusal=draft.refusal)
 
-    def _call(self, states: Sequence[RequestState], name: str, *arguments: object) -> Any:
+    def _call(self, states: Sequence[RequestState], name: str, *arguments: object) -> tuple[Any, float]:
+        """What the runner's method returns, `None` if there is no drafter; seconds waited, reading left out."""
         runner = self.runner
-        self.waited_s = 0.0
         if runner is None or not any(self.drafts_for(state) for state in states):
-            return None
+            return None, 0.0
         start = time.perf_counter()
         try:
             result = getattr(runner, name)(*arguments)
@@ -139,15 +139,14 @@ class GuardedDrafter:
             self.supervisor.lose(why)
             for state in self._lives:
                 self._end_drafting(state, why, "was lost")
-            return None
+            return None, 0.0
         end = time.perf_counter()
         poll()
         read_s = min(read_s, end - start)
         for state in states:
             state.ledger.waited(start, end, spans)
             self._read_wait_s[state.request_id] = self._read_wait_s.get(state.request_id, 0.0) + read_s / len(states)
-        self.waited_s = max(0.0, time.perf_counter() - start - read_s)
-        return result
+        return result, max(0.0, time.perf_counter() - start - read_s)
 
     def _end_drafting(self, state: RequestState, why: str, what: str) -> None:
         """Nobody drafts for this request any more."""

@@ -429,7 +429,8 @@ class SpeculationPolicy:
     @harmless(lambda: None)
     def saw_hidden_draft(self, draft: Draft, waited_s: float) -> None:
         """So long the target waited for the hidden draft."""
-        self.cost.wait_hidden.add(len(draft.tree), waited_s)
+        if draft.refusal is None:
+            self.cost.wait_hidden.add(len(draft.tree), waited_s)
 
     @harmless(lambda: None)
     def saw_ride_along(self, tokens: int, seconds: float) -> None:

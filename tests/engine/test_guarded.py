@@ -1,0 +1,64 @@
+"""What the target waited for drafts is measured as what it was, whatever else is asked of the drafter meanwhile."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import NOTHING, Draft, Needs
+from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.tree import DraftTree
+from tests.engine.zoo import ZOO, as_target
+
+SLOW_S = 0.02
+REQUESTS = [Request("x", max_new_tokens=8), Request("xx", max_new_tokens=8)]
+
+
+class Slow:
+    """Takes its time in every round, and refuses the first request there."""
+
+    needs = Needs()
+
+    def begin(self, requests):
+        return [request.prompt for request in requests]
+
+    def propose(self, states, budgets):
+        time.sleep(SLOW_S)
+        refused = replace(NOTHING, refusal="not this one")
+        return [refused if state == "x" else Draft(DraftTree.chain([1])) for state in states]
+
+    def commit(self, states, outputs):
+        pass
+
+    def fork(self, states):
+        return [*states]
+
+    def end(self, states):
+        pass
+
+
+@pytest.fixture(scope="module")
+def target():
+    return as_target(*ZOO["video_llava"]())
+
+
+def test_a_refusal_does_not_hide_what_the_others_drafts_were_waited_for(target, monkeypatch):
+    decoding = Decoder(target, DraftRunner(Slow(), "off"), adaptive=False, max_batch=2)
+    observed = []
+    monkeypatch.setattr(decoding.policy, "saw_draft", lambda draft, nodes, waited_s: observed.append((draft, waited_s)))
+    found = decoding.generate(REQUESTS)
+    assert [answer.tokens for answer in found] == [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    assert [len(answer.notes) for answer in found] == [1, 0]
+    assert sum(draft.refusal is not None for draft, _ in observed) == 1  # told apart from an empty draft
+    assert len(observed) > 3
+    assert all(waited_s >= SLOW_S / 2 for _, waited_s in observed)
+
+
+def test_a_refused_hidden_draft_is_no_measure_of_hidden_drafts(target):
+    decoding = Decoder(target, DraftRunner(Slow(), "before"), adaptive=False)
+    decoding.generate(REQUESTS[:1])
+    assert decoding.policy.cost.wait_hidden.w == 0
+    decoding.generate(REQUESTS[1:])
+    assert decoding.policy.cost.wait_hidden.w == 1
