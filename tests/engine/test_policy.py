@@ -397,6 +397,10 @@ def test_hiding_measures_first_and_then_takes_the_cheapest():
         modes.append(costly.hiding(16))
         costly.began_request(modes[-1], reads=True)
     assert modes == ["off"] * 31 + ["before"]  # tried once more, now and then
+    for _ in range(31):
+        costly.began_request("off", reads=True)
+    costly.began_request("before", reads=False)
+    assert costly.hiding(16) == "before"  # a request that the drafter did not read tried nothing
 
 
 def test_a_cold_first_answer_does_not_cap_hidden_drafts():

@@ -193,7 +193,7 @@ class CostModel:
     def began_request(self, mode: str, *, reads: bool) -> None:
         """A request is taken up: whether the drafter reads it, and when it drafts hidden."""
         self.unread = 0 if reads else self.unread + 1
-        self.unhidden = self.unhidden + 1 if mode == "off" else 0
+        self.unhidden = 0 if reads and mode != "off" else self.unhidden + 1
 
     def nodes(self, levels: int, limit: int) -> int:
         """How many nodes a draft of so many levels may have: a budget counts nodes, a cost levels."""

@@ -609,14 +609,27 @@ def test_copies_go_their_own_way_and_are_forgotten_in_the_child_when_collected(r
 
 
 @needs_two_cores
-def test_two_requests_may_be_drafted_for_in_one_hidden_proposal(process, requests):
-    """The second question stops the first one's draft; each is handed over with what there is of it."""
+def test_two_requests_are_drafted_for_in_one_hidden_proposal(process, requests):
+    """The second question waits for the first one's draft."""
     states, told_to_stop = process.begin(requests[:2]), threading.Event()
     drafts = process.propose_async(states, [Budget(nodes, until=told_to_stop) for nodes in (4, 6)])
     assert until(process.spare_cores)
     told_to_stop.set()
     first, second = drafts()
     assert (first.refusal, second.refusal) == (None, None)
-    assert (len(first.tree) <= 4, len(second.tree)) == (True, 6)
+    assert (len(first.tree), len(second.tree)) == (4, 6)
     process.commit(states, [VerifyOutput((), (9,))] * 2)
     assert all(len(draft.tree) == 3 for draft in process.propose(states, [Budget(3)] * 2))
+
+
+@needs_two_cores
+def test_the_stop_of_one_hidden_draft_does_not_stop_the_next_requests(process, runner, requests):
+    process.drain_timeout_s = 0.0
+    os.kill(process.pid, signal.SIGSTOP)
+    runner.start(0, requests[0], 4, "beside")
+    runner.start(1, requests[1], 6, "beside")
+    runner.collect(0)  # its stop lies behind the second question
+    os.kill(process.pid, signal.SIGCONT)
+    assert until(process.spare_cores)
+    process.drain_timeout_s = 60
+    assert len(runner.collect(1).tree) == 6

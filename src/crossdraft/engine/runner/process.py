@@ -1,8 +1,9 @@
 """A drafter in a process of its own, on its own cores or its own GPU.
 
 The worker is an ordinary child (`python -m crossdraft.engine.runner.worker`), not a fork of ours: it can pin itself to
-its cores before torch starts a thread, and a script needs no `__main__` guard. Both sides speak over a private socket;
-any message that arrives while the worker drafts for the prefill is its stop signal.
+its cores before torch starts a thread, and a script needs no `__main__` guard. Both sides speak over a private socket.
+A hidden draft ends at its own stop message, or where the target waits for something else; another request's beginning
+waits for it.
 """
 
 import itertools
@@ -246,7 +247,7 @@ class ProcessDrafter:
             for budget in budgets:
                 if budget.until is not None:
                     budget.until.wait()
-            self._send(("stop", None))
+            self._send(("stop", [state.hidden for state in states]))
             self._sort_all()
             overdue = self._unanswered() and self._silent_s() > LONGEST_WAIT_S  # nothing will come soon
             for state in states:

@@ -38,6 +38,7 @@ def main() -> None:
 
 
 Received = tuple[str, Any, list[bytearray]]  # kind, body, arrays
+HIDDEN_FIRST = ("begin", "hidden", "visual", "drop")  # messages that a hidden draft under way goes before
 
 
 class Inbox:
@@ -59,10 +60,13 @@ class Inbox:
 
     def ends(self, key: int) -> bool:
         """Whether the end of that state is among the messages that are here."""
-        with suppress(EOFError):
-            while self.connection.poll():
-                self._waiting.append(self._read())
-        return any(kind == "end" and key in value for kind, value, _ in self._waiting)
+        return any(kind == "end" and key in value for kind, value, _ in self._arrived())
+
+    def stops(self, serial: int) -> bool:
+        """Whether that hidden draft is to be handed over: it is wanted now, or somebody waits for something else."""
+        return any(
+            serial in value if kind == "stop" else kind not in HIDDEN_FIRST for kind, value, _ in self._arrived()
+        )
 
     def receive(self) -> Received:
         """Wait for the next message: its kind, its body, its arrays.
@@ -78,6 +82,13 @@ class Inbox:
     def put_back(self, message: Received) -> None:
         """Have it received once more."""
         self._waiting.appendleft(message)
+
+    def _arrived(self) -> deque[Received]:
+        """The messages that are here, not received yet."""
+        with suppress(EOFError):
+            while self.connection.poll():
+                self._waiting.append(self._read())
+        return self._waiting
 
     def _read(self) -> Received:
         kind, value = self.connection.recv()
@@ -167,7 +178,7 @@ class DraftServer:
         from crossdraft.errors import CrossdraftError
 
         try:
-            reply = "answer", self._propose(asked) if kind == "propose" else self._hidden(*asked)
+            reply = "answer", self._propose(asked) if kind == "propose" else self._hidden(serial, *asked)
         except CrossdraftError as error:
             reply = "refused", str(error)
         self._send((reply[0], (serial, self._drain(), reply[1])))
@@ -196,8 +207,8 @@ class DraftServer:
             state.key = key
             self.states[key] = state
 
-    def _hidden(self, key: int, nodes: int, watched: bool) -> Any:
-        """Draft until done, or until any message comes."""
+    def _hidden(self, serial: int, key: int, nodes: int, watched: bool) -> Any:
+        """Draft until done, or until that is stopped."""
         from crossdraft.engine.drafter import Budget
         from crossdraft.engine.runner.wire import pack_draft
 
@@ -205,7 +216,8 @@ class DraftServer:
             return self._refusal(key)
         on_token = (lambda token: self._send(("token", (key, token)))) if watched else None
         start = time.perf_counter()
-        draft = self.drafter.draft_hidden(self.states[key], Budget(nodes, stop=self.inbox.poll, on_token=on_token))
+        budget = Budget(nodes, stop=partial(self.inbox.stops, serial), on_token=on_token)
+        draft = self.drafter.draft_hidden(self.states[key], budget)
         self._record("hidden draft", start, len(draft.tree))
         return pack_draft(draft)
 
