@@ -172,7 +172,7 @@ def test_they_too_go_on_where_they_stopped(
         ("event_medusa", ("config.head=2",), "has no setting 'head'"),
         ("event_medusa", ("optim.accumulate=2",), "set optim.accumulate to 1"),
         ("fast", ("loss.kl=1",), "learns by cross_entropy alone"),
-        ("pass", ("loss.mse=1",), "guesses no features"),
+        ("pass", ("loss.mse=1",), "predicts no features"),
     ],
 )
 def test_what_they_cannot_be_taught_is_one_sentence(

@@ -112,8 +112,8 @@ def test_a_training_is_not_gone_on_with_from_another_beginning(
     [
         (None, (), 1, "was trained for another target than"),
         ("eagle3", (), 1, "Eagle3 does not; take Medusa"),
-        ("medusa", (), 0, "--online asks it about 0 scenes; give 1 or more"),
-        ("medusa", (), -3, "--online asks it about -3 scenes; give 1 or more"),
+        ("medusa", (), 0, "--online asks for 0 scenes; give 1 or more"),
+        ("medusa", (), -3, "--online asks for -3 scenes; give 1 or more"),
         ("nowhere", (), 1, "nowhere; `crossdraft train` writes heads."),
         ("medusa", ("rnak=2",), 1, "did you mean 'rank'?"),
         ("medusa", ("loss.smooth_11=1",), 1, "did you mean 'smooth_l1'"),

@@ -128,15 +128,15 @@ def write_official(
         tokenizer.save_pretrained(str(folder))
     stem, suffix = ("pytorch_model", ".bin") if pickled else ("model", ".safetensors")
     names = [f"{stem}-{i + 1:05}-of-{shards:05}{suffix}" if shards > 1 else stem + suffix for i in range(shards)]
-    place = {key: names[i % shards] for i, key in enumerate(weights)}
+    file_of = {key: names[i % shards] for i, key in enumerate(weights)}
     for name in names:
-        part = {key: weights[key] for key in weights if place[key] == name}
+        part = {key: weights[key] for key in weights if file_of[key] == name}
         if pickled:
             torch.save(part, folder / name)
         else:
             save_file(part, folder / name)
     if shards > 1:
-        (folder / f"{stem}{suffix}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": place}))
+        (folder / f"{stem}{suffix}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": file_of}))
     return folder
 
 
@@ -190,8 +190,8 @@ def official_logits(weights: Mapping[str, Tensor], ids: Sequence[int], features:
     llama: Any = LlamaForCausalLM(LlamaConfig(**TEXT, vocab_size=rows))
     llama.to(features.dtype).eval()
     llama.load_state_dict({name: weights[name] for name in names}, strict=True)
-    place = list(ids).index(-200)
+    position = list(ids).index(-200)
     embed = weights["model.embed_tokens.weight"]
-    embeds = torch.cat([embed[list(ids[:place])], features, embed[list(ids[place + 1 :])]])
+    embeds = torch.cat([embed[list(ids[:position])], features, embed[list(ids[position + 1 :])]])
     with torch.inference_mode():
         return llama(inputs_embeds=embeds[None]).logits[0]

@@ -184,7 +184,7 @@ def test_padded_rows_stay(tmp_path):
     assert max(differences(tmp_path / "out", official_weights(ROWS + 50))) < 1e-12
 
 
-def test_the_collision_at_id_32000_is_told(tmp_path):
+def test_the_collision_at_id_32000_is_reported(tmp_path):
     """Vicuna's 32000 tokens and the official default flag: `<ev_patch>` falls on Video-LLaVA's `<image>`."""
     weights = official_weights(32000, torch.float32)
     source = write_official(tmp_path / "source", weights, byte_tokenizer(32000), mm_use_im_patch_token=True)
@@ -234,7 +234,7 @@ def test_a_q_former_in_the_configuration_is_refused_unless_it_is_off(tmp_path):
         convert(tmp_path / "on", official_weights(ROWS), use_event_qformer=True)
 
 
-def test_everything_that_does_not_fit_is_told_at_once(tmp_path):
+def test_everything_that_does_not_fit_is_listed_at_once(tmp_path):
     weights = official_weights(ROWS)
     del weights["model.feature_adaptor.bias"], weights["model.norm.weight"]
     weights["model.mystery"] = torch.ones(1)
@@ -295,7 +295,7 @@ def test_quantised_weights_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [10_000, 200_000])
-def test_a_full_disk_is_told_in_a_sentence(tmp_path, limit: int):
+def test_a_full_disk_is_one_sentence(tmp_path, limit: int):
     """The tokenizer does not fit below the first limit, the weights not below the second."""
     write_official(tmp_path / "source", official_weights(ROWS), byte_tokenizer(ROWS))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -310,7 +310,7 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path, limit: int):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
 
-def test_a_place_that_is_no_folder(tmp_path):
+def test_a_destination_that_is_no_folder(tmp_path):
     source = write_official(tmp_path / "source", official_weights(ROWS), byte_tokenizer(ROWS))
     (tmp_path / "file").touch()
     with pytest.raises(CrossdraftError, match=r"Cannot write .*out: File exists; choose a place"):

@@ -171,7 +171,7 @@ def test_a_tree_is_verified_in_one_pass_under_a_4d_mask(model: Model):
     length = ids.shape[1]
     positions = torch.tensor([[length - 1 + len(path) for path in paths]])
 
-    def verify(mask: Tensor, places: Tensor) -> Tensor:
+    def verify(mask: Tensor, position_ids: Tensor) -> Tensor:
         cache = DynamicCache()
         with torch.inference_mode():
             model(input_ids=ids, pixel_values_videos=pixels, past_key_values=cache)
@@ -179,7 +179,7 @@ def test_a_tree_is_verified_in_one_pass_under_a_4d_mask(model: Model):
             return model(
                 input_ids=torch.tensor([tokens]),
                 attention_mask=torch.cat([past, mask], dim=1)[None, None],
-                position_ids=places,
+                position_ids=position_ids,
                 past_key_values=cache,
             ).logits[0]
 

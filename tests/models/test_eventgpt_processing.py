@@ -55,14 +55,14 @@ def steps(a: Tensor, b: Tensor) -> float:
 def canvas_of(height: int, width: int, **pixels: tuple[int, int, int]) -> NDArray[np.uint8]:
     """A white frame with `x<column>y<row>=colour`."""
     frame = np.full((height, width, 3), WHITE, np.uint8)
-    for place, colour in pixels.items():
-        column, row = place.removeprefix("x").split("y")
+    for position, colour in pixels.items():
+        column, row = position.removeprefix("x").split("y")
         frame[int(row), int(column)] = colour
     return frame
 
 
 def events_of(*rows: tuple[int, int, int], width: int, height: int) -> Events:
-    """(x, y, p) rows, 1 µs apart."""
+    """(x, y, p) rows, at intervals of 1 µs."""
     x, y, p = zip(*rows, strict=True)
     return Events.checked(x, y, range(len(rows)), p, width, height)
 
@@ -134,7 +134,7 @@ def test_a_release_canvas_of_one_row_is_what_hf_makes_of_it(tokenizer):
     ]
     pixels = processor_of(28, 2, tokenizer, "release").pixels(events)
     assert steps(pixels, hf_pixels(expected, 28)) <= 1 + 1e-3
-    assert pixels.std() > 0.1  # and something is seen
+    assert pixels.std() > 0.1  # and not blank
 
 
 def test_the_train_canvas_is_480_by_640_and_red_wins(tokenizer):
@@ -216,7 +216,7 @@ def test_a_batch_is_padded_on_the_left_and_decodes_as_its_rows_alone(tokenizer, 
     assert alone[0] != alone[1]
 
 
-def test_saved_beside_the_model_and_read_back(tokenizer, model: EventGPTForConditionalGeneration, tmp_path):
+def test_saved_with_the_model_and_read_back(tokenizer, model: EventGPTForConditionalGeneration, tmp_path):
     processor = EventGPTProcessor(model.config, tokenizer, ProcessorOptions(canvas=(6, 7), template=BRIEF))
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
@@ -295,7 +295,7 @@ def test_a_file_that_is_no_json_object_is_named(tokenizer, config, tmp_path, nam
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), KeyError("gone"), Exception("gone"), ValueError("go\nne")])
-def test_what_a_library_raises_is_told(error: Exception):
+def test_what_a_library_raises_is_one_sentence(error: Exception):
     with pytest.raises(CrossdraftError, match=r"^The file is damaged \('?go ?ne'?\); mend it\.$"):  # noqa: SIM117
         with library_errors_as("The file is damaged", "mend it"):
             raise error

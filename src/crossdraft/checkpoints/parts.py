@@ -45,7 +45,7 @@ def parts(processor: Any) -> tuple[PreTrainedTokenizerBase, dict[str, Any]]:
 
 
 def frame_settings(where: object, settings: Mapping[str, Any]) -> tuple[FrameSpec, FrameSampling]:
-    """How a checkpoint wants its frames, and how many; `where` that is said begins the complaint."""
+    """How a checkpoint wants its frames, and how many; `where` begins the complaint."""
     spec = FrameSpec.from_settings(settings, where)
     try:
         return spec, FrameSampling.from_settings(settings)

@@ -147,8 +147,8 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, KeyError):
         return f"{error} is unknown or missing"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = next((line for line in lines if not line.endswith(":")), lines[0] if lines else "")
-    return said.rstrip(".:; ")[:200] or type(error).__name__
+    message = next((line for line in lines if not line.endswith(":")), lines[0] if lines else "")
+    return message.rstrip(".:; ")[:200] or type(error).__name__
 
 
 @contextmanager

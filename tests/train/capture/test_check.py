@@ -10,9 +10,9 @@ from crossdraft.train.capture.check import check_sample
 from crossdraft.train.capture.recorder import FeatureRecorder
 from crossdraft.train.capture.run import capture
 from crossdraft.train.capture.store import CaptureStore
-from tests.train.capture.given import Given, some_clips, zoo_plan, zoo_target
+from tests.train.capture.helpers import FixedSource, some_clips, zoo_plan, zoo_target
 
-SOURCE = Given(some_clips(3))
+SOURCE = FixedSource(some_clips(3))
 
 
 @pytest.fixture(params=["video_llava", "qwen2_5_vl"])
@@ -46,11 +46,11 @@ def test_a_capture_passes_its_own_check(captured: tuple[Path, str]) -> None:
 def test_a_feature_that_is_off_is_found(captured: tuple[Path, str], name: str) -> None:
     folder, model = captured
     change(folder, name, 4, 1, 20.0)
-    with pytest.raises(CrossdraftError, match=r"is not what the target says: .* 0 differ"):
+    with pytest.raises(CrossdraftError, match=r"is not the target's: .* 0 differ"):
         check_sample(CaptureStore.open(folder), zoo_target(model), SOURCE, count=9)
 
 
-def test_a_token_that_the_target_does_not_say_is_found(captured: tuple[Path, str]) -> None:
+def test_a_token_that_is_not_the_targets_is_found(captured: tuple[Path, str]) -> None:
     folder, model = captured
     store = CaptureStore.open(folder)
     last = len(store.answer(0).tokens) - 1
@@ -62,8 +62,8 @@ def test_a_token_that_the_target_does_not_say_is_found(captured: tuple[Path, str
 
 def test_another_prompt_is_found(captured: tuple[Path, str]) -> None:
     folder, model = captured
-    with pytest.raises(CrossdraftError, match="is not what the target says"):
-        check_sample(CaptureStore.open(folder), zoo_target(model), Given(some_clips(4)[1:]), count=9)
+    with pytest.raises(CrossdraftError, match="is not the target's"):
+        check_sample(CaptureStore.open(folder), zoo_target(model), FixedSource(some_clips(4)[1:]), count=9)
 
 
 def test_an_empty_capture_has_nothing_to_check(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from crossdraft.train.capture.recorder import FeatureRecorder
 from crossdraft.train.capture.run import capture
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import MicroBatch
-from tests.train.capture.given import SPEC, Given, some_clips, zoo_plan, zoo_target
+from tests.train.capture.helpers import SPEC, FixedSource, some_clips, zoo_plan, zoo_target
 
-SOURCE = Given(some_clips(3))
+SOURCE = FixedSource(some_clips(3))
 
 
 def online(keep: int = 8, *, single: bool = False) -> OnlineBatches:
@@ -51,14 +51,14 @@ def rows(batch: TrainBatch) -> list[list[int]]:
     return [row[: int(length)].tolist() for row, length in zip(batch.tokens, batch.lengths, strict=True)]
 
 
-def test_a_share_is_a_part_of_the_step() -> None:
+def test_a_micro_batch_is_a_part_of_the_step() -> None:
     live = online()
     whole, halves = live.batch(1, 4), [live.batch(1, 4, MicroBatch(index, 2)) for index in (0, 1)]
     assert rows(halves[0]) + rows(halves[1]) == rows(whole)
     assert live.describe(1, 4) == "answers 4 to 7 of the cycle through its clips"
 
 
-def test_a_clip_in_memory_is_not_asked_about_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clip_in_memory_is_not_recorded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     live, written = online(keep=2), []
     record = live.recorder.record
     monkeypatch.setattr(live.recorder, "record", lambda clips: written.append(clips[0].name) or record(clips))

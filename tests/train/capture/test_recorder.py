@@ -20,7 +20,7 @@ from crossdraft.train.capture.clip import PromptedClip
 from crossdraft.train.capture.recorder import FeatureRecorder
 from crossdraft.train.capture.shard import CapturedAnswer, CaptureSpec, write_shard
 from tests.engine.zoo import VIDEO, ZOO
-from tests.train.capture.given import some_clips, zoo_target
+from tests.train.capture.helpers import some_clips, zoo_target
 
 ALL = CaptureSpec((0, 1, 2, 3), (0, 3), max_new_tokens=14)
 NEAR = 2**-7  # bfloat16 has 8 bits: half a unit in the last place is 2^-9 of a number's own power of two
@@ -30,7 +30,7 @@ def flat(recorded: list[list[CapturedAnswer]]) -> list[CapturedAnswer]:
     return [answer for some in recorded for answer in some]
 
 
-def said(answer: CapturedAnswer) -> tuple[int, ...]:
+def answer_tokens(answer: CapturedAnswer) -> tuple[int, ...]:
     return tuple(answer.tokens[answer.start :].tolist())
 
 
@@ -54,14 +54,14 @@ def test_tokens_and_features_are_those_of_the_model_alone(name: str) -> None:
     recorded = flat(recorder.record(clips))
     requests = [request for clip in clips for request in clip.requests(ALL.max_new_tokens)]
     alone = Decoder(target).generate(requests)
-    assert [said(one) for one in recorded] == [answer.tokens for answer in alone]
+    assert [answer_tokens(one) for one in recorded] == [answer.tokens for answer in alone]
     compared = 0
     for request, one in zip(requests, recorded, strict=True):
         prompt = target.prepare(request)
-        if VIDEO in said(one)[:-1]:
+        if VIDEO in answer_tokens(one)[:-1]:
             continue  # a random model may say a placeholder, for which the plain pass has no pixels
         compared += 1
-        _, states = plain_pass(target, prompt, said(one)[:-1])
+        _, states = plain_pass(target, prompt, answer_tokens(one)[:-1])
         first = len(prompt) - one.start
         assert torch.equal(torch.cat([one.visual_ids, one.tokens[: one.start]]), prompt.input_ids)
         assert all(near(one.hidden[layer], states[layer][first:]) for layer in ALL.layers)
@@ -80,12 +80,12 @@ def test_drafts_make_passes_fewer_and_change_nothing(monkeypatch: pytest.MonkeyP
         return extend(*args)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(Target, "extend", acceptance_counts)
-    plain = [said(one) for one in flat(FeatureRecorder(target, ALL, nodes=0).record(clips))]
+    plain = [answer_tokens(one) for one in flat(FeatureRecorder(target, ALL, nodes=0).record(clips))]
     without, passes = passes, 0
     recorder = FeatureRecorder(target, ALL)
     recorder.record(clips)
     passes = 0
-    assert [said(one) for one in flat(recorder.record(clips))] == plain
+    assert [answer_tokens(one) for one in flat(recorder.record(clips))] == plain
     assert passes < 0.7 * without
 
 
@@ -107,7 +107,7 @@ def test_a_clip_is_encoded_and_read_once_for_all_its_questions(name: str, monkey
     assert all(one.visual[3] is recorded[0].visual[3] for one in recorded)  # and held in memory once
 
 
-def test_prompts_that_begin_otherwise_are_read_apart_and_keep_their_order(tmp_path: Path) -> None:
+def test_prompts_that_begin_otherwise_are_read_separately_and_keep_their_order(tmp_path: Path) -> None:
     """A model may put the question in front of the clip: then nothing is shared."""
     target = zoo_target()
     prepare = target.prepare
@@ -123,7 +123,7 @@ def test_prompts_that_begin_otherwise_are_read_apart_and_keep_their_order(tmp_pa
     (recorded,) = FeatureRecorder(target, ALL).record([clip])
     assert pieces(tmp_path, recorded) == [1, 2, 1]
     alone = Decoder(target).generate(clip.requests(ALL.max_new_tokens))
-    assert [said(one) for one in recorded] == [answer.tokens for answer in alone]
+    assert [answer_tokens(one) for one in recorded] == [answer.tokens for answer in alone]
 
 
 def test_other_pixels_are_another_first_piece(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_other_pixels_are_another_first_piece(tmp_path: Path) -> None:
     (recorded,) = FeatureRecorder(target, ALL).record([clip])
     assert pieces(tmp_path, recorded) == [1, 1]
     alone = Decoder(target).generate(clip.requests(ALL.max_new_tokens))
-    assert [said(one) for one in recorded] == [answer.tokens for answer in alone]
+    assert [answer_tokens(one) for one in recorded] == [answer.tokens for answer in alone]
 
 
 def pieces(folder: Path, recorded: list[CapturedAnswer]) -> list[int]:
@@ -159,26 +159,26 @@ def test_a_prompt_with_nothing_visual_has_an_empty_first_piece(tmp_path: Path) -
     write_shard(tmp_path / "shard", recorded, ALL)
     assert load_file(tmp_path / "shard")["piece.3"].shape == (0, target.text_config.hidden_size)
     alone = Decoder(target).generate(clip.requests(ALL.max_new_tokens))
-    assert [said(one) for one in recorded] == [answer.tokens for answer in alone]
+    assert [answer_tokens(one) for one in recorded] == [answer.tokens for answer in alone]
 
 
 def test_an_answer_ends_with_its_end_token() -> None:
     target, clip = zoo_target(), some_clips(1)[0]
-    longest = said(flat(FeatureRecorder(target, ALL).record([clip]))[0])
+    longest = answer_tokens(flat(FeatureRecorder(target, ALL).record([clip]))[0])
     target.eos = frozenset({longest[4]})
     recorder = FeatureRecorder(target, ALL)
     for _ in range(2):  # drafted and not
         recorded = flat(recorder.record([clip]))
-        assert said(recorded[0]) == longest[: longest.index(longest[4]) + 1]
+        assert answer_tokens(recorded[0]) == longest[: longest.index(longest[4]) + 1]
         assert all(len(one.hidden[3]) == len(one.tokens) - 1 for one in recorded)
 
 
 def test_answers_are_greedy_whatever_the_checkpoint_asks_for() -> None:
     target, clip = zoo_target(), some_clips(1)[0]
-    plain = [said(one) for one in flat(FeatureRecorder(target, ALL).record([clip]))]
+    plain = [answer_tokens(one) for one in flat(FeatureRecorder(target, ALL).record([clip]))]
     target.defaults = replace(target.defaults, sampling=Sampling(repetition_penalty=1.8), max_new_tokens=3)
     assert [answer.tokens for answer in Decoder(target).generate(clip.requests(14))] != plain
-    assert [said(one) for one in flat(FeatureRecorder(target, ALL).record([clip]))] == plain
+    assert [answer_tokens(one) for one in flat(FeatureRecorder(target, ALL).record([clip]))] == plain
 
 
 def test_without_learning_a_call_is_a_function_of_its_clips_to_the_last_bit() -> None:

@@ -18,7 +18,7 @@ from crossdraft.train.capture.run import CaptureReport, capture
 from crossdraft.train.capture.shard import CapturedAnswer
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.provenance import sha256
-from tests.train.capture.given import SPEC, Given, some_clips, zoo_plan, zoo_target
+from tests.train.capture.helpers import SPEC, FixedSource, some_clips, zoo_plan, zoo_target
 
 
 class Stopped(Exception):
@@ -51,7 +51,7 @@ def shards(folder: Path) -> dict[str, bytes]:
 
 
 def test_shards_of_whole_clips_and_a_report(tmp_path: Path) -> None:
-    plan, ticks = zoo_plan(Given(some_clips(5, prompts=3))), []
+    plan, ticks = zoo_plan(FixedSource(some_clips(5, prompts=3))), []
     index, report = capture(tmp_path, plan, plan.resume(tmp_path), recorder(plan), lambda: ticks.append(1))
     assert [(entry.clips, entry.answers) for entry in index.shards] == [(2, 6), (2, 6), (1, 3)]
     assert sum(ticks) == report.clips == 5
@@ -63,21 +63,21 @@ def test_shards_of_whole_clips_and_a_report(tmp_path: Path) -> None:
     CaptureStore.open(tmp_path).check()
 
 
-def test_clips_with_more_prompts_than_fit_side_by_side_stay_whole(tmp_path: Path) -> None:
+def test_clips_with_more_prompts_than_fit_a_batch_stay_whole(tmp_path: Path) -> None:
     clips = some_clips(2, prompts=7)
-    run(tmp_path / "wide", zoo_plan(Given(clips), batch=8))
-    run(tmp_path / "narrow", zoo_plan(Given(clips), batch=3))
+    run(tmp_path / "wide", zoo_plan(FixedSource(clips), batch=8))
+    run(tmp_path / "narrow", zoo_plan(FixedSource(clips), batch=3))
     wide, narrow = CaptureStore.open(tmp_path / "wide"), CaptureStore.open(tmp_path / "narrow")
     assert wide.index.bytes == narrow.index.bytes  # the first piece is there once
     for a, b in zip(wide.answer_tokens(), narrow.answer_tokens(), strict=True):
         assert torch.equal(a, b)
 
 
-def test_an_interrupted_capture_goes_on_behind_its_last_whole_shard(
+def test_an_interrupted_capture_resumes_behind_its_last_whole_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "GROUP", 1)  # a clip at a time
-    plan = zoo_plan(Given(some_clips(6)), batch=3)
+    plan = zoo_plan(FixedSource(some_clips(6)), batch=3)
     run(tmp_path / "unbroken", plan)
     broken = tmp_path / "broken"
     with pytest.raises(Stopped):
@@ -94,7 +94,7 @@ def test_an_interrupted_capture_goes_on_behind_its_last_whole_shard(
 
 @pytest.mark.parametrize("harm", ["missing", "cut off"])
 def test_a_capture_with_a_broken_shard_is_mended_by_the_same_command(tmp_path: Path, harm: str) -> None:
-    plan = zoo_plan(Given(some_clips(6)))
+    plan = zoo_plan(FixedSource(some_clips(6)))
     run(tmp_path, plan)
     whole = shards(tmp_path)
     path = tmp_path / "shard-00001.safetensors"
@@ -108,19 +108,19 @@ def test_a_capture_with_a_broken_shard_is_mended_by_the_same_command(tmp_path: P
 
 def test_a_capture_can_be_lengthened(tmp_path: Path) -> None:
     clips, target = some_clips(4), zoo_target()
-    run(tmp_path, zoo_plan(Given(clips[:2]), target))
-    index, report = run(tmp_path, zoo_plan(Given(clips), target))
+    run(tmp_path, zoo_plan(FixedSource(clips[:2]), target))
+    index, report = run(tmp_path, zoo_plan(FixedSource(clips), target))
     assert (report.clips, index.clips, index.done) == (2, 4, 4)
 
 
 def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
-    plan = zoo_plan(Given(some_clips(2)))
+    plan = zoo_plan(FixedSource(some_clips(2)))
     run(tmp_path, plan)
     before = (tmp_path / "index.json").read_bytes()
     other: list[tuple[CapturePlan, str]] = [
         (replace(plan, spec=replace(SPEC, layers=(1,))), r"layers \(1, 3\) there, \(1,\) now"),
         (replace(plan, spec=replace(SPEC, max_new_tokens=3)), "max-new-tokens 12 there, 3 now"),
-        (replace(plan, source=Given(some_clips(2), "taken")), "kind given there, taken now"),
+        (replace(plan, source=FixedSource(some_clips(2), "taken")), "kind given there, taken now"),
         (replace(plan, info=replace(plan.info, dtype="bfloat16")), "dtype float64 there, bfloat16 now"),
         (replace(plan, info=replace(plan.info, sha256="1" * 64)), "another target"),
     ]
@@ -134,7 +134,7 @@ def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(CrossdraftError, match="holds no capture; name a new folder"):
-        zoo_plan(Given(some_clips(1))).resume(tmp_path)
+        zoo_plan(FixedSource(some_clips(1))).resume(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -144,7 +144,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, int], sentence: str) -> None:
     with pytest.raises(CrossdraftError, match=sentence):
-        zoo_plan(Given(some_clips(1)), **settings)
+        zoo_plan(FixedSource(some_clips(1)), **settings)
 
 
 def test_a_capture_of_nothing_is_refused() -> None:
@@ -154,19 +154,19 @@ def test_a_capture_of_nothing_is_refused() -> None:
         replace(SPEC, layers=())
 
 
-def test_a_capture_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_capture_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
     """Earlier shards hold top-k tokens, which nothing reads, and the index says how many."""
     clips, target = some_clips(4), zoo_target()
-    run(tmp_path, zoo_plan(Given(clips[:2]), target))
+    run(tmp_path, zoo_plan(FixedSource(clips[:2]), target))
     answers = list(CaptureStore.open(tmp_path).answer_tokens())
     path, index = tmp_path / "shard-00000.safetensors", json.loads((tmp_path / "index.json").read_text())
-    said = sum(map(len, answers))
-    top = {"top.ids": torch.zeros(said, 8, dtype=torch.int32), "top.logits": torch.zeros(said, 8)}
+    answer_tokens = sum(map(len, answers))
+    top = {"top.ids": torch.zeros(answer_tokens, 8, dtype=torch.int32), "top.logits": torch.zeros(answer_tokens, 8)}
     save_file(load_file(path) | top | {"top.at": torch.zeros(7, dtype=torch.int64)}, path)
     index["wanted"]["top_k"], index["asked_sha256"] = 8, "of then"
     index["shards"][0] |= {"bytes": path.stat().st_size, "sha256": sha256(path)}
     (tmp_path / "index.json").write_text(json.dumps(index))
-    found, report = run(tmp_path, zoo_plan(Given(clips), target))
+    found, report = run(tmp_path, zoo_plan(FixedSource(clips), target))
     assert (report.clips, found.done, found.asked_sha256) == (2, 4, "of then")
     store = CaptureStore.open(tmp_path)
     store.check()
@@ -177,8 +177,8 @@ def test_a_capture_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None
 # -- the disk ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_disk_is_foretold_within_what_answers_differ(tmp_path: Path) -> None:
-    plan = zoo_plan(Given(some_clips(4)))
+def test_the_disk_estimate_is_right_within_what_answers_differ(tmp_path: Path) -> None:
+    plan = zoo_plan(FixedSource(some_clips(4)))
     expected = estimate_disk(tmp_path / "new" / "folder", plan, plan.resume(tmp_path))
     assert not (tmp_path / "new").exists()
     index, _ = run(tmp_path, plan)
@@ -189,7 +189,7 @@ def test_the_disk_is_foretold_within_what_answers_differ(tmp_path: Path) -> None
 
 
 def test_a_disk_too_small_is_one_sentence(tmp_path: Path) -> None:
-    plan = zoo_plan(Given(some_clips(1)))
+    plan = zoo_plan(FixedSource(some_clips(1)))
     expected = estimate_disk(tmp_path, plan, plan.resume(tmp_path))
     expected.check()
     with pytest.raises(
@@ -204,11 +204,11 @@ def test_sizes_are_readable() -> None:
     assert [format_size(n) for n in (0, 999, 1234567, 5e13)] == ["0 B", "999 B", "1.23 MB", "50 TB"]
 
 
-# -- beside the target alone -------------------------------------------------------------------------------------------
+# -- compared with the target alone ------------------------------------------------------------------------------------
 
 
 def test_both_sides_of_a_comparison_answer_the_same(tmp_path: Path) -> None:
-    plan = zoo_plan(Given(some_clips(4)))
+    plan = zoo_plan(FixedSource(some_clips(4)))
     turns = InterleavedRecorder(plan.target, plan.spec, plan.batch)
     turns.warm_up(plan.source.read(0))
     assert turns.seconds == turns.generated_s == 0

@@ -56,7 +56,7 @@ def test_a_source_comes_back_from_its_description() -> None:
     assert source_of(json.loads(json.dumps(source.settings)), 3) == source
     with pytest.raises(CrossdraftError, match="neither scenes nor a list"):
         source_of({"kind": "dreams"}, 3)
-    with pytest.raises(CrossdraftError, match="does not say what was asked"):
+    with pytest.raises(CrossdraftError, match="does not describe its source"):
         source_of({"kind": "scenes", "colour": "red"}, 3)
 
 
@@ -70,25 +70,25 @@ def write_list(folder: Path, *lines: object) -> Path:
 
 
 @pytest.fixture
-def beside(tmp_path: Path, clip: ClipPaths) -> Path:
+def clip_folder(tmp_path: Path, clip: ClipPaths) -> Path:
     """A folder with the clip in it."""
     (tmp_path / "a.mp4").write_bytes(clip.video.read_bytes())
     (tmp_path / "a.h5").write_bytes(clip.events.read_bytes())
     return tmp_path
 
 
-def test_a_list_is_read_line_by_line_relative_to_its_folder(beside: Path) -> None:
+def test_a_list_is_read_line_by_line_relative_to_its_folder(clip_folder: Path) -> None:
     one = {"video": "a.mp4", "prompt": "What is ahead?"}
     two = {"video": "a.mp4", "prompt": ["Is it dark?", "Who walks?"], "events": "a.h5"}
-    source = ListSource(write_list(beside, one, "", two))
+    source = ListSource(write_list(clip_folder, one, "", two))
     assert len(source) == 2
-    video, events = str(beside / "a.mp4"), str(beside / "a.h5")
+    video, events = str(clip_folder / "a.mp4"), str(clip_folder / "a.h5")
     assert source.read(0) == PromptedClip("line 1", video, ("What is ahead?",))
     assert source.read(1) == PromptedClip("line 3", video, ("Is it dark?", "Who walks?"), events)
     assert [source.locate(i) for i in range(source.answers)] == [(0, 0), (1, 0), (1, 1)]
     assert len(ListSource(source.path, 1)) == 1
     assert source_of(source.settings, 2).read(1) == source.read(1)
-    write_list(beside, one)
+    write_list(clip_folder, one)
     with pytest.raises(CrossdraftError, match="has changed since it was captured"):
         source_of(source.settings, 1)
 
@@ -107,9 +107,9 @@ def test_a_list_is_read_line_by_line_relative_to_its_folder(beside: Path) -> Non
         ({"video": "a.h5", "prompt": "Who?"}, "Line 1 of .*a.h5"),
     ],
 )
-def test_a_bad_line_is_one_sentence(beside: Path, line: object, sentence: str) -> None:
+def test_a_bad_line_is_one_sentence(clip_folder: Path, line: object, sentence: str) -> None:
     with pytest.raises(CrossdraftError, match=sentence) as caught:
-        ListSource(write_list(beside, line))
+        ListSource(write_list(clip_folder, line))
     assert "\n" not in str(caught.value)
 
 
@@ -120,8 +120,8 @@ def test_an_empty_or_missing_list_is_one_sentence(tmp_path: Path) -> None:
         ListSource(tmp_path / "nothing.jsonl")
 
 
-def test_more_clips_than_the_list_has_are_refused(beside: Path) -> None:
-    path = write_list(beside, {"video": "a.mp4", "prompt": "Who?"})
+def test_more_clips_than_the_list_has_are_refused(clip_folder: Path) -> None:
+    path = write_list(clip_folder, {"video": "a.mp4", "prompt": "Who?"})
     with pytest.raises(CrossdraftError, match="has 1 clips, not 2"):
         ListSource(path, 2)
 
@@ -142,6 +142,6 @@ def test_groups_are_neighbouring_clips_with_enough_questions() -> None:
 @pytest.mark.slow
 def test_workers_give_the_same_clips_in_the_same_order() -> None:
     source = SceneSource(clips=4, prompts=2)
-    alone, ahead = (list(prefetch(source, range(1, 4), workers)) for workers in (0, 2))
-    assert [clip.prompts for clip in ahead] == [clip.prompts for clip in alone]
-    assert all(np.array_equal(a.video, b.video) for a, b in zip(ahead, alone, strict=True))  # pyright: ignore[reportArgumentType]
+    inline, prefetched = (list(prefetch(source, range(1, 4), workers)) for workers in (0, 2))
+    assert [clip.prompts for clip in prefetched] == [clip.prompts for clip in inline]
+    assert all(np.array_equal(a.video, b.video) for a, b in zip(prefetched, inline, strict=True))  # pyright: ignore[reportArgumentType]

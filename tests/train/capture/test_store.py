@@ -13,7 +13,7 @@ from crossdraft.train.capture.plan import CapturedTarget, CaptureIndex, ShardInf
 from crossdraft.train.capture.shard import CapturedAnswer, write_shard
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.provenance import sha256
-from tests.train.capture.given import SPEC, VOCABULARY, WIDTH, answers
+from tests.train.capture.helpers import SPEC, VOCABULARY, WIDTH, answers
 
 SHA = "ab" * 32
 
@@ -25,8 +25,8 @@ def write(folder: Path, *shards: list[CapturedAnswer]) -> CaptureIndex:
         path = folder / f"shard-{number:05d}.safetensors"
         write_shard(path, some, SPEC)
         tokens = sum(len(one.tokens) for one in some)
-        said = tokens - sum(one.start for one in some)
-        entries.append(ShardInfo(path.name, 1, len(some), tokens, said, path.stat().st_size, sha256(path)))
+        answer_tokens = tokens - sum(one.start for one in some)
+        entries.append(ShardInfo(path.name, 1, len(some), tokens, answer_tokens, path.stat().st_size, sha256(path)))
     owner = CapturedTarget("here", SHA, 3, WIDTH, VOCABULARY, "float32")
     index = CaptureIndex(owner, SPEC, {"kind": "given"}, "", 3, tuple(entries))
     index.write(folder)
@@ -79,7 +79,7 @@ def test_few_shards_are_open_at_a_time(folder: Path, monkeypatch: pytest.MonkeyP
         assert len(store._opened) == 1
 
 
-def test_a_shard_takes_the_bytes_that_were_foretold(tmp_path: Path) -> None:
+def test_a_shard_takes_the_bytes_that_were_estimated(tmp_path: Path) -> None:
     """But for the file's own table of contents."""
     index = write(tmp_path, [*answers(20, (5, 30), (9, 12)), *answers(17, (5, 3), base=60)])
     lengths = [(5, 30), (9, 12), (5, 3)]
@@ -151,7 +151,7 @@ def test_an_answer_that_is_not_there(folder: Path) -> None:
             CaptureStore.open(folder).batch([index], (1,))
 
 
-def test_clips_of_different_lengths_do_not_lie_side_by_side(tmp_path: Path) -> None:
+def test_clips_of_different_lengths_do_not_make_a_batch(tmp_path: Path) -> None:
     write(tmp_path, [*answers(3, (2, 3)), *answers(4, (2, 3))])
     store = CaptureStore.open(tmp_path)
     assert len(store.batch([0, 1], (1,))) == 2

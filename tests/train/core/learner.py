@@ -1,4 +1,4 @@
-"""A head and lessons small enough to train in a blink; run as a script, one rank of several that train it.
+"""A head and batches small enough to train at once; run as a script, one rank of several that train it.
 
 torchrun --nproc-per-node 2 tests/train/core/learner.py FOLDER KEY=VALUE…
 """
@@ -27,19 +27,19 @@ OBJECTIVE = Objective({"soft_cross_entropy": 1.0, "smooth_l1": 0.5}, step_weight
 
 
 class TinyHead(nn.Module):
-    """Two guesses: one from feature and token, the other from the first's own feature."""
+    """Two draft steps: one from feature and token, the other from the first's own feature."""
 
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(WORDS, WIDTH)
         self.mix = nn.Linear(2 * WIDTH, WIDTH)
         self.on = nn.Linear(WIDTH, WIDTH)
-        self.idle = nn.Linear(WIDTH, 2)  # no guess goes through it
+        self.idle = nn.Linear(WIDTH, 2)  # no draft goes through it
         self.register_buffer("out", OUT, persistent=False)
 
-    def forward(self, lesson: TrainBatch) -> list[DraftLogits]:
-        root = lesson.tokens.roll(-1, 1)
-        first = self.mix(torch.cat([lesson.hidden[0], self.words(root)], -1)).tanh()
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
+        root = batch.tokens.roll(-1, 1)
+        first = self.mix(torch.cat([batch.hidden[0], self.words(root)], -1)).tanh()
         second = first + self.on(first)
         return [DraftLogits(1, first @ self.out.T, first), DraftLogits(2, second @ self.out.T, second)]
 
@@ -50,7 +50,7 @@ def fresh() -> TinyHead:
 
 
 def batch_of(step: int, share: MicroBatch) -> TrainBatch:
-    """A share of a step's four answers, each of its own length: shares differ in how much they judge."""
+    """A share of a step's four answers, each of its own length: shares differ in loss positions."""
     generator = torch.Generator().manual_seed(step)
     tokens = torch.randint(0, WORDS, (ANSWERS, LONGEST), generator=generator)
     hidden = torch.randn(ANSWERS, LONGEST, WIDTH, generator=generator)
@@ -62,16 +62,16 @@ def batch_of(step: int, share: MicroBatch) -> TrainBatch:
 
 def loss_for(head: nn.Module) -> Callable[[int, MicroBatch], tuple[Tensor, dict[str, float]]]:
     def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
-        lesson = batch_of(step, share)
-        logits, labels = teacher(lesson, OUT, 0, target_to_draft(DRAFTED, WORDS))
-        return score(OBJECTIVE, head(lesson), lesson, logits, labels, lesson.hidden[0].roll(-1, 1))
+        batch = batch_of(step, share)
+        logits, labels = teacher(batch, OUT, 0, target_to_draft(DRAFTED, WORDS))
+        return score(OBJECTIVE, head(batch), batch, logits, labels, batch.hidden[0].roll(-1, 1))
 
     return loss_of
 
 
 def settings(**changes: object) -> Optim:
-    given = {"steps": 6, "warmup_steps": 2, "learning_rate": 0.05, "clips": ANSWERS, "checkpoint_every": 2}
-    return Optim.model_validate(given | changes)
+    settings = {"steps": 6, "warmup_steps": 2, "learning_rate": 0.05, "clips": ANSWERS, "checkpoint_every": 2}
+    return Optim.model_validate(settings | changes)
 
 
 def learn(folder: Path, optim: Optim, ranks: Distributed = SINGLE) -> TinyHead:

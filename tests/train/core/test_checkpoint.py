@@ -39,13 +39,13 @@ def test_what_was_written_is_read(written: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 10, 600, -10], ids=["nothing", "head", "half", "all but the end"])
-def test_a_damaged_file_is_told(written: Path, kept: int) -> None:
+def test_a_damaged_file_is_refused(written: Path, kept: int) -> None:
     written.write_bytes(written.read_bytes()[:kept])
     with pytest.raises(CrossdraftError, match=r"fit\.ckpt is damaged; remove it"):
         read_checkpoint(written)
 
 
-def test_a_file_of_words_and_one_of_other_tensors_are_told(tmp_path: Path) -> None:
+def test_a_file_of_words_and_one_of_other_tensors_are_refused(tmp_path: Path) -> None:
     (tmp_path / "words.ckpt").write_text("so many words")
     with pytest.raises(CrossdraftError, match="is damaged"):
         read_checkpoint(tmp_path / "words.ckpt")
@@ -55,18 +55,18 @@ def test_a_file_of_words_and_one_of_other_tensors_are_told(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("other", [nn.Linear(3, 4), nn.Sequential(nn.Linear(3, 2))], ids=["shape", "names"])
-def test_weights_of_another_network_are_told(written: Path, other: nn.Module) -> None:
+def test_weights_of_another_network_are_refused(written: Path, other: nn.Module) -> None:
     with pytest.raises(CrossdraftError, match="of another network than the recipe's; choose another --out"):
         restore_weights(other, read_checkpoint(written)["modules"], written)
 
 
-def test_moments_of_other_parameters_are_told(written: Path) -> None:
+def test_moments_of_other_parameters_are_refused(written: Path) -> None:
     frozen = torch.optim.AdamW([nn.Linear(3, 2).weight])
     with pytest.raises(CrossdraftError, match="of another network"):
         restore_optimiser(frozen, read_checkpoint(written)["optimiser"], written)
 
 
-def test_averages_of_other_parameters_are_told(written: Path) -> None:
+def test_averages_of_other_parameters_are_refused(written: Path) -> None:
     values = read_checkpoint(written)["modules"]
     for other in (nn.Linear(3, 4), nn.Sequential(nn.Linear(3, 2))):
         with pytest.raises(CrossdraftError, match="of another network"):
@@ -117,7 +117,7 @@ def test_the_first_setting_that_differs_is_named(tmp_path, change, sentence, ste
     assert (tmp_path / "train.ckpt").read_bytes() == before
 
 
-def test_the_same_training_goes_on(tmp_path):
+def test_the_same_training_resumes(tmp_path):
     run_as(tmp_path, OURS)
     run_as(tmp_path, OURS, 4)
     assert len((tmp_path / "train.log.jsonl").read_text().splitlines()) == 4

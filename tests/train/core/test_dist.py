@@ -70,13 +70,13 @@ def test_two_ranks_have_the_losses_of_one_process(how, one, two):
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_one_process_goes_on_where_two_ranks_stopped(how, one, two):
+def test_one_process_resumes_where_two_ranks_stopped(how, one, two):
     learn(two / f"{how}-half", settings(**CHANGES, schedule="constant"))
     assert_same(one, two / f"{how}-half")
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_two_ranks_go_on_where_one_process_stopped(how, one, two):
+def test_two_ranks_resume_where_one_process_stopped(how, one, two):
     assert_same(one, two / f"{how}-taken")
 
 
@@ -106,28 +106,28 @@ def test_the_second_rank_holds_all_weights_or_its_part_of_them_and_writes_nothin
     assert len(logged(two / "ddp")) == 6
 
 
-def test_clips_that_cannot_be_shared_are_told(tmp_path):
+def test_clips_that_cannot_be_shared_are_refused(tmp_path):
     with pytest.raises(CrossdraftError, match=r"clips=4 .* among 2 passes of 3 ranks; make it a multiple of 6"):
         learn(tmp_path, settings(accumulate=2), Distributed(0, 3))
 
 
-def test_alone_there_is_nobody_to_wait_for():
+def test_a_single_process_waits_for_nobody():
     SINGLE.barrier()
     assert (SINGLE.first, SINGLE.all_gather(3), SINGLE.broadcast("so")) == (True, [3], "so")
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
-def test_shares_are_the_batch(of):
+def test_micro_batches_make_up_the_batch(of):
     batch = list(range(6))
     assert [item for index in range(of) for item in MicroBatch(index, of).take(batch)] == batch
 
 
-def test_a_share_by_hand():
+def test_a_micro_batch_by_hand():
     assert MicroBatch(1, 2).take("abcd") == "cd"
     assert MicroBatch().take("abcd") == "abcd"
 
 
-def test_losses_are_weighted_and_places_are_counted():
+def test_losses_are_weighted_and_loss_positions_are_counted():
     parts = [
         MicroLoss(1.0, 3.0, {"places": 3.0, "tau": 2.0}),
         MicroLoss(5.0, 1.0, {"places": 1.0, "tau": 4.0, "right_3": 0.5}),
@@ -135,11 +135,11 @@ def test_losses_are_weighted_and_places_are_counted():
     assert merge_losses(parts) == (2.0, {"places": 4.0, "tau": 2.5, "right_3": 0.5})
 
 
-def test_one_share_passes_untouched():
+def test_one_micro_batch_passes_unchanged():
     assert merge_losses([MicroLoss(0.1, 1.0, {"places": 7.0, "right": 0.3})]) == (0.1, {"places": 7.0, "right": 0.3})
 
 
-def test_shares_that_judge_nothing_cost_nothing():
+def test_micro_batches_without_loss_positions_cost_nothing():
     assert merge_losses([MicroLoss(0.0, 0.0, {"places": 0.0})] * 2) == (0.0, {"places": 0.0})
 
 

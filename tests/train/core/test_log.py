@@ -29,7 +29,7 @@ def test_steps_and_checks_are_cut_each_at_its_own(tmp_path):
     assert [(line["step"], "check" in line) for line in kept] == [(1, False), (1, True), (2, False)]
 
 
-def test_no_log_is_an_empty_one_and_a_damaged_one_is_told(tmp_path):
+def test_no_log_is_an_empty_one_and_a_damaged_one_is_refused(tmp_path):
     MetricsLog(tmp_path / "none").truncate(0, 0)
     assert (tmp_path / "none").read_text() == ""
     (tmp_path / "log").write_text("[1]\n")

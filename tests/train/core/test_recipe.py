@@ -19,7 +19,7 @@ def test_the_shipped_recipe_is_valid_and_overrides_reach_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "sentence"),
     [
         (
             "target.train.0.question=3",
@@ -43,10 +43,10 @@ def test_the_shipped_recipe_is_valid_and_overrides_reach_it() -> None:
         ("seed", "must read key=value"),
     ],
 )
-def test_a_wrong_override_is_one_sentence(override: str, said: str) -> None:
+def test_a_wrong_override_is_one_sentence(override: str, sentence: str) -> None:
     with pytest.raises(CrossdraftError, match=r"\S") as caught:
         load_recipe(overrides=[override])
-    assert said in str(caught.value)
+    assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -78,7 +78,7 @@ def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:
         load_recipe(path)
 
 
-def test_a_missing_or_broken_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_or_broken_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CrossdraftError, match="Cannot read the recipe"):
         load_recipe(tmp_path / "none.yaml")
     (tmp_path / "broken.yaml").write_text("a: [")

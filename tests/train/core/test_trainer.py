@@ -34,7 +34,7 @@ def train(folder: Path, steps: int, spoil: Callable[[int], float] = lambda step:
 
     def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(step))
-        return (model(x) - x.sum(1, keepdim=True)).square().mean() * spoil(step), {"seen": 3.0}
+        return (model(x) - x.sum(1, keepdim=True)).square().mean() * spoil(step), {"figure": 3.0}
 
     Trainer(Stage(folder, "fit", optim(steps)), model, full_batch(loss_of)).run()
     return [json.loads(line)["loss"] for line in (folder / "fit.log.jsonl").read_text().splitlines()]
@@ -54,20 +54,20 @@ def test_a_log_line_that_was_cut_off_is_taken_again(tmp_path: Path) -> None:
     assert train(tmp_path / "broken", 8) == whole
 
 
-def test_without_its_log_a_run_goes_on(tmp_path: Path) -> None:
+def test_without_its_log_a_run_resumes(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", 8)
     train(tmp_path / "broken", 4)
     (tmp_path / "broken" / "fit.log.jsonl").unlink()
     assert train(tmp_path / "broken", 8) == whole[4:]
 
 
-def test_what_was_logged_before_the_first_checkpoint_is_forgotten_with_it(tmp_path: Path) -> None:
+def test_what_was_logged_before_the_first_checkpoint_is_dropped(tmp_path: Path) -> None:
     whole = train(tmp_path, 4)
     (tmp_path / "fit.ckpt").unlink()
     assert train(tmp_path, 4) == whole
 
 
-def test_a_log_damaged_within_is_told(tmp_path: Path) -> None:
+def test_a_log_damaged_within_is_refused(tmp_path: Path) -> None:
     train(tmp_path, 4)
     with (tmp_path / "fit.log.jsonl").open("a") as log:
         log.write('{"step": 5, "sec{"step": 5}\n')
@@ -76,7 +76,7 @@ def test_a_log_damaged_within_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoilt", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path: Path, spoilt: float) -> None:
+def test_a_loss_of_nan_stops_and_keeps_the_last_good_checkpoint(tmp_path: Path, spoilt: float) -> None:
     """Checkpoints come every two steps: step 6 (index 5) must not overwrite that of step 4."""
     whole = train(tmp_path / "whole", 8)
     with pytest.raises(CrossdraftError, match=r"^Step 6 of broken/fit diverged: loss (nan|inf), .*learning_rate"):
@@ -84,7 +84,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_p
     assert train(tmp_path / "broken", 8) == whole
 
 
-def test_a_gradient_that_is_no_number_stops_too(tmp_path: Path) -> None:
+def test_a_gradient_of_nan_stops_too(tmp_path: Path) -> None:
     """The root of nothing is a number, its slope is none."""
     model = fresh()
 
@@ -96,7 +96,7 @@ def test_a_gradient_that_is_no_number_stops_too(tmp_path: Path) -> None:
     assert torch.equal(model.weight, fresh().weight)
 
 
-def test_it_learns(tmp_path: Path) -> None:
+def test_training_lowers_the_loss(tmp_path: Path) -> None:
     losses = train(tmp_path, 60)
     assert sum(losses[-10:]) < 0.1 * sum(losses[:10])
 
@@ -120,7 +120,7 @@ def same(first: nn.Module, second: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("passes", [2, 4])
-def test_passes_have_the_losses_of_one_large_batch(tmp_path: Path, passes: int) -> None:
+def test_micro_batches_have_the_losses_of_one_large_batch(tmp_path: Path, passes: int) -> None:
     """The answers differ in length and the gradient is clipped: a mean of means would show."""
     once, cut = learn(tmp_path / "once", settings()), learn(tmp_path / "cut", settings(accumulate=passes))
     for a, b in zip(logged(tmp_path / "once"), logged(tmp_path / "cut"), strict=True):
@@ -136,29 +136,29 @@ class Interrupted(Exception):
 
 
 class DroppingHead(TinyHead):
-    def forward(self, lesson: TrainBatch) -> list[DraftLogits]:
-        return [replace(g, logits=nn.functional.dropout(g.logits, 0.2, self.training)) for g in super().forward(lesson)]
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
+        return [replace(g, logits=nn.functional.dropout(g.logits, 0.2, self.training)) for g in super().forward(batch)]
 
 
 @pytest.mark.parametrize("at", ["step 2", "step 5", "check 2", "check 4"])
-def test_wherever_it_is_interrupted_everything_goes_on_as_if_it_had_not_been(tmp_path: Path, at: str) -> None:
+def test_wherever_it_is_interrupted_it_resumes_exactly(tmp_path: Path, at: str) -> None:
     """Averaged weights, passes, counters and the dropout's chance; a checkpoint every two steps, each with a check."""
 
     def run(folder: Path, stop: str = "") -> nn.Module:
         torch.manual_seed(0)
         head = DroppingHead()
-        lessons = loss_for(head)
+        loss_fn = loss_for(head)
 
         def loss_of(step: int, share: MicroBatch) -> tuple[torch.Tensor, dict[str, float]]:
             if stop == f"step {step}" and share.index == 1:
                 raise Interrupted
-            return lessons(step, share)
+            return loss_fn(step, share)
 
         def check(step: int) -> dict[str, float]:
             if stop == f"check {step}":
                 raise Interrupted
             with torch.no_grad():
-                return {"loss": float(lessons(1000, MicroBatch())[0])}
+                return {"loss": float(loss_fn(1000, MicroBatch())[0])}
 
         torch.rand(hash(folder) % 7)  # what else draws chance must not matter
         Trainer(Stage(folder, "head", settings(**EVERYTHING)), head, loss_of, check=check).run()
@@ -208,9 +208,16 @@ def test_averaged_weights_are_checked_given_and_loaded(tmp_path: Path) -> None:
 
 
 def stopped(folder: Path, figures: list[float], **changes: object) -> tuple[nn.Module, list[int], dict[str, float]]:
-    """A run whose checks find the given figures, one after the other; what it gives, and the steps it took."""
+    """A run whose checks find these figures, one after the other; what it gives, and the steps it took."""
     model, steps = fresh(), []
-    given = {"steps": 20, "clips": 1, "warmup_steps": 0, "learning_rate": 0.05, "checkpoint_every": 2, "watch": "tau"}
+    settings = {
+        "steps": 20,
+        "clips": 1,
+        "warmup_steps": 0,
+        "learning_rate": 0.05,
+        "checkpoint_every": 2,
+        "watch": "tau",
+    }
 
     def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
         steps.append(step)
@@ -219,7 +226,7 @@ def stopped(folder: Path, figures: list[float], **changes: object) -> tuple[nn.M
     def check(step: int) -> dict[str, float]:
         return {"tau": figures[step // 2 - 1]}
 
-    stage = Stage(folder, "fit", Optim.model_validate(given | changes))
+    stage = Stage(folder, "fit", Optim.model_validate(settings | changes))
     return model, steps, Trainer(stage, model, full_batch(loss_of), check=check).run()
 
 
@@ -244,7 +251,7 @@ def test_the_best_of_a_run_that_ends_by_itself_is_given_too(tmp_path: Path) -> N
     assert not same(model, stopped(tmp_path / "last", [1.0, 3.0, 4.0], steps=6)[0])
 
 
-def test_a_figure_that_cannot_be_watched_is_told(tmp_path: Path) -> None:
+def test_a_figure_that_cannot_be_watched_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CrossdraftError, match=r"no figure 'tua', .* did you mean 'tau'"):
         stopped(tmp_path, [1.0], watch="tua")
     with pytest.raises(CrossdraftError, match=r"optim\.watch names 'tau', but this training has no checks"):
@@ -274,36 +281,36 @@ def test_bf16_is_for_products_and_weights_stay_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool
 ) -> None:
     monkeypatch.setattr("crossdraft.train.core.trainer.has_bf16", lambda: able)
-    model, seen = fresh(), []
+    model, observed = fresh(), []
 
     def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:
         out = model(torch.ones(1, 4))
-        seen.append(out.dtype)
+        observed.append(out.dtype)
         return out.float().square().sum(), {}
 
     Trainer(Stage(tmp_path, "fit", settings(steps=1, bf16=True)), model, full_batch(loss_of)).run()
     Trainer(Stage(tmp_path, "fit", settings(steps=2)), model, full_batch(loss_of)).run()
-    assert seen == [torch.bfloat16 if able else torch.float32, torch.float32]
+    assert observed == [torch.bfloat16 if able else torch.float32, torch.float32]
     assert model.weight.dtype == torch.float32
     assert not torch.equal(model.weight, fresh().weight)
 
 
-def test_checks_are_logged_beside_the_steps(tmp_path: Path) -> None:
+def test_checks_are_logged_between_the_steps(tmp_path: Path) -> None:
     learn(tmp_path, settings())
     assert [entry["step"] for entry in entries(tmp_path) if "check" in entry] == [2, 4, 6]
     assert len(logged(tmp_path)) == 6
 
 
-def test_every_pass_has_a_chance_of_its_own_and_the_same_one_again(tmp_path: Path) -> None:
+def test_every_micro_batch_has_a_seed_of_its_own_and_the_same_one_again(tmp_path: Path) -> None:
     def drawn(folder: Path) -> list[float]:
-        model, seen = fresh(), []
+        model, observed = fresh(), []
 
         def loss_of(step: int, share: MicroBatch) -> tuple[torch.Tensor, dict[str, float]]:
-            seen.append(float(torch.rand(())))
+            observed.append(float(torch.rand(())))
             return model(torch.ones(1, 4)).sum(), {}
 
         Trainer(Stage(folder, "fit", settings(steps=3, accumulate=2)), model, loss_of).run()
-        return seen
+        return observed
 
     first = drawn(tmp_path / "first")
     torch.rand(3)
@@ -319,7 +326,7 @@ def weights() -> nn.Linear:
     return linear
 
 
-def test_it_follows_by_hand(weights):
+def test_the_average_by_hand(weights):
     """Decays of 1/10, then 2/11 would come; 0.15 is the most allowed."""
     average = AveragedWeights(weights, 0.15)
     nn.init.constant_(weights.weight, 2.0)
@@ -335,7 +342,7 @@ def test_what_is_not_trained_has_no_average(weights):
     assert set(AveragedWeights(weights, 0.9).values) == {"weight"}
 
 
-def test_it_stands_in_for_the_weights_and_goes_again(weights):
+def test_averages_replace_the_weights_within_the_block(weights):
     average = AveragedWeights(weights, 0.9)
     nn.init.constant_(weights.weight, 2.0)
     with pytest.raises(RuntimeError, match="on the way"), average.swapped_in():
@@ -346,7 +353,7 @@ def test_it_stands_in_for_the_weights_and_goes_again(weights):
     assert weights.weight.item() == 1.0
 
 
-def test_it_goes_on_from_kept_values(weights):
+def test_the_average_resumes_from_kept_values(weights):
     average = AveragedWeights(weights, 0.9)
     restore_tensors(average.values, {"weight": torch.tensor([[7.0]]), "bias": torch.zeros(1)}, Path("x"))
     assert average.values["weight"].item() == 7.0
@@ -355,11 +362,11 @@ def test_it_goes_on_from_kept_values(weights):
 
 def test_the_best_is_kept_and_the_misses_are_counted_anew():
     stop = EarlyStop()
-    seen = []
+    observed = []
     for step, value in [(2, 1.0), (4, 0.5), (6, 1.0), (8, 1.5), (10, math.nan)]:
         stop = stop.after(step, value)
-        seen.append((stop.best, stop.best_step, stop.missed, stop.checked))
-    assert seen == [(1.0, 2, 0, 2), (1.0, 2, 1, 4), (1.0, 2, 2, 6), (1.5, 8, 0, 8), (1.5, 8, 1, 10)]
+        observed.append((stop.best, stop.best_step, stop.missed, stop.checked))
+    assert observed == [(1.0, 2, 0, 2), (1.0, 2, 1, 4), (1.0, 2, 2, 6), (1.5, 8, 0, 8), (1.5, 8, 1, 10)]
 
 
 @pytest.mark.parametrize(("missed", "patience", "over"), [(1, 2, False), (2, 2, True), (3, 2, True), (9, 0, False)])
@@ -367,11 +374,11 @@ def test_patience_ends(missed, patience, over):
     assert EarlyStop(missed=missed).should_stop(patience) is over
 
 
-def test_a_minus_turns_a_figure_round():
+def test_a_minus_negates_a_figure():
     assert watched_figure({"tau": 2.5}, "tau") == 2.5
     assert watched_figure({"loss": 2.5}, "-loss") == -2.5
 
 
-def test_a_figure_that_nobody_measures_is_told():
+def test_a_figure_that_nothing_measures_is_refused():
     with pytest.raises(CrossdraftError, match=r"no figure 'taw', which optim\.watch names; did you mean 'tau'"):
         watched_figure({"tau": 1.0, "loss": 2.0}, "taw")

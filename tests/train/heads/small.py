@@ -1,4 +1,4 @@
-"""Lessons made by hand and a head small enough to learn in a second."""
+"""Training batches made by hand and a head small enough to learn in a second."""
 
 from dataclasses import dataclass
 

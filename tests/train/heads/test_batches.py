@@ -37,6 +37,6 @@ def test_a_batch_is_about_clips_of_one_size():
 def test_a_list_of_clips_of_several_sizes_teaches_a_head_that_sees(tmp_path: Path):
     write(tmp_path, [one for size in (3, 4, 3, 4) for one in answers(size, (2, 3), (2, 2), (4, 3))])
     stored = StoredBatches(CaptureStore.open(tmp_path), (1,), (0,))
-    seen = [stored.batch(step, 2, MicroBatch()).visual[0].shape[:2] for step in range(6)]
-    assert sorted(seen) == [(2, 3)] * 3 + [(2, 4)] * 3
+    shapes = [stored.batch(step, 2, MicroBatch()).visual[0].shape[:2] for step in range(6)]
+    assert sorted(shapes) == [(2, 3)] * 3 + [(2, 4)] * 3
     assert sorted(index for step in range(6) for index in stored.indices(step, 2)) == list(range(12))

@@ -1,4 +1,4 @@
-"""What an event model sees of captured clips: its own features, looked at once, whatever order the steps come in."""
+"""Event features of captured clips: the model's own, encoded once, whatever order the steps come in."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ def model(tmp_path_factory):
 
 
 class Listed:
-    """Clips of a list, as far as a sight looks."""
+    """Clips of a list, as far as a cache encoded."""
 
     def __init__(self, *events) -> None:
         self.events = [None if path is None else str(path) for path in events]
@@ -49,53 +49,53 @@ class Listed:
         return PromptedClip(f"clip-{index}", "clip.mp4", ("what?",), self.events[index])
 
 
-def test_every_epoch_walks_once_round_all_clips():
-    walk = EpochSampler(7, seed=3)
-    epochs = [[walk.numbers(step, 2) for step in range(3 * epoch, 3 * epoch + 3)] for epoch in range(2)]
+def test_every_epoch_takes_every_clip_once():
+    sampler = EpochSampler(7, seed=3)
+    epochs = [[sampler.numbers(step, 2) for step in range(3 * epoch, 3 * epoch + 3)] for epoch in range(2)]
     for epoch in epochs:
         walked = [clip for clips in epoch for clip in clips]
         assert len(walked) == len(set(walked)) == 6
     assert epochs[0] != epochs[1]
-    assert walk.numbers(4, 2) == EpochSampler(7, seed=3).numbers(4, 2)
-    assert sorted(walk.numbers(0, 99)) == list(range(7))
+    assert sampler.numbers(4, 2) == EpochSampler(7, seed=3).numbers(4, 2)
+    assert sorted(sampler.numbers(0, 99)) == list(range(7))
 
 
 @torch.inference_mode()
 def test_features_are_the_models_own_even_where_training_is_coarse(model, clip, tmp_path):
-    sight = FeatureCache(model, Listed(clip.events, clip.events), 0, tmp_path / "seen.safetensors", "me")
+    cache = FeatureCache(model, Listed(clip.events, clip.events), 0, tmp_path / "seen.safetensors", "me")
     own = model.encode(model.prepare(Request("another question?", events=str(clip.events))))
     with torch.autocast("cpu", torch.bfloat16):
-        seen = sight.visual(0, [1, 0])
-    assert seen.dtype == torch.float32
-    assert torch.allclose(seen, own["video"].pooler_output.expand(2, -1, -1), atol=1e-6)
+        visual = cache.visual(0, [1, 0])
+    assert visual.dtype == torch.float32
+    assert torch.allclose(visual, own["video"].pooler_output.expand(2, -1, -1), atol=1e-6)
 
 
-def test_a_clip_is_looked_at_once_and_not_again_after_an_interruption(model, clip, tmp_path, monkeypatch):
-    file, source, looks = tmp_path / "seen.safetensors", Listed(clip.events, clip.events), []
-    look = FeatureCache._encode
-    monkeypatch.setattr(FeatureCache, "_encode", lambda sight, clip: looks.append(clip) or look(sight, clip))
+def test_a_clip_is_encoded_once_and_not_again_after_an_interruption(model, clip, tmp_path, monkeypatch):
+    file, source, encoded = tmp_path / "seen.safetensors", Listed(clip.events, clip.events), []
+    encode = FeatureCache._encode
+    monkeypatch.setattr(FeatureCache, "_encode", lambda cache, clip: encoded.append(clip) or encode(cache, clip))
     monkeypatch.setattr("crossdraft.train.heads.event_data.WRITE_EVERY", 2)
-    sight = FeatureCache(model, source, 0, file, "me")
-    first = sight.visual(0, [0])
+    cache = FeatureCache(model, source, 0, file, "me")
+    first = cache.visual(0, [0])
     assert not file.exists()
-    both = sight.visual(1, [0, 1, 0])
-    assert looks == [0, 1]
+    both = cache.visual(1, [0, 1, 0])
+    assert encoded == [0, 1]
     assert torch.equal(both[0], first[0])
     again = FeatureCache(model, source, 0, file, "me")
     assert torch.equal(again.visual(2, [1, 0]), both[[1, 0]])
-    assert looks == [0, 1]
+    assert encoded == [0, 1]
     others = FeatureCache(model, source, 0, file, "another model, or other clips")
     others.visual(0, [0])
-    assert looks == [0, 1, 0]
+    assert encoded == [0, 1, 0]
 
 
-def test_a_damaged_file_is_looked_at_again(model, clip, tmp_path):
+def test_a_damaged_file_is_encoded_again(model, clip, tmp_path):
     file = tmp_path / "seen.safetensors"
     file.write_bytes(b"nothing of the kind")
     assert FeatureCache(model, Listed(clip.events), 0, file, "me").cached == {}
 
 
-def test_a_clip_without_events_is_named_before_any_is_looked_at(model, clip, tmp_path):
+def test_a_clip_without_events_is_named_before_any_is_encoded(model, clip, tmp_path):
     with pytest.raises(CrossdraftError, match="clip-2 of the capture has no events"):
         FeatureCache(model, Listed(clip.events, clip.events, None), 0, tmp_path / "seen.safetensors", "me")
 
@@ -108,7 +108,7 @@ def test_scenes_are_those_that_were_captured():
     assert (streams[0].t == streams[1].t).all()
 
 
-def test_the_blind_see_nothing():
+def test_a_blind_head_gets_no_features():
     assert NoFeatures(5, 0).visual(0, [1, 2]).numel() == 0
 
 
@@ -143,12 +143,12 @@ def answers(frames: int = 4, patches: int = 3, looked_at: int = 2, wanted_patche
     return GlanceData(behind, Captured(frames, patches), {0: 10, 1: 20}, {FRAME}, config)
 
 
-def test_the_frames_looked_at_are_spread_over_the_clip_and_text_is_left_out():
+def test_the_frames_read_are_spread_over_the_clip_and_text_is_left_out():
     assert answers().frame_features(0)[:, 0].tolist() == [0, 1, 2, 9, 10, 11]  # the first frame and the last
     assert answers(looked_at=3).frame_features(1).tolist() == [[i, 1] for i in (0, 1, 2, 3, 4, 5, 9, 10, 11)]
 
 
-def test_every_question_is_asked_before_its_own_clip():
+def test_frame_features_are_those_of_the_answers_clip():
     found = answers().batch(0)
     assert found.visual[0].shape == (4, 6, 2)
     assert found.visual[0][:, 0, 1].tolist() == [1, 1, 0, 0]
@@ -165,5 +165,5 @@ def test_a_capture_without_clips_is_refused():
 
 
 def test_the_first_answer_about_each_clip():
-    places = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
-    assert first_answers(range(5), places.__getitem__) == {0: 0, 1: 2}
+    clip_prompts = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
+    assert first_answers(range(5), clip_prompts.__getitem__) == {0: 0, 1: 2}

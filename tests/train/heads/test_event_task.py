@@ -43,24 +43,24 @@ def answers(tmp_path_factory) -> EventAnswers:
     noise[1] *= 2  # the second clip's events are of the other polarity
     np.save(cache.path("events", "train", 0), noise)
     codec = PromptCodec(load_tokenizer(pair.event), EVENT)
-    seer = DoubleSeer(model)
-    look = Looked(seer, BatchSpec(cache, "events", CLIPS, Jitter(), 0))
-    spoken = [QAPair(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
-    return EventAnswers(seer, look, codec, lambda step, clips: spoken, CLIPS)
+    vlm = DoubleSeer(model)
+    spec = BatchFeatures(vlm, BatchSpec(cache, "events", CLIPS, Jitter(), 0))
+    pairs = [QAPair(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
+    return EventAnswers(vlm, spec, codec, lambda step, clips: pairs, CLIPS)
 
 
 @dataclass(frozen=True)
-class Looked:
+class BatchFeatures:
     """Clips as training looks at them, without any adapter."""
 
-    seer: TrainableEventGPT
-    look: BatchSpec
+    vlm: TrainableEventGPT
+    spec: BatchSpec
 
     def numbers(self, step, count):
-        return self.look.clips(step, count)
+        return self.spec.clips(step, count)
 
     def visual(self, step, clips):
-        return self.seer.visual_tokens(self.seer.patches(self.look.pixels(step, clips)))
+        return self.vlm.visual_tokens(self.vlm.patches(self.spec.pixels(step, clips)))
 
 
 class DoubleSeer(TrainableEventGPT):
@@ -103,18 +103,18 @@ def fast(answers, **more) -> Fast:
 
 
 @torch.no_grad()
-def test_a_lesson_holds_the_models_own_features(answers):
+def test_a_batch_holds_the_models_own_features(answers):
     """Row by row a plain forward over prompt, question and answer."""
     batch, codec, model = answers.batch(0), answers.codec, answers.model.model
-    pixels = answers.features.look.pixels(0, [0, 1]).double()
+    pixels = answers.features.spec.pixels(0, [0, 1]).double()
     for row, (question, answer) in enumerate(TEXTS):
-        asked, said = codec.question_ids(question), codec.answer_ids(answer, whole=row != 1)
-        assert int(batch.starts[row]) == len(asked)
-        assert batch.tokens[row, : int(batch.lengths[row])].tolist() == [*asked, *said]
+        question_ids, answer_ids = codec.question_ids(question), codec.answer_ids(answer, whole=row != 1)
+        assert int(batch.starts[row]) == len(question_ids)
+        assert batch.tokens[row, : int(batch.lengths[row])].tolist() == [*question_ids, *answer_ids]
         visual = [model.config.event_token_id] * model.config.event_seq_length
-        ids = torch.tensor([[*codec.prefix_ids(), *visual, *asked, *said]])
+        ids = torch.tensor([[*codec.prefix_ids(), *visual, *question_ids, *answer_ids]])
         out = model(input_ids=ids, pixel_values_videos=pixels[row // QUESTIONS][None], output_hidden_states=True)
-        own = out.hidden_states[-1][0, -len(asked) - len(said) :]
+        own = out.hidden_states[-1][0, -len(question_ids) - len(answer_ids) :]
         mine = batch.hidden[2][row, : int(batch.lengths[row])]
         assert torch.allclose(mine, own, atol=1e-5)
 
@@ -146,11 +146,11 @@ def test_cross_heads_learn_the_words_and_leave_the_event_model_alone(answers, na
 def test_the_fast_head_learns_and_the_blind_one_cannot_tell_clips_apart(answers):
     """The same question about both clips, answered differently: only who sees can know both answers."""
     same = [QAPair("what is ahead?", text) for _, text in (TEXTS[0], TEXTS[0], TEXTS[2], TEXTS[2])]
-    asked = EventAnswers(answers.model, answers.features, answers.codec, lambda step, clips: same, CLIPS)
+    repeated = EventAnswers(answers.model, answers.features, answers.codec, lambda step, clips: same, CLIPS)
     figures = {}
     for sees in (True, False):
         head = fast(answers, sees=sees)
-        _, figures[sees] = learned(head, fast_loss(head, asked), steps=80, rate=1e-2)
+        _, figures[sees] = learned(head, fast_loss(head, repeated), steps=80, rate=1e-2)
     assert figures[True]["right"] == 1.0
     assert figures[True]["tau"] > 1 + 4
     assert figures[False]["tau"] < figures[True]["tau"]
@@ -185,12 +185,12 @@ class Few:
         return self.answers[number]
 
 
-def test_captured_answers_are_told_again_in_words(answers):
+def test_captured_answers_are_read_back_as_text(answers):
     batch = answers.batch(0)
     rows = [
         CapturedAnswer(tokens[: int(length)], int(start), {}, tokens[:0])
         for tokens, start, length in zip(batch.tokens, batch.starts, batch.lengths, strict=True)
     ]
     known = answers_by_clip(Few(rows), answers.codec, lambda number: divmod(number, 2))
-    spoken = [QAPair(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
-    assert known == {0: spoken[:2], 1: spoken[2:]}
+    pairs = [QAPair(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
+    assert known == {0: pairs[:2], 1: pairs[2:]}

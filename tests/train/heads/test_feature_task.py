@@ -1,4 +1,4 @@
-"""A head learns: its loss falls, its guesses come true, its figures are counted right."""
+"""A head learns: its loss falls, its drafts become right, its figures are counted right."""
 
 from dataclasses import replace
 
@@ -30,20 +30,20 @@ def test_a_head_learns_to_count(network, tmp_path):
     assert after["tau"] > 2.3  # of at most 3
 
 
-def test_figures_are_counted_place_by_place():
-    """A head that is told the answer two places on by its own features would be right everywhere but at the end."""
+def test_figures_are_counted_position_by_position():
+    """A head whose features hold the token two positions on would be right everywhere but at the end."""
     head = small_head()
     found = teaching(head).figures(Counting(), 1)
     batch = counting(8)
-    guess = head(batch)[0]
-    said = torch.tensor(IDS)[guess.logits.argmax(-1)]
-    # Place t guesses the token two places on; the last guess there is anything to hold against stands at place 9.
-    right = (said[:, 3:10] == batch.tokens[:, 5:12]).float().mean()
+    draft = head(batch)[0]
+    drafted = torch.tensor(IDS)[draft.logits.argmax(-1)]
+    # Position t drafts the token two positions on; the last draft with a label stands at position 9.
+    right = (drafted[:, 3:10] == batch.tokens[:, 5:12]).float().mean()
     assert found["right_1"] == pytest.approx(float(right))
 
 
-def test_figures_of_batches_are_weighed_by_their_own_places():
-    """The second batch is too short to be judged at offset 2: it has no say in `right_2`, neither for nor against."""
+def test_figures_of_batches_are_weighed_by_their_own_positions():
+    """The second batch is too short for offset 2: it does not count in `right_2`."""
     head, short = small_head(), 7
 
     class Shortened(Counting):
@@ -55,21 +55,21 @@ def test_figures_of_batches_are_weighed_by_their_own_places():
     found = Shortened().batch(1, 8, MicroBatch())
     assert int(found.loss_mask(1).sum()) == 8 * 2
     assert int(found.loss_mask(2).sum()) == 8
-    guesses = [[guess.logits.argmax(-1) for guess in head(Shortened().batch(s, 8, MicroBatch()))] for s in (0, 1)]
+    drafts = [[draft.logits.argmax(-1) for draft in head(Shortened().batch(s, 8, MicroBatch()))] for s in (0, 1)]
     for offset in (1, 2):
         right = count = 0
         for step in (0, 1):
             batch = Shortened().batch(step, 8, MicroBatch())
-            said = torch.tensor(IDS)[guesses[step][offset - 1]]
+            drafted = torch.tensor(IDS)[drafts[step][offset - 1]]
             for row in range(8):
-                for place in range(3, int(batch.lengths[row]) - 1 - offset):
+                for position in range(3, int(batch.lengths[row]) - 1 - offset):
                     count += 1
-                    right += int(said[row, place] == batch.tokens[row, place + offset + 1])
+                    right += int(drafted[row, position] == batch.tokens[row, position + offset + 1])
         assert both[f"right_{offset}"] == pytest.approx(right / count)
     assert alone.keys() == both.keys()
 
 
-def test_a_figure_that_no_place_speaks_of_is_left_out():
+def test_a_figure_without_positions_is_left_out():
     class Short(Counting):
         tokens = 6
 
@@ -84,7 +84,7 @@ def test_a_figure_that_no_place_speaks_of_is_left_out():
     assert teaching(small_head()).figures(Nothing(), 2) == {}
 
 
-def test_noise_moves_features_but_not_what_they_are_judged_by():
+def test_noise_moves_features_but_not_labels():
     batch = counting(2)
     loud = add_noise(batch, 0.5, seed=0, step=3)
     assert torch.equal(loud.hidden[4], add_noise(batch, 0.5, seed=0, step=3).hidden[4])
@@ -99,7 +99,7 @@ def test_noise_moves_features_but_not_what_they_are_judged_by():
     assert not torch.equal(loud.hidden[4] - batch.hidden[4], loud.hidden[3] - batch.hidden[3])
 
 
-def test_an_answer_sounds_the_same_in_every_share_and_beside_every_neighbour():
+def test_an_answers_noise_is_the_same_in_every_micro_batch():
     batch = counting(4)
     whole = add_noise(batch, 0.5, seed=0, step=3).hidden[4]
     hidden = {layer: value[2:, :8] for layer, value in batch.hidden.items()}
@@ -116,13 +116,13 @@ def test_an_answer_sounds_the_same_in_every_share_and_beside_every_neighbour():
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_shares_of_a_step_come_to_the_loss_of_the_whole(noise):
+def test_micro_batches_add_up_to_the_loss_of_the_step(noise):
     head = small_head()
     loss_of = teaching(head, noise=noise).loss_of(Counting())
     whole = loss_of(5, MicroBatch())[0].detach()
     parts = [loss_of(5, MicroBatch(i, 2)) for i in range(2)]
-    places = [figures["places"] for _, figures in parts]
-    mean = sum(loss.detach() * n for (loss, _), n in zip(parts, places, strict=True)) / sum(places)
+    positions = [figures["places"] for _, figures in parts]
+    mean = sum(loss.detach() * n for (loss, _), n in zip(parts, positions, strict=True)) / sum(positions)
     assert float(mean) == pytest.approx(float(whole), abs=1e-5)
 
 

@@ -34,7 +34,7 @@ def head_for(model, network="medusa", **more):
 
 
 @pytest.fixture(scope="module")
-def asked():
+def prompt_answers():
     """What the target says of its own accord."""
     model, prompt = ZOO["video_llava"]()
     target = as_target(model, prompt)
@@ -51,9 +51,9 @@ def joint():
     return JointModel(model, head_for(model), OBJECTIVE, frozenset({VIDEO}), rank=4)
 
 
-def test_nothing_is_added_at_first_and_only_additions_and_heads_learn(joint, asked):
+def test_nothing_is_added_at_first_and_only_additions_and_heads_learn(joint, prompt_answers):
     untouched, _ = ZOO["video_llava"]()
-    prompt, answer = asked[0]
+    prompt, answer = prompt_answers[0]
     ids = torch.cat((prompt.input_ids, torch.tensor(answer)))[None]
     pixels = {"pixel_values_videos": prompt.features["pixel_values_videos"].double()}
     own = joint.model(input_ids=ids, **pixels).logits
@@ -66,17 +66,17 @@ def test_nothing_is_added_at_first_and_only_additions_and_heads_learn(joint, ask
     assert any(name.startswith("head.") for name in learning)
 
 
-def test_both_learn_and_the_heads_loss_reaches_the_target(joint, asked):
+def test_gradients_of_both_losses_reach_the_target(joint, prompt_answers):
     joint.heads_weight = 1e6  # so that what reaches the target comes of the heads
-    loss, figures = joint.loss(*asked[0])
+    loss, figures = joint.loss(*prompt_answers[0])
     loss.backward()
     assert loss.item() == pytest.approx(figures["own"] + 1e6 * figures["heads"], rel=1e-6)
     ups = [weight.grad for name, weight in joint.named_parameters() if name.endswith(".up")]
     assert max(float(grad.abs().max()) for grad in ups) > 10
 
 
-def test_without_its_additions_the_target_is_the_one_that_it_was(joint, asked):
-    prompt, answer = asked[0]
+def test_without_the_additions_the_target_computes_what_it_did(joint, prompt_answers):
+    prompt, answer = prompt_answers[0]
     with torch.no_grad():
         untouched = full_pass(joint.model, prompt, answer)[0].logits
         for layer in joint.layers:
@@ -90,14 +90,19 @@ def test_without_its_additions_the_target_is_the_one_that_it_was(joint, asked):
     assert torch.equal(again, moved)
 
 
-def test_shares_of_a_step_come_to_the_loss_of_the_whole(joint, asked):
-    uneven = [asked[0], (asked[1][0], asked[1][1][:3]), asked[1], (asked[0][0], asked[0][1][:2])]
+def test_micro_batches_add_up_to_the_loss_of_the_step(joint, prompt_answers):
+    uneven = [
+        prompt_answers[0],
+        (prompt_answers[1][0], prompt_answers[1][1][:3]),
+        prompt_answers[1],
+        (prompt_answers[0][0], prompt_answers[0][1][:2]),
+    ]
     loss_of = joint.loss_of(lambda step: uneven)
     whole, figures = loss_of(0, MicroBatch())
     parts = [loss_of(0, MicroBatch(i, 2)) for i in range(2)]
-    places = [found["places"] for _, found in parts]
-    assert figures["places"] == sum(places) == 7 + 2 + 7 + 1
-    mean = sum(float(loss.detach()) * n for (loss, _), n in zip(parts, places, strict=True)) / sum(places)
+    positions = [found["places"] for _, found in parts]
+    assert figures["places"] == sum(positions) == 7 + 2 + 7 + 1
+    mean = sum(float(loss.detach()) * n for (loss, _), n in zip(parts, positions, strict=True)) / sum(positions)
     assert mean == pytest.approx(float(whole.detach()), rel=1e-6)
 
 
@@ -116,8 +121,8 @@ def test_additions_to_a_bfloat16_target_are_float32():
         assert low_rank_of(layer).up.dtype is low_rank_of(layer).down.dtype is torch.float32
 
 
-def test_learning_moves_the_target_and_its_folder_is_another_targets(joint, asked, tmp_path):
-    loss_of = joint.loss_of(lambda step: asked)
+def test_training_changes_the_target_and_its_fingerprint(joint, prompt_answers, tmp_path):
+    loss_of = joint.loss_of(lambda step: prompt_answers)
     learning = [weight for weight in joint.parameters() if weight.requires_grad]
     optimiser = torch.optim.AdamW(learning, 0.02)
     losses = []
@@ -129,7 +134,7 @@ def test_learning_moves_the_target_and_its_folder_is_another_targets(joint, aske
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0]
     assert figures["tau"] >= 1
-    prompt, answer = asked[0]
+    prompt, answer = prompt_answers[0]
     before = full_pass(joint.model, prompt, answer)[0].logits
     source = tmp_path / "source"
     source.mkdir()

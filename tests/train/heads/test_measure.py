@@ -1,4 +1,4 @@
-"""What is measured of hidden drafts: the first one apart from those of the rounds."""
+"""What is measured of hidden drafts: the first draft and those of the rounds separately."""
 
 import pytest
 

@@ -57,7 +57,7 @@ def source():
 
 
 @pytest.fixture
-def said(pair: PairPaths, source):
+def data(pair: PairPaths, source):
     target = load_target(str(pair.target), "cpu", packed=False)
     head = medusa_for(SharedWeights.of(target.model))
     return OnPolicyData(
@@ -68,23 +68,23 @@ def said(pair: PairPaths, source):
     )
 
 
-def test_a_target_that_has_learned_is_asked_as_it_was(pair, source, said):
-    for layer in said.joint.layers:
+def test_answers_are_those_of_the_target_before_training(pair, source, data):
+    for layer in data.joint.layers:
         torch.nn.init.normal_(low_rank_of(layer).up)
     requests = [request for clip in range(2) for request in source.read(clip).requests(96)]
     alone = [answer.tokens for answer in Decoder(load_target(str(pair.target), "cpu")).generate(requests)]
-    now = [answer.tokens for answer in Decoder(said.target).generate(requests)]
+    now = [answer.tokens for answer in Decoder(data.target).generate(requests)]
     assert now != alone  # it has learned
-    assert [tuple(answer) for _, answer in said(0) + said(1)] == [tuple(alone[i]) for i in (0, 1, 2, 3, 0, 1)]
+    assert [tuple(answer) for _, answer in data(0) + data(1)] == [tuple(alone[i]) for i in (0, 1, 2, 3, 0, 1)]
 
 
-def test_the_walk_is_a_function_of_the_step_and_prompts_may_learn(said):
-    late = said(1)
-    fresh = OnPolicyData(said.target, said.joint, said.source, 3)
+def test_a_step_is_a_function_of_its_number_and_prompts_take_gradients(data):
+    late = data(1)
+    fresh = OnPolicyData(data.target, data.joint, data.source, 3)
     fresh(0)
     assert [answer for _, answer in fresh(1)] == [answer for _, answer in late]
-    assert said.describe(1) == "answers 3 to 5 of the cycle through its clips"
-    joint = said.joint
+    assert data.describe(1) == "answers 3 to 5 of the cycle through its clips"
+    joint = data.joint
     loss, _ = joint.loss(*late[0])  # what was prepared for inference alone would not learn
     loss.backward()
     assert max(float(low_rank_of(layer).up.grad.abs().max()) for layer in joint.layers) > 0

@@ -39,26 +39,26 @@ def probed(target, head, prompted: AnsweredPrompt) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_what_is_rehearsed_is_what_is_probed(name):
+def test_training_logits_equal_the_probe_logits_of_drafting(name):
     target = as_target(*ZOO[name]())
     head = rows_for(target)
     for prompted in answered(target):
-        places = range(len(prompted.answer))
-        said = lookahead_logits(target, head, read_answer(target, prompted), places)
-        assert (said - probed(target, head, prompted)).abs().max() < 1e-10
+        anchors = range(len(prompted.answer))
+        logits = lookahead_logits(target, head, read_answer(target, prompted), anchors)
+        assert (logits - probed(target, head, prompted)).abs().max() < 1e-10
 
 
-def test_a_rehearsal_that_sees_the_next_word_would_be_noticed(monkeypatch):
+def test_logits_that_see_the_next_token_would_be_noticed(monkeypatch):
     """The planted bug: one word of the answer too many in view."""
     target = as_target(*ZOO["video_llava"]())
     head, prompted = rows_for(target), answered(target)[1]
     read = read_answer(target, prompted)
     peeking = pass_.ReadAnswer(read.keys, read.values, read.logits, read.length + 1, read.offset - 1)
-    said = lookahead_logits(target, head, peeking, range(4))
-    assert (said - probed(target, head, prompted)[:4]).abs().max() > 1e-3
+    logits = lookahead_logits(target, head, peeking, range(4))
+    assert (logits - probed(target, head, prompted)[:4]).abs().max() > 1e-3
 
 
-def test_the_answer_is_what_the_target_says_there():
+def test_teacher_logits_give_the_answer():
     target = as_target(*ZOO["qwen2_5_vl"]())
     for prompted in answered(target):
         read = read_answer(target, prompted)
@@ -67,24 +67,24 @@ def test_the_answer_is_what_the_target_says_there():
 
 
 def test_the_loss_by_hand():
-    """All places of one answer: 0.8^(j - 1) times the surprise at the word j further on, over the places."""
+    """All positions of one answer: 0.8^(j - 1) times the surprise at the token j further on, over the positions."""
     target = as_target(*ZOO["video_llava"]())
     head, prompted = rows_for(target), answered(target)[0]
     loss, figures = pass_loss(target, head, lambda step: [prompted], OBJECTIVE, anchors=99)(0, MicroBatch())
     end = len(prompted.answer)
-    said = probed(target, head, prompted).log_softmax(-1)
+    log_probs = probed(target, head, prompted).log_softmax(-1)
     total = sum(
-        -(0.8**ahead) * said[place, ahead, prompted.answer[place + 1 + ahead]]
-        for place in range(end - 1)
-        for ahead in range(min(3, end - 1 - place))
+        -(0.8**offset) * log_probs[position, offset, prompted.answer[position + 1 + offset]]
+        for position in range(end - 1)
+        for offset in range(min(3, end - 1 - position))
     )
     assert float(loss.detach()) == pytest.approx(float(total.detach()) / (end - 1))
     assert figures["places"] == end - 1
-    first = [int(said[place, 0].argmax()) == prompted.answer[place + 1] for place in range(end - 1)]
+    first = [int(log_probs[position, 0].argmax()) == prompted.answer[position + 1] for position in range(end - 1)]
     assert figures["right_1"] == pytest.approx(sum(first) / (end - 1))
 
 
-def test_shares_add_up_and_steps_repeat():
+def test_micro_batches_add_up_and_steps_repeat():
     target = as_target(*ZOO["video_llava"]())
     head, four = rows_for(target), answered(target, 4)
     loss_of = pass_loss(target, head, lambda step: four, OBJECTIVE, anchors=3)
@@ -119,7 +119,7 @@ def test_only_the_rows_learn_and_they_do():
 def test_what_cannot_be_learned_from_is_refused_or_left_out():
     target = as_target(*ZOO["video_llava"]())
     head, prompted = rows_for(target), answered(target)[0]
-    with pytest.raises(CrossdraftError, match="guesses no features"):
+    with pytest.raises(CrossdraftError, match="predicts no features"):
         pass_loss(target, head, lambda step: [prompted], Objective({"mse": 1.0}))
     short = AnsweredPrompt(prompted.prompt, prompted.answer[:1])
     loss, figures = pass_loss(target, head, lambda step: [short], OBJECTIVE)(0, MicroBatch())

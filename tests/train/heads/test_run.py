@@ -35,9 +35,9 @@ def test_two_ranks_save_the_head_that_one_process_saves(how, two, tmp_path):
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         assert torch.allclose(value.float(), theirs[name].float(), rtol=1e-2, atol=2e-4), name
-    told = json.loads((two / how / "head" / "provenance.json").read_text())["figures"]
-    assert told["parameters"] == figures["parameters"] == sum(value.numel() for value in ours.values())
-    assert told["kept_back"] == pytest.approx(figures["kept_back"], abs=0.1)
+    recorded = json.loads((two / how / "head" / "provenance.json").read_text())["figures"]
+    assert recorded["parameters"] == figures["parameters"] == sum(value.numel() for value in ours.values())
+    assert recorded["kept_back"] == pytest.approx(figures["kept_back"], abs=0.1)
 
 
 def test_a_head_is_measured_with_the_very_weights_that_are_loaded(tmp_path):
@@ -55,8 +55,8 @@ def test_positions_are_the_targets_unless_the_recipe_says_otherwise(tmp_path):
     assert head_config(run.recipe, task).max_positions == 9000
     short = head_config(run.recipe, run.task)
     assert short.max_positions == 2048  # room to spare: a draft may reach beyond the context
-    said = run.recipe.model_copy(update={"config": {**run.recipe.config, "max_positions": 77}})
-    assert head_config(said, task).max_positions == 77
+    explicit = run.recipe.model_copy(update={"config": {**run.recipe.config, "max_positions": 77}})
+    assert head_config(explicit, task).max_positions == 77
     medusa = run.recipe.model_copy(update={"network": "medusa", "config": {}})
     assert not hasattr(head_config(medusa, task), "max_positions")
 

@@ -50,7 +50,7 @@ def test_chunks_hold_the_scenes_of_the_split_in_order(cache: ClipCache) -> None:
     assert read.shape == (2, 4, 48, 48, 3)
 
 
-def test_another_recipes_clips_are_not_taken_for_ours(cache: ClipCache) -> None:
+def test_clips_of_another_recipe_are_not_used(cache: ClipCache) -> None:
     for other in (replace(cache, size=56), replace(cache, video_frames=8)):
         assert other.missing("rgb", "train", 4) == [0, 1]
     other = replace(cache, event_frames=3)
@@ -58,7 +58,7 @@ def test_another_recipes_clips_are_not_taken_for_ours(cache: ClipCache) -> None:
     assert other.path("rgb", "train", 0) == cache.path("rgb", "train", 0)
 
 
-def test_a_chunk_that_never_comes_is_told(cache: ClipCache) -> None:
+def test_a_chunk_that_never_appears_is_an_error(cache: ClipCache) -> None:
     with pytest.raises(CrossdraftError, match="run the stage 'cache' first"):
         cache.read("rgb", "validation", [0])
 
@@ -68,9 +68,9 @@ def test_a_cached_clip_is_what_the_target_sees_of_the_mp4(tmp_path: Path) -> Non
     clip = scenes.write_clip(scenes.make_scene(11), tmp_path)
     frames, times = read_frames(clip.video, 8)
     np.testing.assert_allclose(times, sample_times(8), atol=1e-3)
-    seen = preprocess(frames, FrameSpec(size=112, crop=(112, 112)))
+    pixels = preprocess(frames, FrameSpec(size=112, crop=(112, 112)))
     cached = to_pixels(torch.from_numpy(render_rgb(11, ClipCache(tmp_path)))[None])[0]
-    assert (seen - cached).abs().mean() < 0.12
+    assert (pixels - cached).abs().mean() < 0.12
 
 
 def test_palette_indices_give_the_event_frames_back(tmp_path: Path) -> None:
@@ -78,21 +78,21 @@ def test_palette_indices_give_the_event_frames_back(tmp_path: Path) -> None:
     assert np.array_equal(PALETTE[render_events(5, ClipCache(tmp_path))], frames)
 
 
-def test_steps_walk_round_the_pool_and_phases_go_on_where_the_last_stopped(cache: ClipCache) -> None:
-    look = BatchSpec(cache, "rgb", 3, Jitter(), seed=0)
-    assert [look.clips(step, 2) for step in range(3)] == [[0, 1], [2, 0], [1, 2]]
+def test_steps_cycle_through_the_pool_and_phases_continue_where_the_last_stopped(cache: ClipCache) -> None:
+    spec = BatchSpec(cache, "rgb", 3, Jitter(), seed=0)
+    assert [spec.clips(step, 2) for step in range(3)] == [[0, 1], [2, 0], [1, 2]]
     assert BatchSpec(cache, "rgb", 3, Jitter(), seed=0, first=2).clips(0, 2) == [2, 0]
-    assert torch.equal(look.pixels(0, [1]), to_pixels(cache.read("rgb", "train", [1])))
+    assert torch.equal(spec.pixels(0, [1]), to_pixels(cache.read("rgb", "train", [1])))
 
 
-def test_a_blind_look_is_the_same_white_frame_for_all(cache: ClipCache) -> None:
+def test_a_blind_batch_is_the_same_white_frame_for_all(cache: ClipCache) -> None:
     blind = BatchSpec(cache, "events", 3, Jitter(), seed=0, blank=True).pixels(0, [0, 1, 2])
     assert torch.equal(blind, blank_pixels(cache))
     assert blind.shape[:2] == (1, 5)
     assert blind.flatten(3).std(-1).max() == 0
 
 
-def test_shaking_is_seeded_and_stays_8_bit() -> None:
+def test_jitter_is_seeded_and_stays_8_bit() -> None:
     frames = torch.full((4, 2, 16, 16, 3), 250, dtype=torch.uint8)
 
     def shaken(seed: int) -> torch.Tensor:
@@ -132,10 +132,10 @@ def test_labels_are_the_scenes_attributes() -> None:
     assert dict(zip(scenes.ATTRIBUTES, values, strict=True)) == scenes.attributes(scene)
 
 
-def test_wear_drops_and_replaces_words_but_never_all_and_invents_none() -> None:
+def test_word_dropout_drops_and_replaces_words_but_never_all_and_invents_none() -> None:
     question, words = "Can you tell in which direction everyone moves?", question_words()
-    worn = [augment_question(question, 0.9, words, np.random.default_rng(seed)) for seed in range(60)]
+    augmented = [augment_question(question, 0.9, words, np.random.default_rng(seed)) for seed in range(60)]
     assert augment_question(question, 0.0, words, np.random.default_rng(0)) == question
-    assert all(worn)
-    assert len(set(worn)) > 30
-    assert {word for text in worn for word in text.split()} <= {*words, *question.split()}
+    assert all(augmented)
+    assert len(set(augmented)) > 30
+    assert {word for text in augmented for word in text.split()} <= {*words, *question.split()}

@@ -85,13 +85,13 @@ def test_gradients_equal_unpacked_ones(model, prefix_embeds, pairs) -> None:
     packed = model.lm_head(run_branches(model.model, prefix, model.model.embed_tokens(rows.tokens)))
     wanted = rows.targets != IGNORE
     together = gradient(torch.nn.functional.cross_entropy(packed[wanted], rows.targets[wanted], reduction="sum"))
-    apart = torch.zeros_like(together)
+    separate = torch.zeros_like(together)
     for row, (question, answer) in enumerate(pairs):
         text = model.model.embed_tokens(torch.tensor([[*question, *answer]]))
         embeds = torch.cat((prefix_embeds[row // QUESTIONS][None], text), 1)
         logits = model(inputs_embeds=embeds).logits[0, PREFIX + len(question) - 1 : -1]
-        apart += gradient(torch.nn.functional.cross_entropy(logits, torch.tensor(answer), reduction="sum"))
-    torch.testing.assert_close(together, apart, atol=1e-6, rtol=1e-5)
+        separate += gradient(torch.nn.functional.cross_entropy(logits, torch.tensor(answer), reduction="sum"))
+    torch.testing.assert_close(together, separate, atol=1e-6, rtol=1e-5)
 
 
 def test_steps_equal_one_pass_and_a_rejected_token_leaves_no_trace(model, prefix_embeds, pairs) -> None:
@@ -146,12 +146,12 @@ def own_words(vlm: TrainableEventGPT, pixels: torch.Tensor, row: int) -> list[in
     """The model's own greedy continuation, one full forward a token."""
     clip = pixels[row // 2][None]
     ids = [2, 3, *[29] * vlm.model.config.event_seq_length, *QUESTION_IDS[row]]
-    said: list[int] = []
-    while len(said) < LIMIT and (not said or said[-1] != EOS):
+    answer: list[int] = []
+    while len(answer) < LIMIT and (not answer or answer[-1] != EOS):
         with torch.no_grad():
-            logits = vlm.model(input_ids=torch.tensor([[*ids, *said]]), pixel_values_videos=clip).logits
-        said.append(int(logits[0, -1].argmax()))
-    return said
+            logits = vlm.model(input_ids=torch.tensor([[*ids, *answer]]), pixel_values_videos=clip).logits
+        answer.append(int(logits[0, -1].argmax()))
+    return answer
 
 
 @pytest.mark.parametrize("draft", ["none", "wrong", "right", "nearly"])
@@ -165,10 +165,10 @@ def test_any_draft_gives_the_models_own_answer(vlm: TrainableEventGPT, pixels: t
     }[draft]
     with torch.no_grad():
         prefix = read_prefix(vlm.llama, vlm.prefix_embeds([2, 3], vlm.visual_tokens(vlm.patches(pixels))))
-    said, passes = greedy_decode(
+    answer, passes = greedy_decode(
         vlm.llama, vlm.head, prefix, QUESTION_IDS, drafts, eos_id=EOS, max_new_tokens=LIMIT, window=4
     )
-    assert said == own
+    assert answer == own
     assert len({tuple(words) for words in own}) > 1, "the rows must differ for the test to mean anything"
     if draft == "right":
         assert passes <= 1 + -(-LIMIT // 4)

@@ -40,7 +40,7 @@ def losses(run: ReferenceRun, name: str, stage: str) -> list[float]:
     return [json.loads(line)["loss"] for line in lines]
 
 
-def beside(finished: ReferenceRun, out: Path, *parts: str, overrides: tuple[str, ...] = ()) -> ReferenceRun:
+def copy_of(finished: ReferenceRun, out: Path, *parts: str, overrides: tuple[str, ...] = ()) -> ReferenceRun:
     """A run of its own in `out` that has copies of some parts of the finished one."""
     out.mkdir(exist_ok=True)
     for part in parts:
@@ -111,14 +111,14 @@ def test_a_model_counts_as_trained_once_its_weights_are_there(tmp_path: Path) ->
 
 
 def test_a_tokenizer_of_another_size_is_refused(finished: ReferenceRun, tmp_path: Path) -> None:
-    run = beside(finished, tmp_path, "tokenizer", overrides=("tokenizer.vocab_size=600",))
+    run = copy_of(finished, tmp_path, "tokenizer", overrides=("tokenizer.vocab_size=600",))
     for stage in ("tokenizer", "target-sight"):
         with pytest.raises(CrossdraftError, match="has 512 ids where the recipe asks for 600; choose another"):
             run_stages(run, [stage])
 
 
 def test_drafters_wait_for_every_answer_of_this_target(finished: ReferenceRun, tmp_path: Path) -> None:
-    run = beside(finished, tmp_path, "tokenizer", "target", "answers")
+    run = copy_of(finished, tmp_path, "tokenizer", "target", "answers")
     answers = run.target_answers()
     run.answers.unlink()
     append_answers(run.answers, answers[:5])  # two clips of four, and half a third
@@ -133,7 +133,7 @@ def test_drafters_wait_for_every_answer_of_this_target(finished: ReferenceRun, t
 @pytest.mark.parametrize("kept", [1, 4, 5, 8])
 def test_answers_that_were_cut_off_anywhere_are_completed(finished: ReferenceRun, tmp_path: Path, kept: int) -> None:
     """Two answers a clip, two clips a batch: lines 5 and 6 are of a batch that was not finished."""
-    run = beside(finished, tmp_path, "cache", "tokenizer", "target", "answers")
+    run = copy_of(finished, tmp_path, "cache", "tokenizer", "target", "answers")
     whole = run.answers.read_text()
     lines = whole.splitlines(keepends=True)
     run.answers.write_text("".join(lines[:kept]) + (lines[kept][:9] if kept < 8 else ""))
@@ -141,24 +141,24 @@ def test_answers_that_were_cut_off_anywhere_are_completed(finished: ReferenceRun
     assert run.answers.read_text() == whole
 
 
-def test_answers_to_other_questions_are_not_taken_for_ours(finished: ReferenceRun, tmp_path: Path) -> None:
-    run = beside(finished, tmp_path, "tokenizer", "target", "answers", overrides=("seed=1",))
-    with pytest.raises(CrossdraftError, match="answers other questions than the recipe asks"):
+def test_answers_to_other_questions_are_refused(finished: ReferenceRun, tmp_path: Path) -> None:
+    run = copy_of(finished, tmp_path, "tokenizer", "target", "answers", overrides=("seed=1",))
+    with pytest.raises(CrossdraftError, match="answers other questions than the recipe's"):
         run_stages(run, ["answers"])
     run.answers.write_text('{"clip": 0}\n')
     with pytest.raises(CrossdraftError, match=r"The answers .* are damaged"):
         run_stages(run, ["answers"])
 
 
-def test_a_sight_of_another_shape_is_refused(finished: ReferenceRun, tmp_path: Path) -> None:
-    run = beside(finished, tmp_path, "tokenizer", "target", overrides=("target.vision.intermediate_size=48",))
+def test_a_sight_checkpoint_of_another_shape_is_refused(finished: ReferenceRun, tmp_path: Path) -> None:
+    run = copy_of(finished, tmp_path, "tokenizer", "target", overrides=("target.vision.intermediate_size=48",))
     (run.out / "target" / "train-1.ckpt").unlink()
     with pytest.raises(CrossdraftError, match=r"sight\.ckpt is of another network than the recipe's"):
         run_stages(run, ["target"])
 
 
 def test_what_was_measured_on_other_weights_does_not_ship(finished: ReferenceRun, tmp_path: Path) -> None:
-    run = beside(finished, tmp_path / "run", "tokenizer", "answers", *MODELS)
+    run = copy_of(finished, tmp_path / "run", "tokenizer", "answers", *MODELS)
     shutil.copy(finished.out / "evaluation.json", run.out)
     weights = run.out / "event" / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")

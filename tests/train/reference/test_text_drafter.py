@@ -60,7 +60,7 @@ def test_a_vocabulary_of_another_size_is_refused(tmp_path):
         run_to(tmp_path, 1, "text_drafter.vocab_size=150")
 
 
-def test_the_vocabulary_spells_ascii_and_nothing_else():
+def test_the_vocabulary_encodes_ascii_and_nothing_else():
     tokenizer = train_text_tokenizer(TEXTS, 120)
     assert len(tokenizer) == 120
     assert tokenizer.convert_tokens_to_ids(list(TEXT_SPECIALS)) == list(range(len(TEXT_SPECIALS)))
@@ -71,12 +71,12 @@ def test_the_vocabulary_spells_ascii_and_nothing_else():
     assert tokenizer.unk_token_id in tokenizer("né")["input_ids"]
 
 
-def test_texts_that_hold_too_little_are_told():
+def test_texts_with_too_few_merges_are_refused():
     with pytest.raises(CrossdraftError, match=r"not 400; raise text_drafter\.scenes"):
         train_text_tokenizer(TEXTS, 400)
 
 
-def test_a_squeezed_tokenizer_is_the_same(tmp_path):
+def test_a_minified_tokenizer_is_the_same(tmp_path):
     tokenizer = train_text_tokenizer(TEXTS, 120)
     tokenizer.save_pretrained(tmp_path)
     path = tmp_path / "tokenizer.json"

@@ -50,6 +50,6 @@ def test_a_vocabulary_without_room_is_refused() -> None:
         train_tokenizer(TEXTS, 200)
 
 
-def test_a_folder_without_a_tokenizer_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CrossdraftError, match=r"No tokenizer\.json"):
         load_tokenizer(tmp_path)

@@ -121,7 +121,7 @@ class EventGPTModel(EventGPTPreTrainedModel):
             encoded = self.get_video_features(pixel_values_videos, return_dict=True)
         embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
         if encoded is not None:
-            embeds = self._place_features(input_ids, embeds, encoded.pooler_output)
+            embeds = self._scatter_features(input_ids, embeds, encoded.pooler_output)
         return self.language_model(
             inputs_embeds=embeds,
             attention_mask=attention_mask,
@@ -131,17 +131,17 @@ class EventGPTModel(EventGPTPreTrainedModel):
             **kwargs,
         )
 
-    def _place_features(self, input_ids: Tensor | None, embeds: Tensor, features: Tensor | None) -> Tensor:
+    def _scatter_features(self, input_ids: Tensor | None, embeds: Tensor, features: Tensor | None) -> Tensor:
         """Replace the placeholder rows of embeds [B, L, h] by features [N, n, h], in order."""
         if input_ids is None or features is None:
             raise CrossdraftError(
                 "Event features are the `pooler_output` of get_video_features and need input_ids, not inputs_embeds, "
                 "to tell where they belong."
             )
-        places = input_ids == self.config.event_token_id
+        placeholders = input_ids == self.config.event_token_id
         windows, length = features.shape[:2]
         if not torch.compiler.is_compiling():  # the check waits for the device, which a compiled graph cannot
-            counts = places.sum(dim=1)
+            counts = placeholders.sum(dim=1)
             # A right total could still shift features from one row to the next, hence the check per row. A single
             # window is exempt: chunked prefill may send it in pieces.
             if counts.sum() != windows * length or (windows > 1 and (counts % length).any()):
@@ -149,7 +149,7 @@ class EventGPTModel(EventGPTPreTrainedModel):
                     f"The event placeholders of the prompt's rows, {counts.tolist()}, do not match {windows} window(s) "
                     f"of {length} event features; expand <event> to {length} tokens for every window."
                 )
-        return embeds.masked_scatter(places.unsqueeze(-1), features.to(embeds.device, embeds.dtype))
+        return embeds.masked_scatter(placeholders.unsqueeze(-1), features.to(embeds.device, embeds.dtype))
 
 
 class EventGPTForConditionalGeneration(EventGPTPreTrainedModel, GenerationMixin):

@@ -29,9 +29,9 @@ class CheckResult:
     """The result of a check.
 
     Args:
-        answers, places: answers recomputed, and their tokens.
-        differing: tokens that the model alone would not say, near-ties excepted.
-        near_ties: tokens that it would not say for a near-tie.
+        answers, places: answers recomputed, and their tokens (both are keys of the JSON report).
+        differing: tokens that differ from the model's own argmax, near-ties excepted.
+        near_ties: tokens that differ because of a near-tie.
         error: greatest relative error of a feature: the length of the difference over the feature's own.
         tolerance: greatest error that rounding explains.
     """
@@ -63,14 +63,14 @@ def check_sample(
     """Recompute `count` random answers.
 
     Raises:
-        CrossdraftError: the capture is not what the model says.
+        CrossdraftError: tokens or features are not the model's.
     """
     spec = store.index.wanted
     if not len(store):
         raise CrossdraftError(f"The capture {store.folder} holds no answers yet; resume it first.")
     chosen = np.random.default_rng(seed).choice(len(store), min(count, len(store)), replace=False)
     coarse = target.model.dtype in (torch.bfloat16, torch.float16)
-    differing = near_ties = places = 0
+    differing = near_ties = tokens = 0
     error = 0.0
     for index in sorted(chosen.tolist()):
         clip, question = source.locate(index)
@@ -78,12 +78,12 @@ def check_sample(
         answer = store.answer(index, spec.layers, spec.visual_layers)
         gaps, off = _compare(target, prompt, answer)
         near = NEAR_TIE_COARSE if coarse else NEAR_TIE
-        places, error = places + len(gaps), max(error, off)
+        tokens, error = tokens + len(gaps), max(error, off)
         differing += int((gaps > near).sum())
         near_ties += int(((gaps > 0) & (gaps <= near)).sum())
-    found = CheckResult(len(chosen), places, differing, near_ties, error, COARSE if coarse else ROUNDED)
+    found = CheckResult(len(chosen), tokens, differing, near_ties, error, COARSE if coarse else ROUNDED)
     if not found.right:
-        raise CrossdraftError(f"The capture {store.folder} is not what the target says: {found.sentence()}")
+        raise CrossdraftError(f"The capture {store.folder} is not the target's: {found.sentence()}")
     return found
 
 
@@ -93,8 +93,8 @@ def _compare(target: Target, prompt: Prompt, answer: CapturedAnswer) -> tuple[Te
     if prompt.input_ids[-start:].tolist() != answer.tokens[:start].tolist():  # another prompt altogether
         return torch.full((len(answer_ids),), float("inf")), float("inf")
     logits, states = plain_pass(target, prompt, answer_ids[:-1].tolist())
-    judged = logits[-len(answer_ids) :].float()
-    gaps = judged.max(1).values - judged.gather(1, answer_ids.to(judged.device)[:, None])[:, 0]
+    answer_logits = logits[-len(answer_ids) :].float()
+    gaps = answer_logits.max(1).values - answer_logits.gather(1, answer_ids.to(answer_logits.device)[:, None])[:, 0]
     first = len(prompt) - start
     error = max(_error(states, answer.hidden, slice(first, None)), _error(states, answer.visual, slice(0, first)))
     return gaps.cpu(), error

@@ -12,7 +12,7 @@ class ClipRequest(Request):
     """A question about a clip of a source.
 
     Args:
-        clip: the clip's name, by which drafters with a memory tell clips apart.
+        clip: the clip's name, the key of drafters with a memory.
         number: of the request, among those that are answered together.
     """
 
@@ -25,7 +25,7 @@ class PromptedClip:
     """A clip and the questions about it.
 
     Args:
-        name: for people, and for drafters that keep clips apart.
+        name: for people, and the key of drafters with a memory.
         video: a path, or frames uint8 [F, H, W, 3], as `Request.video`.
     """
 

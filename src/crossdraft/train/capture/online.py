@@ -49,8 +49,8 @@ class OnlineBatches:
     def batch(self, step: int, count: int, share: MicroBatch = FULL) -> TrainBatch:
         """The share's part of a step's `count` answers: step 0 has the source's first, and so on, round and round."""
         part = len(share.take(range(count)))
-        places = cycled(self.source, step * share.of + share.index, part)
-        return collate([self._recorded(clip)[prompt] for clip, prompt in places])
+        positions = cycled(self.source, step * share.of + share.index, part)
+        return collate([self._recorded(clip)[prompt] for clip, prompt in positions])
 
     def describe(self, step: int, count: int) -> str:
         """What a step learns from, for people."""

@@ -1,4 +1,4 @@
-"""Recording a target's answers: a drafter that keeps what the engine's own loop tells it of each answer.
+"""Recording a target's answers: a drafter that keeps the outputs that the engine's loop commits to it.
 
 The target writes greedily, whatever its generation_config asks for. Drafts from a memory of the answers before make a
 pass worth several tokens, and neighbouring questions about a clip share its reading; neither changes an answer.
@@ -131,9 +131,9 @@ class RecordingDrafter:
         self._last: CapturedAnswer | None = None
 
     def begin(self, requests: Sequence[Request]) -> list[RecorderState]:
-        asked = [request for request in requests if isinstance(request, ClipRequest)]
-        states = self.memory.begin([replace(request, video=request.clip) for request in asked])
-        return [RecorderState(state, request.number) for state, request in zip(states, asked, strict=True)]
+        clip_requests = [request for request in requests if isinstance(request, ClipRequest)]
+        states = self.memory.begin([replace(request, video=request.clip) for request in clip_requests])
+        return [RecorderState(state, request.number) for state, request in zip(states, clip_requests, strict=True)]
 
     def propose(self, states: Sequence[RecorderState], budgets: Sequence[Budget]) -> list[Draft]:
         confident = [replace(budget, min_confidence=CONFIDENCE) for budget in budgets]
@@ -207,8 +207,8 @@ class FeatureRecorder:
         start = time.perf_counter()
         if not self.learns:
             self._memory = MemoryDrafter()
-        asked = [request for clip in clips for request in clip.requests(self.spec.max_new_tokens)]
-        requests = [replace(request, number=number) for number, request in enumerate(asked)]
+        unnumbered = [request for clip in clips for request in clip.requests(self.spec.max_new_tokens)]
+        requests = [replace(request, number=number) for number, request in enumerate(unnumbered)]
         recorder = RecordingDrafter(self._memory, self.spec)
         answers = decode_all(CaptureTarget(self.target, self.spec), recorder, requests, self.nodes, self.batch)
         recorded = [recorder.recorded.get(number) for number in range(len(requests))]

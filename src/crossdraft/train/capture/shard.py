@@ -67,7 +67,7 @@ class CaptureSpec:
 
 @dataclass(frozen=True, eq=False)
 class CapturedAnswer:
-    """One answer of the target, with the features that were asked for.
+    """One answer of the target, with its captured features.
 
     Args:
         tokens: [T] ids of the prompt's last piece, then of the answer.
@@ -115,7 +115,7 @@ def write_shard(path: Path, answers: Sequence[CapturedAnswer], spec: CaptureSpec
 
 @dataclass(frozen=True)
 class Shard:
-    """An opened file; tensors are read when they are asked for, and only the rows that are."""
+    """An opened file; tensors are read lazily, and only the rows that are needed."""
 
     path: Path
     file: Any

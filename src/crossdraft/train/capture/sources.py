@@ -63,7 +63,7 @@ class SceneSource:
                 "some of them; choose others."
             )
         if not 1 <= self.prompts <= MOST_PROMPTS:
-            raise CrossdraftError(f"{self.prompts} prompts a clip are asked for; choose 1 to {MOST_PROMPTS}.")
+            raise CrossdraftError(f"{self.prompts} prompts a clip are out of range; choose 1 to {MOST_PROMPTS}.")
         if not 0 <= self.prompt_noise < 1:
             raise CrossdraftError(
                 f"The prompt noise (--prompt-noise) is {self.prompt_noise}; choose 0 (none) to less than 1."
@@ -165,8 +165,8 @@ def source_of(settings: Mapping[str, object], clips: int) -> ClipSource:
                 raise CrossdraftError(f"The list {source.path} has changed since it was captured; capture anew.")
             return source
     except (KeyError, TypeError) as error:
-        raise CrossdraftError(f"The capture does not say what was asked ({error}); capture anew.") from error
-    raise CrossdraftError(f"The capture asks of '{kind}', which is neither scenes nor a list; capture anew.")
+        raise CrossdraftError(f"The capture does not describe its source ({error}); capture anew.") from error
+    raise CrossdraftError(f"The capture's source is '{kind}', which is neither scenes nor a list; capture anew.")
 
 
 def _parse_line(path: Path, number: int, line: str) -> PromptedClip:

@@ -33,7 +33,7 @@ class CaptureStore:
 
     @classmethod
     def open(cls, folder: str | Path, target: str | None = None) -> "CaptureStore":
-        """The capture in a folder; what can be seen of its shards from outside is checked.
+        """The capture in a folder; its shards are checked for presence and size.
 
         Args:
             folder: of the capture.
@@ -118,13 +118,13 @@ class CaptureStore:
         """
         depth, spec = self.index.owner.depth, self.index.wanted
         text, visual = canonical(layers, depth), canonical(visual_layers, depth)
-        for option, asked, held in (("layers", text, spec.layers), ("visual-layers", visual, spec.visual_layers)):
-            missing = sorted(set(asked) - set(held))
+        for option, wanted, held in (("layers", text, spec.layers), ("visual-layers", visual, spec.visual_layers)):
+            missing = sorted(set(wanted) - set(held))
             if missing:
                 raise CrossdraftError(
                     f"The capture {self.folder} lacks layer {missing[0]} (it has --{option} "
                     f"{','.join(map(str, held))}); capture again with --{option} "
-                    f"{','.join(map(str, sorted({*asked, *held})))}, or let the head read layers that it has (its "
+                    f"{','.join(map(str, sorted({*wanted, *held})))}, or let the head read layers that it has (its "
                     "recipe's config)."
                 )
         return text, visual

@@ -46,7 +46,7 @@ def full_batch(loss_fn: Callable[[int], tuple[Tensor, dict[str, float]]]) -> Los
     """The loss of a training that takes each step's batch in one piece.
 
     Raises:
-        CrossdraftError: it is asked for a part of one.
+        CrossdraftError: a part of one is requested.
     """
 
     def loss_of(step: int, batch: MicroBatch) -> tuple[Tensor, dict[str, float]]:
@@ -69,12 +69,12 @@ class MicroLoss:
 
 
 def micro_weight(batch: MicroBatch, figures: dict[str, float]) -> float:
-    """How much a micro-batch's mean counts: the number of positions it judged."""
+    """How much a micro-batch's mean counts: the number of its loss positions."""
     return 1.0 if batch.of == 1 else figures.get(LOSS_POSITIONS, 1.0)
 
 
 def merge_losses(parts: Sequence[MicroLoss]) -> tuple[float, dict[str, float]]:
-    """Loss and figures of the whole step: weighted means, and the sum of `places`."""
+    """Loss and figures of the whole step: weighted means, and the sum of loss positions."""
     figures: dict[str, float] = {}
     for name in dict.fromkeys(name for part in parts for name in part.figures):
         known = [part for part in parts if name in part.figures]
@@ -167,7 +167,7 @@ def parallelise(modules: nn.Module, loss_fn: LossFn, parallel: Literal["ddp", "f
     if ranks.count == 1:
         return module
     if parallel == "ddp":
-        # A head may leave a part of itself out of a step (a frozen table, logits that no label judges).
+        # A head may leave a part of itself out of a step (a frozen table, logits without a label).
         return DistributedDataParallel(module, find_unused_parameters=True, broadcast_buffers=False)
     for value in (*modules.parameters(), *modules.buffers()):
         dist.broadcast(value.data, src=0)

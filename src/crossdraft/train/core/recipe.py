@@ -104,7 +104,8 @@ def read_section(
     """Read a YAML recipe and apply `dotted.key=value` overrides.
 
     Args:
-        layer: name of a section whose settings replace those beside it, and whether they do; it is removed either way.
+        layer: name of a section whose settings replace those of the recipe, and whether they do; it is removed either
+            way.
 
     Raises:
         CrossdraftError: the file is missing or not YAML, or a key or value is wrong (nearest key suggested).
@@ -127,7 +128,7 @@ def read_section(
 
 
 def _layered(tree: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a tree with those of another in their place, section by section."""
+    """The settings of a tree overridden by those of another, section by section."""
     both = dict(tree)
     for name, value in over.items():
         below = both.get(name)

@@ -1,9 +1,9 @@
 """The trainer: one for everything that is trained here. A step is a pure function of its number.
 
 So a resumed run repeats the losses of an unbroken one, and neither the number of micro-batches that a step is cut into
-nor the number of ranks that share them changes what is learned, rounding apart. One exception: what a network draws for
-itself while it learns (dropout, DFlash's anchors, SpecVLM's soft choice of a compressor) is drawn per micro-batch. It
-is the same whenever that micro-batch is run, but not the same where a step is cut otherwise.
+nor the number of ranks that share them changes what is learned, except for rounding. One exception: what a network
+draws for itself while it learns (dropout, DFlash's anchors, SpecVLM's soft choice of a compressor) is drawn per micro-
+batch. It is the same whenever that micro-batch is run, but not the same where a step is cut otherwise.
 """
 
 import math

@@ -1,7 +1,7 @@
 """What heads on an event model learn from: the target's answers, read by the event model behind its view of the clip.
 
-A batch is as in `networks.train_batch`, with the event model's features in the target's place and the target's answers
-as the text.
+A batch is as in `networks.train_batch`, with the event model's features instead of the target's, and the target's
+answers as the text.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,7 +46,7 @@ class FeatureSource(Protocol):
         ...
 
     def visual(self, step: int, clips: Sequence[int]) -> Tensor:
-        """[clips, n, H] event features that replace the placeholders; of one clip if nothing is seen."""
+        """[clips, n, H] event features that replace the placeholders; of one clip for a blind head."""
         ...
 
 

@@ -124,7 +124,7 @@ class EventTask(HeadTask):
     def __init__(self, inputs: TaskInputs) -> None:
         super().__init__(inputs)
         network = inputs.recipe.network
-        self.store = inputs.captured(f"The network '{network}' learns from what was said about recorded clips")
+        self.store = inputs.captured(f"The network '{network}' learns from answers about captured clips")
         reserved = tuple(sorted(inputs.target.reserved))
         vocabulary = vocabulary_of(inputs.source)
         self._host = load_drafter(inputs.event, "cpu", "float32", reserved, vocabulary, packed=False).model
@@ -180,11 +180,11 @@ class EventTask(HeadTask):
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
         settings, store, target = self.inputs.recipe.measure, self.inputs.validation, self.inputs.target
-        asked = validation_questions(store, settings.pairs)
-        if store is None or not asked:
+        questions = validation_questions(store, settings.pairs)
+        if store is None or not questions:
             return {}
         source = captured_source(store)
-        requests = [replace(request, events=clip_events(source, clip)) for clip, request in asked]
+        requests = [replace(request, events=clip_events(source, clip)) for clip, request in questions]
         banned = sorted(target.reserved)
         drafter: Drafter[Any]
         match head:
@@ -227,5 +227,5 @@ class EventTask(HeadTask):
     def _with_frames(self, head: Glance, answers: EventAnswers, store: CaptureStore) -> Callable[[int], TrainBatch]:
         first = first_answers(store, captured_source(store).locate)
         data = GlanceData(answers, store, first, self.inputs.target.traits.visual_ids, head.config)
-        data.frame_features(next(iter(first)))  # what a capture lacks is told before anything is learned
+        data.frame_features(next(iter(first)))  # what a capture lacks is reported before training begins
         return data.batch

@@ -62,7 +62,7 @@ class HeadLoss:
     def figures(self, batches: BatchSource, steps: int) -> dict[str, float]:
         """τ of chains and the share right at each offset, teacher-forced, over all positions of `steps` batches.
 
-        Offsets at which no position was judged are left out.
+        Offsets without a loss position are left out.
         """
         totals: dict[str, tuple[int, int]] = {}
         for step in range(steps):
@@ -100,7 +100,7 @@ class FeatureTask(HeadTask):
         recipe, validation = self.inputs.recipe, self.inputs.validation
         rows = self.shared_weights().lm_head.to(self.host.device)[head.draft_ids].float()
         loss = HeadLoss(head, rows, recipe)
-        # What the head reads, and the last layer, by which it is judged.
+        # What the head reads, and the last layer, from which its labels follow.
         layers = sorted({*head.reads, head.config.num_layers}), head.visual_reads
         batches = self._source(*layers)
         if self.inputs.questions:

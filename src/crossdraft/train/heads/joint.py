@@ -2,11 +2,11 @@
 
 **The target's words change.** What comes out is a new target in a folder of its own, and heads for that one; drafting
 with them is lossless with respect to the new target, and says nothing of the one it began from. Measure its answers
-before it takes the other's place.
+before replacing the old one.
 
 The target's attention gets low-rank additions (LoRA: Hu et al. 2022), the rest of it is frozen. The loss is
 
-    LM(answers) + λ0 · heads        answers: what the target said before; λ0 = 0.2
+    LM(answers) + λ0 · heads        answers: the target's earlier ones; λ0 = 0.2
 
 whose first term keeps the target at its words. The paper trains the heads four times as fast as the target, and on
 their own first; so give heads that have learned already, and here it is the additions that are slowed down (`SLOW`).

@@ -42,7 +42,7 @@ class DraftFigures:
 
 
 class _RankCounter:
-    """A head's drafter whose verdicts are counted by depth and rank.
+    """A head's drafter whose accepted tokens are counted by depth and rank.
 
     `counts` sees the first tree of every propose–commit pair as the builder made it.
     """
@@ -158,8 +158,8 @@ def measure_hidden(
         `hidden`: tokens of the pass that the hidden draft rides along with, bonus included, and the share of those
         drafts accepted to each position. `rounds`: tokens of every pass behind it.
     """
-    placed = DraftRunner(drafter, "before")
-    answers = Decoder(target, placed, adaptive=False, nodes=nodes).generate(requests)
+    runner = DraftRunner(drafter, "before")
+    answers = Decoder(target, runner, adaptive=False, nodes=nodes).generate(requests)
     firsts = [answer.stats.hidden_accepted for answer in answers]
     rounds = sum(answer.stats.rounds - 1 for answer in answers)
     later = sum(answer.stats.accepted - answer.stats.hidden_accepted for answer in answers)

@@ -51,7 +51,7 @@ class JointInputs:
         source: the target, `reference` or a folder.
         head: the folder of its head.
         target, weights: the target's fingerprint, and the hash of the head's weights.
-        online: training scenes that it is asked about.
+        online: training scenes whose questions it answers.
     """
 
     source: str
@@ -69,7 +69,7 @@ class JointInputs:
         """
         if online < 1:
             raise CrossdraftError(
-                f"Target and head learn from what the target says, and --online asks it about {online} scenes; give 1 "
+                f"Target and head learn from the target's answers, and --online asks for {online} scenes; give 1 "
                 "or more."
             )
         folder, own = head or HEAD_WEIGHTS / "medusa", target_fingerprint(source)
@@ -98,7 +98,7 @@ CARD = """\
 # {network}: a head, and the target that learned with it
 
 **The target's words have changed.** Target and head were trained together (Medusa-2: Cai et al. 2024, §2.2.2) by
-`crossdraft train medusa2` on what the target said before (recipe, versions, data: `provenance.json`), in {minutes:.0f}
+`crossdraft train medusa2` on the target's earlier answers (recipe, versions, data: `provenance.json`), in {minutes:.0f}
 minutes. This head belongs to the target that came of it, fingerprint {new}…, which lies beside it in `target`; drafting
 with it is lossless with respect to that one, and says nothing of the target it began from, {old}….
 
@@ -166,7 +166,7 @@ def joint_card(network: str, old: str, new: str, figures: Mapping[str, Any], set
 
 def _measured(figures: Mapping[str, Any], settings: Measure) -> str:
     if "engine" not in figures:
-        return "How far its words have changed was not measured: do so before it takes the other's place."
+        return "How far its words have changed was not measured: do so before replacing the old target."
     rows = [
         f"| {name} | {figures['before'][name]['tau']:.2f} | {found['tau']:.2f} |"
         for name, found in figures["engine"].items()
@@ -181,9 +181,9 @@ def _measured(figures: Mapping[str, Any], settings: Measure) -> str:
 
 
 class OnPolicyData:
-    """What the target said before it began to learn: prompts and answers of an endless cycle through a source.
+    """On-policy data: prompts of an endless cycle through a source, and the target's answers before training.
 
-    Those of a step are a function of the step alone. The target that is asked is the one that learns, with its
+    Those of a step are a function of the step alone. The target that answers is the one that learns, with its
     additions off, so that it need not be held twice.
 
     Args:
@@ -246,7 +246,7 @@ def train_medusa2(
 
     Args:
         out: where everything is written.
-        online: training scenes that the target is asked about.
+        online: training scenes whose questions the target answers.
         source: the target, `reference` or a folder; it is not touched.
         head: the folder of the head; default the shipped `medusa`.
 
@@ -293,7 +293,7 @@ def identity(recipe: JointRecipe, inputs: JointInputs) -> dict[str, Any]:
 def _check(recipe: JointRecipe, target: Target, joint: JointModel) -> Check | None:
     """Validation on scenes, for recipes that watch a figure; a check costs more than the steps between two of them.
 
-    Its scenes lie behind those of the final measurement: what chooses weights does not judge them.
+    Its scenes lie behind those of the final measurement: figures that choose weights are not those that are reported.
     """
     if recipe.optim.watch is None:
         return None

@@ -87,7 +87,9 @@ def pass_loss(
     """
     for name in objective.weights:
         if LOSSES[name].compares == "features":
-            raise CrossdraftError(f"PaSS guesses no features, so '{name}' teaches it nothing; weigh a loss of words.")
+            raise CrossdraftError(
+                f"PaSS predicts no features, so the loss '{name}' does not apply; choose one of labels or logits."
+            )
     target.model.requires_grad_(False)
 
     def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
@@ -187,7 +189,7 @@ class PassTask(HeadTask):
 
     def __init__(self, inputs: TaskInputs) -> None:
         super().__init__(inputs)
-        self.store = inputs.captured("PaSS learns from answers that have been given")
+        self.store = inputs.captured("PaSS learns from captured answers")
 
     @property
     def drafted(self) -> str:
@@ -204,12 +206,12 @@ class PassTask(HeadTask):
         return TaskData(loss, describe, None if validation is None else check_of(self._loss(head, validation)[0]))
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
-        asked = validation_questions(self.inputs.validation, self.inputs.recipe.measure.pairs)
-        if not asked:
+        questions = validation_questions(self.inputs.validation, self.inputs.recipe.measure.pairs)
+        if not questions:
             return {}
         embeddings = cast("LookaheadEmbeddings", head)
         drafter = PassDrafter(embeddings, sorted(self.host.reserved))
-        requests = [request for _, request in asked]
+        requests = [request for _, request in questions]
         return figures_json({"pass": measure(self.host, drafter, requests, embeddings.config.steps)})
 
     def _loss(self, head: Head, store: CaptureStore) -> tuple[LossFn, EpochSampler]:

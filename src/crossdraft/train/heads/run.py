@@ -87,7 +87,7 @@ def train_recipe(
     """
     if (capture is None) == (online == 0):
         raise CrossdraftError(
-            "A head learns from a capture or from a target that is asked as it learns; give one of --capture FOLDER "
+            "A head learns from a capture or from a target that answers while it trains; give one of --capture FOLDER "
             "and --online SCENES."
         )
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -215,7 +215,7 @@ def save(run: HeadRun, head: Head, figures: dict[str, Any], check: Check | None)
 
 
 def _in_eval_mode(head: Head, check: Check | None) -> Check | None:
-    """The same look while the head learns: as if it drafted."""
+    """The same check with the head in eval mode, as when it drafts."""
     if check is None:
         return None
 

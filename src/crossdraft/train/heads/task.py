@@ -177,11 +177,11 @@ def validation_questions(store: CaptureStore | None, pairs: int) -> Sequence[tup
     if store is None or not pairs:
         return []
     source = captured_source(store)
-    asked = [source.read(clip).requests(LONGEST) for clip in range(min(len(source), pairs))]
+    by_clip = [source.read(clip).requests(LONGEST) for clip in range(min(len(source), pairs))]
     turns = [
         (clip, questions[turn])
-        for turn in range(max(map(len, asked)))
-        for clip, questions in enumerate(asked)
+        for turn in range(max(map(len, by_clip)))
+        for clip, questions in enumerate(by_clip)
         if turn < len(questions)
     ]
     return turns[:pairs]

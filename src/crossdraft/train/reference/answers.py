@@ -89,14 +89,14 @@ class AnsweringModel:
         visual = self.vlm.visual_tokens(self.vlm.patches(pixels.to(self.vlm.model.dtype)))
         return read_prefix(self.vlm.llama, self.vlm.prefix_embeds(self.codec.prefix_ids(), visual))
 
-    def answer(self, split: str, asked: Sequence[Sequence[ClipQuestion]], max_new_tokens: int) -> list[ClipAnswer]:
+    def answer(self, split: str, by_clip: Sequence[Sequence[ClipQuestion]], max_new_tokens: int) -> list[ClipAnswer]:
         """Greedy answers to the same number of questions about each of some clips."""
-        rows = [question for questions in asked for question in questions]
+        rows = [question for questions in by_clip for question in questions]
         with torch.inference_mode(), autocast():
             answers, _ = greedy_decode(
                 self.vlm.llama,
                 self.vlm.head,
-                self.read(split, [questions[0].clip for questions in asked]),
+                self.read(split, [questions[0].clip for questions in by_clip]),
                 [self.codec.question_ids(row.question) for row in rows],
                 [self.codec.answer_ids(row.expected) for row in rows],
                 eos_id=self.codec.eos_id,
@@ -108,12 +108,12 @@ class AnsweringModel:
         ]
 
     def answer_batches(
-        self, split: str, asked: Sequence[Sequence[ClipQuestion]], clips: int, max_new_tokens: int, note: str
+        self, split: str, by_clip: Sequence[Sequence[ClipQuestion]], clips: int, max_new_tokens: int, note: str
     ) -> Iterator[list[ClipAnswer]]:
         """Answers in batches of `clips` clips, with a progress bar."""
-        remaining = iter(asked)
+        remaining = iter(by_clip)
         with progress_bar() as bar:
-            task = bar.add_task(note, total=len(asked))
+            task = bar.add_task(note, total=len(by_clip))
             while some := list(islice(remaining, clips)):
                 yield self.answer(split, some, max_new_tokens)
                 bar.advance(task, len(some))
@@ -123,39 +123,39 @@ def record_answers(
     path: Path,
     model: AnsweringModel,
     split: str,
-    asked: Sequence[Sequence[ClipQuestion]],
+    by_clip: Sequence[Sequence[ClipQuestion]],
     clips: int,
     max_new_tokens: int,
     note: str,
 ) -> list[ClipAnswer]:
-    """Answers to all that is `asked`, kept in `path`; an interrupted run is resumed behind its last whole batch.
+    """Answers to all questions, kept in `path`; an interrupted run is resumed behind its last whole batch.
 
     Raises:
         CrossdraftError: the file holds answers to other questions.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    done = _finished_clips(path, asked, clips)
-    for count, some in enumerate(model.answer_batches(split, asked[done:], clips, max_new_tokens, note)):
+    done = _finished_clips(path, by_clip, clips)
+    for count, some in enumerate(model.answer_batches(split, by_clip[done:], clips, max_new_tokens, note)):
         append_answers(path, some)
         if count % 50 == 49:
-            say(f"{note}: {done + (count + 1) * clips} of {len(asked)} clips")
+            say(f"{note}: {done + (count + 1) * clips} of {len(by_clip)} clips")
     return read_answers(path)
 
 
-def _finished_clips(path: Path, asked: Sequence[Sequence[ClipQuestion]], batch: int) -> int:
+def _finished_clips(path: Path, by_clip: Sequence[Sequence[ClipQuestion]], batch: int) -> int:
     """How many clips' answers are there; what was written of a batch that was cut off is taken out of the file.
 
     Whole batches, not whole clips: in bf16 the other clips of a batch may tip a near-tie.
     """
     answers = read_answers(path)
-    questions = len(asked[0])
-    expected = [(row.clip, row.question) for rows in asked for row in rows]
+    questions = len(by_clip[0])
+    expected = [(row.clip, row.question) for rows in by_clip for row in rows]
     if [(a.clip, a.question) for a in answers] != expected[: len(answers)]:
         raise CrossdraftError(
-            f"{path} answers other questions than the recipe asks; choose another --out, or remove it to ask anew."
+            f"{path} answers other questions than the recipe's; choose another --out, or remove it to start anew."
         )
     clips = len(answers) // questions
-    if clips < len(asked):
+    if clips < len(by_clip):
         clips -= clips % batch
         with atomic_path(path) as temporary:
             append_answers(temporary, answers[: clips * questions])
@@ -177,7 +177,7 @@ def read_answers(path: Path) -> list[ClipAnswer]:
     try:
         return [ClipAnswer(**json.loads(line)) for line in complete_lines(path)]
     except (ValueError, TypeError) as error:
-        raise CrossdraftError(f"The answers {path} are damaged; remove the file to have them asked anew.") from error
+        raise CrossdraftError(f"The answers {path} are damaged; remove the file to generate them anew.") from error
 
 
 def answer_rows(codec: PromptCodec, answers: Sequence[ClipAnswer]) -> list[tuple[list[int], list[int]]]:
@@ -185,9 +185,9 @@ def answer_rows(codec: PromptCodec, answers: Sequence[ClipAnswer]) -> list[tuple
     return [(codec.question_ids(a.question), codec.answer_ids(a.answer, whole=a.whole)) for a in answers]
 
 
-def facts_right(asked: Sequence[Sequence[ClipQuestion]], answers: Sequence[ClipAnswer]) -> dict[str, float]:
+def facts_right(by_clip: Sequence[Sequence[ClipQuestion]], answers: Sequence[ClipAnswer]) -> dict[str, float]:
     """Share of facts right: over all (`all`) and per kind of question."""
-    rows = [question for questions in asked for question in questions]
+    rows = [question for questions in by_clip for question in questions]
     by_kind: dict[str, list[bool]] = defaultdict(list)
     for row, answer in zip(rows, answers, strict=True):
         right = list(scenes.score(row.facts, answer.answer).values())
@@ -205,7 +205,7 @@ def agreement(
     `top1` is the share of tokens; `tau_8` and `tau_16` are the tokens a round would emit with chains of 8 and 16,
     bonus included, counted over rounds laid end to end along each answer (what verification would keep).
 
-    Answers are kept as text, so the tokens compared are those that the tokenizer makes of it: where the target spelled
+    Answers are kept as text, so the tokens compared are those that the tokenizer makes of it: where the target wrote
     a word in other pieces, the figures are about the tokenizer's pieces, not the target's.
     """
     clips = [answers[i].clip for i in range(0, len(answers), questions)]

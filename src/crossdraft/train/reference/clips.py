@@ -68,7 +68,9 @@ class ClipCache:
         deadline = time.monotonic() + self.timeout_s
         while not path.exists():
             if time.monotonic() > deadline:
-                raise CrossdraftError(f"The clips {path} never appeared; run the stage 'cache' first or beside this.")
+                raise CrossdraftError(
+                    f"The clips {path} never appeared; run the stage 'cache' first, or at the same time."
+                )
             time.sleep(0.5)
         return _map(path)
 

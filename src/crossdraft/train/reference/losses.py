@@ -99,10 +99,10 @@ def vision_loss(vlm: TrainableVLM, head: VisionAttributeHead, spec: BatchSpec, c
     """Attribute cross-entropy of the vision encoder's features."""
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
-        seen = spec.clips(step, clips)
+        step_clips = spec.clips(step, clips)
         with autocast():
-            logits = head(vlm.patches(spec.pixels(step, seen)))
-            loss, right = attribute_loss(logits, attribute_labels(seen))
+            logits = head(vlm.patches(spec.pixels(step, step_clips)))
+            loss, right = attribute_loss(logits, attribute_labels(step_clips))
         return loss, {"right": right}
 
     return full_batch(loss_of)
@@ -116,18 +116,18 @@ def answer_loss(
     weight = 0.0 if spec.blank else phase.attribute_weight
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
-        seen = spec.clips(step, phase.optim.clips)
-        pairs = qa(step, seen)
+        step_clips = spec.clips(step, phase.optim.clips)
+        pairs = qa(step, step_clips)
         if phase.word_dropout:
             pairs = augment_questions(pairs, phase.word_dropout, spec.seed, step)
         rows = pack_pairs(codec, pairs)
         with autocast():
-            visual = vlm.visual_tokens(vlm.patches(spec.pixels(step, seen)))
+            visual = vlm.visual_tokens(vlm.patches(spec.pixels(step, step_clips)))
             prefix = read_prefix(vlm.llama, vlm.prefix_embeds(prefix_ids, visual))
             loss, right = token_loss(vlm, prefix, rows)
             figures = {"answers": float(loss.detach()), "right": right}
             if weight:
-                attributes, figures["attributes"] = attribute_loss(head(prefix.hidden), attribute_labels(seen))
+                attributes, figures["attributes"] = attribute_loss(head(prefix.hidden), attribute_labels(step_clips))
                 loss = loss + weight * attributes
         return loss, figures
 

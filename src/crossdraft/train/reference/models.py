@@ -106,7 +106,7 @@ def vision_features(encoder: CLIPVisionModel, pixels: Tensor, layers: int) -> Te
 
 
 def to_bf16(model: nn.Module) -> None:
-    """Convert a model to bf16, in place: as it ships, and as it is judged."""
+    """Convert a model to bf16, in place: as it ships, and as it is measured."""
     model.to(torch.bfloat16)
 
 

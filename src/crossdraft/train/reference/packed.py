@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from transformers import LlamaModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 
-LOOK_AHEAD = 12
-"""How far ahead in its draft a row searches for the token that the model chose instead."""
+SEARCH_WINDOW = 12
+"""How many next draft tokens a row searches for the token that the model chose instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def greedy_decode(
 
     Args:
         questions: token ids, clip-major.
-        drafts: a guess at each answer's ids.
+        drafts: draft tokens of each answer; may be empty.
     """
     longest = max(len(q) for q in questions)
     cache = BranchCache(prefix, len(questions), longest + max_new_tokens + window)
@@ -274,5 +274,5 @@ class _Row:
     def _append(self, token: int) -> None:
         """Add a token and move the draft along: behind the same token if it comes soon, else by one."""
         self.tokens.append(token)
-        soon = self.draft[:LOOK_AHEAD]
+        soon = self.draft[:SEARCH_WINDOW]
         self.draft = self.draft[soon.index(token) + 1 if token in soon else 1 :]

@@ -101,16 +101,16 @@ def run_evaluate(run: ReferenceRun) -> None:
 
 
 def evaluate_model(run: ReferenceRun, name: str, wordings: str) -> dict[str, Any]:
-    """Figures of one model; its answers are kept under `evaluation/` and only asked for when not there."""
+    """Figures of one model; its answers are kept under `evaluation/` and only generated when not there."""
     size, limit = run.recipe.evaluate, run.recipe.answers.max_new_tokens
-    asked = evaluation_questions(
+    by_clip = evaluation_questions(
         "test", range(size.scenes), size.questions, run.recipe.seed, held_out=WORDINGS[wordings]
     )
     model = run.trained(name)
     to_bf16(model.vlm.model)
     path = _answers_path(run, name, wordings)
-    answers = record_answers(path, model, "test", asked, size.clips, limit, f"{name} answers")
-    figures: dict[str, Any] = {"facts_right": facts_right(asked, answers)}
+    answers = record_answers(path, model, "test", by_clip, size.clips, limit, f"{name} answers")
+    figures: dict[str, Any] = {"facts_right": facts_right(by_clip, answers)}
     if name != "target":
         target = read_answers(_answers_path(run, "target", wordings))
         figures |= agreement(model, "test", target, size.questions, size.clips)
@@ -119,7 +119,7 @@ def evaluate_model(run: ReferenceRun, name: str, wordings: str) -> dict[str, Any
 
 
 def _answers_path(run: ReferenceRun, name: str, wordings: str) -> Path:
-    """Named after the weights, so that no later model is judged by an earlier one's answers."""
+    """Named after the weights, so that no later model is measured by an earlier one's answers."""
     return run.out / "evaluation" / f"{name}-{run.weights_sha256(name)[:12]}-{wordings}.jsonl"
 
 
@@ -224,10 +224,10 @@ def _table(own: Mapping[str, Any]) -> list[str]:
 
 
 def _kinds(own: Mapping[str, Any]) -> list[str]:
-    seen, held = own["train_wordings"]["facts_right"], own["held_out_wordings"]["facts_right"]
+    train, held = own["train_wordings"]["facts_right"], own["held_out_wordings"]["facts_right"]
 
     def cell(share: float | None) -> str:
         return "—" if share is None else f"{share:.1%}"
 
-    rows = [f"| {kind} | {seen[kind]:.1%} | {cell(held.get(kind))} |" for kind in seen if kind != "all"]
+    rows = [f"| {kind} | {train[kind]:.1%} | {cell(held.get(kind))} |" for kind in train if kind != "all"]
     return ["| kind | training wordings | held-out wordings |", "|---|---|---|", *rows]

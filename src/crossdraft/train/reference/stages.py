@@ -105,12 +105,12 @@ def run_answers(run: ReferenceRun) -> None:
     recipe, path, section = run.recipe, run.answers, run.recipe.answers
     model = run.trained("target")
     to_bf16(model.vlm.model)  # as it ships, and twice as fast
-    asked = [
+    by_clip = [
         clip_questions("train", clip, section.questions, np.random.default_rng([recipe.seed, clip, 2]))
         for clip in range(recipe.cache.event_clips)
     ]
-    answers = record_answers(path, model, "train", asked, section.clips, section.max_new_tokens, "target answers")
-    expected = [question.expected for questions in asked for question in questions]
+    answers = record_answers(path, model, "train", by_clip, section.clips, section.max_new_tokens, "target answers")
+    expected = [question.expected for questions in by_clip for question in questions]
     equal = float(np.mean([a.answer == text for a, text in zip(answers, expected, strict=True)]))
     write_provenance(
         path.with_suffix(".provenance.json"),
@@ -197,10 +197,10 @@ def _check_facts(run: ReferenceRun, name: str, model: AnsweringModel, step: int)
     """Print the facts right on validation clips."""
     recipe = run.recipe
     clips = range(min(CHECKED_CLIPS, recipe.cache.validation_clips))
-    asked = evaluation_questions("validation", clips, recipe.evaluate.questions, recipe.seed, held_out=False)
+    by_clip = evaluation_questions("validation", clips, recipe.evaluate.questions, recipe.seed, held_out=False)
     limit = recipe.answers.max_new_tokens
-    batches = model.answer_batches("validation", asked, recipe.evaluate.clips, limit, "answering")
-    say(f"{name} {step}: facts right {facts_right(asked, [answer for some in batches for answer in some])}")
+    batches = model.answer_batches("validation", by_clip, recipe.evaluate.clips, limit, "answering")
+    say(f"{name} {step}: facts right {facts_right(by_clip, [answer for some in batches for answer in some])}")
 
 
 def _save_model(run: ReferenceRun, name: str, vlm: TrainableVLM, figures: dict[str, float]) -> None:

@@ -61,7 +61,7 @@ def run_text(run: ReferenceRun) -> None:
     model = LlamaForCausalLM(text_config(run.recipe.text_drafter.text, tokenizer))
     stage = Stage(run.out / "text", "train", run.recipe.text_drafter.optim)
     figures = Trainer(stage, model, text_loss(run, model, tokenizer)).run()
-    to_bf16(model.eval())  # as it ships, and as it is judged
+    to_bf16(model.eval())  # as it ships, and as it is measured
     measured = {key: measure(run, model, tokenizer, held_out=held_out) for key, held_out in WORDINGS.items()}
     say(f"text: {measured}")
     _save(run, model, tokenizer, figures, measured)
@@ -89,8 +89,8 @@ def measure(
 ) -> dict[str, float]:
     """Teacher-forced on test scenes: share of next tokens right, and tokens a round of chains of 8."""
     size, hits = run.recipe.evaluate, []
-    asked = evaluation_questions("test", range(size.scenes), size.questions, run.recipe.seed, held_out=held_out)
-    for question in (question for questions in asked for question in questions):
+    by_clip = evaluation_questions("test", range(size.scenes), size.questions, run.recipe.seed, held_out=held_out)
+    for question in (question for questions in by_clip for question in questions):
         logits, targets = _teacher_forced(model, tokenizer, [QAPair(question.question, question.expected)])
         hits.append((logits.argmax(-1) == targets).tolist())
     return agreement_figures(hits, (8,))
@@ -110,8 +110,8 @@ def _teacher_forced(
     ids = pad_sequence(rows, batch_first=True, padding_value=token_id(tokenizer, PAD))
     targets = pad_sequence(wanted, batch_first=True, padding_value=IGNORE)
     states: Tensor = model.model(input_ids=ids, use_cache=False).last_hidden_state
-    judged = targets != IGNORE
-    return model.lm_head(states[judged]).float(), targets[judged]
+    loss_positions = targets != IGNORE
+    return model.lm_head(states[loss_positions]).float(), targets[loss_positions]
 
 
 def _tokenizer(run: ReferenceRun) -> PreTrainedTokenizerFast:

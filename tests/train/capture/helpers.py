@@ -16,7 +16,7 @@ SPEC = CaptureSpec((1, 3), (0,), max_new_tokens=12)
 
 
 @dataclass(frozen=True)
-class Given:
+class FixedSource:
     """Clips that are simply there; the zoo's models bring their own pixels."""
 
     clips: tuple[PromptedClip, ...]
@@ -38,8 +38,8 @@ class Given:
         return sum(len(clip.prompts) for clip in self.clips)
 
     def locate(self, answer: int) -> tuple[int, int]:
-        places = [(c, p) for c, clip in enumerate(self.clips) for p in range(len(clip.prompts))]
-        return places[answer]
+        positions = [(c, p) for c, clip in enumerate(self.clips) for p in range(len(clip.prompts))]
+        return positions[answer]
 
     def read(self, index: int) -> PromptedClip:
         return self.clips[index]
@@ -56,7 +56,9 @@ def zoo_target(name: str = "video_llava") -> Target:
     return as_target(*ZOO[name]())
 
 
-def zoo_plan(source: Given, target: Target | None = None, spec: CaptureSpec = SPEC, **settings: int) -> CapturePlan:
+def zoo_plan(
+    source: FixedSource, target: Target | None = None, spec: CaptureSpec = SPEC, **settings: int
+) -> CapturePlan:
     target = target or zoo_target()
     info = CapturedTarget("zoo", "0" * 64, 3, 64, VOCABULARY, "float64")
     return CapturePlan(target, info, source, spec, **{"batch": 4, "workers": 0, "shard_clips": 2, **settings})
@@ -70,11 +72,11 @@ def answers(visual: int, *lengths: tuple[int, int], base: int = 0) -> list[Captu
     """
     made, at = [], base + visual
     visual_ids = torch.arange(base, base + visual)
-    for text, said in lengths:
-        tokens = torch.arange(at, at + text + said)
+    for text, answered in lengths:
+        tokens = torch.arange(at, at + text + answered)
         fed = tokens[:-1, None].expand(-1, WIDTH)
         hidden = {layer: (fed + layer / 8).bfloat16() for layer in SPEC.layers}
         features = {0: visual_ids[:, None].expand(-1, WIDTH).bfloat16()}
         made.append(CapturedAnswer(tokens, text, hidden, visual_ids, features))
-        at += text + said
+        at += text + answered
     return made
