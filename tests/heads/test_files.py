@@ -118,10 +118,10 @@ def test_an_unknown_network_is_named_with_the_nearest():
         ("massv", {"sees": "no"}, "must be true or false, not 'no'"),
         ("eagle", {"heads": 3}, "heads=3 must be a multiple of its kv_heads=2"),
         ("eagle", {"head_dim": 7}, "head_dim must be even"),
-        ("eagle", {"kv_heads": 0}, "kv_heads must be 1 or more, not 0"),
-        ("eagle", {"intermediate_size": -4}, "intermediate_size must be 1 or more, not -4"),
-        ("dflash", {"steps": 0}, "steps must be 1 or more, not 0"),
-        ("hydra++", {"token_size": 8, "width": 8, "max_positions": 0}, "max_positions must be 1 or more"),
+        ("eagle", {"kv_heads": 0}, "kv_heads is 0; it must be at least 1"),
+        ("eagle", {"intermediate_size": -4}, "intermediate_size is -4; it must be at least 1"),
+        ("dflash", {"steps": 0}, "steps is 0; it must be at least 1"),
+        ("hydra++", {"token_size": 8, "width": 8, "max_positions": 0}, "max_positions is 0; it must be at least 1"),
     ],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_one_sentence(network, change, sentence):

@@ -16,7 +16,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads import online_training
-from crossdraft.heads.drafting.trees import TREES
+from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.files import config_of, load_head, make
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.online import HeadOrigin, OnlineDrafter

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from crossdraft.heads.convert.convert import export_head, seeded_lesson
+from crossdraft.heads.convert.convert import export_head, random_batch
 from crossdraft.heads.convert.converter import TargetInfo
 from crossdraft.heads.files import load_head, make, save_head
 from crossdraft.heads.networks.base import SharedWeights
@@ -77,7 +77,7 @@ def compare(drafted: int) -> float:
         write_head(own, host, drafted)
         export_head(own, foreign, "speculators", host)
         head = load_head(own, host.shared)
-        batch = seeded_lesson(head)
+        batch = random_batch(head)
         ours = [prediction.logits[0] for prediction in head(batch)]
         found = theirs(foreign, batch)
     if len(found) != STEPS:

@@ -10,8 +10,7 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.drafting.head_drafter import HeadDrafter
-from crossdraft.heads.drafting.trees import ACCEPTANCE, TREES, static_tree
+from crossdraft.heads.drafting.head_drafter import ACCEPTANCE, TREES, HeadDrafter, static_tree
 from crossdraft.heads.event_medusa.drafter import DrafterMedusaDrafter, shared_weights_of
 from crossdraft.heads.event_medusa.network import DrafterMedusa
 from crossdraft.heads.fast.drafter import FastDrafter

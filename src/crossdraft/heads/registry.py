@@ -21,7 +21,7 @@ class HeadRecord:
         model, drafter: module (below `crossdraft.heads`) and class of the network, and of the drafter around it.
         summary: one line for the table of methods.
         paper: where it comes from.
-        tree: which of `drafting.trees.TREES` it grows unless told otherwise, or `STATIC`; empty = the drafter's own.
+        tree: its default tree: one of `head_drafter.TREES`, or `STATIC`; empty = the drafter's own.
         weights: name of the shipped weights; default the method's own.
         sees: whether it reads the target's visual features.
     """
@@ -87,7 +87,7 @@ HEADS: Mapping[str, HeadRecord] = {
         "a block of masked tokens in one pass, from several layers of the target", "DFlash: z-lab 2026", "chain",
     ),
     "hivis": HeadRecord(
-        "hivis", "networks.hivis.HiViS", AUTOREGRESSIVE,
+        "hivis", "networks.eagle.HiViS", AUTOREGRESSIVE,
         "no visual tokens in the drafter; a learned embedding per draft step", "HiViS: Xie 2025", "dynamic",
     ),
     "vispec": HeadRecord(
@@ -118,11 +118,11 @@ HEADS: Mapping[str, HeadRecord] = {
         "one small head per future token, independent of the others", "Medusa-1: Cai 2024", STATIC,
     ),
     "hydra": HeadRecord(
-        "hydra", "networks.hydra.Hydra", RECURRENT,
+        "hydra", "networks.medusa.Hydra", RECURRENT,
         "Medusa's heads, conditioned on the tokens drafted before", "Hydra: Ankner 2024", STATIC,
     ),
     "hydra++": HeadRecord(
-        "hydra++", "networks.hydra.HydraPlus", RECURRENT,
+        "hydra++", "networks.medusa.HydraPlus", RECURRENT,
         "deeper ones behind a layer over all features of the text", "Hydra++: Ankner 2024", STATIC,
     ),
     "redrafter": HeadRecord(

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert import eagle as eagle_layout
 from crossdraft.heads.convert.convert import TOLERANCE, difference, export_head, import_head
+from crossdraft.heads.convert.eagle import EAGLE
 from crossdraft.heads.files import load_head, read_config
 from tests.heads.convert.folders import SHA, host, reworded, rewoven, saved
 
@@ -186,7 +186,7 @@ def test_modelopts_numbers_are_outputs(tmp_path):
 
 def test_an_export_whose_reload_differs_leaves_nothing(tmp_path, monkeypatch):
     """The planted bug: a writer that swaps two weights of one shape."""
-    whole = eagle_layout.EAGLE.write
+    whole = EAGLE.write
 
     def swapped(ours, target):
         foreign = whole(ours, target)
@@ -195,12 +195,12 @@ def test_an_export_whose_reload_differs_leaves_nothing(tmp_path, monkeypatch):
         tensors[up], tensors[gate] = tensors[gate], tensors[up]
         return type(foreign)(foreign.config, tensors)
 
-    object.__setattr__(eagle_layout.EAGLE, "write", swapped)
+    object.__setattr__(EAGLE, "write", swapped)
     try:
-        with pytest.raises(CrossdraftError, match=r"says something else when it is read again .*so it was removed"):
+        with pytest.raises(CrossdraftError, match=r"has other logits when it is read again .*so it was removed"):
             carried(tmp_path)
     finally:
-        object.__setattr__(eagle_layout.EAGLE, "write", whole)
+        object.__setattr__(EAGLE, "write", whole)
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from crossdraft.heads.convert import eagle as eagle_layout
-from crossdraft.heads.convert import speculators as speculators_layout
-from crossdraft.heads.convert.convert import seeded_lesson
+from crossdraft.heads.convert import eagle
+from crossdraft.heads.convert.convert import random_batch
 from tests.heads.convert import by_hand
 from tests.heads.convert.folders import DEEP, exported, host
 
@@ -24,7 +23,7 @@ def eagle3_elsewhere(foreign, levels, layer="midlayer"):
     """Two drafts of an exported EAGLE-3 behind `PLACE`, over the target's ids, as another program computes them."""
     head_words = foreign.config.get("transformer_layer_config", foreign.config)
     t, rows = dict(foreign.tensors), host().shared.embeddings
-    batch = seeded_lesson(exported("eagle3", "eagle")[0])
+    batch = random_batch(exported("eagle3", "eagle")[0])
     text, ids = batch.tokens[0], torch.arange(len(t["d2t"])) + t["d2t"]
     g = torch.cat([batch.hidden[level][0, : PLACE + 1] for level in levels], -1) @ t["fc.weight"].T
     said = []
@@ -38,7 +37,7 @@ def eagle3_elsewhere(foreign, levels, layer="midlayer"):
 
 def check_eagle3(layout, levels_of, layer):
     head, foreign = exported("eagle3", layout)
-    ours = [spread_out(prediction.logits[0, PLACE], head.draft_ids) for prediction in head(seeded_lesson(head))[:2]]
+    ours = [spread_out(prediction.logits[0, PLACE], head.draft_ids) for prediction in head(random_batch(head))[:2]]
     theirs = eagle3_elsewhere(foreign, levels_of(foreign.config), layer)
     assert all(torch.allclose(a, b, **CLOSE) for a, b in zip(ours, theirs, strict=True))
 
@@ -62,11 +61,8 @@ def test_eagle3_through_the_papers_formulas(layout, levels_of, layer):
 @pytest.mark.parametrize(("layout", "levels_of", "layer"), READERS)
 def test_ids_where_offsets_belong_would_be_noticed(layout, levels_of, layer, monkeypatch):
     """The planted bug: `d2t` as absolute ids."""
-    for module in (eagle_layout, speculators_layout):
-        whole = module.draft_maps
-        monkeypatch.setattr(
-            module, "draft_maps", lambda ids, size, whole=whole: whole(ids, size) | {"d2t": torch.tensor(ids)}
-        )
+    maps = eagle.draft_maps
+    monkeypatch.setattr(eagle, "draft_maps", lambda ids, size: maps(ids, size) | {"d2t": torch.tensor(ids)})
     with pytest.raises((AssertionError, IndexError)):
         check_eagle3(layout, levels_of, layer)
 
@@ -82,7 +78,7 @@ def test_layers_numbered_by_output_would_be_noticed(layout, levels_of, layer):
 @torch.inference_mode()
 def test_eagle1_through_the_papers_formulas():
     head, foreign = exported("eagle", "eagle")
-    batch, t = seeded_lesson(head), dict(foreign.tensors)
+    batch, t = random_batch(head), dict(foreign.tensors)
     features, text = batch.hidden[DEEP][0, : PLACE + 1], batch.tokens[0]
     for prediction in head(batch)[:2]:
         f = by_hand.eagle(t["embed_tokens.weight"][text[1 : len(features) + 1]], features, t, dict(foreign.config))
@@ -95,7 +91,7 @@ def test_eagle1_through_the_papers_formulas():
 @torch.inference_mode()
 def test_medusa_through_the_papers_formulas():
     head, foreign = exported("medusa", "medusa", layers=2)
-    batch, t = seeded_lesson(head), foreign.tensors
+    batch, t = random_batch(head), foreign.tensors
     for number, prediction in enumerate(head(batch)):
         x = batch.hidden[DEEP][0]
         for layer in range(2):
@@ -111,7 +107,7 @@ def test_medusa_through_the_papers_formulas():
 @torch.inference_mode()
 def test_dflash_through_the_papers_formulas():
     head, foreign = exported("dflash", "dflash")
-    words, batch, rows = dict(foreign.config), seeded_lesson(head), host().shared.embeddings
+    words, batch, rows = dict(foreign.config), random_batch(head), host().shared.embeddings
     block = words["dflash_config"]
     states = torch.cat([batch.hidden[k + 1][0] for k in block["target_layer_ids"]], -1)  # `hidden_states[id + 1]`
     compared = 0

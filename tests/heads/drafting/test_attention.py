@@ -11,7 +11,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT
 from crossdraft.heads.drafting.block import BlockDrafter
-from crossdraft.heads.drafting.trees import TREES
+from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.files import config_of, make
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.registry import HEADS

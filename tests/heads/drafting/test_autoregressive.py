@@ -4,7 +4,7 @@ import pytest
 
 from crossdraft.engine.drafter import Budget
 from crossdraft.heads.drafting.autoregressive import AutoregressiveDrafter
-from crossdraft.heads.drafting.trees import TREES
+from crossdraft.heads.drafting.head_drafter import TREES
 from tests.heads.rehearsal import check_branches, check_rehearsal, some_head, some_lesson, told_up_to
 
 NETWORKS = ("eagle", "eagle3")

@@ -10,7 +10,7 @@ from crossdraft.engine.drafter import Budget
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.drafting.trees import TREES
+from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.registry import HEADS
 from tests.heads.rehearsal import IDS, LONG, START, some_head, some_lesson, told_up_to
 

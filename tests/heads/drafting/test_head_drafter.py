@@ -8,8 +8,7 @@ from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.sampling import Sampling, warp_tree
-from crossdraft.heads.drafting.head_drafter import HeadDrafter
-from crossdraft.heads.drafting.trees import TREES
+from crossdraft.heads.drafting.head_drafter import TREES, HeadDrafter
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 
 LAW = torch.tensor([0.05, 0.15, 0.3, 0.3, 0.2])

@@ -13,8 +13,8 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT
-from crossdraft.heads.drafting.recurrent import RecurrentDrafter, limit_depth
-from crossdraft.heads.drafting.trees import TREES
+from crossdraft.heads.drafting.head_drafter import TREES
+from crossdraft.heads.drafting.recurrent import RecurrentDrafter
 from crossdraft.heads.files import config_of, make
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.registry import HEADS
@@ -107,7 +107,8 @@ def test_behind_the_last_level_nothing_is_asked():
         asked.append(list(nodes))
         return torch.tensor([[0.6, 0.4]]).expand(len(nodes), 2)
 
-    grown = limit_depth(TREES["dynamic"], 2)(expand, TopK(), Budget(30))
+    drafter = RecurrentDrafter(some_head("medusa", steps=2), TREES["dynamic"])
+    grown = drafter.grow(drafter._open_nodes(expand, frozenset()), TopK(), Budget(30))
     assert asked == [[ROOT], [0, 1]]
     assert len(grown.tree) == 6
 

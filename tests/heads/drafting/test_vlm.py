@@ -12,7 +12,7 @@ from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.heads.drafting.autoregressive import AutoregressiveDrafter
-from crossdraft.heads.drafting.trees import TREES
+from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.files import make
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.specvlm import CHOICES

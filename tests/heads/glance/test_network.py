@@ -81,8 +81,9 @@ def test_another_number_of_features_is_refused(shape):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"), [({"frames": 0}, "frames must be 1 or more"), ({"heads": 3}, "cannot be shared by 3 heads")]
+    ("changes", "message"),
+    [({"frames": 0}, "frames is 0; it must be at least 1"), ({"heads": 3}, "cannot be shared by 3 heads")],
 )
-def test_impossible_settings_are_refused(changes, said):
-    with pytest.raises(CrossdraftError, match=said):
+def test_impossible_settings_are_refused(changes, message):
+    with pytest.raises(CrossdraftError, match=message):
         glance(**changes)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossdraft.heads.networks.losses import LOSSES, RANKED
+from crossdraft.heads.networks.objective import LOSSES, RANKED
 
 EQUAL_LAWS = ("kl", "reverse_kl", "total_variation", "lk", "lk_lambda")
 ALL = sorted(LOSSES)

@@ -79,5 +79,5 @@ def test_the_blind_twin_differs_in_seeing_alone():
 
 @pytest.mark.parametrize("wrong", [{"width": 0}, {"layers": 0}, {"pool": 0}])
 def test_sizes_below_one_are_refused(wrong):
-    with pytest.raises(CrossdraftError, match="1 or more"):
+    with pytest.raises(CrossdraftError, match="at least 1"):
         some_head("massv", **{**SMALL, **wrong})

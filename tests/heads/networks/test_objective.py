@@ -117,7 +117,7 @@ def test_a_wrong_objective_is_one_sentence():
         Objective({"soft_ce": 1.0})
     with pytest.raises(CrossdraftError, match="weighs no loss"):
         Objective({})
-    with pytest.raises(CrossdraftError, match="'mse', a loss of features, where the head guesses none"):
+    with pytest.raises(CrossdraftError, match="'mse', a loss of features, where the head predicts none"):
         score(Objective({"mse": 1.0}), [DraftLogits(1, EVEN)], LESSON, EVEN, LABELS)
-    with pytest.raises(CrossdraftError, match="guessed nothing"):
+    with pytest.raises(CrossdraftError, match="predicted nothing"):
         score(Objective({"kl": 1.0}), [], LESSON, EVEN, LABELS)

@@ -109,5 +109,5 @@ def test_redrafter_by_hand():
 
 @pytest.mark.parametrize("wrong", [{"layers": 0}, {"steps": 0}, {"width": 0}, {"token_size": -1}])
 def test_sizes_below_one_are_refused(wrong):
-    with pytest.raises(CrossdraftError, match="1 or more"):
+    with pytest.raises(CrossdraftError, match="at least 1"):
         fresh("hydra", **wrong)

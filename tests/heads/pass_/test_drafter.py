@@ -96,7 +96,7 @@ def test_the_rows_are_all_that_is_stored(tmp_path):
     save_head(tmp_path, head, "pass", "of-this-target", torch.float32)
     again = load_head(tmp_path, SharedWeights.of(target.model), "of-this-target")
     assert torch.equal(again.ahead, head.ahead.float())
-    with pytest.raises(CrossdraftError, match="one look-ahead embedding or more"):
+    with pytest.raises(CrossdraftError, match="steps is 0; it must be at least 1"):
         rows_for(target, steps=0)
     with pytest.raises(CrossdraftError, match="read by the target"):
         head(None)

@@ -15,9 +15,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
 from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo
 from crossdraft.heads.convert.dflash import DFLASH
-from crossdraft.heads.convert.eagle import EAGLE
+from crossdraft.heads.convert.eagle import EAGLE, SPECULATORS
 from crossdraft.heads.convert.medusa import MEDUSA
-from crossdraft.heads.convert.speculators import SPECULATORS
 from crossdraft.heads.files import CONFIG, load_head, read_config, revived, save_head, stored_weights
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
 from crossdraft.heads.networks.train_batch import TrainBatch
@@ -28,14 +27,14 @@ FILES = (SINGLE[0], "medusa_lm_head.safetensors", SINGLE[1], "medusa_lm_head.pt"
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What was done.
+    """The result of an export or import.
 
     Args:
         network: of the head.
         layout: of the foreign folder.
         tensors, parameters: how many were written.
-        difference: between what the head says before and after; `None` = there was nothing to compare with.
-        notes: what to know of it there.
+        difference: largest difference between the logits before and after; `None` = nothing to compare with.
+        notes: what other programs do not take from the files.
     """
 
     network: str
@@ -51,22 +50,22 @@ def export_head(source: Path, out: Path, layout: str, host: TargetInfo) -> Conve
 
     Raises:
         CrossdraftError: the head is no head, another target's or unknown to the layout, `out` exists, or what was
-            written does not say the same when it is read again.
+            written has other logits when it is read again.
     """
-    described = read_config(source)
-    chosen = converter_for(layout, described.network)
+    file = read_config(source)
+    converter = converter_for(layout, file.network)
     head = load_head(source, host.shared, host.sha256)
-    ours = NativeHead(described.network, described.config, stored_weights(source))
-    foreign = chosen.write(ours, host)
+    ours = NativeHead(file.network, file.config, stored_weights(source))
+    foreign = converter.write(ours, host)
     with _new_folder(out) as folder:
-        write_foreign(folder, foreign, chosen.weights)
-        apart = difference(head, reloaded(folder, chosen, ours, host))
-        if not apart <= TOLERANCE:
+        write_foreign(folder, foreign, converter.weights)
+        error = difference(head, reloaded(folder, converter, ours, host))
+        if not error <= TOLERANCE:
             raise CrossdraftError(
-                f"The head that was written to {out} says something else when it is read again (logits differ by "
-                f"{apart:.1e}, {TOLERANCE:.0e} are allowed), so it was removed; this is a fault of ours, report it."
+                f"The head that was written to {out} has other logits when it is read again (they differ by "
+                f"{error:.1e}, {TOLERANCE:.0e} are allowed), so it was removed; this is a fault of ours, report it."
             )
-    return ConversionReport(ours.network, layout, len(foreign.tensors), _count(foreign.tensors), apart, foreign.notes)
+    return ConversionReport(ours.network, layout, len(foreign.tensors), _count(foreign.tensors), error, foreign.notes)
 
 
 def import_head(source: Path, out: Path, host: TargetInfo) -> ConversionReport:
@@ -76,7 +75,7 @@ def import_head(source: Path, out: Path, host: TargetInfo) -> ConversionReport:
         CrossdraftError: the folder is none that we can read, not whole, or another target's; or `out` exists.
     """
     foreign = read_foreign(source)
-    layout = recognised(foreign.config, str(source / CONFIG))
+    layout = layout_of(foreign.config, str(source / CONFIG))
     ours = CONVERTERS[layout].read(foreign, host)
     head = _made(ours, host)
     with _new_folder(out) as folder:
@@ -85,9 +84,9 @@ def import_head(source: Path, out: Path, host: TargetInfo) -> ConversionReport:
 
 
 def reloaded(folder: Path, layout: Converter, ours: NativeHead, host: TargetInfo) -> Head:
-    """A foreign folder as a fresh head, unrolled as far as `ours`."""
+    """A foreign folder as a fresh head, with the training settings of `ours`."""
     again = layout.read(read_foreign(folder), host)
-    return _made(NativeHead(again.network, as_long(again.config, ours.config), again.weights), host)
+    return _made(NativeHead(again.network, with_training_settings(again.config, ours.config), again.weights), host)
 
 
 def read_foreign(folder: Path) -> ForeignHead:
@@ -126,11 +125,11 @@ def _count(tensors: Mapping[str, Tensor]) -> int:
 
 
 TOLERANCE = 1e-5  # of float32, for logits of this size: a wider output layer adds up in another order
-OF_TRAINING = ("steps", "anchors")  # how many tokens in a row, and from how many places, are rehearsed
+TRAINING_SETTINGS = ("steps", "anchors")  # which foreign files leave out
 ROWS, LONG, START, VISUAL = 2, 24, 8, 6
 
 
-def seeded_lesson(head: Head, seed: int = 0) -> TrainBatch:
+def random_batch(head: Head, seed: int = 0) -> TrainBatch:
     """Random tokens and features, of every hidden state that the target has, in the head's dtype."""
     config, generator = head.config, torch.Generator().manual_seed(seed)
 
@@ -153,26 +152,24 @@ def seeded_lesson(head: Head, seed: int = 0) -> TrainBatch:
 def difference(head: Head, other: Head) -> float:
     """The largest |Δ| between their logits, over the ids that `head` drafts; relative where logits are larger than 1.
 
-    Infinite where the other drafts fewer tokens in a row or fewer ids, or says no number.
+    Infinite where the other drafts fewer tokens in a row or fewer ids, or where its logits are NaN.
     """
-    batch = seeded_lesson(head)
-    places = target_to_draft(other.config.draft_ids, other.config.vocab_size)[torch.tensor(head.config.draft_ids)]
-    said, again = head(batch), {prediction.offset: prediction.logits for prediction in other(batch)}
-    if bool((places < 0).any()) or any(prediction.offset not in again for prediction in said):
+    batch = random_batch(head)
+    ids = target_to_draft(other.config.draft_ids, other.config.vocab_size)[torch.tensor(head.config.draft_ids)]
+    before, after = ({one.offset: one.logits for one in network(batch)} for network in (head, other))
+    if bool((ids < 0).any()) or not before.keys() <= after.keys():
         return float("inf")
-    worst = 0.0
-    for prediction in said:
-        found = (
-            again[prediction.offset][..., places] - prediction.logits
-        ).abs().max() / prediction.logits.abs().max().clamp(min=1)
-        worst = max(worst, float(found.nan_to_num(nan=float("inf"))))
-    return worst
+    errors = (
+        (after[offset][..., ids] - logits).abs().max() / logits.abs().max().clamp(min=1)
+        for offset, logits in before.items()
+    )
+    return max(float(error.nan_to_num(nan=float("inf"))) for error in errors)
 
 
-def as_long(config: HeadConfig, other: HeadConfig) -> HeadConfig:
-    """The configuration with the other's settings of training alone, which foreign files leave out."""
+def with_training_settings(config: HeadConfig, other: HeadConfig) -> HeadConfig:
+    """The configuration with the other's `TRAINING_SETTINGS`."""
     known = {field.name for field in fields(config)}
-    return replace(config, **{name: getattr(other, name) for name in OF_TRAINING if name in known})
+    return replace(config, **{name: getattr(other, name) for name in TRAINING_SETTINGS if name in known})
 
 
 CONVERTERS: Mapping[str, Converter] = {"eagle": EAGLE, "speculators": SPECULATORS, "medusa": MEDUSA, "dflash": DFLASH}
@@ -196,7 +193,7 @@ def converter_for(name: str, network: str) -> Converter:
     return layout
 
 
-def recognised(config: Mapping[str, Any], where: str) -> str:
+def layout_of(config: Mapping[str, Any], where: str) -> str:
     """The name of the layout that a `config.json` is in; `where` it stood begins the complaint.
 
     Raises:

@@ -1,8 +1,19 @@
-"""What a converter translates between: our head, its target, and another project's config and tensors."""
+"""What a converter translates between (our head, its target, another project's config and tensors), and its helpers.
 
-from collections.abc import Callable, Mapping
+Projects number hidden layers by one of two conventions:
+
+    layer                 embeddings   0    1    2   …    L-1   final norm
+    canonical (entering)  0            1    2    3   …    L-1   L           HF's `hidden_states[k]`
+    output                -1           0    1    2   …    L-2   L-1
+
+Ours are canonical, and so are EAGLE's, vLLM's and speculators': the hidden state that *enters* layer k. SpecForge,
+ModelOpt, SGLang's `eagle_config` and DFlash name a layer by its *output*, which enters the next one. The same tensors
+have numbers that differ by one, and a head that reads the wrong one drafts nothing, without an error.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -11,16 +22,18 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import HeadConfig, SharedWeights
 from crossdraft.heads.networks.layers import DecoderConfig
 
+Convention = Literal["entering", "output"]
+
 
 @dataclass(frozen=True)
 class TargetInfo:
     """The target, as far as it is needed to exchange heads.
 
     Args:
-        tables: what heads borrow of it.
+        shared: weights of it that heads use.
         num_layers: L.
         sha256: of its weights, as our own files name it.
-        name: a hub id or path by which other programs find it; `None` = they are told by their own options.
+        name: a hub id or path by which other programs find it; `None` = it is left to their own options.
         architectures: its class, as its `config.json` has it.
     """
 
@@ -69,21 +82,19 @@ class ForeignHead:
 
 @dataclass(frozen=True)
 class Converter:
-    """One project's files.
+    """One project's checkpoint layout.
 
     Args:
         networks: ours that it can hold.
-        owns: whether a `config.json` is its own.
-        write, read: the translation, both ways.
+        owns: whether a `config.json` is in this layout.
+        write, read: the conversion, both ways.
         weights: the file's name.
-        what: one line for people.
     """
 
     networks: tuple[str, ...]
     owns: Callable[[Mapping[str, Any]], bool]
     write: Callable[[NativeHead, TargetInfo], ForeignHead]
     read: Callable[[ForeignHead, TargetInfo], NativeHead]
-    what: str
     weights: str = "model.safetensors"
 
 
@@ -102,7 +113,7 @@ def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str
 
 
 def without_embeddings(tensors: Mapping[str, Tensor], host: TargetInfo) -> dict[str, Tensor]:
-    """The tensors without token embeddings, which our heads borrow of the target, and without rotary tables.
+    """The tensors without token embeddings, which our heads share with the target, and without rotary tables.
 
     Raises:
         CrossdraftError: there are embeddings, and they are not the target's.
@@ -112,7 +123,7 @@ def without_embeddings(tensors: Mapping[str, Tensor], host: TargetInfo) -> dict[
     if own is None:
         return rest
     theirs = host.shared.embeddings.detach().to("cpu", torch.float32)
-    # Stored in half the bits, they are the target's to within a rounding: 2^-8 of a bfloat16.
+    # Stored in 16 bits, they are the target's to within a rounding: 2^-8 of a bfloat16.
     if own.shape != theirs.shape or not torch.allclose(own.float(), theirs, rtol=2**-7, atol=1e-6):
         raise CrossdraftError(
             "The checkpoint brings token embeddings that are not this target's; name the target it was made for."
@@ -150,7 +161,7 @@ FOLLOWED = {
 
 
 def llama_config(config: DecoderConfig, layers: int = 1) -> dict[str, Any]:
-    """The settings of our decoder layers in `LlamaConfig`'s words, the rotary ones in both transformers 4's and 5's."""
+    """The settings of our decoder layers as `LlamaConfig` names them; rotary ones as in transformers 4 and 5."""
     return {
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -214,3 +225,60 @@ def number(config: Mapping[str, Any], key: str, default: int | None = None) -> i
         fault = "lacks" if value is None else f"has {value!r} as"
         raise CrossdraftError(f"The checkpoint's config.json {fault} '{key}', which must be a positive whole number.")
     return value
+
+
+def layer_numbers(layers: Sequence[int], source: Convention, wanted: Convention) -> list[int]:
+    """The same hidden states in the other convention.
+
+    >>> layer_numbers([2, 16, 29], "entering", "output")
+    [1, 15, 28]
+
+    Raises:
+        CrossdraftError: the embeddings are wanted as an output, which they are of no layer.
+    """
+    shift = {"entering": 0, "output": 1}
+    found = [layer + shift[source] - shift[wanted] for layer in layers]
+    if any(layer < 0 for layer in found):
+        raise CrossdraftError(
+            f"Hidden states {list(layers)} have no number as layers' outputs: the embeddings are none."
+        )
+    return found
+
+
+def draft_maps(draft_ids: Sequence[int], vocab_size: int) -> dict[str, Tensor]:
+    """A draft vocabulary as EAGLE-3 stores it.
+
+    Returns:
+        `d2t` [D] int64, *offsets*: draft token i is the target's i + d2t[i]; `t2d` [V] bool, which ids can be drafted.
+    """
+    ids = torch.tensor(draft_ids)
+    drafted = torch.zeros(vocab_size, dtype=torch.bool)
+    drafted[ids] = True
+    return {"d2t": ids - torch.arange(len(ids)), "t2d": drafted}
+
+
+def draft_ids_of(tensors: Mapping[str, Tensor], count: int, vocab_size: int) -> tuple[int, ...]:
+    """The ids of `count` LM-head rows by the maps `d2t` and `t2d`, either or both; without any, all of the target's.
+
+    Raises:
+        CrossdraftError: the maps do not agree, or no map says what fewer rows than ids stand for.
+    """
+    offsets, drafted = tensors.get("d2t"), tensors.get("t2d")
+    if offsets is None and drafted is None:
+        if count != vocab_size:
+            raise CrossdraftError(
+                f"The head drafts {count} of {vocab_size} ids and neither 'd2t' nor 't2d' says which; export it whole."
+            )
+        return tuple(range(vocab_size))
+    by_mask = None if drafted is None else drafted.bool().nonzero().flatten()
+    if drafted is not None and len(drafted) != vocab_size:
+        raise CrossdraftError(f"'t2d' is about {len(drafted)} ids, the target has {vocab_size}.")
+    by_offset = None if offsets is None else offsets.long() + torch.arange(len(offsets))
+    ids = by_mask if by_offset is None else by_offset
+    if ids is None or len(ids) != count:
+        raise CrossdraftError(f"The vocabulary's map has {0 if ids is None else len(ids)} ids, not of {count}.")
+    if by_mask is not None and by_offset is not None and not torch.equal(by_mask, by_offset):
+        raise CrossdraftError(
+            "'d2t' and 't2d' do not agree on the draft vocabulary; 'd2t' must hold offsets: target id = i + d2t[i]."
+        )
+    return tuple(ids.tolist())

@@ -15,13 +15,13 @@ from crossdraft.heads.convert.converter import (
     NativeHead,
     TargetInfo,
     decoder_settings,
+    layer_numbers,
     llama_config,
     number,
     renamed,
     require,
     without_embeddings,
 )
-from crossdraft.heads.convert.id_mapping import layer_numbers
 from crossdraft.heads.networks.dflash import DFlashConfig, spread
 
 SHARED = ("fc.weight", "hidden_norm.weight", "norm.weight")
@@ -47,7 +47,7 @@ def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
         "mask_token_id": config.mask_token,
         "target_layer_ids": layer_numbers(config.read_layers or spread(config.num_layers), "entering", "output"),
     }
-    words = {
+    theirs = {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
         **llama_config(config, config.layers),
@@ -61,7 +61,7 @@ def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
     }
     absent = config.vocab_size - len(config.draft_ids)
     notes = (f"DFlash has no draft vocabulary: elsewhere all {config.vocab_size} ids are drafted.",) if absent else ()
-    return ForeignHead(words, ours.weights, notes)
+    return ForeignHead(theirs, ours.weights, notes)
 
 
 def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
@@ -70,12 +70,12 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     Raises:
         CrossdraftError: it is of another architecture (DFlash-2, sliding windows), not whole, or another target's.
     """
-    words = foreign.config
-    require(words, {"architectures": (["DFlashDraftModel"],), "model_type": ("qwen3",), "is_causal": (False, None)})
-    require(words, {"num_target_layers": (host.num_layers,)})
-    if any(kind != "full_attention" for kind in words.get("layer_types") or ()):
+    theirs = foreign.config
+    require(theirs, {"architectures": (["DFlashDraftModel"],), "model_type": ("qwen3",), "is_causal": (False, None)})
+    require(theirs, {"num_target_layers": (host.num_layers,)})
+    if any(kind != "full_attention" for kind in theirs.get("layer_types") or ()):
         raise CrossdraftError("The checkpoint's layers have sliding windows ('layer_types'), which ours do not.")
-    block: Mapping[str, Any] = {**words, **(words.get("dflash_config") or {})}
+    block: Mapping[str, Any] = {**theirs, **(theirs.get("dflash_config") or {})}
     require(
         block,
         {"output_multiplier": (1, None), "final_logit_softcapping": (None, 0), "input_embedding_scale": (1, None)},
@@ -84,11 +84,11 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     if not outputs or mask is None:
         missing = "mask_token_id" if outputs else "target_layer_ids"
         raise CrossdraftError(f"The checkpoint's config.json lacks '{missing}' in 'dflash_config'; is it whole?")
-    layers = number(words, "num_hidden_layers")
+    layers = number(theirs, "num_hidden_layers")
     names = (*SHARED, *(f"layers.{layer}.{part}.weight" for layer in range(layers) for part in LAYER))
     weights = renamed(without_embeddings(foreign.tensors, host), {name: name for name in names})
     config = DFlashConfig(
-        **decoder_settings(words, host),
+        **decoder_settings(theirs, host),
         draft_ids=tuple(range(host.vocab_size)),
         steps=number(block, "block_size", BLOCK) - 1,
         layers=layers,
@@ -98,9 +98,9 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     return NativeHead("dflash", config, weights)
 
 
-def owns(words: Mapping[str, Any]) -> bool:
-    """Whether a config is one of DFlash's."""
-    return "dflash_config" in words or "DFlashDraftModel" in (words.get("architectures") or [])
-
-
-DFLASH = Converter(("dflash",), owns, write, read, "z-lab/dflash; vLLM, SGLang")
+DFLASH = Converter(
+    ("dflash",),
+    lambda config: "dflash_config" in config or "DFlashDraftModel" in (config.get("architectures") or []),
+    write,
+    read,
+)

@@ -1,11 +1,10 @@
-"""Medusa's files: a few words of config, and each head's ResBlocks and output rows under its number.
+"""Medusa checkpoints: a short config, and each head's ResBlocks and LM head under its number.
 
-Medusa's heads speak the target's whole vocabulary, ours a short one. What of the rows ours do not have is taken from
-the target's own output rows, which is what Medusa's heads begin from: valid, and not trained.
+Medusa's heads have the target's whole vocabulary, ours a draft vocabulary. The rows that ours lack are the target's
+own, which is what Medusa's heads are initialised from: valid, and not trained.
 """
 
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ WEIGHTS = "medusa_lm_head.safetensors"
 def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
     """A Medusa of ours as FasterDecoding/Medusa has it."""
     config = cast("RecurrentConfig", ours.config)
-    words = {
+    theirs = {
         "model_type": "medusa",
         "medusa_num_heads": config.steps,
         "medusa_num_layers": config.layers,
@@ -33,7 +32,7 @@ def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
     tensors = {theirs: ours.weights[name] for theirs, name in _names(config.steps, config.layers).items()}
     for head in range(config.steps):
         tensors[f"{head}.{config.layers}.weight"] = _whole(tensors[f"{head}.{config.layers}.weight"], config, host)
-    return ForeignHead(words, tensors, tuple(_notes(config)))
+    return ForeignHead(theirs, tensors, tuple(_notes(config)))
 
 
 def _whole(rows: Tensor, config: RecurrentConfig, host: TargetInfo) -> Tensor:
@@ -62,9 +61,9 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     Raises:
         CrossdraftError: they are not whole, or another target's.
     """
-    words = foreign.config
-    heads, layers = number(words, "medusa_num_heads"), number(words, "medusa_num_layers")
-    require(words, {"hidden_size": (host.hidden_size,), "vocab_size": (host.vocab_size,)})
+    theirs = foreign.config
+    heads, layers = number(theirs, "medusa_num_heads"), number(theirs, "medusa_num_layers")
+    require(theirs, {"hidden_size": (host.hidden_size,), "vocab_size": (host.vocab_size,)})
     tensors = {name.removeprefix("medusa_head."): value for name, value in foreign.tensors.items()}
     for head in range(heads):
         rows = tensors.get(f"{head}.{layers}.weight")
@@ -86,9 +85,4 @@ def _names(heads: int, layers: int) -> dict[str, str]:
     return {name: f"heads.{name}" for name in theirs}
 
 
-def owns(words: Mapping[str, Any]) -> bool:
-    """Whether a config is one of Medusa's."""
-    return "medusa_num_heads" in words
-
-
-MEDUSA = Converter(("medusa",), owns, write, read, "FasterDecoding/Medusa; Text Generation Inference", WEIGHTS)
+MEDUSA = Converter(("medusa",), lambda config: "medusa_num_heads" in config, write, read, WEIGHTS)

@@ -15,7 +15,6 @@ from crossdraft.engine.drafter import VerifyOutput
 from crossdraft.engine.tree import ROOT
 from crossdraft.heads.drafting.attention import SLOT, SPARE, CachedAttention, upcast_on_cpu
 from crossdraft.heads.drafting.head_drafter import Grow, HeadDrafter, HeadDrafterState, StepFn
-from crossdraft.heads.drafting.recurrent import limit_depth
 from crossdraft.heads.networks.dflash import DFlash
 
 
@@ -39,7 +38,7 @@ class BlockDrafter(HeadDrafter[BlockState]):
     head: DFlash
 
     def __init__(self, head: DFlash, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()) -> None:
-        super().__init__(head, limit_depth(grow, head.config.steps), ends, banned)
+        super().__init__(head, grow, ends, banned)
         self.min_positions = 1 + head.config.steps  # the whole block is computed at once
 
     def update(self, state: HeadDrafterState[BlockState], output: VerifyOutput) -> None:

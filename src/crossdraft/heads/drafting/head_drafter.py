@@ -8,15 +8,20 @@ A plain greedy draft is grown over the head's own vocabulary, a few hundred ids,
 Sampled drafts, and those under a penalty or bias, need distributions over the target's vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from crossdraft.drafters.base import fork_of
+from crossdraft.drafters.trees import RankCounts, expand_and_rerank, fill, greedy_shape
+from crossdraft.drafters.trees.beams import beam_search
 from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, WithoutReplacement
+from crossdraft.drafters.trees.dynamic import chain_with_siblings
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree
@@ -27,6 +32,25 @@ from crossdraft.heads.networks.layers import DecoderConfig
 
 Grow = Callable[[ProbsFn, SelectFn, Budget], BuiltTree]
 StateT = TypeVar("StateT")
+
+TREES: Mapping[str, Grow] = {
+    "dynamic": partial(expand_and_rerank, beam=10, width=lambda probs: 10, depth=8),
+    "chain": partial(expand_and_rerank, beam=1, width=lambda probs: 1),
+    "cape": chain_with_siblings,
+    "beams": beam_search,
+}
+ACCEPTANCE = "acceptance.json"  # in the head's folder; written by `crossdraft train`
+LARGEST = 128  # nodes of a static shape; a draft takes as many of the first as its budget allows
+
+
+def static_tree(folder: Path) -> Grow:
+    """Static tree: the shape that Medusa's search finds for the acceptance measured of the head in this folder.
+
+    Raises:
+        CrossdraftError: nothing was measured, or the file holds something else.
+    """
+    counts = RankCounts.load(folder / ACCEPTANCE)
+    return partial(fill, greedy_shape(counts.by_depth(), LARGEST))
 
 
 class StepFn(Protocol):
@@ -161,7 +185,7 @@ class HeadDrafter(Generic[StateT]):
         tell = budget.on_token
         if tell is not None:
             budget = replace(budget, on_token=lambda index: tell(self.ids[index]))
-        built = self.grow(lambda tree, nodes: _zero_behind(self.end_indices, tree, nodes, probs_of), TopK(), budget)
+        built = self.grow(self._open_nodes(probs_of, self.end_indices), TopK(), budget)
         tokens = tuple(self.ids[index] for index in built.tree.tokens)
         return Draft(DraftTree(tokens, built.tree.parents), built.path_probs)
 
@@ -177,24 +201,28 @@ class HeadDrafter(Generic[StateT]):
             warped = warp_tree(every, ancestors, state.tokens, state.sampling)[rows]
             return warped.softmax(-1) if state.sampling.greedy else warped
 
-        return lambda tree, nodes: _zero_behind(self.ends, tree, nodes, probs_of)
+        return self._open_nodes(probs_of, self.ends)
+
+    def _open_nodes(self, probs_fn: ProbsFn, ends: frozenset[int]) -> ProbsFn:
+        """`probs_fn`, but 0 behind nodes whose token ends the answer, and behind the head's last depth."""
+        most = self.head.max_depth
+
+        def probs_of(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
+            open_rows = [row for row, node in enumerate(nodes) if node == ROOT or tree.tokens[node] not in ends]
+            if not open_rows or (most is not None and len(tree.path(nodes[0])) >= most):
+                return torch.zeros(len(nodes), 1)
+            found = probs_fn(tree, [nodes[row] for row in open_rows])
+            if len(open_rows) == len(nodes):
+                return found
+            probs = found.new_zeros(len(nodes), found.shape[-1])
+            probs[open_rows] = found
+            return probs
+
+        return probs_of
 
 
 def _parents(tree: DraftTree, nodes: Sequence[int]) -> list[int]:
     return [tree.parents[node] for node in nodes if node != ROOT]
-
-
-def _zero_behind(ends: frozenset[int], tree: DraftTree, nodes: Sequence[int], probs_fn: ProbsFn) -> Tensor:
-    """`probs_fn` of the nodes; 0 behind those whose token ends the answer."""
-    open_rows = [i for i, node in enumerate(nodes) if node == ROOT or tree.tokens[node] not in ends]
-    if not open_rows:
-        return torch.zeros(len(nodes), 1)
-    found = probs_fn(tree, [nodes[i] for i in open_rows])
-    if len(open_rows) == len(nodes):
-        return found
-    probs = found.new_zeros(len(nodes), found.shape[-1])
-    probs[open_rows] = found
-    return probs
 
 
 def _with_ancestors(tree: DraftTree, nodes: Sequence[int]) -> tuple[DraftTree, list[int]]:

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.drafter import Budget, VerifyOutput
-from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft.engine.drafter import VerifyOutput
+from crossdraft.engine.tree import ROOT
 from crossdraft.heads.drafting.attention import extend_text
-from crossdraft.heads.drafting.head_drafter import Grow, HeadDrafter, HeadDrafterState, StepFn
+from crossdraft.heads.drafting.head_drafter import HeadDrafter, HeadDrafterState, StepFn
 from crossdraft.heads.networks.recurrent import Recurrent
 
 
@@ -33,9 +32,6 @@ class RecurrentDrafter(HeadDrafter[RecurrentState]):
     """See the module's text, and `HeadDrafter` for the arguments."""
 
     head: Recurrent
-
-    def __init__(self, head: Recurrent, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()) -> None:
-        super().__init__(head, grow if head.max_depth is None else limit_depth(grow, head.max_depth), ends, banned)
 
     def update(self, state: HeadDrafterState[RecurrentState], output: VerifyOutput) -> None:
         count = len(output.tokens)
@@ -71,18 +67,6 @@ class RecurrentDrafter(HeadDrafter[RecurrentState]):
             rows = extend_text(cache, self.head.rotary, rows.shape[1], lambda attend: self.head.read(rows, attend))
         own.pending, own.feature = [], rows[:, -1]
         return own.feature
-
-
-def limit_depth(grow: Grow, depth: int) -> Grow:
-    """The same builder for a head that predicts no more than `depth` tokens in a row: 0 behind all further nodes."""
-
-    def shallow(probs_fn: ProbsFn, select: SelectFn, budget: Budget) -> BuiltTree:
-        def limited(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
-            return probs_fn(tree, nodes) if len(tree.path(nodes[0])) < depth else torch.zeros(len(nodes), 1)
-
-        return grow(limited, select, budget)
-
-    return shallow
 
 
 class RecurrentStep:

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights, shifted
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.specs import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +31,8 @@ class DrafterMedusaConfig(HeadConfig):
         width: of each head's inner layer.
     """
 
-    steps: int = 4
-    width: int = 256
+    steps: Count = 4
+    width: Count = 256
 
 
 class MedusaHead(nn.Module):

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.specs import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +32,9 @@ class FastConfig(HeadConfig):
         sees: false = it is shown zeros: a control that knows what was asked, and sees nothing.
     """
 
-    steps: int = 24
-    frames: int = 5
-    width: int = 512
+    steps: Count = 24
+    frames: Count = 5
+    width: Count = 512
     sees: bool = True
 
 

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights, at_least_one
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.layers import GatedMLP, KeyValue, RMSNorm, split_heads
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.specs import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,21 +41,19 @@ class GlanceConfig(HeadConfig):
         intermediate_size: of the MLPs.
 
     Raises:
-        CrossdraftError: a number below 1, or heads that do not share the feature evenly.
+        CrossdraftError: as `HeadConfig`, or a hidden_size that is no multiple of heads.
     """
 
     tower: str
-    visual_size: int
-    frames: int = 3
-    patches: int
-    layers: int = 1
-    heads: int = 4
-    intermediate_size: int = 384
+    visual_size: Count
+    frames: Count = 3
+    patches: Count
+    layers: Count = 1
+    heads: Count = 4
+    intermediate_size: Count = 384
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("visual_size", "frames", "patches", "layers", "heads", "intermediate_size"):
-            at_least_one(getattr(self, name), f"A glance's {name}")
         if self.hidden_size % self.heads:
             raise CrossdraftError(
                 f"A glance's feature of {self.hidden_size} cannot be shared by {self.heads} heads; choose a divisor."

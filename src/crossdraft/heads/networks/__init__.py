@@ -1,1 +1,1 @@
-"""Head networks: pure `torch.nn`, one file each, over shared layers. They know nothing of the engine."""
+"""Head networks: pure `torch.nn`, one file each, over shared layers. They do not import the engine."""

@@ -1,11 +1,11 @@
-"""Autoregressive heads (EAGLE and its kin): a row per position, a pair of the feature there and the token behind it.
+"""Autoregressive heads (EAGLE and its kin): each row is a pair of a feature and the token behind it.
 
     position              …   t-1          t          |  the draft
     the target's feature      f(t-1)       f(t)       |  g(t+1)     g(t+2)     outputs, fed back as features
     the token behind it       x(t)         x(t+1)     |  d1         d2         x(t+1) is the root
     predicts                               d1         |  d2         d3
 
-They differ in how features are fused, how a pair becomes a row, and what stands in front of the text.
+They differ in feature fusion, in how a pair becomes a row, and in the visual prefix.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class Autoregressive(Head):
     config_class = DecoderConfig
     config: DecoderConfig
     cache_layers = 1  # layers that keep keys and values
-    span = 1  # tokens that a row takes in: the one behind the feature, and those in front of that
+    span = 1  # tokens of a row: the one behind the feature, and those before that
 
     def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
@@ -35,7 +35,7 @@ class Autoregressive(Head):
         return self.last_feature(hidden)
 
     def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV | None:
-        """What stands in front of the text; `None` = nothing. Called where the head has `visual_reads`.
+        """The visual prefix; `None` = nothing. Called where the head has `visual_reads`.
 
         Args:
             visual: layer -> [B, N, H] features at the prompt's visual piece.
@@ -45,7 +45,7 @@ class Autoregressive(Head):
         return None
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
-        """[B, n + span - 1] ids -> [B, n, H], what the tokens bring to each row."""
+        """[B, n + span - 1] ids -> [B, n, H], the embedding of each row's tokens."""
         return self.embed(tokens)
 
     def add_global(self, features: Tensor, global_feature: Tensor | None) -> Tensor:
@@ -53,7 +53,7 @@ class Autoregressive(Head):
         return features
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
-        """Pairs [B, n, H] -> outputs [B, n, H]; `step` 0 reads the target's features, later ones the outputs before."""
+        """Pairs [B, n, H] -> outputs [B, n, H]; `step` 0 reads the target's features, later steps outputs."""
         raise NotImplementedError
 
     def logits(self, outputs: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Autoregressive(Head):
         return self.lm_head(outputs)
 
     def predicted_features(self, outputs: Tensor) -> Tensor | None:
-        """The target's last features as the outputs predict them, if they are trained to."""
+        """Its prediction of the target's last features, if it is trained to predict them."""
         return None
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:

@@ -1,32 +1,34 @@
-"""What all heads share: their configuration, the weights they share with the target, and the `Head` interface."""
+"""The interface of all heads, their configuration, and the weights that they share with the target."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, cast, get_type_hints
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from crossdraft.checks import whole
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.specs import Count
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """The part of every head's `config.json` that says which target it belongs to.
+    """The settings that every head has: the target's sizes. A field of the type `Count` must be 1 or more.
 
     Args:
         hidden_size: H, of the target.
         vocab_size: V, of the target.
         num_layers: L, of the target: its feature behind the final norm is number L.
-        draft_ids: [D] ids that the head may draft, ascending. Answers need few of a target's ids, and a short output
-            layer is a fast one (FR-Spec: Zhao et al. 2025); the other ids are left to the target.
+        draft_ids: [D] ids that the head may draft, ascending. Answers need few of a target's ids, and a short LM head
+            is a fast one (FR-Spec: Zhao et al. 2025); the other ids are left to the target.
 
     Raises:
-        CrossdraftError: ids that do not ascend, or outside the vocabulary.
+        CrossdraftError: a size or count below 1, ids that do not ascend, or ids outside the vocabulary.
     """
 
     hidden_size: int
@@ -35,6 +37,9 @@ class HeadConfig:
     draft_ids: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self), include_extras=True).items():
+            if kind == Count:
+                whole(f"A head's {name}", getattr(self, name))
         ids = self.draft_ids
         rising = all(a < b for a, b in pairwise(ids))
         if not ids or not rising or ids[0] < 0 or ids[-1] >= self.vocab_size:
@@ -43,23 +48,12 @@ class HeadConfig:
             )
 
 
-def at_least_one(number: int, what: str) -> int:
-    """The number.
-
-    Raises:
-        CrossdraftError: it is below 1.
-    """
-    if number < 1:
-        raise CrossdraftError(f"{what} must be 1 or more, not {number}.")
-    return number
-
-
 @dataclass(frozen=True)
 class TargetKV:
-    """Weights that turn the hidden state entering the target's last layer into that layer's keys and values.
+    """Weights of the target's last layer that compute its keys and values from the hidden state that enters it.
 
     Args:
-        norm: [H] weight of the root-mean-square norm in front of the attention.
+        norm: [H] weight of the RMSNorm before the attention.
         eps: of that norm.
         key, value: [kv_heads·d, H] projections.
         key_bias, value_bias: [kv_heads·d] each, or `None`.
@@ -78,7 +72,7 @@ class TargetKV:
 
     @property
     def kv_heads(self) -> int:
-        """Heads that keys and values have."""
+        """Number of key-value heads."""
         return len(self.key) // self.head_dim
 
     @classmethod
@@ -109,8 +103,8 @@ class SharedWeights:
 
     Args:
         embeddings: [V, H] of tokens.
-        lm_head: [V, H] output rows.
-        target_kv: what makes the keys and values of its last layer, if that is built like Llama's.
+        lm_head: [V, H] output embeddings.
+        target_kv: key and value projections of its last layer, if that is built like Llama's.
     """
 
     embeddings: Tensor
@@ -127,8 +121,8 @@ class SharedWeights:
 class Head(nn.Module):
     """A network that predicts the target's next tokens.
 
-    `lm_head` [D, H] maps its outputs to logits over the draft vocabulary: rows of its own, or (`owns_head` false) the
-    target's, which are neither trained nor stored. `extras` names what `extra_losses` returns.
+    `lm_head` [D, H] maps its outputs to logits over the draft vocabulary: weights of its own, or (`owns_head` false)
+    the target's, which are neither trained nor stored. `extras` names what `extra_losses` returns.
 
     Args:
         config: a `config_class`.
@@ -156,19 +150,24 @@ class Head(nn.Module):
         self.register_buffer("draft_ids", torch.tensor(config.draft_ids), persistent=False)
         self.register_buffer("embeddings", shared.embeddings, persistent=False)  # of the head's own dtype
         self.lm_head = nn.Linear(config.hidden_size, len(config.draft_ids), bias=False)
-        with torch.no_grad():  # rows of its own start from the target's
+        with torch.no_grad():  # one of its own is initialised with the target's
             self.lm_head.weight.copy_(shared.lm_head[self.draft_ids.to(shared.lm_head.device)])
         self.lm_head.requires_grad_(self.owns_head)
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Hidden states of the target that it reads at every position of the text."""
+        """Hidden states of the target that it reads at the text's positions."""
         return (self.config.num_layers,)
 
     @property
     def visual_reads(self) -> tuple[int, ...]:
-        """Those that it reads at the prompt's visual piece."""
+        """Hidden states that it reads at the prompt's visual positions."""
         return ()
+
+    @property
+    def max_depth(self) -> int | None:
+        """Most tokens in a row that it can draft; `None` = any number."""
+        return None
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[...] ids -> [..., H] the target's embeddings."""
@@ -192,11 +191,11 @@ class Head(nn.Module):
         return {}
 
     def scales(self) -> dict[str, Tensor]:
-        """Weight name -> [in] factors its inputs are multiplied by beforehand: files hold the product of both."""
+        """Weight name -> [in] factors of its inputs (`level_scales`): files hold the product of both."""
         return {}
 
     def stored(self) -> dict[str, Tensor]:
-        """The weights that are the head's own."""
+        """The weights that its files hold: all but those that it shares with the target."""
         state, scales = self.state_dict(), self.scales()
         return {
             name: value * scales[name] if name in scales else value

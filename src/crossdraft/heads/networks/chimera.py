@@ -1,11 +1,11 @@
-"""Chimera (Zeng et al. 2024): the last three tokens in one row, which reads the target's features in place of the text.
+"""Chimera (Zeng et al. 2024): a trigram encoder, and one layer whose keys and values are the target's last features.
 
-    place t of the text           the target's feature f(t), key and value only
-    draft token j behind it       the layer's own output ĥ(t+j) in its stead, key and value only
-    the row that attends          trigram of the newest token and the two in front of it; no other row attends to it
+    position t of the text        keys and values of the target's feature f(t)
+    draft token j behind it       keys and values of the layer's own output ĥ(t+j) instead
+    queries                       trigram of the newest token and the two before it; no other row attends to them
 
-The layer thus extends the target's last features by one more, ĥ, which is trained to equal the target's there. A
-residual head on the last true feature adds its logits to those of ĥ.
+The layer thus predicts the target's next feature, ĥ, and is trained to. A residual head on the target's last feature
+adds its logits to those of ĥ.
 """
 
 from collections.abc import Mapping
@@ -26,15 +26,15 @@ class ChimeraConfig(DecoderConfig):
     """A head with a trigram encoder.
 
     Args:
-        gram_size: of each of the three embeddings as they enter the encoder, whose block is 3 times as wide; `None` =
-            as the target has them, as the authors do.
+        gram_size: size that each of the three embeddings is projected to, a third of the encoder's width; `None` =
+            the target's own, as the authors have it.
     """
 
     gram_size: int | None = None
 
 
 class TrigramEncoder(nn.Module):
-    """Three embeddings side by side -> ResBlock -> linear."""
+    """Three embeddings, concatenated -> ResBlock -> linear."""
 
     def __init__(self, hidden_size: int, gram_size: int | None) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class TrigramEncoder(nn.Module):
         self.linear = nn.Linear(GRAM * size, hidden_size, bias=False)
 
     def forward(self, embeds: Tensor) -> Tensor:
-        """[B, n + 2, H] -> [B, n, H], one row for three neighbours."""
+        """[B, n + 2, H] -> [B, n, H], one row for three consecutive tokens."""
         single = self.narrow(embeds)
         count = embeds.shape[1] - GRAM + 1
         grams = torch.cat([single[:, first : first + count] for first in range(GRAM)], -1)
@@ -52,7 +52,7 @@ class TrigramEncoder(nn.Module):
 
 
 class Chimera(Autoregressive):
-    """See the module's text. An output is ĥ, and beside it the last feature of the target that its draft left from."""
+    """See the module's text. An output is [ĥ; the target's last feature at the draft's begin], 2H wide."""
 
     span = GRAM
     config_class = ChimeraConfig
@@ -62,7 +62,7 @@ class Chimera(Autoregressive):
         super().__init__(config, shared)
         self.trigram = TrigramEncoder(config.hidden_size, config.gram_size)
         self.layer = DecoderLayer(config)
-        # The authors begin with the target's rows here too; but of itself the old feature says the old token.
+        # The authors initialise it with the target's LM head; but that predicts the root from this feature.
         self.residual_head = nn.Linear(config.hidden_size, len(config.draft_ids), bias=False)
         nn.init.zeros_(self.residual_head.weight)
 
@@ -74,7 +74,7 @@ class Chimera(Autoregressive):
         return self.trigram(self.embed(tokens))
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
-        feature, left_from = features.chunk(2, -1)
+        feature, last = features.chunk(2, -1)
         attention, count = self.layer.self_attn, embeds.shape[1]
         both = self.layer.input_layernorm(torch.cat((feature, embeds), 1))
         key, value = attention.keys_values(both)
@@ -83,11 +83,11 @@ class Chimera(Autoregressive):
         mixed = attend(0, query, key[:, :, :count], value[:, :, :count], own_kv)
         stream = embeds + attention.o_proj(mixed.transpose(1, 2).flatten(2))
         stream = stream + self.layer.mlp(self.layer.post_attention_layernorm(stream))
-        return torch.cat((stream, left_from), -1)
+        return torch.cat((stream, last), -1)
 
     def logits(self, outputs: Tensor) -> Tensor:
-        guessed, left_from = outputs.chunk(2, -1)
-        return self.lm_head(guessed) + self.residual_head(left_from)
+        predicted, last = outputs.chunk(2, -1)
+        return self.lm_head(predicted) + self.residual_head(last)
 
     def predicted_features(self, outputs: Tensor) -> Tensor:
         return outputs.chunk(2, -1)[0]

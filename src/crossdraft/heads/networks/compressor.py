@@ -1,15 +1,15 @@
-"""Compressors of visual tokens: N rows become M, each with the place of the original row that it stands at.
+"""Visual token compression: N rows become M, each with the position of one of the original rows.
 
-                M             a row is                             stands at
+                M             a row is                             position
     TextOnly    0             —                                    —
     Pool        ⌈N / s⌉       the mean of s rows in a row          the last of them
     Conv        ⌈N / s⌉       a learned mix of s rows in a row     the last of them
-    Prune       ⌈N / s⌉       one of the rows, as it is            its own place
-    Resampler   as many as    what a learned query finds among     the last M places, as ViSpec has it
+    Prune       ⌈N / s⌉       one of the rows, as it is            its own
+    Resampler   as many as    attention of a learned query over    the last M, as ViSpec has it
                 its queries   all rows
 
-Rows lie in the order in which the target reads them, frame after frame: what lies side by side there is pooled and
-mixed, without regard to how a frame is laid out. Places matter to rotary positions only.
+Rows are in the order in which the target reads them, frame after frame: neighbours in that order are pooled and mixed,
+whatever the layout of a frame. Positions are for rotary embeddings only.
 """
 
 from typing import Literal
@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from crossdraft.checks import whole
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import at_least_one
 from crossdraft.heads.networks.layers import split_heads
 
-Compressed = tuple[Tensor, Tensor]  # rows [B, M, H] and their places [M], rising
+Compressed = tuple[Tensor, Tensor]  # rows [B, M, H] and their positions [M], ascending
 Keep = Literal["uniform", "random"]
 
 
@@ -30,7 +30,7 @@ class TextOnly(nn.Module):
     """Nothing is kept."""
 
     def forward(self, rows: Tensor) -> Compressed:
-        """[B, N, H] -> [B, 0, H] and no places."""
+        """[B, N, H] -> [B, 0, H] and no positions."""
         return rows[:, :0], torch.arange(0, device=rows.device)
 
 
@@ -39,10 +39,10 @@ class Pool(nn.Module):
 
     def __init__(self, stride: int) -> None:
         super().__init__()
-        self.stride = at_least_one(stride, "A pool's stride")
+        self.stride = whole("A pool's stride", stride)
 
     def forward(self, rows: Tensor) -> Compressed:
-        """[B, N, H] -> [B, ⌈N / stride⌉, H] and its places."""
+        """[B, N, H] -> [B, ⌈N / stride⌉, H] and their positions."""
         means = F.avg_pool1d(rows.transpose(1, 2), self.stride, self.stride, ceil_mode=True)
         return means.transpose(1, 2), ends(rows, self.stride)
 
@@ -55,7 +55,7 @@ class Conv(nn.Module):
 
     def __init__(self, hidden_size: int, stride: int) -> None:
         super().__init__()
-        self.stride = at_least_one(stride, "A convolution's stride")
+        self.stride = whole("A convolution's stride", stride)
         self.depthwise = nn.Conv1d(hidden_size, hidden_size, stride, stride, groups=hidden_size, bias=False)
         self.pointwise = nn.Linear(hidden_size, hidden_size)
         nn.init.constant_(self.depthwise.weight, 1 / stride)
@@ -63,23 +63,23 @@ class Conv(nn.Module):
         nn.init.zeros_(self.pointwise.bias)
 
     def forward(self, rows: Tensor) -> Compressed:
-        """[B, N, H] -> [B, ⌈N / stride⌉, H] and its places; zeros stand behind the last row."""
+        """[B, N, H] -> [B, ⌈N / stride⌉, H] and their positions; zeros stand behind the last row."""
         padded = F.pad(rows.transpose(1, 2), (0, -rows.shape[1] % self.stride))
         return self.pointwise(self.depthwise(padded).transpose(1, 2)), ends(rows, self.stride)
 
 
 class Prune(nn.Module):
-    """One row of every `ratio`: evenly spread, or drawn by chance, the same ones for every clip of one length."""
+    """One row of every `ratio`: evenly spread, or random, the same ones for every clip of one length."""
 
     def __init__(self, ratio: int, keep: Keep = "uniform") -> None:
         super().__init__()
-        self.ratio = at_least_one(ratio, "A pruning ratio")
+        self.ratio = whole("A pruning ratio", ratio)
         if keep not in ("uniform", "random"):
             raise CrossdraftError(f"Visual tokens are pruned 'uniform' or 'random', not '{keep}'.")
         self.keep = keep
 
     def forward(self, rows: Tensor) -> Compressed:
-        """[B, N, H] -> [B, ⌈N / ratio⌉, H] and its places."""
+        """[B, N, H] -> [B, ⌈N / ratio⌉, H] and their positions."""
         total = rows.shape[1]
         choose = spread if self.keep == "uniform" else drawn
         positions = choose(total, -(-total // self.ratio)).to(rows.device)
@@ -94,14 +94,14 @@ class Resampler(nn.Module):
         if hidden_size % heads:
             raise CrossdraftError(f"A resampler of {heads} heads cannot share {hidden_size} features evenly.")
         self.head_dim = hidden_size // heads
-        self.queries = nn.Parameter(torch.empty(at_least_one(queries, "A resampler's queries"), hidden_size))
+        self.queries = nn.Parameter(torch.empty(whole("A resampler's queries", queries), hidden_size))
         self.k_proj = nn.Linear(hidden_size, hidden_size, bias=False)
         self.v_proj = nn.Linear(hidden_size, hidden_size, bias=False)
         self.o_proj = nn.Linear(hidden_size, hidden_size, bias=False)
         nn.init.normal_(self.queries, std=self.head_dim**-0.5)
 
     def forward(self, rows: Tensor) -> Compressed:
-        """[B, N, H] -> [B, M, H] and its places."""
+        """[B, N, H] -> [B, M, H] and their positions."""
         query = split_heads(self.queries[None].expand(len(rows), -1, -1), self.head_dim)
         key, value = split_heads(self.k_proj(rows), self.head_dim), split_heads(self.v_proj(rows), self.head_dim)
         found = self.o_proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
@@ -110,7 +110,7 @@ class Resampler(nn.Module):
 
 
 def spread(total: int, count: int) -> Tensor:
-    """[count] places of `total`, evenly spread: the middle of each share.
+    """[count] positions of `total`, evenly spread: the middle of each interval.
 
     >>> spread(8, 2), spread(5, 3)
     (tensor([2, 6]), tensor([0, 2, 4]))
@@ -119,11 +119,11 @@ def spread(total: int, count: int) -> Tensor:
 
 
 def drawn(total: int, count: int) -> Tensor:
-    """[count] places of `total`, drawn by chance, rising; the same ones every time."""
+    """[count] positions of `total`, drawn at random with a fixed seed, ascending."""
     return torch.randperm(total, generator=torch.Generator().manual_seed(total))[:count].sort().values
 
 
 def ends(rows: Tensor, stride: int) -> Tensor:
-    """[⌈N / stride⌉] the last place of every `stride` of [B, N, H] rows."""
+    """[⌈N / stride⌉] the last position of every `stride` of [B, N, H] rows."""
     total = rows.shape[1]
     return (torch.arange(0, total, stride, device=rows.device) + stride - 1).clamp(max=total - 1)

@@ -1,12 +1,11 @@
-"""DFlash (z-lab 2026, 2602.06036): a whole block of tokens guessed in one pass, from several layers of the target.
+"""DFlash (z-lab 2026, 2602.06036): block drafting: all tokens of a draft in one pass over masked positions.
 
-    block at place t     root x(t+1)   MASK     MASK     …          rows see each other, both ways
-    says                 nothing       law of   law of   …
-                                       x(t+2)   x(t+3)
+    block at position t  root x(t+1)   MASK     MASK     …          bidirectional attention within the block
+    predicts             –             x(t+2)   x(t+3)   …
     keys and values of each layer      of the target's features up to t (all layers read, projected once), and the rows
 
-Nothing is drafted one after another: a row does not know what was chosen for the rows in front of it. In training a few
-places of each text are anchors of a block, all blocks side by side in one pass.
+Nothing is autoregressive: a position is not conditioned on the tokens chosen for the positions before it. In training a
+few positions of each text are anchors of a block, all blocks in one pass.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +30,9 @@ from crossdraft.heads.networks.layers import (
     concat_layers,
 )
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.specs import Count
 
-SPREAD = 5  # layers of the target that are read unless told otherwise: the authors' number
+SPREAD = 5  # layers of the target that are read by default: the authors' number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,19 +42,19 @@ class DFlashConfig(DecoderConfig):
     Args:
         layers: of its own.
         read_layers: hidden states of the target that it reads; empty = five, spread over the depth.
-        level_scales: of these, see `levels`; empty = 1 each.
-        anchors: most places of one text that a block leaves from while training.
-        mask_token: id whose embedding stands for a mask, as in the authors' files, which have no other; `None` = the
-            mask's row is learnt, and such a head cannot be exported.
+        level_scales: of these, see `concat_layers`; empty = 1 each.
+        anchors: most positions of one text at which a block begins while training.
+        mask_token: id whose embedding is the mask's, as in the authors' files, which have no other; `None` = the mask's
+            embedding is learned, and such a head cannot be exported.
 
     Raises:
         CrossdraftError: a layer is outside the target, or the mask is none of its ids.
     """
 
-    layers: int = 2
+    layers: Count = 2
     read_layers: tuple[int, ...] = ()
     level_scales: tuple[float, ...] = ()
-    anchors: int = 16
+    anchors: Count = 16
     mask_token: int | None = None
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class DFlashConfig(DecoderConfig):
 
 
 class DFlash(Head):
-    """See the module's text. Embeddings and output rows are the target's; the mask's row is its own, or a token's."""
+    """See the module's text. Embeddings and LM head are the target's; the mask's embedding is its own, or a token's."""
 
     owns_head = False
     config_class = DFlashConfig
@@ -100,6 +100,10 @@ class DFlash(Head):
     def reads(self) -> tuple[int, ...]:
         return self.config.read_layers or spread(self.config.num_layers)
 
+    @property
+    def max_depth(self) -> int:
+        return self.config.steps
+
     def context(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """Captured features [..., H] of each layer -> [..., H]."""
         return self.hidden_norm(self.fc(concat_layers(hidden, self.reads, self._scales)))
@@ -112,7 +116,7 @@ class DFlash(Head):
         return {"fc.weight": columns(self.fc.weight, self._scales)}
 
     def keys_values(self, context: Tensor) -> list[KeyValue]:
-        """[B, n, H] -> each layer's keys and values of these places, not rotated."""
+        """[B, n, H] -> each layer's keys and values of these positions, not rotated."""
         return [cast("DecoderLayer", layer).self_attn.keys_values(context) for layer in self.layers]
 
     def block(self, roots: Tensor) -> Tensor:
@@ -141,9 +145,9 @@ class DFlash(Head):
         ]
 
     def _anchors(self, batch: TrainBatch) -> tuple[Tensor, Tensor]:
-        """Places [B, A] that a block leaves from, and whether they were chosen or only fill the row up.
+        """Positions [B, A] of anchors, and whether they were chosen or are padding.
 
-        While training at random, otherwise evenly over the answer, so that the same text gives the same figures.
+        Random while training, otherwise evenly over the answer, so that evaluation is deterministic.
         """
         loss_mask = batch.loss_mask(1)
         count = min(self.config.anchors, loss_mask.shape[1])
@@ -158,11 +162,11 @@ class DFlash(Head):
 
 
 class BlockAttention:
-    """Attention of blocks: each over the text up to its anchor, and over its own rows, which stand right behind that.
+    """Attention of blocks: each over the text up to its anchor, and over its own rows at the positions behind it.
 
     Args:
         rotary: the head's.
-        anchors: [B, A] places.
+        anchors: [B, A] positions.
         width: rows of a block.
         text: each layer's keys and values [B, kv_heads, T, d], not rotated.
     """

@@ -1,10 +1,9 @@
 """DREAM (Hu et al. 2025): EAGLE's layer, then gated cross-attention to features of a middle layer of the target.
 
-The first layer's output is trained to be the target's feature in that middle layer, the second's to be its last. The
-middle layer is a setting: one for all tokens. The authors choose one for every token, by the entropy of the target's
-attention in training.
-Theirs reads visual tokens too, those that the target's attention does not prune; ours reads the text alone, whose
-features have seen the clip.
+The first layer's output is trained to predict the target's feature in that middle layer, the second's its last feature.
+The middle layer is a setting, the same for all tokens; the authors choose one for each token, by the entropy of the
+target's attention in training. Theirs reads visual tokens too, those that attention-based pruning keeps; ours reads the
+text alone, whose features contain the clip.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from crossdraft.heads.networks.layers import (
     RMSNorm,
     split_heads,
 )
-from crossdraft.heads.networks.losses import smooth_l1
+from crossdraft.heads.networks.objective import smooth_l1
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 OWN, TARGETS = 0, 1  # layers of the cache
@@ -36,7 +35,7 @@ class DreamConfig(DecoderConfig):
     """EAGLE's settings, and a layer in the middle of the target.
 
     Args:
-        middle_layer: number of the hidden state that is looked at and learned from: 1 … L - 1.
+        middle_layer: number of the hidden state that is read and predicted: 1 … L - 1.
 
     Raises:
         CrossdraftError: it is not in the middle.
@@ -55,13 +54,13 @@ class DreamConfig(DecoderConfig):
 
 @dataclass(frozen=True)
 class DreamLogits(DraftLogits):
-    """A guess, and what the first layer takes the target's middle feature to be: [B, T, H]."""
+    """A prediction, with the first layer's prediction of the target's middle feature: [B, T, H]."""
 
     middle: Tensor | None = None
 
 
 class GatedCross(nn.Module):
-    """Attention to the target's middle features, and an MLP; each through a gate tanh(g) that begins shut."""
+    """Attention to the target's middle features, and an MLP; each through a gate tanh(g) initialised to 0."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -74,7 +73,7 @@ class GatedCross(nn.Module):
         self.mlp_gate = nn.Parameter(torch.zeros(1))
 
     def forward(self, stream: Tensor, middle: Tensor | None, attend: Attend) -> Tensor:
-        """[B, n, H] -> [B, n, H]; `middle` are the target's features at these places, `None` = a draft has none."""
+        """[B, n, H] -> [B, n, H]; `middle` are the target's features there, `None` = the rows are a draft's."""
         attention, new_kv = self.cross_attn, None
         if middle is not None:
             new_kv = attention.keys_values(self.middle_norm(middle))
@@ -85,7 +84,7 @@ class GatedCross(nn.Module):
 
 
 class Dream(Autoregressive):
-    """A feature of this head is the target's last one, and beside it the middle one; so is an output."""
+    """Features and outputs of this head are [last feature; middle feature], 2H wide."""
 
     owns_head = False
     extras = ("middle",)
@@ -108,9 +107,9 @@ class Dream(Autoregressive):
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         last, middle = features.chunk(2, -1)
-        guessed = self.layer(self.fc(torch.cat((embeds, last), -1)), attend, OWN)
-        final = self.cross(guessed, middle if step == 0 else None, attend)
-        return torch.cat((final, guessed), -1)
+        inner = self.layer(self.fc(torch.cat((embeds, last), -1)), attend, OWN)
+        final = self.cross(inner, middle if step == 0 else None, attend)
+        return torch.cat((final, inner), -1)
 
     def logits(self, outputs: Tensor) -> Tensor:
         return self.lm_head(outputs.chunk(2, -1)[0])
@@ -122,17 +121,14 @@ class Dream(Autoregressive):
     def extra_losses(self, batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, Tensor]:
         """`middle`: SmoothL1 between the first layer's outputs and the target's middle features.
 
-        Every offset's is a sum over its places, divided by the number N of the first one's, as in `objective.score`:
-        so it is 0 where answers are too short to be judged, and shares of a batch, weighted by their N, add up to it.
-        What comes of it is their mean.
+        The mean over offsets of sums over positions, each divided by the number N of the first offset's positions, as
+        in `objective.score`: so it is 0 where answers are too short, and micro-batches, weighted by their N, add up.
         """
         target, losses = batch.hidden[self.config.middle_layer], []
         count = max(int(batch.loss_mask(min(prediction.offset for prediction in predictions)).sum()), 1)
         for prediction in predictions:
             if isinstance(prediction, DreamLogits) and prediction.middle is not None:
                 positions = batch.loss_mask(prediction.offset)
-                told = target.roll(
-                    -prediction.offset, 1
-                )  # `loss_mask` leaves out what comes round from the row's front
-                losses.append(smooth_l1(prediction.middle[positions], told[positions]).sum() / count)
+                wanted = target.roll(-prediction.offset, 1)  # `loss_mask` leaves out what wraps around
+                losses.append(smooth_l1(prediction.middle[positions], wanted[positions]).sum() / count)
         return {"middle": torch.stack(losses).mean()}

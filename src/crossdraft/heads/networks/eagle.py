@@ -1,6 +1,6 @@
-"""EAGLE-1 and EAGLE-2 (Li et al. 2024): one decoder layer that extrapolates the target's last feature.
+"""EAGLE-1 and EAGLE-2 (Li et al. 2024): one decoder layer that extrapolates the target's last feature; and HiViS.
 
-The two share network and weights; they differ in the trees that are drafted (`heads.drafting`).
+EAGLE-1 and -2 share network and weights; they differ in the trees that are drafted (`heads.drafting`).
 """
 
 from typing import cast
@@ -14,14 +14,15 @@ from crossdraft.heads.networks.layers import Attend, DecoderConfig, DecoderLayer
 
 
 class Eagle(Autoregressive):
-    """[embedding; feature] -> one layer without a first norm -> the next feature; the target's own head speaks."""
+    """fc([embedding; feature]) -> one layer without a first norm -> the next feature; logits by the target's head."""
 
     owns_head = False
-    first_norm = False  # in front of the attention
+    fc_bias = True
+    first_norm = False  # before the attention
 
     def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
-        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=self.fc_bias)
         self.layers = nn.ModuleList([DecoderLayer(config, first_norm=self.first_norm)])
 
     @property
@@ -34,3 +35,23 @@ class Eagle(Autoregressive):
 
     def predicted_features(self, outputs: Tensor) -> Tensor:
         return outputs
+
+
+class HiViS(Eagle):
+    """HiViS (Xie et al. 2025): no visual tokens in the drafter; f W1 + e W2 + r_j enters the layer.
+
+    From the first drafted token on, f is the head's own output, and less accurate at every step. The residual r_j,
+    learned for each step j of the training-time test, encodes the step; later steps use the last one.
+    `fc` is [W2; W1], in EAGLE's order.
+    """
+
+    fc_bias = False
+    first_norm = True
+
+    def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
+        self.residuals = nn.Parameter(torch.zeros(config.steps, config.hidden_size))
+
+    def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
+        rows = self.fc(torch.cat((embeds, features), -1)) + self.residuals[min(step, self.config.steps - 1)]
+        return self.layer(rows, attend)

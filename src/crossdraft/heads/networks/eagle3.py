@@ -1,4 +1,4 @@
-"""EAGLE-3 (Li et al. 2025): features of three levels, no feature loss, a head of its own over a short vocabulary."""
+"""EAGLE-3 (Li et al. 2025): features of three levels, no feature loss, and its own LM head over a draft vocabulary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Eagle3Config(DecoderConfig):
     Args:
         levels: low, middle and high: which of the target's hidden states are read, k being what enters layer k; `None`
             = 2, L/2 and L - 3, as EAGLE, vLLM and speculators have it. In a shallow target L - 3 is not high.
-        level_scales: of the levels, see `levels`.
+        level_scales: of the levels, see `concat_layers`.
 
     Raises:
         CrossdraftError: a level is outside the target, or there are not three levels and scales, all positive.
@@ -48,7 +48,7 @@ class Eagle3Config(DecoderConfig):
 
     @property
     def read(self) -> tuple[int, ...]:
-        """The levels; in a shallow target two of them may be one."""
+        """The levels; in a shallow target two of them may be equal."""
         return self.levels or levels_of(self.num_layers)
 
 
@@ -73,7 +73,7 @@ class MidLayer(nn.Module):
 class Eagle3(Autoregressive):
     """fc([low; mid; high]) -> one layer; its output, not yet normed, is the next feature.
 
-    A new one begins with the high level alone.
+    At initialisation it reads the high level alone.
     """
 
     config_class = Eagle3Config

@@ -1,8 +1,8 @@
-"""GLIDE (Du et al. 2024, "GliDe with a CaPE"): a small decoder that looks into the target's own keys and values.
+"""GLIDE (Du et al. 2024, "GliDe with a CaPE"): a small decoder with cross-attention to the target's KV cache.
 
-Its one layer reads its own text, then what the target's last layer knows of that text, as far as it has read. Behind
-the text a draft has keys and values of its own, the target has none: so in training, too, no place sees what the target
-made of later ones (the paper's block-wise mask, eq. 5; here the block is the draft that leaves the text at the place).
+Its one layer has self-attention over the text and the draft, then cross-attention to the keys and values of the
+target's last layer. The target has none of the draft's positions: so in training, too, no position attends to the
+target's later ones (the paper's block-wise mask, eq. 5; here the block is the draft that begins at the position).
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ OWN, TARGETS = 0, 1  # layers of the cache
 
 
 class Glide(Autoregressive):
-    """Embedding -> self-attention -> cross-attention to the target's last layer -> MLP -> a head of its own.
+    """Embedding -> self-attention -> cross-attention to the target's last layer -> MLP -> LM head of its own.
 
     Raises:
         CrossdraftError: the target's last layer is not built like Llama's, or its heads do not fit the configuration.
@@ -38,10 +38,10 @@ class Glide(Autoregressive):
 
     def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
-        borrowed = _fitting(config, shared.target_kv)
-        self.target = TargetKVProjection(borrowed)
-        # Its queries meet the target's keys, which were turned by the target's own table.
-        self.rotary = Rotary(config.head_dim, borrowed.rope_theta, config.max_positions)
+        kv = _fitting(config, shared.target_kv)
+        self.target = TargetKVProjection(kv)
+        # Its queries meet the target's keys, which were rotated with the target's base.
+        self.rotary = Rotary(config.head_dim, kv.rope_theta, config.max_positions)
         size, width = config.hidden_size, config.heads * config.head_dim
         self.input_layernorm = RMSNorm(size, config.eps)
         self.self_attn = Attention(config)
@@ -71,7 +71,7 @@ class Glide(Autoregressive):
 
 
 class TargetKVProjection(nn.Module):
-    """The target's own keys and values, from what enters its last layer. Nothing here is trained or stored."""
+    """The target's own keys and values, from the input of its last layer. Neither trained nor stored."""
 
     norm: Tensor
     key: Tensor
@@ -96,7 +96,7 @@ class TargetKVProjection(nn.Module):
 
 
 def _fitting(config: DecoderConfig, layer: TargetKV | None) -> TargetKV:
-    """The layer, if such a head can look into it."""
+    """The target's projections, if such a head can use them."""
     if layer is None:
         raise CrossdraftError(
             "GLIDE reads keys and values of the target's last layer, which must be built like Llama's (a norm, key and "

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import HeadConfig, at_least_one
+from crossdraft.heads.networks.base import HeadConfig
+from crossdraft.specs import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,32 +26,30 @@ class DecoderConfig(HeadConfig):
         intermediate_size: of its gated MLP.
         rope_theta, max_positions: of its rotary positions.
         eps: of its norms.
-        steps: tokens that are drafted in a row while training.
+        steps: of the training-time test: tokens that are drafted in a row while training.
 
     Raises:
-        CrossdraftError: a size or count below 1, heads that do not share keys evenly, or an odd head_dim.
+        CrossdraftError: as `HeadConfig`, heads that are no multiple of kv_heads, or an odd head_dim.
     """
 
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate_size: int
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    intermediate_size: Count
     rope_theta: float = 10000.0
-    max_positions: int = 2048
+    max_positions: Count = 2048
     eps: float = 1e-6
-    steps: int = 1
+    steps: Count = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("heads", "kv_heads", "head_dim", "intermediate_size", "max_positions", "steps"):
-            at_least_one(getattr(self, name), f"A head's {name}")
         if self.heads % self.kv_heads:
             raise CrossdraftError(
                 f"A head's heads={self.heads} must be a multiple of its kv_heads={self.kv_heads}, which they share."
             )
         if self.head_dim % 2:
             raise CrossdraftError(
-                f"A head's head_dim must be even, for rotary positions turn pairs; {self.head_dim} is odd."
+                f"A head's head_dim must be even, as rotary positions rotate pairs; {self.head_dim} is odd."
             )
 
 
@@ -68,7 +67,7 @@ class Attend(Protocol):
         ...
 
     def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
-        """Cross-attention to the *target's* keys and values of the text, up to where a draft leaves it.
+        """Cross-attention to the *target's* keys and values of the text, up to where the draft begins.
 
         `new_kv` are these [B, kv_heads, n, d] at the rows' own positions; `None` = the rows are a draft's.
         """
@@ -77,16 +76,15 @@ class Attend(Protocol):
 
 @dataclass(frozen=True)
 class PrefixKV:
-    """Visual prefix: keys and values in front of the text, which all of the text attends to.
+    """Visual prefix: keys and values before the text, which all of the text attends to.
 
-    In a head of one layer keys and values are all that is needed of these rows. A head of several computes them layer
-    by layer, on their own: nothing behind them changes them.
+    They do not depend on the text, so that they are computed once, layer by layer.
 
     Args:
         key, value: [B, kv_heads, P, d], not rotated, of the first layer; P may be 0.
         positions: [P] of its rows.
-        start: position of the text's first row, as if nothing had been left out of the prefix.
-        weights: [B, P] logarithms of how much each row counts; `None` = all alike.
+        start: position of the text's first row: that which it would have behind the uncompressed prefix.
+        weights: [B, P] added to the attention scores of each row (soft selection); `None` = 0.
         global_feature: [B, 1, H] global visual vector, added to every row of the text (`Autoregressive.add_global`).
         deeper: keys and values of each further layer.
     """
@@ -187,7 +185,7 @@ class GatedMLP(nn.Module):
 class DecoderLayer(nn.Module):
     """Llama's decoder layer: attention and MLP, each behind a norm, with residuals.
 
-    `first_norm=False` leaves out the norm in front of the attention: EAGLE-1's only layer has none.
+    `first_norm=False` leaves out the norm before the attention: EAGLE-1's only layer has none.
     """
 
     def __init__(self, config: DecoderConfig, *, first_norm: bool = True) -> None:
@@ -224,9 +222,9 @@ class ResBlock(nn.Module):
 class TTTAttention:
     """Attention of EAGLE-3's training-time test (Li et al. 2025): drafting simulated at every position of a text.
 
-    In step 0 every position t reads the target's own features, causally. In step j it stands for the j-th token of a
-    draft that left the text at t: it attends to the text up to t and to its own rows of steps 1 … j - 1, not to the
-    drafts of other positions. Its rotary position is t + j. All attend to the prefix.
+    In step 0 every position t reads the target's own features, causally. In step j it simulates the j-th token of a
+    draft that begins at t: it attends to the text up to t and to its own rows of steps 1 … j - 1, not to the drafts of
+    other positions. Its rotary position is t + j. All attend to the prefix.
     """
 
     def __init__(self, rotary: Rotary, prefix: PrefixKV | None = None) -> None:
@@ -304,11 +302,11 @@ def split_heads(rows: Tensor, head_dim: int) -> Tensor:
 def concat_layers(hidden: Mapping[int, Tensor], layers: Sequence[int], scales: Sequence[float]) -> Tensor:
     """Multi-layer feature fusion: hidden states [..., H] of each layer, times its scale -> [..., H · layers].
 
-    A residual stream is many times larger than what leaves a norm, the more so the deeper: 16 to 27 against 1 in the
-    reference target. Unscaled, the large ones would drown the others in the matrix behind this, and in EAGLE-3, where
-    the result is the residual and the token enters through the attention alone, the token too. A scale is about one
-    over the layer's root mean square. Files hold the matrix with the scales multiplied in (`columns`), as other
-    programs want it.
+    A residual stream is many times larger than the output of a norm, the more so the deeper: 16 to 27 against 1 in the
+    reference target. Unscaled, the large ones would dominate the others in the projection that follows, and in EAGLE-3,
+    where the result is the residual and the token enters through the attention alone, the token too. A scale is about
+    one over the layer's root mean square. Files hold the projection with the scales multiplied in (`columns`), as other
+    programs expect it.
     """
     return torch.cat([hidden[layer] * scale for layer, scale in zip(layers, scales, strict=True)], -1)
 
@@ -319,10 +317,10 @@ def columns(matrix: Tensor, scales: Sequence[float]) -> Tensor:
 
 
 def check_scales(scales: Sequence[float], count: int) -> None:
-    """Refuse what are not `count` positive numbers.
+    """Check `level_scales`.
 
     Raises:
-        CrossdraftError: see above.
+        CrossdraftError: they are not `count` positive numbers.
     """
     if len(scales) != count or min(scales) <= 0:
         raise CrossdraftError(f"level_scales are {count} positive numbers, one a layer, not {tuple(scales)}.")

@@ -1,9 +1,8 @@
 """MASSV (Ganesan et al. 2025) and Spec-LLaVA (Huo et al. 2025): a small VLM behind the target's vision encoder.
 
-A small decoder reads the text as any language model does. A projector turns the target's visual embeddings into rows in
-front of the text. It is trained on the target's answers. Nothing that the target computes behind its encoder enters, so
-no feature needs to be predicted, and accuracy does not fall with the depth of a draft. The two differ in the trees that
-are drafted.
+A small language model behind a projector of the target's visual embeddings, trained on the target's answers. It reads
+no features of the target's language model, so none needs to be predicted, and accuracy does not fall with the depth of
+a draft. The two methods differ in the trees that are drafted.
 
 MASSV reports up to 30 % more accepted tokens than the same small model has from the text alone. `sees=False` is that
 text-only control: no visual rows, otherwise the same.
@@ -18,9 +17,8 @@ from typing import cast
 
 from torch import Tensor, arange, cat, nn
 
-from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.autoregressive import Autoregressive
-from crossdraft.heads.networks.base import SharedWeights, at_least_one, shifted
+from crossdraft.heads.networks.base import SharedWeights, shifted
 from crossdraft.heads.networks.compressor import Pool
 from crossdraft.heads.networks.layers import (
     Attend,
@@ -32,6 +30,7 @@ from crossdraft.heads.networks.layers import (
     TTTAttention,
 )
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.specs import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,36 +40,27 @@ class MASSVConfig(DecoderConfig):
     Args:
         width: of its rows.
         layers: how many.
-        pool: visual places that become one row, their mean behind the projector; the papers keep every place.
-        sees: false = nothing visual enters.
-
-    Raises:
-        CrossdraftError: a size below 1.
+        pool: visual positions that are averaged to one row, behind the projector; the papers keep every position.
+        sees: false = text-only.
     """
 
-    width: int = 192
-    layers: int = 2
-    pool: int = 4
+    width: Count = 192
+    layers: Count = 2
+    pool: Count = 4
     sees: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.width, self.layers) < 1:
-            raise CrossdraftError("A small model's width and layers must be 1 or more.")
-        at_least_one(self.pool, "A pool's stride")
 
 
 class MASSV(Autoregressive):
-    """See the module's text. Of the pair at a position only the token is read; the output rows are the target's."""
+    """See the module's text. Of the pair at a position only the token is read; the LM head is the target's."""
 
-    owns_head = False  # `widen` in front of it can express all that rows of its own could
+    owns_head = False  # `widen` before it makes one of its own redundant
     config_class = MASSVConfig
     config: MASSVConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: MASSVConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
         size, width, self.cache_layers = config.hidden_size, config.width, config.layers
-        # A target's visual embeddings may be hundreds of times as long as its words': both are normed.
+        # A target's visual embeddings may have hundreds of times its tokens' norm: both are normed.
         self.narrow = nn.Sequential(RMSNorm(size, config.eps), nn.Linear(size, width, bias=False))
         if config.sees:
             self.projector = nn.Sequential(
@@ -84,7 +74,7 @@ class MASSV(Autoregressive):
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Nothing; text-only, a feature that it ignores: a drafter without needs does not get the prompt."""
+        """None; text-only, a feature that it ignores: a drafter without needs does not get the prompt."""
         return () if self.config.sees else super().reads
 
     @property
@@ -96,13 +86,12 @@ class MASSV(Autoregressive):
         return self.embeddings.new_empty(1, 0, 0)
 
     def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV:
-        """What the layers make of the visual places and of the text's first token, which no pair has.
+        """Keys and values of the visual positions and of the text's first token, which is in no pair; causal.
 
-        They are rows like those of the text, and see what is in front of them. Of the last layer only their keys and
-        values are asked for.
+        Of the last layer only keys and values are computed.
         """
-        seen, _ = self.pool(self.projector(visual[0]))
-        stream, attend = cat((seen, self.narrow(self.embed(ids[:, -1:]))), 1), TTTAttention(self.rotary)
+        pooled, _ = self.pool(self.projector(visual[0]))
+        stream, attend = cat((pooled, self.narrow(self.embed(ids[:, -1:]))), 1), TTTAttention(self.rotary)
         rows: list[KeyValue] = []
         for number, layer in enumerate(self._layers):
             rows.append(layer.keys_values(stream))
@@ -112,7 +101,7 @@ class MASSV(Autoregressive):
         return PrefixKV(*rows[0], arange(count, device=stream.device), count, deeper=tuple(rows[1:]))
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
-        """Words [B, n, H] -> [B, n, width]."""
+        """Embeddings [B, n, H] -> [B, n, width]."""
         stream = self.narrow(embeds)
         for number, layer in enumerate(self._layers):
             stream = layer(stream, attend, number)
@@ -122,10 +111,9 @@ class MASSV(Autoregressive):
         return self.lm_head(self.widen(self.norm(outputs)))
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        """One pass: the logits behind drafted tokens are those behind the same tokens of the text.
+        """One pass: no features are fed back, so that offset k at a position is offset 1, k - 1 positions later.
 
-        So offset k at a position is offset 1, k - 1 positions on. Training takes offset 1 only, for the others would
-        count the same numbers again; evaluation takes all.
+        Training takes offset 1 only, as the others are the same logits; evaluation takes all.
         """
         embeds = self.embed(shifted(batch.tokens, 1))
         attend = TTTAttention(self.rotary, self._prefix(batch))

@@ -1,24 +1,142 @@
-"""What a head is trained for: weighted losses of every guess it makes, and how often its chains would be accepted."""
+"""Training losses of heads, a weighted objective over them, and the acceptance of teacher-forced chains.
 
-from collections.abc import Iterator, Mapping, Sequence
+Losses are pure functions with a value for each of n positions; means are the caller's. p is the target's distribution
+and q the head's, both over the draft vocabulary: where that is a part of the whole, p is the target's conditional
+distribution given a token of the draft vocabulary, as EAGLE-3 trains.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from crossdraft.checks import suggestion
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.losses import LOSSES
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
-OUTSIDE = -1  # the label of a word that the draft vocabulary lacks
-LOSS_POSITIONS = "places"
-"""The figure that says over how much a loss is a mean. Shares of a batch are weighted by it; without it, alike."""
+RANKED = 10  # of the target's tokens that `top_k_rank` ranks: ViSpec's and HiViS's number
+
+
+def cross_entropy(student: Tensor, labels: Tensor) -> Tensor:
+    """−log q(label): logits [n, D] and labels [n], all of them in the draft vocabulary, to [n]."""
+    return F.cross_entropy(_upcast(student), labels, reduction="none")
+
+
+def soft_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
+    """−Σ p log q: logits [n, D] twice, to [n]. Its gradient is that of `kl`, its least value p's entropy."""
+    return -(_log_probs(teacher).exp() * _log_probs(student)).sum(-1)
+
+
+def kl(student: Tensor, teacher: Tensor) -> Tensor:
+    """Σ p log(p / q), forward: q must cover all of p's support. Logits [n, D] twice, to [n]."""
+    log_p = _log_probs(teacher)
+    return (log_p.exp() * (log_p - _log_probs(student))).sum(-1)
+
+
+def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
+    """Σ q log(q / p): q may leave out tokens of p, and pays for those that p lacks. Logits [n, D] twice, to [n]."""
+    return kl(teacher, student)
+
+
+def total_variation(student: Tensor, teacher: Tensor) -> Tensor:
+    """½ Σ |p − q|, the probability that speculative sampling rejects. Logits [n, D] twice, to [n]."""
+    return (_log_probs(teacher).exp() - _log_probs(student).exp()).abs().sum(-1) / 2
+
+
+def lk(student: Tensor, teacher: Tensor) -> Tensor:
+    """−log α, where α = Σ min(p, q) is the probability that speculative sampling accepts. Logits [n, D] twice, to [n].
+
+    0 where p = q. Taken of logarithms: α may be smaller than any float, its logarithm is not.
+    """
+    log_accepted = torch.minimum(_log_probs(teacher), _log_probs(student)).logsumexp(-1)
+    return -log_accepted.clamp(max=0)  # rounding apart, α is at most 1
+
+
+def lk_lambda(student: Tensor, teacher: Tensor) -> Tensor:
+    """λ·KL + (1 − λ)·(1 − α) with λ = exp(−α), held constant. Logits [n, D] twice, to [n].
+
+    KL dominates where little is accepted and the slope of 1 − α is flat. λ is computed for each position here;
+    SpecForge takes one for the batch, which would make a loss depend on how its batch is cut.
+    """
+    rejected = total_variation(student, teacher)
+    share = (rejected.detach() - 1).exp()
+    return share * kl(student, teacher) + (1 - share) * rejected
+
+
+def top_k_rank(student: Tensor, teacher: Tensor) -> Tensor:
+    """−log of the Plackett-Luce probability that q draws the target's top-10 tokens in the target's order.
+
+    Drawn among those ten, each in turn from what is left of them: −Σ_i [s_i − log Σ_{j ≥ i} exp s_j], where s are the
+    student's logits in the teacher's order. Logits [n, D] twice, to [n].
+    """
+    best = teacher.topk(min(RANKED, teacher.shape[-1]), dim=-1).indices
+    scores = _upcast(student).gather(-1, best)
+    left = scores.flip(-1).logcumsumexp(-1).flip(-1)
+    return (left - scores).sum(-1)
+
+
+def smooth_l1(predicted: Tensor, features: Tensor) -> Tensor:
+    """Huber loss with β = 1: features [n, H] twice, to their means [n]."""
+    return F.smooth_l1_loss(_upcast(predicted), _upcast(features), reduction="none").mean(-1)
+
+
+def mse(predicted: Tensor, features: Tensor) -> Tensor:
+    """Squared difference: features [n, H] twice, to its means [n]."""
+    return (_upcast(predicted) - _upcast(features)).square().mean(-1)
+
+
+def cosine(predicted: Tensor, features: Tensor) -> Tensor:
+    """1 − cosine similarity: features [n, H] twice, to [n]."""
+    return 1 - F.cosine_similarity(_upcast(predicted), _upcast(features), dim=-1)
+
+
+def mse_cosine(predicted: Tensor, features: Tensor) -> Tensor:
+    """`mse` + `cosine`: features [n, H] twice, to [n]."""
+    return mse(predicted, features) + cosine(predicted, features)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A record of `LOSSES`.
+
+    Args:
+        compares: the head's logits with the target's token (`labels`) or with its logits, or features with features.
+        measure: the function.
+        source: papers and projects that train with it.
+    """
+
+    compares: Literal["labels", "logits", "features"]
+    measure: Callable[[Tensor, Tensor], Tensor]
+    source: str
+
+
+LOSSES: Mapping[str, Loss] = {
+    "cross_entropy": Loss("labels", cross_entropy, "Medusa (2401.10774), ReDrafter (2403.09919)"),
+    "soft_cross_entropy": Loss("logits", soft_cross_entropy, "EAGLE (2401.15077), EAGLE-3 (2503.01840), Hydra++"),
+    "kl": Loss("logits", kl, "DREAM (2505.19201); the default of speculators and SpecForge"),
+    "reverse_kl": Loss("logits", reverse_kl, "DistillSpec (2310.08461), speculators"),
+    "total_variation": Loss("logits", total_variation, "DistillSpec (2310.08461); ViSpec's L1 is twice this"),
+    "lk": Loss("logits", lk, "LK losses (2602.23881), SpecForge's 'alpha'"),
+    "lk_lambda": Loss("logits", lk_lambda, "LK losses (2602.23881), SpecForge's 'lambda'"),
+    "top_k_rank": Loss("logits", top_k_rank, "ViSpec (2509.15235), HiViS (2509.23928)"),
+    "smooth_l1": Loss("features", smooth_l1, "EAGLE (2401.15077), HiViS (2509.23928)"),
+    "mse": Loss("features", mse, "Chimera (2402.15758)"),
+    "cosine": Loss("features", cosine, "in addition to mse, for the direction alone"),
+    "mse_cosine": Loss("features", mse_cosine, "alignment of features of two models"),
+}  # fmt: skip
+
+
+OUTSIDE = -1  # the label of a token that the draft vocabulary lacks
+LOSS_POSITIONS = "places"  # as metrics logs have it
+"""The figure that counts the positions of a loss: micro-batches are weighted by it; without it, alike."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Losses by name, each with its weight; a guess weighs `step_weight` times the one before it.
+    """Losses by name, each with its weight; a prediction weighs `step_weight` times the one before it.
 
     Example: `Objective({"smooth_l1": 1.0, "soft_cross_entropy": 0.1})` is EAGLE's; EAGLE-3's is
     `Objective({"soft_cross_entropy": 1.0}, step_weight=0.8)`.
@@ -47,46 +165,46 @@ def score(
     labels: Tensor,
     teacher_features: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Hold a head's guesses against what the target said; return the loss and figures.
+    """The loss of a head's predictions against the target's output, and figures.
 
     The logits of offset k at position t are compared with the target at t + k, where `batch.loss_mask(k)` is true; a
     position whose target token lies outside the draft vocabulary, or where the head predicted nothing
     (`DraftLogits.valid`), is left out. With N the positions that a draft may leave from, the loss is, as in EAGLE-3's
     code (traineagle3),
 
-        Σ_i step_weight^i · 1/N · Σ_places Σ_names weight · loss        i = 0 for the first guess, 1 for the second, …
+        Σ_i step_weight^i · 1/N · Σ_positions Σ_names weight · loss     i = 0 for the first, 1 for the second, …
 
-    a plain sum over guesses, all divided by the same N: so shares of a batch, weighted by their N, add up to the batch.
+    a plain sum over predictions, all divided by the same N: so micro-batches, weighted by their N, add up to the batch.
 
     Args:
         teacher_logits: [B, T, D] the target's logits over the draft vocabulary.
-        labels: [B, T] index into the draft vocabulary of the word that the target says there; -1 if it lacks the word.
+        labels: [B, T] index into the draft vocabulary of the target's token there; -1 where that lacks it.
         teacher_features: [B, T, H], for losses of features.
 
     Returns:
-        The loss, and figures: N as `places`; each loss by name, unweighted but for `step_weight`; `right_k`, the share
-        of the places judged at offset k at which the head's argmax is the target's word (a word outside the vocabulary
-        is never right); `tau`, tokens a round of greedy chains begun at each place: 1 + the guesses right in a row.
+        The loss, and figures: N as `places`; each loss by name, unweighted but for `step_weight`; `right_k`, top-1
+        accuracy over the positions compared at offset k (a token outside the draft vocabulary is never right); `tau`,
+        tokens per round of greedy chains that begin at each position: 1 + the predictions right in a row.
 
     Raises:
-        CrossdraftError: a loss of features is weighted and the head guesses none, or it guesses nothing at all.
+        CrossdraftError: a loss of features is weighted and the head predicts none, or it predicts nothing at all.
     """
     if not predictions:
-        raise CrossdraftError("The head guessed nothing; it must look at least one token ahead.")
+        raise CrossdraftError("The head predicted nothing; it must predict one token or more.")
     ordered = sorted(predictions, key=lambda prediction: prediction.offset)
-    places = int(_judged(batch, ordered[0]).sum())
+    count = int(_compared_at(batch, ordered[0]).sum())
     total = ordered[0].logits.new_zeros((), dtype=torch.float32)
     parts: dict[str, float] = {}
     for step, prediction in enumerate(ordered):
-        for name, values in _compared(objective, prediction, batch, teacher_logits, labels, teacher_features):
-            part = objective.step_weight**step * values.sum() / max(places, 1)
+        for name, values in _losses(objective, prediction, batch, teacher_logits, labels, teacher_features):
+            part = objective.step_weight**step * values.sum() / max(count, 1)
             total = total + objective.weights[name] * part
             parts[name] = parts.get(name, 0.0) + float(part.detach())
-    return total, {LOSS_POSITIONS: float(places)} | parts | acceptance(ordered, batch, labels)
+    return total, {LOSS_POSITIONS: float(count)} | parts | acceptance(ordered, batch, labels)
 
 
 def acceptance(predictions: Sequence[DraftLogits], batch: TrainBatch, labels: Tensor) -> dict[str, float]:
-    """`right_k` of every guess and `tau` of their chain, given in order of their offsets; see `score`."""
+    """`right_k` of every prediction and `tau` of their chain, in order of their offsets; see `score`."""
     return {name: total / count for name, (total, count) in acceptance_counts(predictions, batch, labels).items()}
 
 
@@ -94,17 +212,17 @@ def acceptance(predictions: Sequence[DraftLogits], batch: TrainBatch, labels: Te
 def acceptance_counts(
     predictions: Sequence[DraftLogits], batch: TrainBatch, labels: Tensor
 ) -> dict[str, tuple[int, int]]:
-    """`acceptance`, each figure as (what was counted, over how many places): so those of several lessons add up.
+    """`acceptance`, each figure as (its sum, number of positions): so those of several batches add up.
 
-    Places are fewer the further on a guess looks; a figure without any is left out.
+    Positions are fewer at larger offsets; a figure without any is left out.
     """
     tallies: dict[str, tuple[int, int]] = {}
-    chains = _judged(batch, predictions[0])
+    chains = _compared_at(batch, predictions[0])
     rounds, row, length = int(chains.sum()), chains, 0
     for prediction in predictions:
-        loss_mask = _judged(batch, prediction)
-        said = labels.roll(-prediction.offset, 1)  # `loss_mask` leaves out what comes round from the row's front
-        right = loss_mask & (prediction.logits.argmax(-1) == said)
+        loss_mask = _compared_at(batch, prediction)
+        wanted = labels.roll(-prediction.offset, 1)  # `loss_mask` leaves out what wraps around
+        right = loss_mask & (prediction.logits.argmax(-1) == wanted)
         tallies[f"right_{prediction.offset}"] = int(right.sum()), int(loss_mask.sum())
         row = row & right
         length += int(row.sum())
@@ -114,11 +232,11 @@ def acceptance_counts(
 
 @torch.no_grad()
 def teacher(batch: TrainBatch, head: Tensor, layer: int, lookup: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """What the target says at every place of a lesson: logits [B, T, D] and labels [B, T], as `score` wants them.
+    """The target's logits [B, T, D] and labels [B, T] at every position of a batch, for `score`.
 
-    The answers are the target's own greedy ones, also while serving: its argmax at place t is token t + 1, and no
+    The answers are the target's own greedy ones, also while serving: its argmax at position t is token t + 1, and no
     product with the whole vocabulary is needed to know it. Labels before the answer are the prompt's tokens, which
-    nobody judges.
+    no loss reads.
 
     Args:
         head: [D, H] the target's output rows of the draft vocabulary.
@@ -126,20 +244,20 @@ def teacher(batch: TrainBatch, head: Tensor, layer: int, lookup: Tensor | None =
         lookup: [V] of `heads.networks.base.target_to_draft`; `None` where the draft vocabulary is the whole one.
     """
     logits = batch.hidden[layer] @ head.to(batch.hidden[layer].dtype).T
-    said = batch.tokens[:, 1:] if lookup is None else lookup.to(batch.tokens.device)[batch.tokens[:, 1:]]
+    following = batch.tokens[:, 1:] if lookup is None else lookup.to(batch.tokens.device)[batch.tokens[:, 1:]]
     labels = torch.full_like(batch.tokens, OUTSIDE)
-    labels[:, :-1] = said
-    places = torch.arange(labels.shape[1], device=labels.device)
-    return logits, labels.masked_fill(places >= batch.lengths[:, None] - 1, OUTSIDE)
+    labels[:, :-1] = following
+    positions = torch.arange(labels.shape[1], device=labels.device)
+    return logits, labels.masked_fill(positions >= batch.lengths[:, None] - 1, OUTSIDE)
 
 
-def _judged(batch: TrainBatch, prediction: DraftLogits) -> Tensor:
-    """[B, T] true where there is a guess, and something to hold it against."""
+def _compared_at(batch: TrainBatch, prediction: DraftLogits) -> Tensor:
+    """[B, T] true where the head predicts and the target's token is known."""
     loss_mask = batch.loss_mask(prediction.offset)
     return loss_mask if prediction.valid is None else loss_mask & prediction.valid
 
 
-def _compared(
+def _losses(
     objective: Objective,
     prediction: DraftLogits,
     batch: TrainBatch,
@@ -147,20 +265,29 @@ def _compared(
     labels: Tensor,
     teacher_features: Tensor | None,
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, losses [n]) of one guess, at the places where it is judged."""
+    """(name, losses [n]) of one prediction, at the positions where it is compared."""
     offset, width = prediction.offset, labels.shape[1]
     here, there = slice(0, max(width - offset, 0)), slice(offset, width)
-    spots = _judged(batch, prediction)[:, here] & (labels[:, there] != OUTSIDE)
-    student = prediction.logits[:, here][spots]
+    positions = _compared_at(batch, prediction)[:, here] & (labels[:, there] != OUTSIDE)
+    student = prediction.logits[:, here][positions]
     for name in objective.weights:
         loss = LOSSES[name]
         if loss.compares == "labels":
-            yield name, loss.measure(student, labels[:, there][spots])
+            yield name, loss.measure(student, labels[:, there][positions])
         elif loss.compares == "logits":
-            yield name, loss.measure(student, teacher_logits[:, there][spots])
+            yield name, loss.measure(student, teacher_logits[:, there][positions])
         elif prediction.features is None or teacher_features is None:
             raise CrossdraftError(
-                f"The objective weighs '{name}', a loss of features, where the head guesses none; leave it out."
+                f"The objective weighs '{name}', a loss of features, where the head predicts none; leave it out."
             )
         else:
-            yield name, loss.measure(prediction.features[:, here][spots], teacher_features[:, there][spots])
+            yield name, loss.measure(prediction.features[:, here][positions], teacher_features[:, there][positions])
+
+
+def _upcast(values: Tensor) -> Tensor:
+    """At least float32: 16 bits lose the tail of a distribution."""
+    return values.float() if values.dtype in {torch.bfloat16, torch.float16} else values
+
+
+def _log_probs(logits: Tensor) -> Tensor:
+    return _upcast(logits).log_softmax(-1)

@@ -1,4 +1,4 @@
-r"""Heads that start from the target's last feature and keep a draft in a state vector: Medusa, Hydra, ReDrafter.
+r"""Recurrent heads: a state vector that starts from the target's last feature (Medusa, Hydra, ReDrafter).
 
     position              …   t          |  the draft
     the target's feature      f(t)       |                        the last one known
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, shifted
 from crossdraft.heads.networks.layers import Attend, Rotary, TTTAttention
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.specs import Count
 
-# Output rows of a head's own start from this fraction of the target's. The last feature predicts the root, not what
-# follows it, and a small target is so sure of it (a loss of 50 a position at full size) that the first training steps
-# would go into unlearning it.
+# An LM head of its own is initialised with this fraction of the target's. The last feature predicts the root, not what
+# follows it, and a small target predicts it so confidently (a loss of 50 at full size) that the first training steps
+# would only unlearn it.
 INIT_SCALE = 0.1
 
 
@@ -32,18 +32,10 @@ class RecurrentConfig(HeadConfig):
     Args:
         steps: tokens that are drafted in a row while training; of Medusa and Hydra, how many heads there are.
         layers: ResBlocks of each head.
-
-    Raises:
-        CrossdraftError: one of these is below 1.
     """
 
-    steps: int = 5
-    layers: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.steps, self.layers) < 1:
-            raise CrossdraftError("A head needs steps and layers of 1 or more.")
+    steps: Count = 5
+    layers: Count = 1
 
 
 class Recurrent(Head):
@@ -56,11 +48,10 @@ class Recurrent(Head):
 
     @property
     def max_depth(self) -> int | None:
-        """How many tokens in a row it can draft; `None` = any number."""
         return self.config.steps
 
     def read(self, features: Tensor, attend: Attend) -> Tensor:
-        """The target's last features [B, n, H] -> what drafts start from, [B, n, H]."""
+        """The target's last features [B, n, H] -> inputs of `init_state` [B, n, H] (Hydra++'s prefix attention)."""
         return features
 
     def init_state(self, features: Tensor, tokens: Tensor) -> Tensor:

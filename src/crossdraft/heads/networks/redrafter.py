@@ -1,9 +1,9 @@
 """ReDrafter (Cheng et al. 2024): a small recurrent network on the target's last feature.
 
-    s' = SiLU(W·e(x) + U·s + b)        s = 0 in front of the root
-    logits = rows · ResBlocks([f; s])
+    s' = SiLU(W·e(x) + U·s + b)        s = 0 before the root
+    logits = W_out · ResBlocks([f; s])
 
-One set of weights serves every depth, so drafts may be of any length. Trees are beam searches (`trees.beams`).
+The same weights serve every depth, so drafts may be of any length. Trees are beam searches (`trees.beams`).
 """
 
 import torch
@@ -16,9 +16,9 @@ from crossdraft.heads.networks.recurrent import INIT_SCALE, Recurrent, Recurrent
 
 
 class ReDrafter(Recurrent):
-    """A state is [f; s], 2H wide: the feature, which stays, and the recurrent part. `layers` are its ResBlocks."""
+    """A state is [f; s], 2H wide: the constant feature and the recurrent part. `layers` counts its ResBlocks."""
 
-    owns_head = False  # its rows are 2H wide
+    owns_head = False  # its LM head is 2H wide
 
     def __init__(self, config: RecurrentConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)

@@ -2,9 +2,9 @@
 
 A gate reads the target's feature behind the question and picks how the visual tokens are compressed: none kept, mean
 pooling, pruning, convolution, or a resampler. While drafting only the picked one is computed. In training the choice is
-soft (Gumbel-softmax): the prefix holds all of them, and each one's keys are weighted by its probability. The prefix is
-only read, so the choices do not attend to each other, and weights of 1 and 0 are the hard choice itself. Rotary
-positions do not depend on the choice: rows keep those that they have in the target.
+soft (Gumbel-softmax): the prefix holds the rows of all compressors, weighted by their probabilities. Rows of the prefix
+do not attend to each other, so weights of 1 and 0 are the hard choice itself. Rotary positions do not depend on the
+choice: rows keep those that they have in the target.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,13 @@ from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.compressor import Conv, Keep, Pool, Prune, Resampler, TextOnly
 from crossdraft.heads.networks.eagle import Eagle
 from crossdraft.heads.networks.layers import DecoderConfig, PrefixKV
+from crossdraft.specs import Count
 
 CHOICES = ("text-only", "pool", "prune", "conv", "resampler")
 
 
 class EagleVLM(Eagle):
-    """EagleVLM (SpecVLM's baseline): EAGLE-2 with a norm in front of its layer and every visual token in its prefix.
+    """EagleVLM (SpecVLM's baseline): EAGLE-2 with a norm before its layer and every visual token in its prefix.
 
     A visual position is a pair like any other: the target's feature there, and the embedding behind it, which is the
     next position's visual feature. Behind the last of them comes the text's first token.
@@ -40,7 +41,7 @@ class EagleVLM(Eagle):
         return PrefixKV(*self.layer.keys_values(rows), positions, len(positions))
 
     def visual_rows(self, visual: Mapping[int, Tensor], ids: Tensor) -> Tensor:
-        """[B, N, H] the visual positions as they enter the layer; arguments as in `prefix`."""
+        """[B, N, H] the layer's input at the visual positions; arguments as in `prefix`."""
         embeds = torch.cat((visual[0][:, 1:], self.embed(ids[:, -1:])), 1)
         return self.fc(torch.cat((embeds, self.last_feature(visual)), -1))
 
@@ -52,14 +53,14 @@ class SpecVLMConfig(DecoderConfig):
     Args:
         pool, prune, conv: how many visual tokens become one.
         keep: which tokens pruning keeps: `uniform` or `random`, the same ones for every clip of one length.
-        queries: summaries of the resampler.
+        queries: of the resampler.
         temperature: of the soft choice while training; the lower, the harder.
     """
 
-    pool: int = 20
-    prune: int = 20
-    conv: int = 3
-    queries: int = 2
+    pool: Count = 20
+    prune: Count = 20
+    conv: Count = 3
+    queries: Count = 2
     keep: Keep = "random"
     temperature: float = 1.0
 
@@ -92,7 +93,7 @@ class SpecVLM(EagleVLM):
         return PrefixKV(*self.layer.keys_values(kept), positions, rows.shape[1], weights)
 
     def _weights(self, scores: Tensor) -> Tensor:
-        """[B, choices] scores -> logarithms of how much each choice counts."""
+        """[B, choices] scores -> logarithms of each choice's weight."""
         if self.training:
             noise = -torch.empty_like(scores).exponential_().log()  # Gumbel-distributed
             return ((scores + noise) / self.temperature).log_softmax(-1)

@@ -1,6 +1,6 @@
-r"""`TrainBatch`, what a head is trained on, and `DraftLogits`, what it returns: the two values that all networks share.
+r"""`TrainBatch`, the input of a head in training, and `DraftLogits`, its output.
 
-A batch holds answers of the target as text behind the last visual token:
+A batch holds the target's answers as text behind the last visual token:
 
     position     0     1    …   s-1     s      s+1   …   T-1
     tokens       \n   What  …   :       A      red   …   </s>       s = where the answer begins
@@ -28,7 +28,7 @@ class TrainBatch:
         starts: [B] position of each answer's first token.
         lengths: [B] tokens of each row.
         visual: layer -> [B, N, H] features at the prompt's first piece, which ends with its last visual token; empty
-            where no head asked for it.
+            where the head does not read it.
         visual_ids: [B, N] ids of that piece, placeholders where a feature stands for something visual; `None` likewise.
     """
 
@@ -43,9 +43,9 @@ class TrainBatch:
         return len(self.tokens)
 
     def loss_mask(self, offset: int) -> Tensor:
-        """[B, T] true at positions t that a draft may leave from and where the target's token at `t + offset` is known.
+        """[B, T] true at positions t at which a draft may begin and the target's token at `t + offset` is known.
 
-        The first of them is the prompt's last token: at the first draft the answer's first token is the root.
+        The first of them is the prompt's last token: the answer's first token is the root of the first draft.
         """
         positions = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         return (positions >= self.starts[:, None] - 1) & (positions + offset < self.lengths[:, None] - 1)
@@ -63,13 +63,13 @@ class TrainBatch:
 
 @dataclass(frozen=True)
 class DraftLogits:
-    """What a head predicts, at every position of a batch, of the target `offset` positions further on.
+    """A head's prediction, at every position of a batch, of the target's output `offset` positions later.
 
     Args:
         offset: 1 = the draft's first token, given the root; 2 = the second; …
         logits: [B, T, D] over the head's draft vocabulary.
         features: [B, T, H] its prediction of the target's last feature there, if it predicts features.
-        valid: [B, T] true where it predicted anything; `None` = everywhere. Other values mean nothing.
+        valid: [B, T] true where there is a prediction; `None` = everywhere. Other values are undefined.
     """
 
     offset: int

@@ -9,17 +9,18 @@ from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.compressor import Resampler
 from crossdraft.heads.networks.eagle import Eagle
 from crossdraft.heads.networks.layers import DecoderConfig, PrefixKV
+from crossdraft.specs import Count
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViSpecConfig(DecoderConfig):
-    """EAGLE's settings, and how many queries read the clip: the last is the global vector, the others the prefix."""
+    """EAGLE's settings, and the number of queries: the last is the global vector, the others the prefix."""
 
-    num_q: int = 2
+    num_q: Count = 2
 
 
 class ViSpec(Eagle):
-    """EAGLE that reads the target's visual embeddings through a resampler of a few queries.
+    """EAGLE behind a resampler of the target's visual embeddings.
 
     The outputs of all but the last query are the prefix, at the last positions of the visual piece. The last one's, g,
     enters with every feature f of the text: img_fc([f; g]). The two halves of that map are two layers here, so that
@@ -48,5 +49,5 @@ class ViSpec(Eagle):
         return PrefixKV(key, value, positions[1:], visual[0].shape[1], global_feature=self.global_fc(found[:, -1:]))
 
     def add_global(self, features: Tensor, global_feature: Tensor | None) -> Tensor:
-        informed = self.img_fc(features)
-        return informed if global_feature is None else informed + global_feature
+        fused = self.img_fc(features)
+        return fused if global_feature is None else fused + global_feature

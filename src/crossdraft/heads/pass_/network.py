@@ -7,6 +7,7 @@ from torch import nn
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.specs import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,17 +16,9 @@ class PassConfig(HeadConfig):
 
     Args:
         steps: L, how many, hence the tokens of a draft.
-
-    Raises:
-        CrossdraftError: none at all.
     """
 
-    steps: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.steps < 1:
-            raise CrossdraftError(f"PaSS needs one look-ahead embedding or more, not {self.steps}; raise steps.")
+    steps: Count = 4
 
 
 class LookaheadEmbeddings(Head):

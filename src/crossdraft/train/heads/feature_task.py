@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossdraft.heads.drafting.trees import ACCEPTANCE
+from crossdraft.heads.drafting.head_drafter import ACCEPTANCE
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
 from crossdraft.heads.networks.objective import Objective, acceptance_counts, score, teacher
 from crossdraft.heads.networks.train_batch import TrainBatch

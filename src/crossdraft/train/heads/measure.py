@@ -14,8 +14,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.drafting.head_drafter import Grow, HeadDrafter
-from crossdraft.heads.drafting.trees import LARGEST, TREES
+from crossdraft.heads.drafting.head_drafter import LARGEST, TREES, Grow, HeadDrafter
 from crossdraft.heads.networks.base import Head
 from crossdraft.heads.registry import HeadRecord, heads_of_network
 from crossdraft.train.core.log import progress_bar, say

@@ -20,7 +20,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import put_in_place, temporary_folder
-from crossdraft.heads.drafting.trees import ACCEPTANCE
+from crossdraft.heads.drafting.head_drafter import ACCEPTANCE
 from crossdraft.heads.files import WEIGHTS, load_head, read_config
 from crossdraft.heads.load import HEAD_WEIGHTS
 from crossdraft.heads.networks.base import SharedWeights

@@ -24,8 +24,7 @@ from crossdraft.engine.target import Prompt, Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head
-from crossdraft.heads.networks.losses import LOSSES
-from crossdraft.heads.networks.objective import LOSS_POSITIONS, Objective
+from crossdraft.heads.networks.objective import LOSS_POSITIONS, LOSSES, Objective
 from crossdraft.heads.pass_.drafter import PassDrafter
 from crossdraft.heads.pass_.network import LookaheadEmbeddings
 from crossdraft.train.capture.store import CaptureStore

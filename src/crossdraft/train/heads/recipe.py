@@ -20,9 +20,9 @@ from crossdraft.heads.networks.base import HeadConfig
 from crossdraft.heads.networks.dflash import DFlashConfig
 from crossdraft.heads.networks.dream import DreamConfig
 from crossdraft.heads.networks.eagle3 import Eagle3Config, levels_of
-from crossdraft.heads.networks.hydra import HydraConfig
 from crossdraft.heads.networks.layers import DecoderConfig
 from crossdraft.heads.networks.massv import MASSVConfig
+from crossdraft.heads.networks.medusa import HydraConfig
 from crossdraft.train.capture.plan import default_layers
 from crossdraft.train.core.recipe import Optim, Section, read_section
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.id_mapping import draft_ids_of, draft_maps, layer_numbers
+from crossdraft.heads.convert.converter import draft_ids_of, draft_maps, layer_numbers
 
 
 def test_a_layers_number_is_one_less_by_its_output():
@@ -45,7 +45,7 @@ def test_no_map_is_the_whole_vocabulary_or_nothing():
     [
         ({"d2t": torch.tensor([1, 2, 5, 9])}, "do not agree .*offsets"),  # absolute ids
         ({"t2d": torch.ones(4, dtype=torch.bool)}, "about 4 ids, the target has 10"),
-        ({"d2t": torch.tensor([1, 1, 3])}, "tells of 3 ids, not of 4"),
+        ({"d2t": torch.tensor([1, 1, 3])}, "has 3 ids, not of 4"),
     ],
 )
 def test_maps_that_cannot_be_are_refused(change, sentence):
