@@ -25,7 +25,7 @@ def drafters() -> list[tuple[str, ...]]:
 
 
 def rules() -> list[tuple[str, ...]]:
-    """Every acceptance rule: whether it is lossless, what it judges, where it comes from."""
+    """Every acceptance rule: whether it is lossless, what it verifies, where it comes from."""
     head = ("rule", "lossless", "temperature", "draft it asks for", "source")
     return [head] + [
         (f"`{name}`", "yes" if r.lossless else "**no**", "0" if r.greedy else "above 0", r.takes, r.paper)

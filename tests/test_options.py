@@ -90,7 +90,7 @@ def test_a_loaded_model_is_not_a_folder():
         ("union:ngram,memry", None, "did you mean 'memory'"),
         ("ngram:longest", None, "write longest=VALUE"),
         ("ngram", {"max_batch": 3}, r"options is a dict; write crossdraft\.Options"),
-        ("memory", cd.Options(rule="block"), "judges chains"),
+        ("memory", cd.Options(rule="block"), "verifies chains"),
         (None, {"max_batch": 3}, "options is a dict"),
     ],
 )

@@ -358,7 +358,7 @@ def _checked(
     check_spec(spec)
     if rule is not None and rule.chains and drafts_trees(spec):
         raise CrossdraftError(
-            f"The acceptance rule '{rule.name}' judges chains, and the drafter '{spec}' drafts trees; name no rule, or "
-            "a drafter of chains such as event, ngram or eagle2:tree=chain."
+            f"The acceptance rule '{rule.name}' verifies chains, and the drafter '{spec}' drafts trees; name no rule, "
+            "or a drafter of chains such as event, ngram or eagle2:tree=chain."
         )
     return spec, options

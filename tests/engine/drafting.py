@@ -27,7 +27,7 @@ class Language:
         return logits.softmax(-1)
 
 
-class Sapling:
+class PartialTree:
     """A draft tree while it grows."""
 
     def __init__(self) -> None:
@@ -52,20 +52,20 @@ class Sapling:
 
 # -- ways of drafting: each grows the children of one node, with chances from `chance` ---------------------------------
 
-Way = Callable[[Sapling, int, Chance], list[int]]
+Way = Callable[[PartialTree, int, Chance], list[int]]
 
 
 def sampled(q: Language, k: int) -> Way:
     """k children from q without replacement."""
 
-    def grow(sapling: Sapling, parent: int, chance: Chance) -> list[int]:
-        law = q(sapling.prefix(parent))
-        sapling.dists.append(law)
-        left, nodes = law.clone(), []
-        for _ in range(min(k, int((law > 0).sum()))):
+    def grow(part: PartialTree, parent: int, chance: Chance) -> list[int]:
+        dist = q(part.prefix(parent))
+        part.dists.append(dist)
+        left, nodes = dist.clone(), []
+        for _ in range(min(k, int((dist > 0).sum()))):
             token = chance.draw(left)
             left[token] = 0
-            nodes.append(sapling.add(parent, token, len(sapling.dists) - 1))
+            nodes.append(part.add(parent, token, len(part.dists) - 1))
         return nodes
 
     return grow
@@ -74,9 +74,9 @@ def sampled(q: Language, k: int) -> Way:
 def certain(q: Language, k: int) -> Way:
     """The k most likely tokens of q, as point masses."""
 
-    def grow(sapling: Sapling, parent: int, chance: Chance) -> list[int]:
-        likely = q(sapling.prefix(parent)).topk(k).indices.tolist()
-        return [sapling.add(parent, token, -1) for token in likely]
+    def grow(part: PartialTree, parent: int, chance: Chance) -> list[int]:
+        likely = q(part.prefix(parent)).topk(k).indices.tolist()
+        return [part.add(parent, token, -1) for token in likely]
 
     return grow
 
@@ -84,10 +84,10 @@ def certain(q: Language, k: int) -> Way:
 def with_replacement(q: Language, k: int) -> Way:
     """k children from q with replacement; equal ones stand twice."""
 
-    def grow(sapling: Sapling, parent: int, chance: Chance) -> list[int]:
-        law = q(sapling.prefix(parent))
-        sapling.dists.append(law)
-        return [sapling.add(parent, chance.draw(law), len(sapling.dists) - 1) for _ in range(k)]
+    def grow(part: PartialTree, parent: int, chance: Chance) -> list[int]:
+        dist = q(part.prefix(parent))
+        part.dists.append(dist)
+        return [part.add(parent, chance.draw(dist), len(part.dists) - 1) for _ in range(k)]
 
     return grow
 
@@ -95,8 +95,8 @@ def with_replacement(q: Language, k: int) -> Way:
 def mixed(*ways: Way) -> Way:
     """The children of all ways under one parent, equal ones among them."""
 
-    def grow(sapling: Sapling, parent: int, chance: Chance) -> list[int]:
-        return [node for way in ways for node in way(sapling, parent, chance)]
+    def grow(part: PartialTree, parent: int, chance: Chance) -> list[int]:
+        return [node for way in ways for node in way(part, parent, chance)]
 
     return grow
 
@@ -108,11 +108,11 @@ def tree_of(*levels: Way) -> Grow:
     """A drafter: the first way grows the root's children, the next one theirs, and so on."""
 
     def grow(chance: Chance) -> DraftTree:
-        sapling = Sapling()
+        part = PartialTree()
         front = [ROOT]
         for way in levels:
-            front = [child for parent in front for child in way(sapling, parent, chance)]
-        return sapling.tree()
+            front = [child for parent in front for child in way(part, parent, chance)]
+        return part.tree()
 
     return grow
 

@@ -5,13 +5,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossdraft.engine import accept
-from crossdraft.engine.accept import Acceptance, eldest_odds, law
+from crossdraft.engine.accept import Acceptance, acceptance_ratios, draft_probs
 from crossdraft.engine.rules import RULES, block, speculative
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.drafting import Language, probs_of
 from tests.engine.exact import distribution
-from tests.engine.rules.rounds import JUDGES
+from tests.engine.rules.rounds import VERIFIERS
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -21,8 +21,8 @@ def generator(seed: int = 0) -> torch.Generator:
 def test_nearly_equal_p_and_q_leave_no_nan():
     """max(0, p - q) sums to rounding noise, or to 0: then p itself is right."""
     p = torch.tensor([0.3, 0.7, 0.0])
-    assert torch.equal(accept.residual(p, p), p)
-    rest = accept.residual(p, p + torch.tensor([1e-7, -1e-7, 0.0]))
+    assert torch.equal(speculative.residual(p, p), p)
+    rest = speculative.residual(p, p + torch.tensor([1e-7, -1e-7, 0.0]))
     assert rest.tolist() == [0, 1, 0]
 
 
@@ -31,43 +31,43 @@ def test_an_exact_drafter_leaves_no_nan_in_any_rule():
     p = Language(5, 3)(()).float()
     for q in (p, p * (1 + 1e-7), p * (1 - 1e-7)):
         chain = DraftTree.chain([1, 2], torch.stack([q, q]))
-        for judge in (block.judge, speculative.judge):
-            assert {judge(chain, p.expand(3, -1), generator(seed)).path for seed in range(50)} == {(0, 1)}
+        for verify in (block.verify, speculative.verify):
+            assert {verify(chain, p.expand(3, -1), generator(seed)).path for seed in range(50)} == {(0, 1)}
 
 
 def test_a_draft_that_the_target_forbids_is_never_accepted():
     probs = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
     chain = DraftTree.chain([0], torch.tensor([[1.0, 0.0]]))
-    for judge in (speculative.judge, block.judge):
-        assert {judge(chain, probs, generator(seed)) for seed in range(50)} == {accept.Acceptance((), 1)}
+    for verify in (speculative.verify, block.verify):
+        assert {verify(chain, probs, generator(seed)) for seed in range(50)} == {accept.Acceptance((), 1)}
 
 
 def test_a_certain_agreement_is_always_accepted():
     probs = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    for judge in (speculative.judge, block.judge):
-        assert judge(DraftTree.chain([1]), probs, generator()) == accept.Acceptance((0,), 0)
+    for verify in (speculative.verify, block.verify):
+        assert verify(DraftTree.chain([1]), probs, generator()) == accept.Acceptance((0,), 0)
 
 
-@pytest.mark.parametrize("rule", JUDGES)
+@pytest.mark.parametrize("rule", VERIFIERS)
 def test_a_token_outside_its_own_distribution_counts_as_a_point_mass(rule):
     """A drafter whose q lost a token to rounding must not get it accepted for free."""
     probs = torch.tensor([[0.25, 0.75], [0.5, 0.5]], dtype=torch.float64)
     chain = DraftTree.chain([0], torch.tensor([[0.0, 1.0]], dtype=torch.float64))
-    found = distribution(lambda chance: JUDGES[rule](chain, probs, chance))
+    found = distribution(lambda chance: VERIFIERS[rule](chain, probs, chance))
     assert found[accept.Acceptance((), 1)] == pytest.approx(0.75)
 
 
-def test_the_same_seed_gives_the_same_verdict():
+def test_the_same_seed_gives_the_same_acceptance():
     tree = DraftTree.from_paths([[0, 1], [2]])
-    outputs = {speculative.judge(tree, probs_of(Language(3, 1), tree), generator()) for _ in range(5)}
+    outputs = {speculative.verify(tree, probs_of(Language(3, 1), tree), generator()) for _ in range(5)}
     assert len(outputs) == 1
 
 
-@pytest.mark.parametrize("judge", [speculative.judge, block.judge])
-def test_another_vocabulary_is_refused(judge):
+@pytest.mark.parametrize("verify", [speculative.verify, block.verify])
+def test_another_vocabulary_is_refused(verify):
     chain = DraftTree.chain([0], torch.full((1, 4), 0.25))
     with pytest.raises(CrossdraftError, match="over 4 tokens, the target's over 3"):
-        judge(chain, torch.full((2, 3), 1 / 3), generator())
+        verify(chain, torch.full((2, 3), 1 / 3), generator())
 
 
 def test_heads_that_are_padded_differently_share_a_vocabulary():
@@ -77,11 +77,11 @@ def test_heads_that_are_padded_differently_share_a_vocabulary():
     wide = torch.tensor([[0.6, 0.4, 0.0, 0.0]], dtype=torch.float64)
     just = torch.tensor([[0.6, 0.4, 0.0]], dtype=torch.float64)
     for seed in range(50):
-        outputs = {speculative.judge(DraftTree.chain([0], q), p, generator(seed)) for q in (narrow, wide, just)}
+        outputs = {speculative.verify(DraftTree.chain([0], q), p, generator(seed)) for q in (narrow, wide, just)}
         assert len(outputs) == 1
     outside = torch.tensor([[0.5, 0.4, 0.0, 0.1]], dtype=torch.float64)
     with pytest.raises(CrossdraftError, match="share one vocabulary"):
-        speculative.judge(DraftTree.chain([0], outside), p, generator())
+        speculative.verify(DraftTree.chain([0], outside), p, generator())
 
 
 class Asked(TorchDispatchMode):
@@ -124,13 +124,13 @@ def test_siblings_are_asked_about_together():
     assert asked.numbers - 30 <= 4
 
 
-def test_the_eldest_odds_are_those_of_the_law():
+def test_the_ratios_are_those_of_the_drafts_distributions():
     generator = torch.Generator().manual_seed(0)
     dists = torch.rand(2, 6, generator=generator)
     dists[1, 3] = 0  # a token that rounding lost is a point mass
     tree = DraftTree((1, 3, 5, 2), (-1, 0, -1, 2), dists / dists.sum(-1, keepdim=True), (0, 1, -1, 1))
     probs = torch.rand(5, 6, generator=generator)
-    found = eldest_odds(tree, probs)
+    found = acceptance_ratios(tree, probs)
     for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True)):
         p = probs[parent + 1]
-        assert found[node] == (p[token] / law(tree, node, (), p)[token]).item()
+        assert found[node] == (p[token] / draft_probs(tree, node, (), p)[token]).item()

@@ -108,7 +108,7 @@ def test_distributions_that_nothing_was_drawn_from_are_left_out():
 
 
 def test_distributions_that_do_not_sum_to_one_are_made_to():
-    """What is drawn in proportion to a row follows the row over its sum; the rule must hear of that law."""
+    """What is drawn in proportion to a row follows the row over its sum; the rule must be given that distribution."""
     short = torch.zeros(2, V)
     short[:, 5], short[:, 6] = 0.99, 0.0005
     draft = replace(DRAWN, tree=replace(DRAWN.tree, dists=short, drawn_from=(1, -1)))

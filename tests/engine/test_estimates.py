@@ -70,7 +70,7 @@ def test_a_wider_pass_is_never_faster(observed, n):
 
 
 def test_acceptance_by_depth_by_hand():
-    """No prior but the rate over all positions: levels 1 and 2 were kept twice, level 3 judged twice and kept once."""
+    """No prior but the rate over all positions: levels 1 and 2 were kept twice, level 3 was once of two."""
     acceptance = AcceptanceByDepth(decay=1.0, prior=1.0, rate=Ema(decay=1.0))
     acceptance.saw_acceptance(3, 3)
     acceptance.saw_acceptance(3, 2)

@@ -1,4 +1,4 @@
-"""A drafter that learns an answer must not know the draws that judge the next one."""
+"""A drafter that learns an answer must not know the draws that verify the next one."""
 
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.engine.decode import Decoder

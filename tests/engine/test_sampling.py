@@ -1,4 +1,4 @@
-"""Warping equals transformers' own logits processors, at every node; drawing follows its law."""
+"""Warping equals transformers' own logits processors, at every node; tokens are drawn from its distribution."""
 
 import math
 from itertools import permutations

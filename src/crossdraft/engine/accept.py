@@ -1,4 +1,4 @@
-"""What every acceptance rule is made of: verdicts, chances, and the arithmetic of two distributions.
+"""What every acceptance rule is made of: its result, its random decisions, the arithmetic of two distributions.
 
 An acceptance rule decides which path of a draft tree the target keeps, and the token it adds behind it. The rules
 themselves live in `engine/rules/`, one file each; here is what they share.
@@ -20,7 +20,7 @@ from crossdraft.errors import CrossdraftError
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What the target makes of a tree.
+    """What a rule accepts of a tree.
 
     Args:
         path: accepted nodes, from a child of the root downwards; may be empty.
@@ -31,7 +31,7 @@ class Acceptance:
     bonus: int
 
 
-Judge = Callable[[DraftTree, Tensor, torch.Generator], Acceptance]
+VerifyFn = Callable[[DraftTree, Tensor, torch.Generator], Acceptance]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Rule:
     Args:
         name: what users call it.
         lossless: true if the answer is the target's own (in distribution, when sampling).
-        greedy: true if it judges greedy answers, false if sampled ones.
-        chains: true if it judges chains, and trees only of a kind that no drafter of ours draws.
-        judge: the function itself, pure but for the generator; a frozen dataclass where the rule has settings.
+        greedy: true if it verifies greedy answers, false if sampled ones.
+        chains: true if it verifies chains only.
+        verify: the function itself, pure but for the generator; a frozen dataclass where the rule has settings.
         takes: the drafts that it is exact for, in words.
         paper: where it comes from.
     """
@@ -51,21 +51,21 @@ class Rule:
     name: str
     lossless: bool
     greedy: bool
-    judge: Judge
+    verify: VerifyFn
     chains: bool = False
     takes: str = "any tree"
     paper: str = ""
 
     def __call__(self, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Acceptance:
-        """Judge a tree."""
-        return self.judge(tree, warped, generator)
+        """Verify a tree."""
+        return self.verify(tree, warped, generator)
 
     @property
     def spec(self) -> str:
         """Name and settings, as `rule_for` reads them: `greedy`, `typical:eps=0.09,delta=0.3`."""
-        if not is_dataclass(self.judge):
+        if not is_dataclass(self.verify):
             return self.name
-        settings = [f"{one.name}={getattr(self.judge, one.name)}" for one in fields(self.judge)]
+        settings = [f"{one.name}={getattr(self.verify, one.name)}" for one in fields(self.verify)]
         return f"{self.name}:{','.join(settings)}"
 
 
@@ -104,7 +104,7 @@ def walk(tree: DraftTree, probs: Tensor, chance: Chance, step: Step) -> Acceptan
     """Descend as long as a child is accepted.
 
     `step(tree, parent, p, chance)` gives the accepted child of a node (`ROOT` if none), and what p [V] has become by
-    the refusals: the law of the bonus token.
+    the refusals: the distribution of the bonus token.
     """
     path: list[int] = []
     node = ROOT
@@ -127,7 +127,7 @@ def longest(tree: DraftTree, kept: Sequence[bool], scores: Sequence[float]) -> t
     return tuple(tree.path(best))
 
 
-def law(tree: DraftTree, child: int, refused: Sequence[int], p: Tensor) -> Tensor:
+def draft_probs(tree: DraftTree, child: int, refused: Sequence[int], p: Tensor) -> Tensor:
     """[V] the distribution of a child's token given its elder siblings, on p's device and in p's dtype."""
     token, row = tree.tokens[child], tree.drawn_from[child]
     point = torch.zeros_like(p)
@@ -141,7 +141,7 @@ def law(tree: DraftTree, child: int, refused: Sequence[int], p: Tensor) -> Tenso
     return torch.where(q[token] > 0, q, point)
 
 
-def eldest_odds(tree: DraftTree, probs: Tensor) -> list[float]:
+def acceptance_ratios(tree: DraftTree, probs: Tensor) -> list[float]:
     """[n] p(x) / q(x) of each node's token, as if it had no elder siblings; the device is asked once for all of them.
 
     Args:
@@ -159,57 +159,12 @@ def eldest_odds(tree: DraftTree, probs: Tensor) -> list[float]:
     return (p / torch.where((rows >= 0) & (q > 0), q, 1)).tolist()
 
 
-Law = Callable[[DraftTree, int, Sequence[int], Tensor], Tensor]  # as `law`
-
-
-def try_in_order(
-    tree: DraftTree,
-    children: Sequence[int],
-    p: Tensor,
-    chance: Chance,
-    law_of: Law,
-    known: Sequence[float] | None = None,
-) -> tuple[int, Tensor]:
-    """Multi-round rejection of siblings: the first accepted one (`ROOT` if none), and what p [V] has become before it.
-
-    Waiting for an answer of the device costs more than computing it. So the odds of the eldest may be `known`, see
-    `eldest_odds`; once that is refused, those of all the others are asked for together, each as if those before it
-    had been refused.
-    """
-    before, odds, refused = [p], [], list[int]()
-    for child in children:
-        token = tree.tokens[child]
-        q = law_of(tree, child, refused, p)
-        if refused or known is None:
-            odds.append(p[token] / q[token])
-        if not refused:
-            eldest = known[child] if known is not None else odds.pop().item()
-            if chance.happens(eldest):
-                return child, p
-        p = residual(p, q)
-        refused.append(token)
-        before.append(p)
-    found = torch.stack(odds).tolist() if odds else []
-    for child, left, ratio in zip(children[1:], before[1:], found, strict=False):
-        if chance.happens(ratio):
-            return child, left
-    return ROOT, p
-
-
 def without(q: Tensor, tokens: Tensor) -> Tensor:
     """q [..., V] without `tokens` [..., m], renormalised; all 0 if nothing is left."""
     if not tokens.shape[-1]:
         return q
     rest = q.scatter(-1, tokens, 0)
     return rest / rest.sum(-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
-
-
-def residual(p: Tensor, q: Tensor) -> Tensor:
-    """norm(max(0, p - q)) over [..., V]: what the target still owes after a candidate of law q was refused.
-
-    The sum is 0 only if p = q. Such a candidate is refused by rounding alone, and p itself is then right.
-    """
-    return normalised((p - q).clamp_min(0), p)
 
 
 def normalised(rest: Tensor, otherwise: Tensor) -> Tensor:

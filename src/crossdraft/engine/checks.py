@@ -15,8 +15,8 @@ from crossdraft.errors import CrossdraftError
 
 MOST_NODES = 4096  # of a draft: far beyond what a pass verifies; weighing more up would take seconds
 SUM_TOLERANCE = 1e-2  # of a distribution: a softmax in bfloat16 is off by up to that
-# The law of a token that was drawn in proportion to a row is the row over its sum. A float32 softmax of 150,000 entries
-# sums to 1 within 1e-5 and is used as it is; what is off by more would bias the answer by as much, so it is divided.
+# What is drawn in proportion to a row is distributed as the row over its sum. A float32 softmax of 150,000 entries sums
+# to 1 within 1e-5 and is used as it is; what is off by more would bias the answer by as much, so it is divided.
 SUM_ROUNDING = 5e-5
 
 

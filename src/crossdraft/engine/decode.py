@@ -210,19 +210,19 @@ class Decoder(RequestQueue):
         roots: Sequence[int],
         origin: Origin,
     ) -> None:
-        """Judge each row's tree, move its accepted path into place, emit, and tell the drafter.
+        """Verify each row's tree, keep its accepted path in the cache, emit, and commit to the drafter.
 
         `roots[i]` counts the tokens in front of row i's tree, so that node j's feature stands at `roots[i] + j`.
         """
-        told: list[tuple[RequestState, VerifyOutput]] = []
+        outputs: list[tuple[RequestState, VerifyOutput]] = []
         hidden = origin is Origin.HIDDEN
         for state, draft, logits, layers, root in zip(states, drafts, out.logits, out.hidden, roots, strict=True):
             tree = draft.tree
             try:
-                accepted = state.judge(tree, logits[: 1 + len(tree)])
+                accepted = state.verify(tree, logits[: 1 + len(tree)])
             except Exception as error:
                 if not isinstance(error, CrossdraftError):
-                    log.exception("A rule could not judge a draft.")
+                    log.exception("A rule could not verify a draft.")
                 state.fail(error)
                 continue
             path = accepted.path
@@ -233,8 +233,8 @@ class Decoder(RequestQueue):
             if self.drafter.drafts_for(state):  # of a finished answer too: a drafter may remember it
                 prompt, state.prompt = state.prompt, None
                 output = VerifyOutput(path[: len(emitted)], emitted, prompt=prompt)
-                told.append((state, output.of_pass(self.drafter.needs, draft, logits, layers, root)))
-        self.drafter.commit([state for state, _ in told], [output for _, output in told])
+                outputs.append((state, output.of_pass(self.drafter.needs, draft, logits, layers, root)))
+        self.drafter.commit([state for state, _ in outputs], [output for _, output in outputs])
 
     def _leave(self) -> None:
         """Finished requests give their row back; the last row moves into the gap."""

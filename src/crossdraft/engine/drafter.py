@@ -30,7 +30,7 @@ class Needs:
         video: the request's video or prepared inputs, which need not be sent to another process otherwise.
         visual: the target's visual features of the request, before it reads them: `Request.visual_features`.
         probes: most probe rows that one draft brings along: the cache keeps room for them.
-        learns: what it learns from one answer it drafts in others. Then no two may be judged with the same random
+        learns: what it learns from one answer it drafts in others. Then no two may be verified with the same random
             numbers: a draft would know the draws that decide on it, and acceptance would not be exact.
         hides: whether a part of it may draft before the target has said anything, though another part may not.
         runs_in: where its work is done: `here` (this process), `process` (one of its own), or both.

@@ -141,7 +141,7 @@ class PassTimes:
 
 @dataclass
 class AcceptanceByDepth:
-    """Of a drafted level, by position: is it sent when asked for, and kept when judged?
+    """Of a drafted level, by position: is it sent when asked for, and kept when verified?
 
     A position that few drafts have reached lately is taken to be like all others; so short drafts can learn that
     longer ones have begun to pay.
@@ -152,7 +152,7 @@ class AcceptanceByDepth:
     rate: Ema = field(default_factory=lambda: Ema(decay=0.99, weight=4.0, total=4.0 * 0.8))  # imagined at first
     asked: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
     sent: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
-    judged: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
+    verified: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
     kept: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
 
     def saw_draft(self, asked: int, sent: int) -> None:
@@ -160,23 +160,23 @@ class AcceptanceByDepth:
         _count(self.asked, asked, self.decay)
         _count(self.sent, min(asked, sent), self.decay)
 
-    def saw_acceptance(self, judged: int, kept: int) -> None:
+    def saw_acceptance(self, verified: int, kept: int) -> None:
         """The first `kept` levels were accepted; the next one, if there was one, was not."""
-        _count(self.judged, judged, self.decay)
+        _count(self.verified, verified, self.decay)
         _count(self.kept, kept, self.decay)
-        for level in range(judged):
+        for level in range(verified):
             self.rate.add(float(level < kept))
 
     @property
     def alpha(self) -> float:
-        """Acceptance rate of a judged level, wherever it stands."""
+        """Acceptance rate of a verified level, wherever it stands."""
         return min(MOST, max(LEAST, self.rate.total / self.rate.weight))
 
     def rates(self, depth: int) -> list[float]:
         """[depth] acceptance rate of each level: its probability, given that the levels above it were accepted."""
         known = min(depth, DEEPEST)
         found = [
-            (self.kept[level] + self.prior * self.alpha) / (self.judged[level] + self.prior) for level in range(known)
+            (self.kept[level] + self.prior * self.alpha) / (self.verified[level] + self.prior) for level in range(known)
         ]
         return [min(MOST, max(LEAST, rate)) for rate in found] + [self.alpha] * (depth - known)
 
@@ -193,7 +193,7 @@ class RequestDifficulty:
 
     A request's acceptance rates are the expected ones to the power of its frailty z, which multiplies every hazard
     −log p: the shared frailty model of survival analysis (Vaupel 1979; Clayton 1978). With z ~ Gamma(k, k) beforehand,
-    the estimate is (k + failures) / (k + Σ −log p), the sum over the levels that were judged.
+    the estimate is (k + failures) / (k + Σ −log p), the sum over the levels that were verified.
 
     Args:
         prior: k, so many failures as expected are imagined: one piece of bad luck says little of a whole request.
@@ -207,7 +207,7 @@ class RequestDifficulty:
     exposure: float = 0.0
 
     def add(self, probs: Sequence[float], kept: int) -> None:
-        """Levels with these probabilities were judged and the first `kept` accepted; one that fails fails half way."""
+        """Levels with these probabilities were verified, the first `kept` accepted; one that fails fails half way."""
         hazards = [-math.log(min(MOST, max(LEAST, prob))) for prob in probs]
         self.forget()
         self.failures += kept < len(hazards)

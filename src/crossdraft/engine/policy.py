@@ -123,23 +123,23 @@ class CostModel:
             self.width.add(nodes / depth)
 
     def saw_acceptance(
-        self, request: RequestDifficulty, judged: int, kept: int, probs: Sequence[float] = (), *, hidden: bool = False
+        self, request: RequestDifficulty, verified: int, kept: int, probs: Sequence[float] = (), *, hidden: bool = False
     ) -> None:
-        """The target judged so many levels of a draft and kept the first ones.
+        """The target verified so many levels of a draft and kept the first ones.
 
         Args:
             request: whose draft it was.
-            judged, kept: the level behind the last one kept is judged too, if the draft has it.
-            probs: [judged] the drafter's own probability of each, given those above it; empty if it knows none.
+            verified, kept: the level behind the last one kept is verified too, if the draft has it.
+            probs: [verified] the drafter's own probability of each, given those above it; empty if it knows none.
             hidden: the draft was made for the ride-along.
         """
         rates = self.hidden if hidden else self.rounds
-        expected = rates.rates(judged)
+        expected = rates.rates(verified)
         if probs:
             expected = [prob**self.trust.value for prob in probs]
             self.trust.add(probs, kept)
         request.add(expected, kept)
-        rates.saw_acceptance(judged, kept)
+        rates.saw_acceptance(verified, kept)
 
     # -- how much to draft ---------------------------------------------------------------------------------------
 
@@ -444,17 +444,17 @@ class SpeculationPolicy:
 
     @harmless(lambda: None)
     def saw_acceptance(self, state: RequestState, draft: Draft, path: Sequence[int], *, hidden: bool) -> None:
-        """Of the tree this path was kept. A level is judged if a node above it was kept, and it has a child there."""
+        """Of the tree this path was kept. A level is verified if a node above it was kept, and it has a child there."""
         tree = draft.tree
-        judged = [(node, children) for node in (ROOT, *path) if (children := tree.children(node))]
-        if not judged:
+        verified = [(node, children) for node in (ROOT, *path) if (children := tree.children(node))]
+        if not verified:
             return
         probs: list[float] = []
         if draft.path_probs:
-            for node, children in judged:
+            for node, children in verified:
                 above = 1.0 if node == ROOT else draft.path_probs[node]
                 probs.append(sum(draft.path_probs[child] for child in children) / above if above else 0.0)
-        self.cost.saw_acceptance(state.difficulty, len(judged), len(path), probs, hidden=hidden)
+        self.cost.saw_acceptance(state.difficulty, len(verified), len(path), probs, hidden=hidden)
 
     @harmless(lambda: None)
     def saw_answer(self, tokens: int, read_wait_s: float | None) -> None:

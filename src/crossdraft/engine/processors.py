@@ -100,7 +100,7 @@ class TreeProcessors:
         """Scores [rows, V] behind contexts [rows, length]; NaN where a processor cannot do with a draft's context.
 
         Some raise where every token is forbidden, a grammar where a draft leaves it. That matters only at a node that
-        is accepted, see `judge`; the root, with its `root` tokens of context, always is.
+        is accepted, see `verify_tree`; the root, with its `root` tokens of context, always is.
         """
         try:
             processed = self._processors(ids.clone(), scores.clone())  # some work in place, and may be called again
@@ -122,11 +122,11 @@ class TreeProcessors:
         return processed.to(scores)
 
 
-def judge(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Acceptance:
-    """The verdict on a tree of which `warped` [1 + n, V], by `TreeProcessors.warp_tree`, may have NaN in some rows.
+def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Acceptance:
+    """What a rule accepts of a tree; `warped` [1 + n, V], by `TreeProcessors.warp_tree`, may have NaN in some rows.
 
-    Nothing is judged behind such a node. Where one is accepted, it is the last token of its round: in the next its
-    context is the root's, and there the processor fails as it does for the target alone, unless the answer ends first.
+    Nothing is verified behind the node of such a row. Where one is accepted, it is the last token of its round: in the
+    next its context is the root's, and there the processor fails as for the target alone, unless the answer ends first.
     """
     lost = warped.isnan().any(-1).tolist()
     if not any(lost):
@@ -140,7 +140,7 @@ def judge(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Generato
                 reached.add(node)
     rows = warped[[0, *(1 + node for node in kept)]]
     # What such a row says is not used, but a rule must be able to read it.
-    rows[[1 + place for place, node in enumerate(kept) if lost[1 + node]]] = torch.eye(1, rows.shape[-1]).to(rows)
+    rows[[1 + index for index, node in enumerate(kept) if lost[1 + node]]] = torch.eye(1, rows.shape[-1]).to(rows)
     output = rule(tree.keep(kept), rows, generator)
     path = tuple(kept[node] for node in output.path)
     if path and lost[1 + path[-1]]:

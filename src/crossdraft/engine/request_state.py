@@ -15,7 +15,7 @@ from crossdraft.engine.detokenize import AnswerText, TokenText
 from crossdraft.engine.drafter import PromptFeatures
 from crossdraft.engine.estimates import RequestDifficulty
 from crossdraft.engine.ledger import Ledger
-from crossdraft.engine.processors import TreeProcessors, judge
+from crossdraft.engine.processors import TreeProcessors, verify_tree
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
 from crossdraft.engine.runner.runner import DraftRunner, OnToken
 from crossdraft.engine.sampling import warp_tree
@@ -44,7 +44,7 @@ class RequestState:
 
     Args:
         job: what was asked.
-        rule: judges its drafts.
+        rule: verifies its drafts.
         fresh_seed: draw by random numbers that nobody knows, whatever the request's seed; see `Needs.learns`.
     """
 
@@ -152,11 +152,11 @@ class RequestState:
                 self.request.sampling, target.model, self.context, target.defaults.eos, wanted
             )
 
-    def judge(self, tree: DraftTree, logits: Tensor) -> Acceptance:
+    def verify(self, tree: DraftTree, logits: Tensor) -> Acceptance:
         """What of a tree is accepted, by raw logits [1 + n, V] at the root and at every node."""
         if self.processors is None:
             return self.rule(tree, warp_tree(logits, tree, self.context, self.request.sampling), self.generator)
-        return judge(self.rule, tree, self.processors.warp_tree(logits, tree, self.context), self.generator)
+        return verify_tree(self.rule, tree, self.processors.warp_tree(logits, tree, self.context), self.generator)
 
     def emit(
         self, tree: DraftTree, accepted: Acceptance, logits: Tensor, origin: Origin, target: Target

@@ -115,7 +115,7 @@ class Sampling:
 
     @property
     def plain(self) -> bool:
-        """True if the model's own likeliest token is always taken: what is said at one place changes no other's law."""
+        """True if the model's own likeliest token is always taken, whatever was emitted before."""
         penalised = not _neutral("repetition_penalty", self.repetition_penalty)
         return self.greedy and not penalised and not self.token_bias and not self.contextual
 

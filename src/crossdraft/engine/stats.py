@@ -37,7 +37,7 @@ class Stats:
     def tau(self) -> float:
         """Mean acceptance length: tokens emitted per verify pass, bonus included.
 
-        A token that the pass also judged but that lies behind the answer's end is not emitted and does not count.
+        A token that the pass also verified but that lies behind the answer's end is not emitted and does not count.
         """
         return self.new_tokens / self.rounds if self.rounds else 0.0
 

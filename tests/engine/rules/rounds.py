@@ -1,6 +1,6 @@
 """One whole round by any lossless rule, with chances that can be drawn or enumerated.
 
-A round: the drafter draws its tree, the rule judges it, and the target alone finishes the answer to a fixed length.
+A round: the drafter draws its tree, the rule verifies it, and the target alone finishes the answer to a fixed length.
 The answer must then be distributed as the target's own.
 """
 
@@ -27,9 +27,9 @@ from tests.engine.drafting import (
 )
 from tests.engine.exact import distribution
 
-Judge = Callable[[DraftTree, Tensor, Chance], Acceptance]
+Verifier = Callable[[DraftTree, Tensor, Chance], Acceptance]
 
-JUDGES: dict[str, Judge] = {
+VERIFIERS: dict[str, Verifier] = {
     "speculative": lambda tree, probs, chance: walk(tree, probs, chance, speculative.try_children),
     "block": block.keep_longest,
 }
@@ -40,7 +40,7 @@ def error(rule: str, target: Language, grow: Grow, length: int) -> float:
 
     def answer(chance: Chance) -> Prefix:
         tree = grow(chance)
-        output = JUDGES[rule](tree, probs_of(target, tree), chance)
+        output = VERIFIERS[rule](tree, probs_of(target, tree), chance)
         tokens = (*(tree.tokens[node] for node in output.path), output.bonus)
         while len(tokens) < length:
             tokens += (chance.draw(target(tokens)),)
@@ -57,7 +57,7 @@ def error(rule: str, target: Language, grow: Grow, length: int) -> float:
 
 def emitted(rule: str, target: Language, grow: Grow) -> float:
     """Expected number of tokens of one round, the bonus included."""
-    found = distribution(lambda chance: len(JUDGES[rule](tree := grow(chance), probs_of(target, tree), chance).path))
+    found = distribution(lambda chance: len(VERIFIERS[rule](tree := grow(chance), probs_of(target, tree), chance).path))
     return 1 + sum(length * share for length, share in found.items())
 
 

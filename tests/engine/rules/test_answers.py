@@ -1,4 +1,4 @@
-"""A rule chosen for the loop: it judges, and the answer names it."""
+"""A rule chosen for the loop: it verifies, and the answer names it."""
 
 from dataclasses import replace
 

@@ -29,7 +29,7 @@ def test_every_rule_is_found_by_its_name_and_by_its_spec(name):
 
 def test_settings():
     rule = rule_for("typical: delta = 0.5", WARM)
-    assert rule.judge == Typical(eps=0.09, delta=0.5)
+    assert rule.verify == Typical(eps=0.09, delta=0.5)
     assert rule.spec == "typical:eps=0.09,delta=0.5"
     assert not rule.lossless
     assert rule_for("relaxed:r=3", COLD).spec == "relaxed:r=3"
@@ -74,6 +74,6 @@ def test_the_page_shows_the_settings_of_every_rule():
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_that_does_not_fit_the_temperature_is_refused(name):
     wrong = WARM if RULES[name].greedy else COLD
-    judged = "greedy" if RULES[name].greedy else "sampled"
-    with pytest.raises(CrossdraftError, match=f"'{name}' does not fit temperature .*: it judges {judged} answers"):
+    kind = "greedy" if RULES[name].greedy else "sampled"
+    with pytest.raises(CrossdraftError, match=f"'{name}' does not fit temperature .*: it verifies {kind} answers"):
         rule_for(name, wrong)

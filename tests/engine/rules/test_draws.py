@@ -7,7 +7,7 @@ from torch import Tensor
 
 from crossdraft.engine import accept
 from crossdraft.engine.accept import Dice
-from crossdraft.engine.rules import RULES, block
+from crossdraft.engine.rules import RULES, block, speculative
 from crossdraft.engine.sampling import sample_children
 from tests.engine.drafting import Grow, Language, certain, mixed, probs_of, sampled, tree_of, with_replacement
 from tests.engine.rules.rounds import WIDE_P, WIDE_Q, WIDE_R
@@ -60,12 +60,12 @@ def multi_round(p: Tensor, siblings: list[tuple[Tensor | int, int]], generator: 
             drawn += [(token, source.expand(DRAWS, -1), False) for token in tokens.T]
     left, refused = p.repeat(DRAWS, 1), torch.empty(DRAWS, 0, dtype=torch.long)
     emitted = torch.full((DRAWS,), -1)
-    for token, law, whole in drawn:
+    for token, dist, whole in drawn:
         trying = (emitted < 0) & ~(refused == token[:, None]).any(-1)
-        q = law if whole else accept.without(law, refused)
+        q = dist if whole else accept.without(dist, refused)
         taken = happens(left[rows, token] / q[rows, token], generator)
         emitted = torch.where(trying & taken, token, emitted)
-        left = torch.where((trying & ~taken)[:, None], accept.residual(left, q), left)
+        left = torch.where((trying & ~taken)[:, None], speculative.residual(left, q), left)
         refused = torch.cat([refused, token[:, None]], 1)
     return torch.where(emitted < 0, draw(left, generator), emitted)
 
@@ -143,7 +143,7 @@ def test_real_rounds_pass_a_chi_square(shape):
 
 
 def test_a_planted_bug_fails_the_chi_square(monkeypatch):
-    monkeypatch.setattr(accept, "residual", lambda p, q: p)
+    monkeypatch.setattr(speculative, "residual", lambda p, q: p)
     assert p_value(pair_counts("speculative", WIDE_P, CHAIN, 2500, seed=5), PAIRS) < 1e-6
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance
-from crossdraft.engine.rules.greedy import judge as greedy
+from crossdraft.engine.rules.greedy import verify as greedy
 from crossdraft.engine.tree import ROOT, DraftTree
 from tests.engine.drafting import Language, probs_of
 

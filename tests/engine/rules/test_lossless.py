@@ -11,7 +11,7 @@ from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.drafting import sampled, tree_of
 from tests.engine.exact import distribution
-from tests.engine.rules.rounds import CASES, CHAINS, JUDGES, P, Q, emitted, error
+from tests.engine.rules.rounds import CASES, CHAINS, VERIFIERS, P, Q, emitted, error
 
 
 @pytest.mark.parametrize(("rule", "case"), [(rule, case) for rule, cases in CASES.items() for case in cases])
@@ -39,15 +39,15 @@ def the_wrong_way_round(p: Tensor, q: Tensor) -> Tensor:
 
 NEITHER = lambda p, q: p  # noqa: E731
 BUGS = {
-    "no residual": ("speculative", accept, "residual", NEITHER, "sampled chain"),
-    "no residual between siblings": ("speculative", accept, "residual", NEITHER, "certain siblings"),
+    "no residual": ("speculative", speculative, "residual", NEITHER, "sampled chain"),
+    "no residual between siblings": ("speculative", speculative, "residual", NEITHER, "certain siblings"),
     "residual not renormalised": (
-        *("speculative", accept, "residual"),
+        *("speculative", speculative, "residual"),
         lambda p, q: (p - q).clamp_min(0),
         "two without replacement",
     ),
-    "residual the wrong way round": (*("speculative", accept, "residual"), the_wrong_way_round, "sampled chain"),
-    "bonus from q": ("speculative", accept, "residual", lambda p, q: q, "sampled chain"),
+    "residual the wrong way round": (*("speculative", speculative, "residual"), the_wrong_way_round, "sampled chain"),
+    "bonus from q": ("speculative", speculative, "residual", lambda p, q: q, "sampled chain"),
     "q not renormalised": ("speculative", accept, "without", not_renormalised, "two without replacement"),
     "q with its elder siblings": (
         *("speculative", accept, "without"),
@@ -59,7 +59,7 @@ BUGS = {
         lambda q, tokens: q,
         "certain before sampled siblings",
     ),
-    "point mass treated with q": ("speculative", speculative, "law", q_of_the_row, "certain chain"),
+    "point mass treated with q": ("speculative", speculative, "draft_probs", q_of_the_row, "certain chain"),
     "block: passes with the joint ratio alone": (*("block", block, "passes"), lambda rest, owed: owed, "sampled chain"),
     "block: the residual of one token": (
         *("block", block, "beyond"),
@@ -85,7 +85,7 @@ def test_a_planted_bug_shows(bug, monkeypatch):
 def test_a_bonus_from_the_wrong_row_shows():
     """The bonus behind an accepted leaf comes from the leaf's row, not from its parent's."""
     tree = DraftTree((0,), (ROOT,))
-    found = distribution(lambda chance: JUDGES["speculative"](tree, P(()).repeat(2, 1), chance))
+    found = distribution(lambda chance: VERIFIERS["speculative"](tree, P(()).repeat(2, 1), chance))
     second = torch.tensor([found.get(Acceptance((0,), token), 0) for token in range(3)])
     assert (second / second.sum() - P((0,))).abs().max() > 1e-3
 
@@ -114,7 +114,7 @@ def test_block_accepts_more_by_hand():
 
 def test_block_refuses_a_tree():
     with pytest.raises(CrossdraftError, match="'block' verifies chains, and this draft branches"):
-        block.judge(DraftTree.from_paths([[0], [1]]), torch.full((3, 3), 1 / 3), torch.Generator())
+        block.verify(DraftTree.from_paths([[0], [1]]), torch.full((3, 3), 1 / 3), torch.Generator())
 
 
 def test_a_token_that_q_lost_is_never_accepted_for_free():
@@ -122,5 +122,5 @@ def test_a_token_that_q_lost_is_never_accepted_for_free():
     q = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
     tree = DraftTree((1, 0), (ROOT, ROOT), q, (0, 0))
     probs = torch.tensor([[0.25, 0.75]], dtype=torch.float64).expand(3, -1)
-    found = distribution(lambda chance: JUDGES["speculative"](tree, probs, chance).path)
+    found = distribution(lambda chance: VERIFIERS["speculative"](tree, probs, chance).path)
     assert found[(0,)] == pytest.approx(0.75)

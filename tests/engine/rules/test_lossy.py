@@ -10,7 +10,7 @@ from crossdraft.engine.accept import Acceptance, longest
 from crossdraft.engine.rules import RULES
 from crossdraft.engine.rules.ensemble import Ensemble
 from crossdraft.engine.rules.fuzzy import Fuzzy, divergence
-from crossdraft.engine.rules.greedy import judge as greedy
+from crossdraft.engine.rules.greedy import verify as greedy
 from crossdraft.engine.rules.relaxed import Relaxed
 from crossdraft.engine.rules.typical import Typical
 from crossdraft.engine.tree import ROOT, DraftTree
@@ -172,8 +172,8 @@ def test_lossy_rules_are_named_so_and_change_the_answer():
     kept = dict.fromkeys(("fuzzy", "ensemble", "relaxed"), 0)
     for seed in range(50):
         for name in kept:
-            judge = Fuzzy(threshold=0.69) if name == "fuzzy" else RULES[name].judge
-            kept[name] += len(judge(chain, rows([0.01, 0.99], [0.5, 0.5]), generator(seed)).path)
+            verify = Fuzzy(threshold=0.69) if name == "fuzzy" else RULES[name].verify
+            kept[name] += len(verify(chain, rows([0.01, 0.99], [0.5, 0.5]), generator(seed)).path)
     assert kept["fuzzy"] == kept["relaxed"] == 50
     assert 15 <= kept["ensemble"] <= 35
     assert {Typical()(chain, rows([0.4, 0.6], [0.5, 0.5]), generator(seed)).path for seed in range(20)} == {(0,)}

@@ -12,13 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossdraft.engine import accept
 from crossdraft.engine.accept import Chance
-from crossdraft.engine.rules import block
+from crossdraft.engine.rules import block, speculative
 from crossdraft.engine.tree import ROOT, DraftTree
-from tests.engine.drafting import Grow, Language, Sapling, Way, certain, probs_of, sampled, with_replacement
+from tests.engine.drafting import Grow, Language, PartialTree, Way, certain, probs_of, sampled, with_replacement
 from tests.engine.exact import Scripted, distribution
-from tests.engine.rules.rounds import JUDGES
+from tests.engine.rules.rounds import VERIFIERS
 
 FEW = {"speculative": 50, "block": 120}
 MANY = 2500  # of each rule
@@ -35,13 +34,13 @@ class Weighing(Scripted):
 
 
 def pairs_of(rule: str, target: Language, tree: DraftTree) -> Tensor:
-    """[V, V] the law of the first two tokens of a round over this very tree, finished by the target alone."""
+    """[V, V] the distribution of the first two tokens of a round over this very tree, finished by the target alone."""
     probs, behind = probs_of(target, tree), followers(target)
     found = torch.zeros(target.vocabulary, target.vocabulary, dtype=torch.float64)
     scripts: list[tuple[int, ...]] = [()]
     while scripts:
         chance = Weighing(scripts.pop())
-        path = JUDGES[rule](tree, probs, chance).path
+        path = VERIFIERS[rule](tree, probs, chance).path
         scripts += chance.untaken
         first, second = (*(tree.tokens[node] for node in path[:2]), -1, -1)[:2]
         if second >= 0:
@@ -92,22 +91,22 @@ def random_drafter(rule: str, seed: int) -> tuple[Language, Grow]:
     most = 1 if rule == "block" else 4 if vocabulary < 4 else 3
 
     def grow(chance: Chance) -> DraftTree:
-        sapling = Sapling()
-        front = offspring(sapling, ROOT, chance, most)
+        part = PartialTree()
+        front = offspring(part, ROOT, chance, most)
         for parent in front:
-            grandchildren = offspring(sapling, parent, chance, 1 if len(front) > 1 else min(most, 2))
+            grandchildren = offspring(part, parent, chance, 1 if len(front) > 1 else min(most, 2))
             if rule == "block" and grandchildren:
-                offspring(sapling, grandchildren[0], chance, 1)
-        return sapling.tree()
+                offspring(part, grandchildren[0], chance, 1)
+        return part.tree()
 
-    def offspring(sapling: Sapling, parent: int, chance: Chance, most: int) -> list[int]:
+    def offspring(part: PartialTree, parent: int, chance: Chance, most: int) -> list[int]:
         """Children of one node: how many, and how chosen, depends on the tokens above them and on none beside them."""
-        own = random.Random(hash((seed, sapling.prefix(parent))))
+        own = random.Random(hash((seed, part.prefix(parent))))
         left = own.randint(1 if parent == ROOT else 0, most)
         nodes: list[int] = []
         while left > 0:
             k = own.randint(1, left)
-            nodes += own.choice(KINDS[rule])(own.choice(drafters), min(k, vocabulary))(sapling, parent, chance)
+            nodes += own.choice(KINDS[rule])(own.choice(drafters), min(k, vocabulary))(part, parent, chance)
             left -= k
         return nodes
 
@@ -119,23 +118,23 @@ def random_language(dice: random.Random, vocabulary: int) -> Language:
     return Language(vocabulary, dice.randint(0, 10**9), dice.uniform(0, 4), zeros)
 
 
-@pytest.mark.parametrize("rule", JUDGES)
+@pytest.mark.parametrize("rule", VERIFIERS)
 def test_random_drafters(rule):
     worst = max((error(rule, *random_drafter(rule, seed)), seed) for seed in range(FEW[rule]))
     assert worst[0] < 1e-12, f"seed {worst[1]}"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", JUDGES)
+@pytest.mark.parametrize("rule", VERIFIERS)
 def test_thousands_of_random_drafters(rule):
     worst = max((error(rule, *random_drafter(rule, seed)), seed) for seed in range(1000, 1000 + MANY))
     assert worst[0] < 1e-12, f"seed {worst[1]}"
 
 
-WRONG = {"speculative": (accept, "residual", lambda p, q: p), "block": (block, "passes", lambda rest, owed: owed)}
+WRONG = {"speculative": (speculative, "residual", lambda p, q: p), "block": (block, "passes", lambda rest, owed: owed)}
 
 
-@pytest.mark.parametrize("rule", JUDGES)
+@pytest.mark.parametrize("rule", VERIFIERS)
 def test_random_drafters_show_a_planted_bug(rule, monkeypatch):
     monkeypatch.setattr(*WRONG[rule])
     assert max(error(rule, *random_drafter(rule, seed)) for seed in range(10)) > 1e-3

@@ -24,26 +24,26 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         rule.name: rule
         for rule in (
-            Rule("greedy", lossless=True, greedy=True, judge=greedy.judge, paper="Stern et al. 2018"),
+            Rule("greedy", lossless=True, greedy=True, verify=greedy.verify, paper="Stern et al. 2018"),
             Rule(
-                "speculative", lossless=True, greedy=False, judge=speculative.judge,
+                "speculative", lossless=True, greedy=False, verify=speculative.verify,
                 paper="Leviathan et al. 2023, Chen et al. 2023; trees: SpecInfer 2023, Sequoia 2024",
             ),
             Rule(
-                "block", lossless=True, greedy=False, judge=block.judge, chains=True, takes="a chain",
+                "block", lossless=True, greedy=False, verify=block.verify, chains=True, takes="a chain",
                 paper="block verification, Sun et al. 2024",
             ),
-            Rule("typical", lossless=False, greedy=False, judge=Typical(), paper="Medusa, Cai et al. 2024"),
+            Rule("typical", lossless=False, greedy=False, verify=Typical(), paper="Medusa, Cai et al. 2024"),
             Rule(
-                "fuzzy", lossless=False, greedy=False, judge=Fuzzy(), takes="a sampled draft",
+                "fuzzy", lossless=False, greedy=False, verify=Fuzzy(), takes="a sampled draft",
                 paper="fuzzy speculative decoding, Holsman et al. 2025; PyramidSD 2025",
             ),
             Rule(
-                "ensemble", lossless=False, greedy=False, judge=Ensemble(), takes="a sampled draft",
+                "ensemble", lossless=False, greedy=False, verify=Ensemble(), takes="a sampled draft",
                 paper="DIVERSE; `assistant_ensemble_weight` in `transformers`",
             ),
             Rule(
-                "relaxed", lossless=False, greedy=True, judge=Relaxed(),
+                "relaxed", lossless=False, greedy=True, verify=Relaxed(),
                 takes="any tree, of ids whose neighbours mean neighbouring values", paper="Spec-VLA, Wang et al. 2025",
             ),
         )
@@ -73,7 +73,7 @@ def rule_for(spec: str | None, sampling: Sampling) -> Rule:
     if rule.greedy != sampling.greedy:
         kind = "greedy answers (temperature 0)" if rule.greedy else "sampled answers (a temperature above 0)"
         raise CrossdraftError(
-            f"The acceptance rule '{rule.name}' does not fit temperature {sampling.temperature or 0}: it judges "
+            f"The acceptance rule '{rule.name}' does not fit temperature {sampling.temperature or 0}: it verifies "
             f"{kind}; name no rule, and the exact one is taken."
         )
     return rule
@@ -94,7 +94,7 @@ def _rule(text: str) -> Rule:
         raise CrossdraftError(
             f"The acceptance rule '{rule.name}' cannot read '{spec.parts[0]}'; write its settings as in {rule.spec}."
         )
-    if not is_dataclass(rule.judge):
+    if not is_dataclass(rule.verify):
         read_settings(NoSettings, spec, RULE)
         return rule
-    return replace(rule, judge=read_settings(type(rule.judge), spec, RULE))
+    return replace(rule, verify=read_settings(type(rule.verify), spec, RULE))

@@ -20,12 +20,12 @@ A token chosen deterministically has a point mass for q. How far is drafted may 
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, eldest_odds, law, normalised
+from crossdraft.engine.accept import Acceptance, Chance, Dice, acceptance_ratios, aligned, draft_probs, normalised
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 
-def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
+def verify(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
     """The tokens emitted are distributed as `probs` [1 + n, V] says.
 
     Raises:
@@ -41,11 +41,11 @@ def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Accepta
 
 def keep_longest(chain: DraftTree, probs: Tensor, chance: Chance) -> Acceptance:
     """Try the whole chain first, then ever shorter prefixes: the first that passes is the longest that does."""
-    owed = joint(eldest_odds(chain, probs))
+    owed = joint(acceptance_ratios(chain, probs))
     kept = len(chain)
     if chance.happens(owed[kept]):
         return Acceptance(tuple(range(kept)), chance.draw(probs[kept]))
-    rests = [beyond(probs[i], law(chain, i, (), probs[i]), owed[i]) for i in range(kept)]
+    rests = [beyond(probs[i], draft_probs(chain, i, (), probs[i]), owed[i]) for i in range(kept)]
     sums = torch.stack([rest.sum() for rest in rests]).tolist()  # each answer of the device is waited for
     while True:
         kept -= 1

@@ -3,7 +3,7 @@
 Multi-round rejection sampling, as in `speculative`, against the mixture w·p + (1 - w)·q instead of p. The answer
 follows the mixture wherever something was drafted, and p behind the last drafted token. w = 1 would be `speculative`,
 w = 0 would trust the drafter blindly. q is what a node's first sampled child was drawn from; where no child was sampled
-there is no q, and p itself decides. A greedy draft carries no q: this rule judges sampled answers only.
+there is no q, and p itself decides. A greedy draft carries no q: this rule verifies sampled answers only.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Ensemble:
         check_settings(self, NAME, "acceptance rule")
 
     def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
-        """Judge a tree against `probs` [1 + n, V]."""
+        """Verify a tree against `probs` [1 + n, V]."""
         return walk(aligned(tree, probs), probs, Dice(generator), self.try_against_mixture)
 
     def try_against_mixture(self, tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:

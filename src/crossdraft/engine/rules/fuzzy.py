@@ -7,7 +7,7 @@ A drafted token is kept, whichever it is, if the distribution that it was drawn 
 Where it is not, the drafting ends, and the next token is drawn from p: the decision did not look at the token, so no
 residual is owed. Of siblings the first whose own distribution is close enough is kept. A token chosen deterministically
 has a point mass for q and is kept where the target is nearly sure of it. A greedy draft carries no q, and at
-temperature 0 p is a point mass too: this rule judges sampled answers only.
+temperature 0 p is a point mass too: this rule verifies sampled answers only.
 """
 
 import math
@@ -17,7 +17,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, law, walk
+from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, draft_probs, walk
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.specs import Limit, check_settings
 
@@ -43,7 +43,7 @@ class Fuzzy:
         check_settings(self, NAME, "acceptance rule")
 
     def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
-        """Judge a tree against `probs` [1 + n, V]."""
+        """Verify a tree against `probs` [1 + n, V]."""
         return walk(aligned(tree, probs), probs, Dice(generator), self.close_child)
 
     def close_child(self, tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
@@ -51,8 +51,8 @@ class Fuzzy:
         children = tree.children(parent)
         if not children:
             return ROOT, p
-        apart = divergences(p, torch.stack([law(tree, child, (), p) for child in children])).tolist()
-        close = (child for child, far in zip(children, apart, strict=True) if far <= self.threshold)
+        found = divergences(p, torch.stack([draft_probs(tree, child, (), p) for child in children])).tolist()
+        close = (child for child, far in zip(children, found, strict=True) if far <= self.threshold)
         return next(close, ROOT), p
 
     def accepts(self, p: Tensor, q: Tensor) -> bool:
@@ -65,8 +65,8 @@ def divergence(p: Tensor, q: Tensor) -> float:
     return divergences(p, q[None]).item()
 
 
-def divergences(p: Tensor, laws: Tensor) -> Tensor:
-    """[k] Jensen-Shannon divergences of p [V] and each of the laws [k, V], in nats."""
-    both = torch.stack([(p + laws) / 2, p.expand_as(laws), laws])
+def divergences(p: Tensor, dists: Tensor) -> Tensor:
+    """[k] Jensen-Shannon divergences of p [V] and each of `dists` [k, V], in nats."""
+    both = torch.stack([(p + dists) / 2, p.expand_as(dists), dists])
     entropy = torch.special.entr(both.double()).sum(-1)
     return (entropy[0] - (entropy[1] + entropy[2]) / 2).clamp_min(0)

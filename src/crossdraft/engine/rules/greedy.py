@@ -7,7 +7,7 @@ from crossdraft.engine.accept import Acceptance
 from crossdraft.engine.tree import ROOT, DraftTree
 
 
-def judge(tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Acceptance:
+def verify(tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Acceptance:
     """Keep the path whose every token is the argmax behind the one before it; add the argmax behind the last."""
     best = logits.argmax(-1).tolist()
     path: list[int] = []

@@ -5,7 +5,7 @@ neighbouring ids mean neighbouring values, as action bins do, and none for words
 kept; among equally long ones that which strays least. Then comes the target's own choice. r = 0 is `greedy`.
 
 Vision-language-action models decode greedily, and the rule compares with the one token that the target would choose; a
-sampled answer has no such token, so this rule judges greedy answers only.
+sampled answer has no such token, so this rule verifies greedy answers only.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Relaxed:
         check_settings(self, NAME, "acceptance rule")
 
     def __call__(self, tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Acceptance:
-        """Judge a tree against `logits` [1 + n, V]."""
+        """Verify a tree against `logits` [1 + n, V]."""
         best = logits.argmax(-1).tolist()
         pairs = zip(tree.tokens, tree.parents, strict=True)
         strays = [abs(token - best[parent + 1]) for token, parent in pairs]

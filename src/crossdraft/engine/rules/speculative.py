@@ -6,7 +6,7 @@ down from the root; at a node with target distribution p it tries the children i
     accepted with probability min(1, p(x) / q(x)); otherwise p becomes norm(max(0, p - q)) and the next child is tried.
 
 When none is left, the bonus token is drawn from what p has become. The emitted token follows p exactly, if q is the
-law of x *given the siblings tried before it*. That law is
+distribution of x *given the siblings tried before it*. That is
 
     a point mass on x           for a child chosen deterministically: accepted with probability p(x);
     q without the elder tokens, for a child drawn without replacement, or drawn from another drafter's q and entered in
@@ -14,7 +14,7 @@ law of x *given the siblings tried before it*. That law is
 
 So chains, top-k trees, sampled trees and unions of all these are one rule. What it asks of a drafter: a sampled token
 must not be dropped because of its value (whether anything is drafted behind it may depend on that), and a
-deterministic choice must not depend on what was sampled beside it.
+deterministic choice must not depend on what its siblings were sampled as.
 """
 
 from collections.abc import Sequence
@@ -23,30 +23,55 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, eldest_odds, law, try_in_order, walk
-from crossdraft.engine.tree import DraftTree
+from crossdraft.engine.accept import Acceptance, Chance, Dice, acceptance_ratios, aligned, draft_probs, normalised, walk
+from crossdraft.engine.tree import ROOT, DraftTree
 
 
-def judge(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
+def verify(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
     """The tokens emitted are distributed as `probs` [1 + n, V] says.
 
     Raises:
         CrossdraftError: the drafter gives a chance to ids that the target does not have.
     """
     tree = aligned(tree, probs)
-    step = partial(try_children, known=eldest_odds(tree, probs))
+    step = partial(try_children, ratios=acceptance_ratios(tree, probs))
     return walk(tree, probs, Dice(generator), step)
 
 
 def try_children(
-    tree: DraftTree, parent: int, p: Tensor, chance: Chance, known: Sequence[float] | None = None
+    tree: DraftTree, parent: int, p: Tensor, chance: Chance, ratios: Sequence[float] | None = None
 ) -> tuple[int, Tensor]:
-    """The first accepted child (`ROOT` if none), and what p [V] has become by the refusals before it.
+    """Multi-round rejection of a node's children: the first accepted one (`ROOT` if none), and what p [V] has become.
 
-    A law that leaves out the elder tokens is that of a token which differs from them all; an elder token is not tried
-    again.
+    A q without the elder tokens is that of a token which differs from them all; an elder token is not tried again.
+
+    Waiting for an answer of the device costs more than computing it. So p(x) / q(x) of an eldest child may be known
+    (`ratios`, see `acceptance_ratios`); once that is refused, those of all the others are asked for together, each as
+    if those before it had been refused.
     """
     first: dict[int, int] = {}
     for child in tree.children(parent):
         first.setdefault(tree.tokens[child], child)
-    return try_in_order(tree, list(first.values()), p, chance, law, known)
+    before, asked, refused = [p], list[Tensor](), list[int]()
+    for token, child in first.items():
+        q = draft_probs(tree, child, refused, p)
+        if refused:
+            asked.append(p[token] / q[token])
+        elif chance.happens(ratios[child] if ratios is not None else (p[token] / q[token]).item()):
+            return child, p
+        p = residual(p, q)
+        refused.append(token)
+        before.append(p)
+    found = torch.stack(asked).tolist() if asked else []
+    for child, left, ratio in zip(list(first.values())[1:], before[1:], found, strict=False):
+        if chance.happens(ratio):
+            return child, left
+    return ROOT, p
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """norm(max(0, p - q)) over [..., V]: what the target still owes after a candidate drawn from q was refused.
+
+    The sum is 0 only if p = q. Such a candidate is refused by rounding alone, and p itself is then right.
+    """
+    return normalised((p - q).clamp_min(0), p)

@@ -6,7 +6,7 @@ A token is kept if the target itself finds it likely enough, by a bar that sinks
 
 The longest path of such tokens is kept; among equally long ones the likeliest. Then comes the target's most likely
 token, as Medusa takes it: the answer always goes on, and nothing is drawn at random. At temperature 0 only the target's
-most likely token has a chance: that is `greedy`, which is lossless, so this rule judges sampled answers only.
+most likely token has a chance: that is `greedy`, which is lossless, so this rule verifies sampled answers only.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Typical:
         check_settings(self, NAME, "acceptance rule")
 
     def __call__(self, tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
-        """Judge a tree against `probs` [1 + n, V]."""
+        """Verify a tree against `probs` [1 + n, V]."""
         bar = (self.delta * torch.exp(-torch.special.entr(probs).sum(-1))).clamp_max(self.eps)
         parents = torch.tensor(tree.parents, dtype=torch.long, device=probs.device) + 1
         tokens = torch.tensor(tree.tokens, dtype=torch.long, device=probs.device)
