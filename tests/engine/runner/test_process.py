@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,8 +18,9 @@ import pytest
 import torch
 
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.drafter import Budget, Draft, Needs, Outcome, VerifyOutput
 from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Origin, Request
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.process import ProcessDrafter
@@ -513,6 +514,15 @@ def test_drafts_survive_the_wire():
     assert (back.tokens, back.parents, back.drawn_from) == (tree.tokens, tree.parents, tree.drawn_from)
     assert torch.equal(back.dists, tree.dists)
     assert unpack_draft(pack_draft(Draft(DraftTree.chain([1])))).tree.dists is None
+
+
+def test_all_that_is_said_of_a_draft_survives_the_wire():
+    """A union widens a chain by its outcomes, wherever it was written."""
+    probes = Probes((3,), (-1,), 2)
+    draft = Draft(DraftTree.chain([1, 2]), (0.6, 0.5), "refused", "at fault", probes, (Outcome((7,), 0.3),))
+    assert len(fields(Draft)) == 7  # the seventh, spans, travels beside the draft
+    assert unpack_draft(pack_draft(draft)) == draft
+    assert unpack_draft((*pack_draft(draft)[:-1], "no draft")).fault is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

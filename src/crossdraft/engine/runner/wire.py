@@ -2,23 +2,21 @@
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from crossdraft.engine.checks import faulty
 from crossdraft.engine.drafter import Draft
-from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.wire_rows import PackedRows, pack_rows, unpack_rows
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 PackedTensor = tuple[str, tuple[int, ...]]  # dtype, shape
-PackedDraft = tuple[
-    tuple[int, ...], tuple[int, ...], PackedRows, tuple[int, ...], tuple[float, ...], Probes | None, str | None,
-    str | None,
-]  # fmt: skip
+PackedDraft = tuple[tuple[int, ...], tuple[int, ...], PackedRows, tuple[int, ...], Draft]
+"""The tree's tokens, parents, distributions and rows; the rest of the draft."""
 
 
 def pack_draft(draft: Draft) -> PackedDraft:
@@ -32,17 +30,15 @@ def pack_draft(draft: Draft) -> PackedDraft:
             "This drafter has the target read embeddings of its own, which are not sent to another process; use the "
             "inline placement."
         )
-    tree = draft.tree
-    rest = draft.path_probs, draft.probes, draft.fault, draft.refusal
-    return tree.tokens, tree.parents, pack_rows(tree), tree.drawn_from, *rest
+    tree, rest = draft.tree, replace(draft, tree=DraftTree.empty(), spans=())
+    return tree.tokens, tree.parents, pack_rows(tree), tree.drawn_from, rest
 
 
 def unpack_draft(packed: PackedDraft) -> Draft:
     """The inverse of `pack_draft`; a faulty draft of whatever else it is given. See `checks` for what is in it."""
     try:
-        tokens, parents, dists, drawn_from, path_probs, probes, fault, refusal = packed
-        tree = DraftTree(tokens, parents, unpack_rows(dists), drawn_from)
-        return Draft(tree, path_probs, refusal, fault, probes)
+        tokens, parents, dists, drawn_from, rest = packed
+        return replace(rest, tree=DraftTree(tokens, parents, unpack_rows(dists), drawn_from))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is no draft
         return faulty(f"it cannot be read ({type(error).__name__}: {error})")
 
