@@ -9,8 +9,8 @@ from crossdraft.cli.options import AsJson, Device, Dtype, check_values
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from crossdraft.train.capture.clip import ClipSource
     from crossdraft.train.capture.plan import CaptureIndex, CapturePlan
+    from crossdraft.train.capture.sources import ClipSource
 
 app = typer.Typer(help="Capture a target's answers, for heads to learn from.", add_completion=False)
 

@@ -16,9 +16,9 @@ from crossdraft.engine.target import Prompt, Target, TargetOut
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture import recorder as module
 from crossdraft.train.capture.check import plain_pass
-from crossdraft.train.capture.clip import PromptedClip
 from crossdraft.train.capture.recorder import FeatureRecorder
 from crossdraft.train.capture.shard import CapturedAnswer, CaptureSpec, write_shard
+from crossdraft.train.capture.sources import PromptedClip
 from tests.engine.zoo import VIDEO, ZOO
 from tests.train.capture.helpers import some_clips, zoo_target
 

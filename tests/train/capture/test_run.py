@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture import run as module
-from crossdraft.train.capture.clip import PromptedClip
 from crossdraft.train.capture.plan import CaptureIndex, CapturePlan, estimate_disk, format_size
 from crossdraft.train.capture.recorder import CaptureComparison, FeatureRecorder, InterleavedRecorder
 from crossdraft.train.capture.run import CaptureReport, capture
 from crossdraft.train.capture.shard import CapturedAnswer
+from crossdraft.train.capture.sources import PromptedClip
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.provenance import sha256
 from tests.train.capture.helpers import SPEC, FixedSource, some_clips, zoo_plan, zoo_target

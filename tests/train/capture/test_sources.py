@@ -8,9 +8,8 @@ import pytest
 
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.clip import PromptedClip, grouped
 from crossdraft.train.capture.run import prefetch
-from crossdraft.train.capture.sources import ListSource, SceneSource, source_of
+from crossdraft.train.capture.sources import ListSource, PromptedClip, SceneSource, grouped, source_of
 from tests.support import ClipPaths
 
 # -- scenes ------------------------------------------------------------------------------------------------------------

@@ -11,9 +11,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.load import load_drafter
-from crossdraft.train.capture.clip import PromptedClip
 from crossdraft.train.capture.shard import CapturedAnswer
-from crossdraft.train.capture.sources import SceneSource
+from crossdraft.train.capture.sources import PromptedClip, SceneSource
 from crossdraft.train.heads.event_data import (
     EpochSampler,
     FeatureCache,

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.clip import ClipSource
 from crossdraft.train.capture.shard import CapturedAnswer
+from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.capture.store import CaptureStore
 
 SAMPLE = 8

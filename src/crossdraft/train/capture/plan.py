@@ -16,8 +16,8 @@ from typing import Any
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import target_fingerprint
-from crossdraft.train.capture.clip import ClipSource
 from crossdraft.train.capture.shard import CaptureSpec
+from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.core.provenance import origin, write_json
 
 FORMAT, VERSION = "crossdraft capture", 1

@@ -21,9 +21,9 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Chunk, Encoded, Prompt, Target, TargetOut
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.clip import ClipRequest, PromptedClip
 from crossdraft.train.capture.plan import check_length
 from crossdraft.train.capture.shard import CapturedAnswer, CaptureSpec
+from crossdraft.train.capture.sources import ClipRequest, PromptedClip
 
 NODES, CONFIDENCE = 6, 0.25  # most nodes of a draft, and the least path probability of one
 SPANNING = "mm_token_type_ids"  # as long as the prompt; serves positions and is not encoded

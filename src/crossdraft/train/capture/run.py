@@ -1,23 +1,20 @@
 """The capture: clips in, shards out, resumable behind every shard."""
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 
-import torch
-
 from crossdraft.files import atomic_path
-from crossdraft.train.capture.clip import ClipSource, PromptedClip, grouped
 from crossdraft.train.capture.plan import CaptureIndex, CapturePlan, ShardInfo
 from crossdraft.train.capture.recorder import FeatureRecorder
 from crossdraft.train.capture.shard import CapturedAnswer, write_shard
+from crossdraft.train.capture.sources import ClipSource, PromptedClip, grouped
+from crossdraft.train.core.dist import worker_pool
 from crossdraft.train.core.provenance import sha256
 
 PREFETCH = 8  # clips read in advance by each process
@@ -110,7 +107,7 @@ def prefetch(source: ClipSource, indices: Iterable[int], workers: int) -> Genera
     if not workers or not source.heavy:
         yield from map(source.read, indices)
         return
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread)
+    pool = worker_pool(workers)
     try:
         waiting: deque[Future[PromptedClip]] = deque()
         for index in indices:
@@ -121,11 +118,6 @@ def prefetch(source: ClipSource, indices: Iterable[int], workers: int) -> Genera
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 class _Timed:

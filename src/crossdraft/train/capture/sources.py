@@ -1,4 +1,4 @@
-"""The two sources of clips: scenes of the road world, rendered when they are read, and a list of the user's own clips.
+"""Clips with their questions, and their two sources: scenes of the road world, rendered when they are read, and a list.
 
 A list is a file with one JSON object a line, its paths relative to the list's folder:
 
@@ -8,18 +8,18 @@ A list is a file with one JSON object a line, its paths relative to the list's f
 
 import json
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from crossdraft import scenes
+from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.clip import ClipSource, PromptedClip
 from crossdraft.train.core.provenance import sha256
 from crossdraft.train.reference.batches import augment_question, draw_questions, question_words
 from crossdraft.train.reference.clips import clip_seed, sample_times
@@ -28,6 +28,84 @@ from crossdraft.video.clip import DEFAULT_FRAMES
 SPLITS = ("train", "validation")
 MOST_PROMPTS = 512  # of one scene
 KEYS = {"video", "prompt", "events"}  # of a line
+
+
+@dataclass(frozen=True)
+class ClipRequest(Request):
+    """A question about a clip of a source.
+
+    Args:
+        clip: the clip's name, the key of drafters with a memory.
+        number: of the request, among those that are answered together.
+    """
+
+    clip: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class PromptedClip:
+    """A clip and the questions about it.
+
+    Args:
+        name: for people, and the key of drafters with a memory.
+        video: a path, or frames uint8 [F, H, W, 3], as `Request.video`.
+    """
+
+    name: str
+    video: object
+    prompts: tuple[str, ...]
+    events: str | None = None
+
+    def requests(self, max_new_tokens: int) -> list[ClipRequest]:
+        """One request for each question."""
+        return [
+            ClipRequest(prompt, self.video, self.events, max_new_tokens=max_new_tokens, clip=self.name)
+            for prompt in self.prompts
+        ]
+
+
+class ClipSource(Protocol):
+    """Clips with their questions; the same for the same arguments, on every machine."""
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """Plain values that tell one source from another; the number of clips is not among them."""
+        ...
+
+    @property
+    def heavy(self) -> bool:
+        """True if `read` takes so long that it is worth a process of its own."""
+        ...
+
+    def __len__(self) -> int:
+        """Clips."""
+        ...
+
+    @property
+    def answers(self) -> int:
+        """Questions about all clips."""
+        ...
+
+    def locate(self, answer: int) -> tuple[int, int]:
+        """(clip, question) of the answer of that number."""
+        ...
+
+    def read(self, index: int) -> PromptedClip:
+        """A clip by its number."""
+        ...
+
+
+def grouped(clips: Iterable[PromptedClip], prompts: int) -> Iterator[list[PromptedClip]]:
+    """Neighbouring clips in groups of at least `prompts` questions; the last group may have fewer."""
+    group: list[PromptedClip] = []
+    for clip in clips:
+        group.append(clip)
+        if sum(len(one.prompts) for one in group) >= prompts:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 @dataclass(frozen=True)

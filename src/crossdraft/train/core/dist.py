@@ -7,8 +7,10 @@ run may be resumed on another number of ranks.
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -144,6 +146,16 @@ def init_distributed(device: torch.device | str = "cpu") -> Iterator[tuple[Distr
         dist.barrier()  # all leave together: the connections of the others end with the first one's process
     finally:
         dist.destroy_process_group()
+
+
+def worker_pool(workers: int) -> ProcessPoolExecutor:
+    """A pool of processes with one thread each, to prepare data."""
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread)
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 class LossModule(nn.Module):

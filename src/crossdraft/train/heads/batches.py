@@ -8,15 +8,22 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from crossdraft.engine.target import Target
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.train.capture.store import CaptureStore
+from crossdraft.train.capture.plan import canonical
+from crossdraft.train.capture.recorder import FeatureRecorder
+from crossdraft.train.capture.shard import CapturedAnswer, CaptureSpec
+from crossdraft.train.capture.sources import ClipSource
+from crossdraft.train.capture.store import CaptureStore, collate
 from crossdraft.train.core.dist import MicroBatch
 
+CLIPS, ANSWERS = 8, 8  # clips kept in memory; answers decoded in one batch
+FULL = MicroBatch()
 POOL = 16  # batches whose answers are sorted by length together, so that little is padding
 
 
 class BatchSource(Protocol):
-    """Answers of a target, step by step; see `StoredBatches` and `capture.online.OnlineBatches`."""
+    """Answers of a target, step by step; see `StoredBatches` and `OnlineBatches`."""
 
     def batch(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
         """The share's part of the step's `count` answers."""
@@ -86,6 +93,61 @@ def _order(seed: int, epoch: int, count: int, lengths: tuple[int, ...], sizes: t
             batches += [pool[i : i + count] for i in range(0, len(pool), count)]
     whole = [batch for batch in batches if len(batch) == count] or batches
     return [whole[i] for i in rng.permutation(len(whole))]
+
+
+class OnlineBatches:
+    """Batches without a capture: the target answers an endless cycle through a source while the head learns.
+
+    What a step sees is a function of the step alone, to the last bit: the answers about a clip are written together and
+    without memory of others.
+
+    Args:
+        layers, visual_layers: which features; negative ones count from the end.
+        max_new_tokens: the longest answer.
+        batch: answers decoded in one batch.
+        keep: most clips whose answers are held in memory.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        source: ClipSource,
+        layers: Sequence[int],
+        visual_layers: Sequence[int] = (),
+        *,
+        max_new_tokens: int = 96,
+        batch: int = ANSWERS,
+        keep: int = CLIPS,
+    ) -> None:
+        depth = target.text_config.num_hidden_layers
+        spec = CaptureSpec(canonical(layers, depth), canonical(visual_layers, depth), max_new_tokens)
+        self.source = source
+        self.recorder = FeatureRecorder(target, spec, batch, learns=False)
+        self._recorded = lru_cache(keep)(self._record)
+
+    def batch(self, step: int, count: int, share: MicroBatch = FULL) -> TrainBatch:
+        """The share's part of a step's `count` answers: step 0 has the source's first, and so on, round and round."""
+        part = len(share.take(range(count)))
+        positions = cycled(self.source, step * share.of + share.index, part)
+        return collate([self._recorded(clip)[prompt] for clip, prompt in positions])
+
+    def describe(self, step: int, count: int) -> str:
+        """What a step learns from, for people."""
+        return describe_cycled(step, count)
+
+    def _record(self, clip: int) -> list[CapturedAnswer]:
+        return self.recorder.record([self.source.read(clip)])[0]
+
+
+def cycled(source: ClipSource, step: int, count: int) -> list[tuple[int, int]]:
+    """(clip, question) of a step's `count` answers: step 0 has the first, and behind the last comes the first again."""
+    numbers = range(step * count, (step + 1) * count)
+    return [source.locate(number % source.answers) for number in numbers]
+
+
+def describe_cycled(step: int, count: int) -> str:
+    """The same, for people."""
+    return f"answers {step * count} to {step * count + count - 1} of the cycle through its clips"
 
 
 def add_noise(batch: TrainBatch, noise: float, seed: int, step: int, first: int = 0) -> TrainBatch:

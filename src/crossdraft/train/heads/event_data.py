@@ -23,8 +23,7 @@ from crossdraft.files import atomic_path
 from crossdraft.heads.glance.frame_encoder import PIXELS
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.train.capture.clip import ClipSource
-from crossdraft.train.capture.sources import SceneSource
+from crossdraft.train.capture.sources import ClipSource, SceneSource
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.heads.batches import EpochSampler
 from crossdraft.train.reference.batches import IGNORE, Branches, QAPair, pack_pairs

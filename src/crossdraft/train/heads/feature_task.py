@@ -13,11 +13,10 @@ from crossdraft.heads.drafting.head_drafter import ACCEPTANCE
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
 from crossdraft.heads.networks.objective import Objective, acceptance_counts, score, teacher
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.train.capture.online import OnlineBatches
 from crossdraft.train.capture.sources import SceneSource
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, MicroBatch
-from crossdraft.train.heads.batches import BatchSource, StoredBatches, add_noise
+from crossdraft.train.heads.batches import BatchSource, OnlineBatches, StoredBatches, add_noise
 from crossdraft.train.heads.measure import figures_json, measure_methods, methods_of
 from crossdraft.train.heads.recipe import HeadRecipe, levels_read, scales_of
 from crossdraft.train.heads.task import CHECKED, Check, HeadTask, TaskData, validation_questions

@@ -26,16 +26,15 @@ from crossdraft.heads.load import HEAD_WEIGHTS
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.load import REFERENCE, load_target, target_fingerprint
-from crossdraft.train.capture.clip import ClipSource, cycled, describe_cycled
-from crossdraft.train.capture.online import CLIPS
 from crossdraft.train.capture.recorder import FeatureRecorder
 from crossdraft.train.capture.shard import CaptureSpec
-from crossdraft.train.capture.sources import SceneSource
+from crossdraft.train.capture.sources import ClipSource, SceneSource
 from crossdraft.train.core.dist import Distributed, init_distributed
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_provenance
 from crossdraft.train.core.recipe import RECIPES, Optim, Section
 from crossdraft.train.core.trainer import Stage, Trainer
+from crossdraft.train.heads.batches import CLIPS, cycled, describe_cycled
 from crossdraft.train.heads.joint import HEADS_WEIGHT, RANK, JointModel, PromptAnswer, save_joint
 from crossdraft.train.heads.measure import DraftFigures, figures_json, measure_methods, methods_of
 from crossdraft.train.heads.recipe import Measure

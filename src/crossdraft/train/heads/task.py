@@ -14,8 +14,7 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.objective import LOSS_POSITIONS
-from crossdraft.train.capture.clip import ClipSource
-from crossdraft.train.capture.sources import source_of
+from crossdraft.train.capture.sources import ClipSource, source_of
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
 from crossdraft.train.heads.recipe import HeadRecipe

@@ -5,13 +5,11 @@ reads the clips in order, so it may start while later chunks are still being ren
 that is not there yet, and what a step sees depends on nothing but the step.
 """
 
-import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import lru_cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +22,7 @@ from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
 from crossdraft.files import atomic_path
+from crossdraft.train.core.dist import worker_pool
 from crossdraft.train.core.log import progress_bar
 from crossdraft.train.reference.recipe import Jitter
 from crossdraft.video.preprocess import FrameSpec, normalise, resize
@@ -137,16 +136,11 @@ def _rendered(cache: ClipCache, work: Sequence[tuple[Kind, str, int]], workers: 
             render_chunk(cache, kind, split, chunk)
             yield
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+    with worker_pool(workers) as pool:
         futures = [pool.submit(render_chunk, cache, *job) for job in work]
         for future in as_completed(futures):
             future.result()
             yield
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def to_pixels(frames: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ model is unmodified; layers that the features never pass through (the vision enc
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,8 @@ class TrainableVLM(ABC):
     """A VLM as the packed forward sees it: a vision encoder, a Llama and its head."""
 
     model: VideoLlavaForConditionalGeneration | EventGPTForConditionalGeneration
+    skipped_layers: ClassVar[int] = 0
+    """Last layers of the vision encoder that the features do not pass through."""
 
     def __post_init__(self) -> None:
         # Over so few tokens plain products beat CPU flash attention, backwards threefold.
@@ -46,9 +49,13 @@ class TrainableVLM(ABC):
     def head(self) -> nn.Linear:
         return self.model.lm_head
 
-    @abstractmethod
     def patches(self, pixels: Tensor) -> Tensor:
         """Patch features [clips, frames, patches+1, d] of normalised pixels [clips, frames, 3, h, w]."""
+        encoder, (clips, frames) = self.vision_encoder, pixels.shape[:2]
+        hidden = encoder.pre_layrnorm(encoder.embeddings(pixels.flatten(0, 1)))
+        for layer in encoder.encoder.layers[: len(encoder.encoder.layers) - self.skipped_layers]:
+            hidden = layer(hidden, None)
+        return hidden.view(clips, frames, *hidden.shape[1:])
 
     @abstractmethod
     def visual_tokens(self, patches: Tensor) -> Tensor:
@@ -65,13 +72,11 @@ class TrainableVideoLlava(TrainableVLM):
     """Video-LLaVA: features before the vision encoder's last layer, CLS kept, every frame's tokens in turn."""
 
     model: VideoLlavaForConditionalGeneration
+    skipped_layers: ClassVar = 1
 
     @property
     def vision_encoder(self) -> CLIPVisionModel:
         return self.model.model.video_tower
-
-    def patches(self, pixels: Tensor) -> Tensor:
-        return vision_features(self.vision_encoder, pixels, layers=len(self.vision_encoder.encoder.layers) - 1)
 
     def visual_tokens(self, patches: Tensor) -> Tensor:
         return self.model.model.multi_modal_projector(patches).flatten(1, 2)
@@ -87,22 +92,10 @@ class TrainableEventGPT(TrainableVLM):
     def vision_encoder(self) -> CLIPVisionModel:
         return self.model.model.vision_tower
 
-    def patches(self, pixels: Tensor) -> Tensor:
-        return vision_features(self.vision_encoder, pixels, layers=len(self.vision_encoder.encoder.layers))
-
     def visual_tokens(self, patches: Tensor) -> Tensor:
         projected = self.model.model.multi_modal_projector(patches)
         pooled = torch.cat((projected.mean(2), projected.mean(1)), 1)
         return self.model.model.event_adaptor(pooled)
-
-
-def vision_features(encoder: CLIPVisionModel, pixels: Tensor, layers: int) -> Tensor:
-    """[clips, frames, 3, h, w] -> [clips, frames, patches+1, d] after `layers` layers of the vision encoder."""
-    clips, frames = pixels.shape[:2]
-    hidden = encoder.pre_layrnorm(encoder.embeddings(pixels.flatten(0, 1)))
-    for layer in encoder.encoder.layers[:layers]:
-        hidden = layer(hidden, None)
-    return hidden.view(clips, frames, *hidden.shape[1:])
 
 
 def to_bf16(model: nn.Module) -> None:
