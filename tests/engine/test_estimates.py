@@ -40,7 +40,7 @@ def test_a_mean_fades():
     assert mean.value == pytest.approx(2.0)
 
 
-def test_a_pass_over_one_token_stands_apart_from_the_line_of_the_others():
+def test_a_pass_over_one_token_is_no_part_of_the_line_of_the_others():
     """6 ms for one token, 8 + 0.1·(n − 2) behind it: one line through all would make a plain step dearer than it is."""
     times = PassTimes()
     for n in (1, 2, 6, 12):
@@ -81,7 +81,7 @@ def test_acceptance_by_depth_by_hand():
     assert len(acceptance.rates(100)) == len(acceptance.arrivals(100)) == 100
 
 
-def test_a_position_out_of_sight_becomes_like_all_others():
+def test_a_position_that_is_reached_no_more_becomes_like_all_others():
     acceptance = AcceptanceByDepth()
     for _ in range(100):
         acceptance.saw_acceptance(4, 3)  # the fourth never holds
@@ -118,9 +118,9 @@ def test_certain_and_impossible_levels_are_finite():
     assert 0 < difficulty.value < 2
 
 
-def test_a_stiff_line_needs_points_that_differ():
+def test_a_ridge_fit_needs_points_that_differ():
     """Two points near each other, one of them cold: next to no slope. Far apart: hardly any loss."""
-    near, far = LinearFit(stiffness=64.0), LinearFit(stiffness=64.0)
+    near, far = LinearFit(ridge=64.0), LinearFit(ridge=64.0)
     for line, points in ((near, ((20, 10.0), (24, 40.0))), (far, ((20, 10.0), (80, 25.0)) * 50)):
         for x, y in points:
             line.add(x, y)

@@ -7,18 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.engine.drafter import Draft
-from crossdraft.engine.estimates import RequestDifficulty, expected_accepted, hidden_time, hiding_bound, steady_speedup
-from crossdraft.engine.policy import (
-    HICCUP,
+from crossdraft.engine.estimates import (
     PLAIN_EVERY,
     PLAIN_FIRST,
     PROBE_DEPTH,
     PROBE_FIRST,
     PROBE_LAST,
-    CostModel,
-    Plan,
-    SpeculationPolicy,
+    Exploration,
+    RequestDifficulty,
+    expected_accepted,
+    hidden_time,
+    hiding_bound,
+    steady_speedup,
 )
+from crossdraft.engine.policy import OUTLIER, CostModel, SpeculationPolicy
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import Job, RequestState
 from crossdraft.engine.rules import rule_for
@@ -79,8 +81,8 @@ def trained(alpha, step, slope=0.02):
 
 def asked(model, planned, limit, rows=1):
     """A round: how many levels are asked for where so many are planned."""
-    levels = model.asked(planned, limit, rows)
-    model.began_round(Plan(planned, 0.0), levels)
+    levels = model.exploration.levels_asked(planned, limit, rows, plain_known=bool(model.verify.one.weight))
+    model.exploration.began_round(planned, levels)
     return levels
 
 
@@ -217,14 +219,14 @@ def test_of_a_tree_the_worthwhile_nodes_come_best_first_and_with_their_parents()
 
 
 def test_a_drafter_that_was_too_sure_is_believed_less():
-    """It said 0.9 ten times and was wrong every other time: its 0.3 is then worth less than a place of 0.2."""
+    """It said 0.9 ten times and was wrong every other time: its 0.3 is then worth less than a row that costs 0.2."""
     model = CostModel()
     passes(model, 10.0, 2.0)
     request = RequestDifficulty()
     assert model.worthwhile((-1,), (0.3,), request) == [0]
     for _ in range(10):
         model.saw_acceptance(request, 2, 1, [0.9, 0.9])
-    assert model.trust.value > 1.5
+    assert model.calibration.value > 1.5
     assert model.worthwhile((-1,), (0.3,), request) == []
 
 
@@ -235,7 +237,7 @@ def test_the_worthwhile_nodes_are_a_tree(path_probs, data):
     for n in (1, 2, 9):
         model.verify.add(n, 10.0 + 2.0 * (n - 1))
     kept = model.worthwhile(parents, path_probs)
-    assert all(parent < 0 or parent in kept[:place] for place, parent in enumerate(parents[i] for i in kept))
+    assert all(parent < 0 or parent in kept[:index] for index, parent in enumerate(parents[i] for i in kept))
 
 
 # -- one request is not like another -----------------------------------------------------------------------------------
@@ -285,12 +287,12 @@ def test_the_first_draft_of_a_cold_drafter_is_no_measure():
     assert model.plan(4, RequestDifficulty()).depth == 4
 
 
-def test_a_hiccup_of_the_machine_counts_for_no_more_than_a_few_usual_waits():
+def test_an_outlier_counts_for_no_more_than_a_few_usual_waits():
     once, long = CostModel(), CostModel()
     for model in (once, long):
         model.verify.add(1, 1.0)
         model.saw_draft(4, 4, 4, waited=1.0)
-    once.saw_draft(4, 4, 4, waited=HICCUP * 1.0)
+    once.saw_draft(4, 4, 4, waited=OUTLIER * 1.0)
     long.saw_draft(4, 4, 4, waited=1000.0)
     assert long.wait == once.wait
 
@@ -304,9 +306,9 @@ def test_where_drafting_loses_it_is_probed_less_and_less_often():
     gaps = [after - before for before, after in zip([0, *probes], probes, strict=False)]
     assert gaps == [4, 8, 16, 32, 64, 128, 256, 256, 256]
     assert (gaps[0], gaps[-1]) == (PROBE_FIRST, PROBE_LAST)
-    model = CostModel(idle=PROBE_FIRST - 1)
+    model = CostModel(exploration=Exploration(idle=PROBE_FIRST - 1))
     assert asked(model, 0, 1) == 1  # a probe is never longer than the answer
-    assert asked(CostModel(idle=PROBE_FIRST - 1), 0, 16) == PROBE_DEPTH
+    assert asked(CostModel(exploration=Exploration(idle=PROBE_FIRST - 1)), 0, 16) == PROBE_DEPTH
 
 
 def test_a_probe_that_pays_switches_drafting_on_again():
@@ -316,9 +318,9 @@ def test_a_probe_that_pays_switches_drafting_on_again():
     for _ in range(150):
         model.saw_draft(PROBE_DEPTH, PROBE_DEPTH, PROBE_DEPTH, waited=0.1 * PROBE_DEPTH)
     assert depth(model) > 0
-    model.patience, model.idle = PROBE_LAST, 5
+    model.exploration.probe_gap, model.exploration.idle = PROBE_LAST, 5
     assert asked(model, 4, 16) == 4
-    assert (model.patience, model.idle) == (PROBE_FIRST, 0)
+    assert (model.exploration.probe_gap, model.exploration.idle) == (PROBE_FIRST, 0)
 
 
 def test_where_drafting_always_pays_a_round_goes_without_now_and_then():
@@ -335,17 +337,17 @@ def test_a_shared_pass_is_as_wide_as_its_widest_draft_so_nobody_goes_without():
 
 def test_at_the_answers_end_nothing_is_asked_nor_counted():
     model = CostModel()
-    assert model.asked(4, 0) == 0
+    assert model.exploration.levels_asked(4, 0) == 0
     policy = SpeculationPolicy(model, 16, 64, adaptive=True)
     state = RequestState(Job(0, Request("x", max_new_tokens=2)), rule_for(None, Sampling()))
     state.tokens.append(5)
     plan = policy.plan_round(state, 1)
     assert plan.budget.nodes == 0
     policy.began_round(state, plan)
-    assert (model.idle, model.drafted) == (0, 0)
+    assert (model.exploration.idle, model.exploration.drafted) == (0, 0)
     state.tokens.clear()
     policy.began_round(state, policy.plan_round(state, 1))
-    assert model.drafted == 1
+    assert model.exploration.drafted == 1
 
 
 # -- hidden drafts -----------------------------------------------------------------------------------------------------
@@ -383,28 +385,28 @@ def test_hiding_measures_first_and_then_takes_the_cheapest():
     model.read.add(20.0)
     model.draft_read.add(2.0)
     assert model.hiding(16) == "beside"  # once, to see what it costs
-    model.beside.add(0.6)  # a free second device: side by side takes as long as the longer one
+    model.contention.add(0.6)  # a free second device: both at once take as long as the longer one
     assert model.hiding(16) == "beside"
     for _ in range(50):
-        model.beside.add(1.3)  # a shared one: worse than one after the other
+        model.contention.add(1.3)  # a shared one: worse than one after the other
     assert model.hiding(16) == "before"
     costly = trained(0.95, 5.0)
     costly.step.add(5.0)
     costly.read.add(20.0)
-    costly.beside.add(1.3)
+    costly.contention.add(1.3)
     modes = []
     for _ in range(32):
         modes.append(costly.hiding(16))
-        costly.began_request(modes[-1], reads=True)
+        costly.exploration.began_request(modes[-1], reads=True)
     assert modes == ["off"] * 31 + ["before"]  # tried once more, now and then
     for _ in range(31):
-        costly.began_request("off", reads=True)
-    costly.began_request("before", reads=False)
+        costly.exploration.began_request("off", reads=True)
+    costly.exploration.began_request("before", reads=False)
     assert costly.hiding(16) == "before"  # a request that the drafter did not read tried nothing
 
 
 def test_a_cold_first_answer_does_not_cap_hidden_drafts():
-    """One request told of a wait of 50 ms for 3 nodes: that says nothing of what a fourth would take."""
+    """One request waited 50 ms for 3 nodes: that says nothing of what a fourth would take."""
     model = CostModel()
     model.verify.add(1, 0.007)
     model.wait_hidden.add(3, 0.05)
@@ -412,7 +414,7 @@ def test_a_cold_first_answer_does_not_cap_hidden_drafts():
     assert model.verify_depth(8) == 8
 
 
-def test_an_empty_hand_that_was_not_waited_for_is_no_reason_to_stop_asking():
+def test_an_empty_draft_that_was_not_waited_for_is_no_reason_to_stop_asking():
     model = CostModel()
     model.verify.add(1, 0.007)
     for _ in range(50):
@@ -446,7 +448,7 @@ def test_a_request_is_not_read_where_that_takes_longer_than_drafting_saves():
 def reads(model) -> bool:
     """A request is taken up: whether the drafter reads it."""
     pays = model.reading_pays(64)
-    model.began_request("before", reads=pays)
+    model.exploration.began_request("before", reads=pays)
     return pays
 
 
@@ -473,11 +475,11 @@ def test_queries_of_the_cost_model_change_nothing(kind):
         "reader": lambda: reader(1000.0),
         "idle": lambda: trained(0.5, 5.0),
     }[kind]()
-    model.idle, model.drafted, model.unhidden, model.unread = PROBE_FIRST - 1, PLAIN_FIRST - 1, 31, 31
+    model.exploration = Exploration(PROBE_FIRST - 1, drafted=PLAIN_FIRST - 1, unhidden=31, unread=31)
     if kind != "new":
         model.step.add(0.05)
         model.read.add(20.0)
-        model.beside.add(1.3)
+        model.contention.add(1.3)
     request = RequestDifficulty()
     request.add([0.8, 0.8], 1)
 
@@ -485,7 +487,12 @@ def test_queries_of_the_cost_model_change_nothing(kind):
         plan = model.plan(16, request, 3, 2)
         return [
             plan,
-            *(model.asked(planned, limit, rows) for planned in (0, 4) for limit in (0, 16) for rows in (1, 3)),
+            *(
+                model.exploration.levels_asked(planned, limit, rows)
+                for planned in (0, 4)
+                for limit in (0, 16)
+                for rows in (1, 3)
+            ),
             model.nodes(4, 16),
             model.levels(16),
             model.longest_wait(4, request),
@@ -510,14 +517,12 @@ def test_a_policy_plans_without_a_trace_and_counts_a_round_when_it_is_under_way(
     state = RequestState(Job(0, Request("x", max_new_tokens=40)), rule_for(None, Sampling()))
     before = copy.deepcopy(model)
     plan = policy.plan_round(state, 1)
-    policy.hidden_budget(state.request)
-    policy.hidden_mode(16)
-    policy.reads(state.request)
+    assert policy.plan_request(state.request, "auto", learns=False).reads
     draft = Draft(DraftTree.chain([1, 2, 3]), (0.9, 0.5, 0.01))
     policy.trim(draft, state, 8)
     policy.trim(Draft(draft.tree), state, 8, hidden=True)
     assert (model, state.stats.policy_errors) == (before, 0)
     assert plan.asked > 0
     policy.began_round(state, plan)
-    assert model.drafted == before.drafted + 1
+    assert model.exploration.drafted == before.exploration.drafted + 1
     assert model.token_s == plan.plan.token_s

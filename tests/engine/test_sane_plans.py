@@ -32,7 +32,7 @@ def play(history) -> None:
         model.ride.add(1 + nodes, passed)
         model.read.add(passed)
         model.step.add(waited)
-        model.beside.add(passed)
+        model.contention.add(passed)
         model.saw_acceptance(request, levels, round(kept * levels), [0.5] * levels if beyond else ())
         for rows in (1, 2):
             plan = model.plan(30, request, rows, beyond)
@@ -42,9 +42,10 @@ def play(history) -> None:
             assert 0 <= model.node_gain(request, plan.token_s, rows) <= 1
             longest = model.longest_wait(plan.depth, request, rows)
             assert longest is None or (longest >= 0 and math.isfinite(longest))
-            asked = model.asked(plan.depth, 30, rows)
+            asked = model.exploration.levels_asked(plan.depth, 30, rows, plain_known=bool(model.verify.one.weight))
             assert 0 <= asked <= 30
-            model.began_round(plan, asked)
+            model.token_s = plan.token_s
+            model.exploration.began_round(plan.depth, asked)
         assert 0 <= model.hidden_nodes(64) <= 64
         assert model.hiding(16) in ("off", "before", "beside")
         assert all(model.wait(levels) >= 0 for levels in range(40))
@@ -64,7 +65,7 @@ def test_no_history_of_very_many_does(history):
     play(history)
 
 
-def test_histories_with_hiccups_that_once_made_time_negative():
+def test_histories_with_outliers_that_once_made_time_negative():
     """A fit whose line crosses zero: 9 of these 3000 ended in a negative time per token, which no power takes."""
     for seed in range(300):
         rng, model, request = random.Random(seed), CostModel(), RequestDifficulty()
@@ -73,8 +74,8 @@ def test_histories_with_hiccups_that_once_made_time_negative():
         model.saw_pass(1, 10, 0.012)
         for _ in range(12):
             levels = rng.choice((0, 1, 2, 5, 8, 12, 16, 20))
-            hiccup = 0.2 * rng.random() if rng.random() < 0.25 else 0.001
-            model.saw_draft(max(levels, 1), levels, levels, 0.0005 * levels + hiccup)
+            late = 0.2 * rng.random() if rng.random() < 0.25 else 0.001
+            model.saw_draft(max(levels, 1), levels, levels, 0.0005 * levels + late)
             plan = model.plan(30, request)
             assert plan.token_s > 0
             assert 0 <= model.node_gain(request, plan.token_s) <= 1

@@ -152,8 +152,7 @@ class Decoder(RequestQueue):
         self._live.append(state)
         tokens = read.last + len(draft.input_tree)
         ledger.prefilled(tokens, read.out.seconds)
-        policy.saw_ride_along(tokens, read.out.seconds)
-        policy.saw_prefill(drafter.hidden_work(state))
+        policy.saw_prefill(tokens, read.out.seconds, drafter.hidden_work(state))
         if not needs.nothing:
             state.prompt = prompt_features(read, needs.visual_layers)
         self._commit([state], [draft], read.out, [read.last], Origin.HIDDEN)
@@ -186,7 +185,7 @@ class Decoder(RequestQueue):
         return [found.get(state.request_id, NOTHING) for state in states]
 
     def _checked(self, draft: Draft, state: RequestState, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
-        """What of a draft the target verifies: what it can read, what is worth its place, at most so many nodes."""
+        """What of a draft the target verifies: what it can read, what is worth its rows, at most so many nodes."""
         target, width = self.target, self.target.text_config.hidden_size
         try:
             draft = checked(draft, target.vocab_size, self.drafter.needs.probes, target.traits.visual_ids, width)

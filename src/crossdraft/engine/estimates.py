@@ -1,6 +1,6 @@
-"""What the policy is made of: the formulas, fading averages of times, acceptance rates that learn from what was kept.
+"""What the policy is made of: formulas, fading averages of times, acceptance rates, and a schedule of exploration.
 
-All of them forget, since a running system changes; nothing but `add` and `saw_…` changes them.
+All estimates forget, since a running system changes; nothing but `add`, `saw_…` and `began_…` changes anything.
 """
 
 import math
@@ -10,8 +10,15 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 LEAST, MOST = 1e-3, 1 - 1e-3  # probabilities: no token is hopeless or certain for good
-HOPE = 0.3  # part of a draft that is imagined to have come: what was never asked for is worth asking
-DEEPEST = 64  # positions that are told apart
+ARRIVAL_PRIOR = 0.3  # part of a draft that is imagined to have come: what was never asked for is worth asking
+DEEPEST = 64  # positions with a rate of their own
+# Without a draft every so many rounds a probe is made: at first, and at most, while probes are in vain.
+PROBE_FIRST, PROBE_LAST = 4, 256
+PROBE_DEPTH = 2
+# With a draft every so many rounds one goes without: until it is known what that takes, and to see if that changes.
+PLAIN_FIRST, PLAIN_EVERY = 16, 256
+HIDING_EVERY = 32  # requests without a hidden draft behind which one is tried
+READING_EVERY = 32  # of the requests that the drafter does not read, every so many is read
 
 
 def expected_accepted(rates: Sequence[float]) -> float:
@@ -49,13 +56,13 @@ class LinearFit:
     Args:
         decay: the weight that an old point keeps per new one.
         anchor: weight of a point at (0, 0) that never fades: of nothing costs nothing.
-        stiffness: what is added to the variance of x (ridge regression): points that hardly differ in x tell nothing
+        ridge: what is added to the variance of x (ridge regression): points that hardly differ in x tell nothing
             of the slope, however much they differ in y.
     """
 
     decay: float = 0.98
     anchor: float = 0.0
-    stiffness: float = 0.0
+    ridge: float = 0.0
     w: float = 0.0
     x: float = 0.0
     y: float = 0.0
@@ -75,7 +82,7 @@ class LinearFit:
         spread = w * self.xx - self.x * self.x
         if spread <= 1e-9 * w * self.xx:
             return 0.0
-        return max(0.0, (w * self.xy - self.x * self.y) / (spread + self.stiffness * w * w))
+        return max(0.0, (w * self.xy - self.x * self.y) / (spread + self.ridge * w * w))
 
     def __call__(self, x: float) -> float:
         """a + b·x, never negative: nothing takes less than no time, wherever the line crosses 0. 0 before any point."""
@@ -180,10 +187,14 @@ class AcceptanceByDepth:
         ]
         return [min(MOST, max(LEAST, rate)) for rate in found] + [self.alpha] * (depth - known)
 
+    def path_probs(self, depth: int) -> list[float]:
+        """[depth] probability that each level of a chain and all above it are accepted."""
+        return list(accumulate(self.rates(depth), operator.mul))
+
     def arrivals(self, depth: int) -> list[float]:
         """[depth] probability of each level to be sent when asked for."""
         known = min(depth, DEEPEST)
-        found = [(self.sent[level] + HOPE) / (self.asked[level] + HOPE) for level in range(known)]
+        found = [(self.sent[level] + ARRIVAL_PRIOR) / (self.asked[level] + ARRIVAL_PRIOR) for level in range(known)]
         return found + [1.0] * (depth - known)
 
 
@@ -191,9 +202,9 @@ class AcceptanceByDepth:
 class RequestDifficulty:
     """How much likelier than expected the drafts of one request are to fail.
 
-    A request's acceptance rates are the expected ones to the power of its frailty z, which multiplies every hazard
-    −log p: the shared frailty model of survival analysis (Vaupel 1979; Clayton 1978). With z ~ Gamma(k, k) beforehand,
-    the estimate is (k + failures) / (k + Σ −log p), the sum over the levels that were verified.
+    A request's acceptance rates are the expected ones to the power of its difficulty z: the shared frailty model of
+    survival analysis (Vaupel 1979; Clayton 1978), where z multiplies every −log p. With z ~ Gamma(k, k) beforehand, the
+    estimate is (k + failures) / (k + Σ −log p), the sum over the levels that were verified.
 
     Args:
         prior: k, so many failures as expected are imagined: one piece of bad luck says little of a whole request.
@@ -208,10 +219,10 @@ class RequestDifficulty:
 
     def add(self, probs: Sequence[float], kept: int) -> None:
         """Levels with these probabilities were verified, the first `kept` accepted; one that fails fails half way."""
-        hazards = [-math.log(min(MOST, max(LEAST, prob))) for prob in probs]
+        costs = [-math.log(min(MOST, max(LEAST, prob))) for prob in probs]
         self.forget()
-        self.failures += kept < len(hazards)
-        self.exposure += sum(hazards[:kept]) + sum(hazards[kept:][:1]) / 2
+        self.failures += kept < len(costs)
+        self.exposure += sum(costs[:kept]) + sum(costs[kept:][:1]) / 2
 
     def forget(self) -> None:
         """A round has passed."""
@@ -222,6 +233,57 @@ class RequestDifficulty:
     def value(self) -> float:
         """z; 1 = as expected."""
         return (self.prior + self.failures) / (self.prior + self.exposure)
+
+
+@dataclass
+class Exploration:
+    """When to try what does not seem to pay, and to go without what does: else no change would be noticed."""
+
+    idle: int = 0  # rounds since the last draft
+    probe_gap: int = PROBE_FIRST  # rounds from one probe to the next
+    drafted: int = 0  # rounds with a draft since the last without
+    unhidden: int = 0  # requests without a hidden draft
+    unread: int = 0  # requests that the drafter did not read
+
+    def levels_asked(self, planned: int, limit: int, rows: int = 1, *, plain_known: bool = False) -> int:
+        """How many levels to ask for in this round, where so many are planned.
+
+        Where drafting loses it is off, but for a short draft now and then that notices when this has changed: less
+        and less often while it does not, since a probe costs most where drafting does. And where drafting always
+        pays, a round without it tells what that saves (`plain_known`: that is known); not where several requests
+        (`rows`) share a pass, which is as wide as the widest of their drafts.
+        """
+        if limit < 1:
+            return 0
+        if planned:
+            plain = rows == 1 and self.drafted + 1 >= (PLAIN_EVERY if plain_known else PLAIN_FIRST)
+            return 0 if plain else planned
+        return min(limit, PROBE_DEPTH) if self.idle + 1 >= self.probe_gap else 0
+
+    @property
+    def tries_hiding(self) -> bool:
+        """Whether the next request has a hidden draft even if that does not seem to pay."""
+        return self.unhidden + 1 >= HIDING_EVERY
+
+    @property
+    def tries_reading(self) -> bool:
+        """Whether the drafter reads the next request even if that does not seem to pay."""
+        return self.unread + 1 >= READING_EVERY
+
+    def began_round(self, planned: int, asked: int) -> None:
+        """A round is under way in which so many levels were planned, and so many are asked for."""
+        if planned:
+            self.idle, self.probe_gap = 0, PROBE_FIRST
+            self.drafted = self.drafted + 1 if asked else 0
+        elif asked:
+            self.idle, self.drafted, self.probe_gap = 0, 0, min(PROBE_LAST, 2 * self.probe_gap)
+        else:
+            self.idle, self.drafted = self.idle + 1, 0
+
+    def began_request(self, mode: str, *, reads: bool) -> None:
+        """A request is taken up: whether the drafter reads it, and when it drafts hidden."""
+        self.unread = 0 if reads else self.unread + 1
+        self.unhidden = 0 if reads and mode != "off" else self.unhidden + 1
 
 
 def sane(value: float) -> float:
@@ -235,5 +297,4 @@ def sane(value: float) -> float:
 
 def _count(counts: list[float], first: int, decay: float) -> None:
     """All fade, the first ones get one more."""
-    for place in range(len(counts)):
-        counts[place] = counts[place] * decay + (place < first)
+    counts[:] = [count * decay + (level < first) for level, count in enumerate(counts)]

@@ -35,7 +35,7 @@ class GuardedDrafter:
         self.waited_s = 0.0
         self._read_wait_s: dict[int, float] = {}
         self._warned = False  # that the drafter gave up on a request; each answer's notes tell of its own
-        self._lives: list[RequestState] = []
+        self._live: list[RequestState] = []
 
     @property
     def runner(self) -> DraftRunner[Any] | None:
@@ -61,21 +61,19 @@ class GuardedDrafter:
         """See `DraftRunner.start`; the policy says whether the drafter reads the request, and how it drafts hidden."""
         if self.supervisor.absence is not None:
             state.notes.append(f"Written without the drafter: {self.supervisor.absence}.")
-        self._lives.append(state)
+        self._live.append(state)
         runner = self.runner
         if runner is None:
             return
-        reads = runner.needs.learns or policy.reads(request)
-        nodes = policy.hidden_budget(request)
-        mode = policy.hidden_mode(nodes) if runner.hidden == "auto" else runner.hidden
-        policy.began_request(mode, reads=reads)
-        if not reads:
+        plan = policy.plan_request(request, runner.hidden, learns=runner.needs.learns)
+        policy.began_request(plan)
+        if not plan.reads:
             return
         state.drafter = runner
         if runner.needs.visual:
             state.visual_features = Future()
         request = replace(request, visual_features=state.visual_features)
-        self._call([state], "start", state.request_id, request, nodes, mode, on_token)
+        self._call([state], "start", state.request_id, request, plan.nodes, plan.mode, on_token)
 
     def collect(self, state: RequestState) -> Draft:
         """See `DraftRunner.collect`."""
@@ -108,7 +106,7 @@ class GuardedDrafter:
             state.visual_features.cancel()
         drafted = self.drafts_for(state)
         self._call([state], "end", [state.request_id])
-        self._lives = [live for live in self._lives if live is not state]
+        self._live = [live for live in self._live if live is not state]
         waited = self._read_wait_s.pop(state.request_id, 0.0)
         return waited if drafted else None
 
@@ -137,7 +135,7 @@ class GuardedDrafter:
                 log.exception("The drafter failed.")
                 why = f"{type(error).__name__}: {why}"
             self.supervisor.lose(why)
-            for state in self._lives:
+            for state in self._live:
                 self._end_drafting(state, why, "was lost")
             return None, 0.0
         end = time.perf_counter()

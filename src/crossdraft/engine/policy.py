@@ -7,18 +7,17 @@ acceptance rate at depth j: the probability that a node there is accepted given 
 
 import logging
 import math
-import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from itertools import accumulate
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from crossdraft.engine.drafter import NOTHING, Budget, Draft
 from crossdraft.engine.estimates import (
     AcceptanceByDepth,
     Ema,
+    Exploration,
     LinearFit,
     PassTimes,
     RequestDifficulty,
@@ -31,21 +30,10 @@ from crossdraft.engine.tree import ROOT
 
 log = logging.getLogger(__name__)
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
-
 FREE = 0.1  # part of V(1) that is no wait worth the name
-HICCUP = 4  # times the usual wait: longer ones are the machine's doing, not the drafter's
-# Without a draft every so many rounds a probe is made: at first, and at most, while probes are in vain.
-PROBE_FIRST, PROBE_LAST = 4, 256
-PROBE_DEPTH = 2
-# With a draft every so many rounds one goes without: until it is known what that takes, and to see if that changes.
-PLAIN_FIRST, PLAIN_EVERY = 16, 256
-HIDING_EVERY = 32  # requests without a hidden draft behind which one is tried
+OUTLIER = 4  # times the usual wait: longer ones are the machine's doing, not the drafter's
 READINGS = 3  # so many requests must have been read too slowly: a first one often is, on a machine that is not warm
 READING_LOSS = 8  # times V(1) that a request may lose by it: less is not told from noise
-READING_EVERY = 32  # of the requests that the drafter does not read, every so many is read
 
 
 @dataclass(frozen=True)
@@ -64,9 +52,9 @@ class Plan:
             raise ValueError(f"A plan of {self.token_s} seconds a token is none.")
 
 
-def _stiff() -> LinearFit:
+def _ridge_fit() -> LinearFit:
     """There is but one point a request, and the first ones have short drafts, on a machine that is not warm yet."""
-    return LinearFit(stiffness=64.0)
+    return LinearFit(ridge=64.0)
 
 
 @dataclass
@@ -79,8 +67,8 @@ class CostModel:
 
     verify: PassTimes = field(default_factory=PassTimes)  # of one request: n new tokens -> seconds
     wait: LinearFit = field(default_factory=lambda: LinearFit(anchor=2.0))  # levels drafted -> seconds waited
-    wait_hidden: LinearFit = field(default_factory=_stiff)  # nodes of a hidden draft -> seconds
-    ride: LinearFit = field(default_factory=_stiff)  # tokens of the ride-along pass -> seconds
+    wait_hidden: LinearFit = field(default_factory=_ridge_fit)  # nodes of a hidden draft -> seconds
+    ride: LinearFit = field(default_factory=_ridge_fit)  # tokens of the ride-along pass -> seconds
     width: Ema = field(default_factory=lambda: Ema(weight=1.0, total=1.0))  # nodes of a level
     step: Ema = field(default_factory=Ema)  # a token of a hidden draft, undisturbed
     read: Ema = field(default_factory=Ema)  # the target's encode + prefill, alone
@@ -88,19 +76,14 @@ class CostModel:
     # What the target waited while the drafter read each of the last requests.
     read_waits: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
     length: Ema = field(default_factory=Ema)  # tokens of an answer
-    beside: Ema = field(default_factory=Ema)  # wall time of both side by side over the sum of both alone
+    contention: Ema = field(default_factory=Ema)  # wall time of both at once over the sum of both alone
     rounds: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of drafts in rounds
     hidden: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of hidden drafts
-    trust: RequestDifficulty = field(
-        default_factory=lambda: RequestDifficulty(prior=8.0, decay=0.98)
-    )  # of drafters' own chances
+    # The power that makes drafters' own probabilities true.
+    calibration: RequestDifficulty = field(default_factory=lambda: RequestDifficulty(prior=8.0, decay=0.98))
     shared: dict[int, PassTimes] = field(default_factory=dict)  # rows -> a pass's time by row
     token_s: float = 0.0  # what a token was to take by the last plan
-    idle: int = 0  # rounds since the last draft
-    patience: int = PROBE_FIRST
-    drafted: int = 0  # rounds with a draft since the last without
-    unhidden: int = 0  # requests without a hidden draft
-    unread: int = 0  # requests that the drafter did not read
+    exploration: Exploration = field(default_factory=Exploration)
 
     # -- what is observed ----------------------------------------------------------------------------------------
 
@@ -115,9 +98,9 @@ class CostModel:
     def saw_draft(self, asked: int, depth: int, nodes: int, waited: float) -> None:
         """The target waited so long for a round's draft of at most `asked` levels."""
         if not depth and waited < FREE * self.verify(1):
-            return  # an empty hand that was not waited for, as between PEARL's steps, says nothing of drafts
+            return  # an empty draft that was not waited for, as between PEARL's steps, says nothing of drafts
         if usual := max(self.wait(depth), self.verify(1)):  # else it is the first, of a drafter that is not warm yet
-            self.wait.add(depth, min(waited, HICCUP * usual))
+            self.wait.add(depth, min(waited, OUTLIER * usual))
         self.rounds.saw_draft(asked, depth)
         if depth:
             self.width.add(nodes / depth)
@@ -136,8 +119,8 @@ class CostModel:
         rates = self.hidden if hidden else self.rounds
         expected = rates.rates(verified)
         if probs:
-            expected = [prob**self.trust.value for prob in probs]
-            self.trust.add(probs, kept)
+            expected = [prob**self.calibration.value for prob in probs]
+            self.calibration.add(probs, kept)
         request.add(expected, kept)
         rates.saw_acceptance(verified, kept)
 
@@ -164,37 +147,6 @@ class CostModel:
                 best = Plan(gamma, token_s)
         return best
 
-    def asked(self, planned: int, limit: int, rows: int = 1) -> int:
-        """How many levels to ask for in this round, where so many are planned.
-
-        Where drafting loses it is off, but for a short draft now and then that notices when this has changed: less
-        and less often while it does not, since a probe costs most where drafting does. And where drafting always
-        pays, a round without it tells what that saves; not where several requests (`rows`) share a pass, which is as
-        wide as the widest of their drafts.
-        """
-        if limit < 1:
-            return 0
-        if planned:
-            plain = rows == 1 and self.drafted + 1 >= (PLAIN_EVERY if self.verify.one.weight else PLAIN_FIRST)
-            return 0 if plain else planned
-        return min(limit, PROBE_DEPTH) if self.idle + 1 >= self.patience else 0
-
-    def began_round(self, plan: Plan, asked: int) -> None:
-        """A round is under way in which so many levels are asked for."""
-        self.token_s = plan.token_s
-        if plan.depth:
-            self.idle, self.patience = 0, PROBE_FIRST
-            self.drafted = self.drafted + 1 if asked else 0
-        elif asked:
-            self.idle, self.drafted, self.patience = 0, 0, min(PROBE_LAST, 2 * self.patience)
-        else:
-            self.idle, self.drafted = self.idle + 1, 0
-
-    def began_request(self, mode: str, *, reads: bool) -> None:
-        """A request is taken up: whether the drafter reads it, and when it drafts hidden."""
-        self.unread = 0 if reads else self.unread + 1
-        self.unhidden = 0 if reads and mode != "off" else self.unhidden + 1
-
     def nodes(self, levels: int, limit: int) -> int:
         """How many nodes a draft of so many levels may have: a budget counts nodes, a cost levels."""
         return min(limit, math.ceil(levels * (self.width.value or 1.0)))
@@ -213,7 +165,7 @@ class CostModel:
         return t * max(1.0, expected_accepted(rates)) if t else None
 
     def node_gain(self, request: RequestDifficulty, token_s: float, rows: int = 1) -> float:
-        """Least path probability, in the drafter's own words, at which one more node pays: (dW/dn + dV/dn) / token_s.
+        """Least path probability, by the drafter's own figures, at which one more node pays: (dW/dn + dV/dn) / token_s.
 
         An accepted node saves the time that a token takes otherwise; it is waited for and widens the verify pass. At
         the best plan that quotient is the optimum's own condition (Dinkelbach 1967).
@@ -221,7 +173,7 @@ class CostModel:
         if not token_s or not self.wait.w:
             return 0.0
         cost = self.wait.slope / (self.width.value or 1.0) + self.passes(rows).slope
-        return float(min(0.9, cost / token_s) ** (1 / (self.trust.value * request.value)))
+        return float(min(0.9, cost / token_s) ** (1 / (self.calibration.value * request.value)))
 
     def worthwhile(
         self,
@@ -241,7 +193,7 @@ class CostModel:
             rows: requests that share the pass.
             hidden: it is the ride-along pass.
         """
-        power = 1.0 if request is None else self.trust.value * request.value
+        power = 1.0 if request is None else self.calibration.value * request.value
         probs: list[float] = []
         for parent, prob in zip(parents, path_probs, strict=True):
             probs.append(prob if parent < 0 else min(prob, probs[parent]))
@@ -251,12 +203,11 @@ class CostModel:
 
     def verify_depth(self, drafted: int) -> int:
         """How many nodes of a finished hidden chain to verify, where its drafter knows no chances of its own."""
-        path_probs = accumulate(self.hidden.rates(drafted), operator.mul)
         least = self._least_prob(hidden=True)
-        return sum(prob >= least for prob in path_probs)
+        return sum(prob >= least for prob in self.hidden.path_probs(drafted))
 
     def _least_prob(self, rows: int = 1, *, hidden: bool = False) -> float:
-        """Of a node that repays its place in the pass: dV/dn over the time of a token; 0 while nothing is known."""
+        """Of a node that repays its row of the pass: dV/dn over the time of a token; 0 while nothing is known."""
         verify = self.passes(rows)
         token_s = self.token_s or verify(1)
         slope = self.ride.slope or verify.slope if hidden else verify.slope
@@ -264,8 +215,8 @@ class CostModel:
 
     def hidden_nodes(self, limit: int) -> int:
         """The hidden draft's end: as far as a node repays what the target waits for it. Hidden well, that is far."""
-        t, path_probs = self.verify(1), accumulate(self.hidden.rates(limit), operator.mul)
-        return max(min(1, limit), sum(prob * t >= self.wait_hidden.slope for prob in path_probs))
+        t = self.verify(1)
+        return max(min(1, limit), sum(prob * t >= self.wait_hidden.slope for prob in self.hidden.path_probs(limit)))
 
     def reading_pays(self, most: int) -> bool:
         """Whether drafting saves an answer of at most so many tokens what the target waits for the drafter to read.
@@ -279,51 +230,51 @@ class CostModel:
             return True
         token_s = self.plan(16, RequestDifficulty()).token_s
         gained = max(0.0, t - token_s) * min(length, most)
-        gained += expected_accepted(self.hidden.rates(16)) * token_s
+        gained += sum(self.hidden.path_probs(16)) * token_s
         pays = min(self.read_waits) <= gained + READING_LOSS * t
-        return pays or self.unread + 1 >= READING_EVERY
+        return pays or self.exploration.tries_reading
 
     def hiding(self, nodes: int) -> str:
-        """On one shared device: draft `before` the prefill, `beside` it, or `off` (not for the prefill at all).
+        """On one shared device: draft `before` the prefill, during it (`beside`), or not for it at all (`off`).
 
         Drafting k nodes before the prefill costs k·d and widens the ride-along pass; it saves the a + 1 tokens'
-        share of later rounds. Side by side the same work takes `beside` times the sum of both.
+        share of later rounds. At once the same work takes `contention` times the sum of both.
         """
         t, d, read = self.verify(1), self.step.value, self.read.value
         if not t or d is None or read is None:
             return "before"  # nothing is known yet: measure one after the other first
-        if self.beside.value is None:
-            return "beside"  # then measure once what side by side costs
+        if self.contention.value is None:
+            return "beside"  # then measure once what drafting at once with it costs
         depth = self.verify_depth(nodes)
-        gained = expected_accepted(self.hidden.rates(depth))
+        gained = sum(self.hidden.path_probs(depth))
         widened = (self.ride.slope or self.verify.slope) * depth
         drafting = nodes * d
         reading = read + (self.draft_read.value or 0.0)
         cost = {
             "off": gained * self.plan(16, RequestDifficulty()).token_s,
             "before": drafting + widened,
-            "beside": self.beside.value * (reading + drafting) - reading + widened,
+            "beside": self.contention.value * (reading + drafting) - reading + widened,
         }
-        if self.unhidden + 1 >= HIDING_EVERY:
+        if self.exploration.tries_hiding:
             del cost["off"]
         return min(cost, key=lambda mode: cost[mode])
 
 
-def harmless(
-    otherwise: Callable[[], Result],
-) -> "Callable[[Callable[Concatenate[SpeculationPolicy, Given], Result]], Callable[Concatenate[SpeculationPolicy, Given], Result]]":  # noqa: E501
-    """Of a policy's method: a mistake costs its advice, never an answer. It is logged, counted, and answered so."""
+P = ParamSpec("P")
+R = TypeVar("R")
 
-    def wrap(
-        method: "Callable[Concatenate[SpeculationPolicy, Given], Result]",
-    ) -> "Callable[Concatenate[SpeculationPolicy, Given], Result]":
+
+def harmless(otherwise: Callable[[], R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Of a policy's method: an error costs its advice, never an answer. It is logged, counted, and answered so."""
+
+    def wrap(method: Callable[P, R]) -> Callable[P, R]:
         @wraps(method)
-        def safe(policy: "SpeculationPolicy", *given: Given.args, **named: Given.kwargs) -> Result:
+        def safe(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
-                return method(policy, *given, **named)
+                return method(*args, **kwargs)
             except Exception:
                 log.exception("A policy failed.")
-                for state in given:
+                for state in args:
                     if isinstance(state, RequestState):
                         state.stats.policy_errors += 1
                 return otherwise()
@@ -331,6 +282,15 @@ def harmless(
         return safe
 
     return wrap
+
+
+@dataclass(frozen=True)
+class RequestPlan:
+    """A request: whether the drafter reads it, when it drafts hidden, and at most how many nodes."""
+
+    reads: bool = True
+    mode: str = "off"
+    nodes: int = 0
 
 
 @dataclass(frozen=True)
@@ -358,21 +318,20 @@ class SpeculationPolicy:
         self.hidden_nodes = hidden_nodes
         self.adaptive = adaptive
 
-    @harmless(int)
-    def hidden_budget(self, request: Request) -> int:
-        """Most nodes of a draft for the ride-along."""
-        nodes = min(self.hidden_nodes, request.token_limit - 1)
-        return self.cost.hidden_nodes(nodes) if self.adaptive else nodes
+    @harmless(RequestPlan)
+    def plan_request(self, request: Request, hidden: str, *, learns: bool) -> RequestPlan:
+        """The drafter's part in an answer before the rounds.
 
-    @harmless(lambda: True)
-    def reads(self, request: Request) -> bool:
-        """Whether the drafter should take part in an answer at all."""
-        return not self.adaptive or self.cost.reading_pays(request.token_limit)
-
-    @harmless(lambda: "off")
-    def hidden_mode(self, nodes: int) -> str:
-        """On one shared device: when to make a hidden draft of so many nodes."""
-        return self.cost.hiding(nodes)
+        Args:
+            request: what is asked.
+            hidden: when its drafter drafts hidden; `auto` = when that is cheapest.
+            learns: it reads every request, to learn from it.
+        """
+        cost, nodes = self.cost, min(self.hidden_nodes, request.token_limit - 1)
+        if self.adaptive:
+            nodes = cost.hidden_nodes(nodes)
+        reads = learns or not self.adaptive or cost.reading_pays(request.token_limit)
+        return RequestPlan(reads, cost.hiding(nodes) if hidden == "auto" else hidden, nodes)
 
     @harmless(lambda: RoundPlan(Budget(0)))
     def plan_round(self, state: RequestState, rows: int, probes: int = 0) -> RoundPlan:
@@ -383,7 +342,7 @@ class SpeculationPolicy:
             return RoundPlan(Budget(limit))
         cost, levels = self.cost, self.cost.levels(limit)
         plan = cost.plan(levels, state.difficulty, rows, probes)
-        depth = cost.asked(plan.depth, levels, rows)
+        depth = cost.exploration.levels_asked(plan.depth, levels, rows, plain_known=bool(cost.verify.one.weight))
         wait_s = cost.longest_wait(depth or levels, state.difficulty, rows)
         # A drafter that knows how sure it is stops by itself.
         if plan.depth and depth and state.gives_probs and state.request.sampling.greedy:
@@ -394,7 +353,7 @@ class SpeculationPolicy:
 
     @harmless(lambda: NOTHING)
     def trim(self, draft: Draft, state: RequestState, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
-        """What of a draft is worth its place in the pass, at most so many nodes; all of it where nothing is known."""
+        """What of a draft is worth a row of the pass, at most so many nodes; all of it where nothing is known."""
         if self.adaptive and draft.path_probs:
             paying = self.cost.worthwhile(
                 draft.tree.parents, draft.path_probs[: len(draft.tree)], state.difficulty, rows, hidden=hidden
@@ -407,16 +366,17 @@ class SpeculationPolicy:
     # -- what is observed ----------------------------------------------------------------------------------------
 
     @harmless(lambda: None)
-    def began_request(self, mode: str, *, reads: bool) -> None:
-        """A request is taken up; see `CostModel.began_request`."""
-        self.cost.began_request(mode, reads=reads)
+    def began_request(self, plan: RequestPlan) -> None:
+        """A request of that plan is taken up."""
+        self.cost.exploration.began_request(plan.mode, reads=plan.reads)
 
     @harmless(lambda: None)
     def began_round(self, state: RequestState, plan: RoundPlan) -> None:
         """A round of that plan is under way."""
         if plan.plan is None:
             return
-        self.cost.began_round(plan.plan, plan.asked)
+        self.cost.token_s = plan.plan.token_s
+        self.cost.exploration.began_round(plan.plan.depth, plan.asked)
         if not plan.asked:
             state.difficulty.forget()
 
@@ -431,11 +391,6 @@ class SpeculationPolicy:
         """So long the target waited for the hidden draft."""
         if draft.refusal is None:
             self.cost.wait_hidden.add(len(draft.tree), waited_s)
-
-    @harmless(lambda: None)
-    def saw_ride_along(self, tokens: int, seconds: float) -> None:
-        """The last piece of the prompt and its tree, so many tokens, took so long."""
-        self.cost.ride.add(tokens, seconds)
 
     @harmless(lambda: None)
     def saw_verify(self, rows: int, tokens: int, seconds: float) -> None:
@@ -464,9 +419,13 @@ class SpeculationPolicy:
             self.cost.read_waits.append(read_wait_s)
 
     @harmless(lambda: None)
-    def saw_prefill(self, work: HiddenWork | None) -> None:
-        """A prompt was read; what the drafter did for it, apart or side by side (`None`: elsewhere, or nothing)."""
+    def saw_prefill(self, tokens: int, seconds: float, work: HiddenWork | None) -> None:
+        """The last piece of a prompt and its tree, so many tokens, took so long.
+
+        `work` is what the drafter did for it, before the prefill or during it (`None`: elsewhere, or nothing).
+        """
         cost = self.cost
+        cost.ride.add(tokens, seconds)
         if work is None:
             return
         if work.mode != "beside":
@@ -477,4 +436,4 @@ class SpeculationPolicy:
                 cost.step.add(work.draft_s / work.nodes)
         elif cost.read.value and cost.step.value and work.draft_s:
             alone = cost.read.value + (cost.draft_read.value or 0.0) + work.nodes * cost.step.value
-            cost.beside.add(work.wall_s / alone)
+            cost.contention.add(work.wall_s / alone)

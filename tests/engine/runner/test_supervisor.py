@@ -6,6 +6,7 @@ import pytest
 
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
+from crossdraft.engine.estimates import Exploration
 from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
@@ -14,8 +15,8 @@ from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target
 
 ADVICE = (
-    "plan", "node_gain", "worthwhile", "hidden_nodes", "reading_pays", "asked", "began_request", "began_round",
-    "saw_draft", "saw_acceptance",
+    "plan", "node_gain", "worthwhile", "hidden_nodes", "reading_pays", "saw_draft", "saw_acceptance",
+    "levels_asked", "began_request", "began_round",
 )  # fmt: skip
 
 
@@ -254,7 +255,7 @@ def test_no_error_of_the_cost_model_costs_an_answer(where, monkeypatch):
     def fail(*given, **named):
         raise TypeError("float() argument must be a string or a real number, not 'complex'")
 
-    monkeypatch.setattr(CostModel, where, fail)
+    monkeypatch.setattr(CostModel if hasattr(CostModel, where) else Exploration, where, fail)
     cost = CostModel()
     (answer,) = Decoder(target, DraftRunner(Scripted([tree] * 9), "before"), cost=cost).generate([request])
     assert answer.tokens == alone
