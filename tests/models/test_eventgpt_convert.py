@@ -1,9 +1,6 @@
-"""The converter against an independent forward of the official layout, its decisions, and what it refuses."""
+"""The converter against an independent forward of the official layout, and its decisions."""
 
 import json
-import os
-import resource
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,8 @@ from transformers import AutoModelForImageTextToText
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.models import EventGPTForConditionalGeneration
-from crossdraft.models.eventgpt import EventGPTConversion, EventGPTProcessor, convert_eventgpt
+from crossdraft.models.eventgpt import EventGPTProcessor, convert_eventgpt
+from tests.models.converting import ROWS, convert, official_source
 from tests.models.official import (
     GRID,
     HIDDEN,
@@ -31,7 +29,6 @@ from tests.models.official import (
     write_official,
 )
 
-ROWS = 270
 FRAMES = 5
 FEATURES = FRAMES + GRID * GRID + 1
 BEFORE, AFTER = [1, 40, 41, 42], [50, 51, 52]
@@ -63,18 +60,12 @@ def differences(folder: Path, weights: Mapping[str, Tensor], segment: str = "vis
     return (features - expected).abs().max().item(), (logits[:, :rows] - official).abs().max().item()
 
 
-def convert(tmp_path: Path, weights: Mapping[str, Tensor], **config: Any) -> EventGPTConversion:
-    """Convert a checkpoint whose tokenizer has as many tokens as the embedding has rows."""
-    source = write_official(tmp_path / "source", weights, byte_tokenizer(ROWS), **config)
-    return convert_eventgpt(source, tmp_path / "out")
-
-
 @pytest.mark.parametrize("segment", ["vision_model.", ""])
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("pickled", [False, True])
 def test_the_converted_model_is_the_official_one(tmp_path, pickled: bool, shards: int, segment: str):
     weights = official_weights(ROWS, segment=segment)
-    source = write_official(tmp_path / "source", weights, byte_tokenizer(ROWS), pickled=pickled, shards=shards)
+    source = official_source(tmp_path, weights, pickled=pickled, shards=shards)
     report = convert_eventgpt(source, tmp_path / "out")
     features, logits = differences(tmp_path / "out", weights, segment)
     assert features < 1e-12
@@ -116,7 +107,7 @@ def test_dtype_and_shapes_are_those_of_the_checkpoint(tmp_path):
 
 def test_the_vision_encoder_s_configuration_can_be_given(tmp_path):
     weights = official_weights(ROWS)
-    source = write_official(tmp_path / "source", weights, byte_tokenizer(ROWS))
+    source = official_source(tmp_path, weights)
     path = tmp_path / "clip.json"
     shape = {"hidden_size": 128, "intermediate_size": 160, "num_hidden_layers": 2, "image_size": 12, "patch_size": 4}
     path.write_text(json.dumps({"vision_config": shape | {"num_attention_heads": 4}}))
@@ -144,7 +135,7 @@ def test_the_placeholder_gets_a_row_that_greedy_decoding_never_picks(tmp_path):
 
 
 def test_start_and_end_follow_the_flag(tmp_path):
-    report = convert(tmp_path, official_weights(ROWS), mm_use_im_start_end=True)
+    report = convert(tmp_path, mm_use_im_start_end=True)
     assert report.tokens == {"<ev_start>": ROWS, "<ev_end>": ROWS + 1, "<event>": ROWS + 2}
     processor = EventGPTProcessor.from_pretrained(tmp_path / "out")
     assert processor.config.add_start_end
@@ -155,7 +146,7 @@ def test_start_and_end_follow_the_flag(tmp_path):
 
 
 def test_absent_flags_have_the_official_defaults(tmp_path):
-    report = convert(tmp_path, official_weights(ROWS), mm_use_im_start_end=None, mm_use_im_patch_token=None)
+    report = convert(tmp_path, mm_use_im_start_end=None, mm_use_im_patch_token=None)
     assert report.tokens == {"<ev_patch>": ROWS, "<event>": ROWS + 1}
     assert not load(tmp_path / "out").config.add_start_end
 
@@ -194,7 +185,7 @@ def test_the_collision_at_id_32000_is_reported(tmp_path):
 
 
 def test_no_collision_no_warning(tmp_path):
-    assert "Video-LLaVA" not in " ".join(convert(tmp_path, official_weights(ROWS)).decisions())
+    assert "Video-LLaVA" not in " ".join(convert(tmp_path).decisions())
 
 
 def test_stored_constants_are_left_out(tmp_path):
@@ -218,195 +209,8 @@ def test_a_converted_folder_answers_on_its_own(tmp_path):
     assert not (out[:, inputs["input_ids"].shape[1] :] == model.config.event_token_id).any()
 
 
-@pytest.mark.parametrize(
-    "name", ["model.query_embeddings", "model.query_embedder.0.weight", "model.attention_layers.0.w"]
-)
-def test_q_former_weights_are_refused(tmp_path, name: str):
-    with pytest.raises(CrossdraftError, match="Q-Former"):
-        convert(tmp_path, official_weights(ROWS) | {name: torch.ones(2, 2)})
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_q_former_in_the_configuration_is_refused_unless_it_is_off(tmp_path):
-    convert(tmp_path, official_weights(ROWS), use_event_qformer=False)
-    (tmp_path / "on").mkdir()
-    with pytest.raises(CrossdraftError, match="use_event_qformer in its config"):
-        convert(tmp_path / "on", official_weights(ROWS), use_event_qformer=True)
-
-
-def test_everything_that_does_not_fit_is_listed_at_once(tmp_path):
-    weights = official_weights(ROWS)
-    del weights["model.feature_adaptor.bias"], weights["model.norm.weight"]
-    weights["model.mystery"] = torch.ones(1)
-    weights["model.visual_projector.0.weight"] = torch.ones(HIDDEN, 7)
-    with pytest.raises(CrossdraftError) as caught:
-        convert(tmp_path, weights)
-    sentence = str(caught.value)
-    assert (
-        "2 missing (model.language_model.norm.weight" in sentence or "2 missing (model.event_adaptor.bias" in sentence
-    )
-    assert "model.event_adaptor.bias" in sentence
-    assert "1 unexpected (model.mystery)" in sentence
-    assert "1 of a wrong shape (model.multi_modal_projector.linear_1.weight [32, 7] instead of [32, 128])" in sentence
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
-
-
-def test_many_missing_tensors_are_counted_not_listed(tmp_path):
-    weights = {name: w for name, w in official_weights(ROWS).items() if not name.startswith("model.layers.")}
-    with pytest.raises(CrossdraftError, match=r"18 missing \(.*and 10 more\)"):
-        convert(tmp_path, weights)
-
-
-@pytest.mark.parametrize(("lacking", "sentence"), [
-    ("lm_head.weight", "lacks lm_head.weight"),
-    (f"{VISION_PREFIX}vision_model.embeddings.patch_embedding.weight", "no CLIP vision encoder"),
-])  # fmt: skip
-def test_a_checkpoint_without_head_or_vision_encoder(tmp_path, lacking: str, sentence: str):
-    weights = official_weights(ROWS)
-    del weights[lacking]
-    with pytest.raises(CrossdraftError, match=sentence):
-        convert(tmp_path, weights)
-
-
-@pytest.mark.parametrize("head", [(ROWS + 3, HIDDEN), (ROWS - 3, HIDDEN), (ROWS, HIDDEN + 1), (ROWS,)])
-def test_a_head_that_does_not_match_the_embedding(tmp_path, head: tuple[int, ...]):
-    with pytest.raises(CrossdraftError) as caught:
-        convert(tmp_path, official_weights(ROWS) | {"lm_head.weight": torch.ones(head)})
-    assert f"embedding is [{ROWS}, {HIDDEN}] and its head {list(head)}, but both" in str(caught.value)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
-
-
-@pytest.mark.parametrize(("name", "shape", "sentence"), [
-    ("embeddings.position_embedding.weight", (), "no CLIP vision encoder"),
-    ("embeddings.position_embedding.weight", (0, 128), "square images of whole patches, not 0 pixels"),
-    ("encoder.layers.0.mlp.fc1.weight", (160,), "no CLIP vision encoder"),
-    ("embeddings.patch_embedding.weight", (200, 3, 4, 4), "another shape than OpenAI's|No EventGPT can be built"),
-    ("embeddings.patch_embedding.weight", (128, 3, 0, 0), "not 0 pixels in patches of 0"),
-])  # fmt: skip
-def test_a_vision_encoder_of_impossible_shapes(tmp_path, name: str, shape: tuple[int, ...], sentence: str):
-    with pytest.raises(CrossdraftError, match=sentence):
-        convert(tmp_path, official_weights(ROWS) | {f"{VISION_PREFIX}vision_model.{name}": torch.ones(shape)})
-
-
-def test_quantised_weights_are_refused(tmp_path):
-    small = {"model.norm.weight": torch.ones(HIDDEN, dtype=torch.int8)}
-    with pytest.raises(CrossdraftError, match=r"1 of no floating-point type \(.*norm.weight torch.int8\)"):
-        convert(tmp_path, official_weights(ROWS) | small)
-
-
-@pytest.mark.parametrize("limit", [10_000, 200_000])
-def test_a_full_disk_is_one_sentence(tmp_path, limit: int):
-    """The tokenizer does not fit below the first limit, the weights not below the second."""
-    write_official(tmp_path / "source", official_weights(ROWS), byte_tokenizer(ROWS))
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        with pytest.raises(CrossdraftError, match=r"Cannot write .*out \(.*\); free some space"):
-            convert_eventgpt(tmp_path / "source", tmp_path / "out")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
-
-
-def test_a_destination_that_is_no_folder(tmp_path):
-    source = write_official(tmp_path / "source", official_weights(ROWS), byte_tokenizer(ROWS))
-    (tmp_path / "file").touch()
-    with pytest.raises(CrossdraftError, match=r"Cannot write .*out: File exists; choose a place"):
-        convert_eventgpt(source, tmp_path / "file" / "out")
-
-
-@pytest.mark.parametrize("pickled", [False, True])
-@pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
-def test_a_damaged_shard_is_named(tmp_path, damage: str, pickled: bool):
-    source = write_official(
-        tmp_path / "source", official_weights(ROWS), byte_tokenizer(ROWS), pickled=pickled, shards=2
-    )
-    shard = next(source.glob("*00002-of-00002*"))
-    data = shard.read_bytes()
-    shard.write_bytes(data[: len(data) // 2] if damage == "cut" else b"")
-    if damage == "missing":
-        shard.unlink()
-    with pytest.raises(CrossdraftError, match=shard.name):
-        convert_eventgpt(source, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-class Bomb:
-    """Leaves a file behind when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
-def test_a_pickle_that_would_run_code_is_refused_and_does_not(tmp_path):
-    source = write_official(tmp_path / "source", official_weights(ROWS), byte_tokenizer(ROWS), pickled=True)
-    torch.save({"model.norm.weight": Bomb(tmp_path / "exploded")}, source / "pytorch_model.bin")
-    with pytest.raises(CrossdraftError, match="holds more than tensors"):
-        convert_eventgpt(source, tmp_path / "out")
-    assert not (tmp_path / "exploded").exists()
-    torch.load(source / "pytorch_model.bin", weights_only=False)  # the bomb is live
-    assert (tmp_path / "exploded").exists()
-
-
-def test_a_pickle_of_something_else_is_refused(tmp_path):
-    source = write_official(tmp_path / "source", official_weights(ROWS), byte_tokenizer(ROWS), pickled=True)
-    torch.save({"step": 3}, source / "pytorch_model.bin")
-    with pytest.raises(CrossdraftError, match="not a state dict"):
-        convert_eventgpt(source, tmp_path / "out")
-
-
-@pytest.mark.parametrize(("index", "sentence"), [
-    ({"weight_map": {"a": "../secret.safetensors"}}, "points outside its folder"),
-    ({"weight_map": {}}, "lists no shards"),
-    ([], "must hold a JSON object"),
-])  # fmt: skip
-def test_a_wrong_index_is_refused(tmp_path, index: object, sentence: str):
-    source = write_official(tmp_path / "source", official_weights(ROWS), byte_tokenizer(ROWS), shards=2)
-    (source / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(CrossdraftError, match=sentence):
-        convert_eventgpt(source, tmp_path / "out")
-
-
-def test_incomplete_folders_are_refused(tmp_path):
-    with pytest.raises(CrossdraftError, match=r"Cannot read .*config.json"):
-        convert_eventgpt(tmp_path / "nowhere", tmp_path / "out")
-    source = write_official(tmp_path / "source", official_weights(ROWS), None)
-    with pytest.raises(CrossdraftError, match=r"neither tokenizer\.json nor tokenizer\.model"):
-        convert_eventgpt(source, tmp_path / "out")
-    byte_tokenizer(ROWS).save_pretrained(str(source))
-    (source / "model.safetensors").unlink()
-    with pytest.raises(CrossdraftError, match="holds no weights"):
-        convert_eventgpt(source, tmp_path / "out")
-    (source / "tokenizer.json").write_text("{")
-    with pytest.raises(CrossdraftError, match=r"The tokenizer in .* is damaged"):
-        convert_eventgpt(source, tmp_path / "out")
-    (source / "config.json").write_text("{")
-    with pytest.raises(CrossdraftError, match="is not JSON"):
-        convert_eventgpt(source, tmp_path / "out")
-
-
-@pytest.mark.parametrize("wrong", [{"hidden_size": "wide"}, {"num_attention_heads": 5}])
-def test_a_configuration_that_is_no_llama_s(tmp_path, wrong: dict[str, Any]):
-    with pytest.raises(CrossdraftError, match="is no Llama's"):
-        convert(tmp_path, official_weights(ROWS), **wrong)
-
-
-def test_nothing_is_overwritten(tmp_path):
-    source = write_official(tmp_path / "source", official_weights(ROWS), byte_tokenizer(ROWS))
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "precious").touch()
-    with pytest.raises(CrossdraftError, match="exists already"):
-        convert_eventgpt(source, tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious"]
-
-
 def test_the_command_reports_as_text_and_as_json(tmp_path, capsys):
-    source = write_official(tmp_path / "source", official_weights(ROWS), byte_tokenizer(ROWS), **TEXT)
+    source = official_source(tmp_path, **TEXT)
     assert main(["convert", "eventgpt", str(source), str(tmp_path / "a")]) == 0
     text = capsys.readouterr().out
     assert "mm_use_im_start_end is not set" in text

@@ -140,9 +140,8 @@ def train_head(run: HeadRun, ranks: Distributed = SINGLE) -> dict[str, Any]:
     config = head_config(recipe, task)
     stage = Stage(run.out, "train", recipe.optim, identity(run, config))
     head, data = _fresh(run, config)
-    figures: dict[str, Any] = Trainer(
-        stage, head, data.loss_of, check=_in_eval_mode(head, data.check), describe=data.describe, ranks=ranks
-    ).run()
+    trainer = Trainer(stage, head, data.loss_of, check=data.check, describe=data.describe, ranks=ranks)
+    figures: dict[str, Any] = trainer.run()
     if ranks.count > 1 and recipe.optim.parallel == "fsdp":
         head, data = _fresh(run, config)  # a whole one: each rank kept its part of that which learned
         load_weights(stage, head)
@@ -212,18 +211,3 @@ def save(run: HeadRun, head: Head, figures: dict[str, Any], check: Check | None)
         write_provenance(new / "provenance.json", run.recipe, figures, data)
         (new / "README.md").write_text(head_card(run.recipe, figures, run.task.about), encoding="utf-8")
     say(f"{run.recipe.network}: saved {run.folder}")
-
-
-def _in_eval_mode(head: Head, check: Check | None) -> Check | None:
-    """The same check with the head in eval mode, as when it drafts."""
-    if check is None:
-        return None
-
-    def checked(step: int) -> Mapping[str, float]:
-        was = head.training
-        head.eval()
-        figures = check(step)
-        head.train(was)
-        return figures
-
-    return checked
