@@ -40,7 +40,19 @@ from crossdraft.options import Options
 from crossdraft.specs import Spec
 from crossdraft.streaming import AsyncStream, Stream, awaited
 
-WITH_EVENTS, FOREIGN = "glance", "union:memory,ngram"  # drafters for the reference target, and for any other
+FOR_OTHERS = "union:memory,ngram"  # it needs neither events nor training
+
+
+def default_drafter(target: str, *, events: bool = True) -> str:
+    """The drafter of a target for which none is named.
+
+    Args:
+        target: its source, as in `Engine.load`.
+        events: whether requests come with event recordings.
+    """
+    if target != "reference":
+        return FOR_OTHERS
+    return "glance" if events else "eagle2"
 
 
 class Engine:
@@ -89,8 +101,8 @@ class Engine:
             target: `reference`, the folder of a Hugging Face checkpoint of a supported class, or the repository id of
                 one in the local cache.
             drafter: a spec such as `event`, `memory` or `union:event,memory` (see `methods.METHODS`), the folder of an
-                EventGPT, a `Drafter` of your own, or `None` or `none` for the target alone; `auto` is `glance`, which
-                reads events, for the reference target, and `union:memory,ngram`, which fits any, for another.
+                EventGPT, a `Drafter` of your own, or `None` or `none` for the target alone; `auto` is the
+                `default_drafter` of a target whose requests come with events.
             options: see `Options`.
 
         Raises:
@@ -99,7 +111,7 @@ class Engine:
         """
         source = source_text(target)
         if isinstance(drafter, str) and drafter == "auto":
-            drafter = WITH_EVENTS if source == "reference" else FOREIGN
+            drafter = default_drafter(source)
         chosen, options = _checked(drafter, options)
 
         def adapted() -> Target:
@@ -112,7 +124,7 @@ class Engine:
         cls,
         model: PreTrainedModel,
         processor: ProcessorMixin | PreTrainedTokenizerBase,
-        drafter: str | os.PathLike[str] | Drafter[Any] | None = FOREIGN,
+        drafter: str | os.PathLike[str] | Drafter[Any] | None = FOR_OTHERS,
         options: Options | None = None,
         *,
         packed: bool = False,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from crossdraft.api import FOREIGN, WITH_EVENTS, Engine, Options
+from crossdraft.api import Engine, Options, default_drafter
 from crossdraft.bench.cores import choose_cores, spans
 from crossdraft.cli.options import PairOptions
 from crossdraft.cli.reporting import hush
@@ -21,7 +21,6 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, check_spec, read_spec
 
-WITHOUT_EVENTS = "eagle2"  # the reference target's drafter if none is named and there is no recording
 WARM_UP_TOKENS = 4
 
 
@@ -36,15 +35,14 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
         CrossdraftError: the named drafter is unknown, or reads events and there are none.
     """
     if pair.drafter is None:
-        if pair.target == "reference":
-            return replace(pair, drafter=WITH_EVENTS if events else WITHOUT_EVENTS)
-        if not quiet:
+        chosen = default_drafter(pair.target, events=events)
+        if pair.target != "reference" and not quiet:
             print(
-                f"Drafter: {FOREIGN}, because the target is your own and it needs neither events nor training; it "
+                f"Drafter: {chosen}, because the target is your own and it needs neither events nor training; it "
                 "gains little on a first question. `crossdraft drafters` lists the others.",
                 file=sys.stderr,
             )
-        return replace(pair, drafter=FOREIGN)
+        return replace(pair, drafter=chosen)
     if pair.drafter == "none":
         return pair
     spec = read_spec(pair.drafter)
