@@ -14,7 +14,6 @@ from crossdraft.bench.cores import choose_cores, spans
 from crossdraft.cli.options import PairOptions
 from crossdraft.cli.reporting import hush
 from crossdraft.cli.view import live_view
-from crossdraft.engine.decode import STILL_READING
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.errors import CrossdraftError
@@ -116,11 +115,11 @@ def opened(pair: PairOptions, warm_up: Request) -> Iterator[Engine]:
         with _spinner("warming up"):
             tokens = min(WARM_UP_TOKENS, warm_up.token_limit)
             again = replace(warm_up, max_new_tokens=tokens, namespace=None)  # nothing is to be learned from it
-            found = engine.generate(again).notes
-            # Of the clip, the answer tells; and a few tokens may come sooner than the drafter reads.
-            notes = [note for note in found if note.startswith("The drafter") and note != STILL_READING]
-        if notes:
-            raise CrossdraftError(f"{notes[0]} That was while warming up; try --placement inline or --drafter none.")
+            error = engine.generate(again).drafter_error
+        if error is not None:
+            raise CrossdraftError(
+                f"While warming up, the drafter failed: {error}. Try --placement inline, or --drafter none."
+            )
         yield engine
 
 

@@ -60,6 +60,7 @@ class GuardedDrafter:
     def start(self, state: RequestState, request: Request, policy: SpeculationPolicy, on_token: OnToken | None) -> None:
         """See `DraftRunner.start`; the policy says whether the drafter reads the request, and how it drafts hidden."""
         if self.supervisor.absence is not None:
+            state.drafter_error = self.supervisor.absence
             state.notes.append(f"Written without the drafter: {self.supervisor.absence}.")
         self._live.append(state)
         runner = self.runner
@@ -149,5 +150,5 @@ class GuardedDrafter:
     def _end_drafting(self, state: RequestState, why: str, what: str) -> None:
         """Nobody drafts for this request any more."""
         if state.drafter is not None:
-            state.drafter = None
-            state.notes.append(f"The drafter {what} ({why.rstrip('.')}); the target went on alone.")
+            state.drafter, state.drafter_error = None, why.rstrip(".")
+            state.notes.append(f"The drafter {what} ({state.drafter_error}); the target went on alone.")

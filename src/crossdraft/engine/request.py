@@ -163,6 +163,10 @@ class Answer:
     """The whole answer: exactly the tokens that the target alone would have written (unless a rule is lossy).
 
     A notebook shows it as its text by origin and its timeline; `repr` is one short line.
+
+    Args:
+        notes: sentences for people: a damaged clip, a lost drafter, a dropped draft.
+        drafter_error: why the drafter drafted nothing, or nothing more, where it failed or refused; also in `notes`.
     """
 
     text: str
@@ -173,6 +177,7 @@ class Answer:
     timeline: "Timeline"
     logprobs: tuple[float, ...] | None = None
     notes: tuple[str, ...] = ()
+    drafter_error: str | None = None
 
     def __repr__(self) -> str:
         text = self.text.strip()

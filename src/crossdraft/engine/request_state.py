@@ -48,14 +48,13 @@ class RequestState:
         fresh_seed: draw by random numbers that nobody knows, whatever the request's seed; see `Needs.learns`.
     """
 
-    def __init__(
-        self, job: Job, rule: Rule, drafter: "DraftRunner[Any] | None" = None, *, fresh_seed: bool = False
-    ) -> None:
+    def __init__(self, job: Job, rule: Rule, *, fresh_seed: bool = False) -> None:
         self.job = job
         self.request_id = job.request_id
         self.request = job.request
         self.rule = rule
         self.drafter: DraftRunner[Any] | None = None  # what drafts for it, until that is lost or gives up
+        self.drafter_error: str | None = None  # why it did
         self.error: Exception | None = None
         self.ledger = Ledger(Stats(rule=rule.spec, lossless=rule.lossless))
         self.generator = job.request.sampling.generator()
@@ -228,4 +227,5 @@ class RequestState:
             timeline=self.ledger.timeline,
             logprobs=tuple(self.logprobs) if self.request.logprobs else None,
             notes=tuple(self.notes),
+            drafter_error=self.drafter_error,
         )
