@@ -116,13 +116,13 @@ def test_a_window_of_a_wrapping_clock_takes_memory_for_the_window(tmp_path):
     assert peak < 12e6
 
 
-@pytest.mark.parametrize("place", ["column", "array of objects"])
-def test_lists_that_hold_one_another_are_not_copied_out(tmp_path, place):
+@pytest.mark.parametrize("container", ["column", "array of objects"])
+def test_lists_that_hold_one_another_are_not_copied_out(tmp_path, container):
     """A few hundred bytes that would be 10^12 numbers."""
     nested: object = [0] * 10
     for _ in range(11):
         nested = [nested] * 10
-    column = nested if place == "column" else npy_array_of([nested])
+    column = nested if container == "column" else npy_array_of([nested])
     path = tmp_path / "a.npy"
     path.write_bytes(npy_of(boxed(dict.fromkeys("xyt", np.zeros(3, np.uint16)) | {"p": column})))
     assert path.stat().st_size < 2000
@@ -133,8 +133,8 @@ def test_lists_that_hold_one_another_are_not_copied_out(tmp_path, place):
 def npy_array_of(items: list) -> np.ndarray:
     """[len(items)] objects."""
     array = np.empty(len(items), object)
-    for place, item in enumerate(items):
-        array[place] = item
+    for index, item in enumerate(items):
+        array[index] = item
     return array
 
 

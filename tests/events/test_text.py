@@ -127,9 +127,9 @@ def test_damage_in_a_zip_of_any_method_is_one_sentence(tmp_path, method):
     with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
         archive.writestr("events.txt", "4 3\n" + "".join(f"0.{i} {i % 4} {i % 3} 1\n" for i in range(100, 300)))
     whole = (tmp_path / "a.zip").read_bytes()
-    for place in range(0, len(whole), len(whole) // 60):
+    for position in range(0, len(whole), len(whole) // 60):
         damaged = bytearray(whole)
-        damaged[place] ^= 0xFF
+        damaged[position] ^= 0xFF
         (tmp_path / "b.zip").write_bytes(damaged)
         with suppress(CrossdraftError):
             assert isinstance(read_events(tmp_path / "b.zip", format="e2vid"), Events)

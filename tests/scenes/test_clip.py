@@ -32,8 +32,8 @@ def test_the_video_is_the_scene(clip):
     assert (info.width, info.height, info.frames, info.fps) == (224, 224, 24, 24.0)
     times, frames = zip(*iter_frames(clip.video), strict=True)
     np.testing.assert_allclose(times, np.arange(24) / 24, atol=1e-3)
-    apart = np.abs(frames[7].astype(int) - render(SCENE, 7 / 24, 224)[0])
-    assert apart.mean() < 6  # what compression and its halved colour resolution cost
+    difference = np.abs(frames[7].astype(int) - render(SCENE, 7 / 24, 224)[0])
+    assert difference.mean() < 6  # what compression and its halved colour resolution cost
 
 
 def test_the_events_are_the_scene(clip):

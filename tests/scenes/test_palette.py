@@ -23,7 +23,7 @@ def test_the_names_are_those_that_scenes_use():
 
 
 @pytest.mark.parametrize("colours", [PAINT, LAMP])
-def test_colours_are_far_apart(colours):
+def test_colours_differ_clearly(colours):
     for one, other in itertools.combinations(colours.values(), 2):
         assert np.linalg.norm(np.subtract(one, other)) > 40
 

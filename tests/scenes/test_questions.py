@@ -1,4 +1,4 @@
-"""Questions: answers that state their facts, in few words, and that a blind model cannot guess."""
+"""Questions: answers that state their facts, in few words, and that a blind model cannot predict."""
 
 import re
 from collections import Counter, defaultdict
@@ -98,13 +98,13 @@ def test_wording_changes_the_words_and_not_the_facts():
     assert all(len(facts) == 1 for facts in by_item.values())
 
 
-def test_both_styles_are_used_and_sound_different():
+def test_both_styles_are_used_and_differ():
     for kind in KINDS:
-        told = defaultdict(set)
+        answers = defaultdict(set)
         for index, wording in enumerate(TRAIN[kind]):
-            told[wording.style] |= {ask(scene, kind, index).answer for scene in SCENES}
-        assert set(told) == {"a", "b"}
-        assert told["a"] != told["b"]
+            answers[wording.style] |= {ask(scene, kind, index).answer for scene in SCENES}
+        assert set(answers) == {"a", "b"}
+        assert answers["a"] != answers["b"]
 
 
 def test_answers_follow_from_the_arguments():
@@ -113,13 +113,13 @@ def test_answers_follow_from_the_arguments():
 
 
 def test_vocabulary_is_small():
-    told = {
+    vocabulary = {
         word
         for scene in SCENES
         for kind, held_out, index in EVERY
         for word in words(ask(scene, kind, index, held_out).answer)
     }
-    assert len(told) < 260
+    assert len(vocabulary) < 260
 
 
 def test_long_answers_exist_and_short_ones():
@@ -128,17 +128,17 @@ def test_long_answers_exist_and_short_ones():
     assert sum(mean < 15 for mean in length.values()) >= 3
 
 
-def test_a_blind_guesser_gets_less_than_half_right():
+def test_a_blind_baseline_gets_less_than_half_right():
     # The best that can be said without looking: each slot's commonest value, and whether to mention it at all.
-    told = defaultdict(Counter)
+    values = defaultdict(Counter)
     for seed in range(1500):
         scene = make_scene(seed)
         for kind in KINDS:
             for slot, value in ask(scene, kind, seed % len(wordings(kind))).facts.items():
-                told[kind, slot][value] += 1
+                values[kind, slot][value] += 1
     right = defaultdict(int)
     total = defaultdict(int)
-    for (kind, _), counts in told.items():
+    for (kind, _), counts in values.items():
         right[kind] += max(counts.values())
         total[kind] += counts.total()
     assert sum(right.values()) / sum(total.values()) < 0.42

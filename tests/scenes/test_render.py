@@ -19,8 +19,8 @@ SEEDS = range(14)
 
 def changed(one, other, by=12):
     """Pixels that differ clearly, averaged over the frames."""
-    apart = np.abs(one.astype(int) - other.astype(int))
-    return (apart.max(-1) > by).sum(axis=(1, 2)).mean()
+    difference = np.abs(one.astype(int) - other.astype(int))
+    return (difference.max(-1) > by).sum(axis=(1, 2)).mean()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -66,23 +66,23 @@ def test_anything_but_a_colour_shows_in_luma(seed):
 def test_luma_is_the_luma_of_the_colours(seed):
     scene = make_scene(seed)
     grey = render(scene, SEEN, 112, luma=True)
-    apart = np.abs(render(scene, SEEN, 112) @ np.array(REC601) - grey)
-    assert apart.max() < 6  # where several smoothed edges meet, each channel rounds on its own
-    assert apart.mean() < 0.8
+    difference = np.abs(render(scene, SEEN, 112) @ np.array(REC601) - grey)
+    assert difference.max() < 6  # where several smoothed edges meet, each channel rounds on its own
+    assert difference.mean() < 0.8
 
 
 def test_sizes_agree_to_the_pixel():
     # Smoothed edges make every shape half a pixel larger, so small pictures are not quite shrunk large ones;
     # but a picture that were off by a pixel would agree better when moved.
-    apart = Counter()
+    differences = Counter()
     for seed in SEEDS:
         scene = make_scene(seed)
         large, small = render(scene, 0.4, 448)[0], render(scene, 0.4, 112)[0]
         shrunk = cv2.resize(large, (112, 112), interpolation=cv2.INTER_AREA).astype(int)
         for move in itertools.product((-1, 0, 1), repeat=2):
-            apart[move] += np.abs(shrunk - np.roll(small, move, (0, 1))).mean() / len(SEEDS)
-    best, second, *_ = sorted(apart.values())
-    assert apart[0, 0] == best < min(6, 0.8 * second)
+            differences[move] += np.abs(shrunk - np.roll(small, move, (0, 1))).mean() / len(SEEDS)
+    best, second, *_ = sorted(differences.values())
+    assert differences[0, 0] == best < min(6, 0.8 * second)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -113,7 +113,7 @@ def test_motions_show():
 
 
 def test_lamps_do_not_tell_the_lead_vehicles_motion():
-    # Halfway, coming closer and pulling away pass through the same place: only time may tell them apart.
+    # Halfway, coming closer and pulling away pass through the same position: only time may distinguish them.
     for seed in SEEDS:
         scene = replace(make_scene(seed), lead="van", lead_colour="blue", lead_motion="closer")
         other = replace(scene, lead_motion="away")

@@ -24,8 +24,8 @@ def test_a_scene_follows_from_its_seed(seed):
 def test_a_known_seed_stays_what_it_was():
     # Weights are trained on these scenes: if this fails, held-out figures no longer mean what the cards say.
     scene = make_scene(2_000_010)
-    told = (scene.layout, scene.ego, scene.lead, scene.lead_colour, scene.lead_motion, scene.left, scene.right)
-    assert told == ("left bend", "fast", "bus", "red", "left lane", "cyclist", "vehicle")
+    known = (scene.layout, scene.ego, scene.lead, scene.lead_colour, scene.lead_motion, scene.left, scene.right)
+    assert known == ("left bend", "fast", "bus", "red", "left lane", "cyclist", "vehicle")
 
 
 def test_a_negative_seed_is_refused():

@@ -23,7 +23,7 @@ def test_a_disc_keeps_its_radius():
     np.testing.assert_allclose(np.hypot(corners[:, 0] - 3, corners[:, 1] - 1), 0.5, rtol=1e-6)
 
 
-def test_everything_lands_in_order_and_in_place():
+def test_polygons_are_drawn_in_order_where_they_belong():
     scene = make_scene(1)
     sketch = Sketch(camera_at(scene, TIMES), air_of(scene))
     track = np.array([(1, 0, 9), (1, 0, 8), (1, 0, 7)], dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Preprocessor files: what HF writes is read as HF means it; what is broken is told."""
+"""Preprocessor files: what HF writes is read as HF means it; what is broken is refused."""
 
 import json
 from collections.abc import Mapping

@@ -34,7 +34,7 @@ class Scene:
     """One second on the road, seen from a car's front camera.
 
     Every field is a value that a question may ask for, except `seed`, which also draws the unasked details
-    (house heights, places of trees, raindrops). 'none' stands for what is absent.
+    (house heights, positions of trees, raindrops). 'none' stands for what is absent.
     """
 
     seed: int

@@ -177,7 +177,7 @@ def sky(scene: Scene, style: Style) -> Sentence:
 
 
 def side_thing(scene: Scene, side: str) -> str:
-    """What is on a side, as a noun with its place."""
+    """What is on a side, as a noun with its side."""
     thing = scene.thing_at(side)
     if thing == "vehicle":
         return "an oncoming vehicle on the left" if side == "left" else "a parked vehicle on the right"

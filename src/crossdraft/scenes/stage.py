@@ -52,7 +52,7 @@ def _anchor(across: NDArray[np.floating], depth: NDArray[np.floating], across_m:
 
 
 def _roadside(
-    scene: Scene, camera: Camera, side: str, speed: float = 0.0, aside: float = 0.0, back: float = 0.0
+    scene: Scene, camera: Camera, side: str, speed: float = 0.0, right_m: float = 0.0, back: float = 0.0
 ) -> Anchor:
     """Anchor of something at the side of our lane that moves with the road.
 
@@ -61,7 +61,7 @@ def _roadside(
         camera: for the way driven and the yaw.
         side: "left" or "right".
         speed: at which it walks to the right, m/s.
-        aside: further to the right, m.
+        right_m: further to the right, m.
         back: further away, m.
     """
     ego_speed = SPEED_M_PER_S[scene.ego]
@@ -69,7 +69,7 @@ def _roadside(
     # The faster we go, the more things spread out as they come near; start them further in.
     spread = 0.295 - 0.010 * ego_speed
     depth = middle - camera.driven
-    across = _SIGN[side] * spread * middle / FOCAL + aside
+    across = _SIGN[side] * spread * middle / FOCAL + right_m
     return _anchor(across + speed * (camera.times - 0.5) - depth * camera.yaw, depth, across, middle)
 
 
@@ -77,7 +77,7 @@ def _draw_signals(sketch: Sketch, scene: Scene) -> None:
     """The light on its side and the sign on the other, behind and outside of what stands there."""
 
     def anchor(side: str) -> Anchor:
-        return _roadside(scene, sketch.camera, side, aside=_SIGN[side] * 0.35, back=2.2)
+        return _roadside(scene, sketch.camera, side, right_m=_SIGN[side] * 0.35, back=2.2)
 
     if scene.light != "none":
         draw_light(sketch, scene.light, anchor(scene.light_side))
@@ -103,7 +103,7 @@ def _draw_side_vehicle(sketch: Sketch, scene: Scene, side: str) -> None:
     """An oncoming car on the left, a parked car on the right."""
     colour, camera = PAINT[COLOURS[scene.seed % len(COLOURS)]], sketch.camera
     if side == "right":
-        draw_vehicle(sketch, "car", colour, _roadside(scene, camera, side, aside=0.35))
+        draw_vehicle(sketch, "car", colour, _roadside(scene, camera, side, right_m=0.35))
         return
     depth = 13.5 - 5.5 * camera.times / DURATION_S
     anchor = _anchor(_ONCOMING_ACROSS_M - depth * camera.yaw, depth, _ONCOMING_ACROSS_M, 10.75)
@@ -113,6 +113,6 @@ def _draw_side_vehicle(sketch: Sketch, scene: Scene, side: str) -> None:
 def _draw_people(sketch: Sketch, scene: Scene, side: str) -> None:
     speed = _WAY.get(scene.people_action, 0.0) * _WALK_M_PER_S
     for number in range(scene.people):
-        aside = (number - 0.5 * (scene.people - 1)) * _PERSON_GAP_M
-        anchor = _roadside(scene, sketch.camera, side, speed, aside, back=0.15 * number)
+        right_m = (number - 0.5 * (scene.people - 1)) * _PERSON_GAP_M
+        anchor = _roadside(scene, sketch.camera, side, speed, right_m, back=0.15 * number)
         draw_person(sketch, PAINT[scene.people_colour], anchor, scene.people_action, _phase(scene, 8 + number))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from crossdraft.heads.files import load_head, stored_weights
-from crossdraft.train.heads.run import head_config, identity
+from crossdraft.train.heads.run import head_config, training_config
 from tests.train.core.two import run_two
 from tests.train.heads.counting import CountingTask, run_of, train
 from tests.train.heads.small import shared_weights
@@ -61,20 +61,20 @@ def test_positions_are_the_targets_unless_the_recipe_says_otherwise(tmp_path):
     assert not hasattr(head_config(medusa, task), "max_positions")
 
 
-def test_what_decides_the_weights_is_in_the_identity_and_nothing_else_is(tmp_path):
+def test_what_decides_the_weights_is_in_the_config_and_nothing_else_is(tmp_path):
     run = run_of(tmp_path)
     config = head_config(run.recipe, run.task)
-    ours = identity(run, config)
+    ours = training_config(run, config)
 
     def changed(**more) -> bool:
         other = run_of(tmp_path, **more)
-        return identity(other, head_config(other.recipe, other.task)) != ours
+        return training_config(other, head_config(other.recipe, other.task)) != ours
 
     what = ({"seed": 1}, {"noise": 0.2}, {"step_weight": 0.5}, {"optim": {"steps": 7}}, {"loss": {"kl": 1.0}})
     assert all(changed(**more) for more in (*what, {"optim": {"schedule": "cosine"}}))
     how = ({"watch": "tau", "patience": 2}, {"checkpoint_every": 1}, {"accumulate": 2}, {"parallel": "fsdp"})
     assert not any(changed(optim=more) for more in how)
     assert not changed(measure={"pairs": 1})
-    assert identity(replace(run, source={"numbers": False}), config) != ours
+    assert training_config(replace(run, source={"numbers": False}), config) != ours
     other = replace(run, task=CountingTask(run.recipe, fingerprint="cd" * 32))
-    assert identity(other, config) != ours
+    assert training_config(other, config) != ours

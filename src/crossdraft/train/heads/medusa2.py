@@ -38,7 +38,7 @@ from crossdraft.train.heads.batches import CLIPS, cycled, describe_cycled
 from crossdraft.train.heads.joint import HEADS_WEIGHT, RANK, JointModel, PromptAnswer, save_joint
 from crossdraft.train.heads.measure import DraftFigures, figures_json, measure_methods, methods_of
 from crossdraft.train.heads.recipe import Measure
-from crossdraft.train.heads.run import NOT_IN_IDENTITY
+from crossdraft.train.heads.run import MAY_CHANGE
 from crossdraft.train.heads.task import CHECKED, LONGEST, Check, check_of
 
 
@@ -87,7 +87,7 @@ class JointInputs:
         return REFERENCE / "target" if self.source == "reference" else Path(self.source)
 
     @property
-    def identity(self) -> dict[str, object]:
+    def provenance(self) -> dict[str, object]:
         """What tells these inputs from others."""
         return {"target": self.target, "head_sha256": self.weights, "online_scenes": self.online}
 
@@ -273,19 +273,19 @@ def _train(
     head = load_head(inputs.head, SharedWeights.of(target.model), inputs.target).to(device)
     objective = Objective(recipe.loss, recipe.step_weight)
     joint = JointModel(target.model, head, objective, target.traits.visual_ids, recipe.rank, recipe.heads_weight)
-    stage = Stage(out, "train", recipe.optim, identity(recipe, inputs))
+    stage = Stage(out, "train", recipe.optim, training_config(recipe, inputs))
     data = OnPolicyData(target, joint, SceneSource(clips=inputs.online, seed=recipe.seed), recipe.optim.clips)
     check = _check(recipe, target, joint)
     loss = joint.loss_of(data)
     return joint, dict(Trainer(stage, joint.learning, loss, check=check, describe=data.describe, ranks=ranks).run())
 
 
-def identity(recipe: JointRecipe, inputs: JointInputs) -> dict[str, Any]:
-    """What decides the weights; a checkpoint of anything else is another training's. See `run.identity`."""
+def training_config(recipe: JointRecipe, inputs: JointInputs) -> dict[str, Any]:
+    """What decides the weights; a checkpoint of anything else is another training's. See `run.training_config`."""
     return {
-        **inputs.identity,
+        **inputs.provenance,
         **recipe.model_dump(include={"loss", "step_weight", "rank", "heads_weight", "seed"}),
-        "optim": recipe.optim.model_dump(exclude=NOT_IN_IDENTITY),
+        "optim": recipe.optim.model_dump(exclude=MAY_CHANGE),
     }
 
 
@@ -315,7 +315,7 @@ def _save(
             after.counts.save(head / ACCEPTANCE)
             figures |= compare_pairs(before, after)
         new = target_fingerprint(str(target))
-        data = inputs.identity | {"new_target": new}
+        data = inputs.provenance | {"new_target": new}
         text = joint_card(network, inputs.target, new, figures, settings)
         for made in (target, head):
             write_provenance(made / "provenance.json", recipe, figures, data)

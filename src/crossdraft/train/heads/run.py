@@ -31,7 +31,7 @@ from crossdraft.train.heads.task import Check, HeadTask, TaskData, TaskInputs
 
 # By what a network learns from; see `methods.Method.task`.
 TASKS: Mapping[str, type[HeadTask]] = {"features": FeatureTask, "events": EventTask, "rows": PassTask}
-NOT_IN_IDENTITY = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`
+MAY_CHANGE = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`, in a run that is resumed
 CARD = """\
 ---
 license: apache-2.0
@@ -138,7 +138,7 @@ def train_head(run: HeadRun, ranks: Distributed = SINGLE) -> dict[str, Any]:
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     config = head_config(recipe, task)
-    stage = Stage(run.out, "train", recipe.optim, identity(run, config))
+    stage = Stage(run.out, "train", recipe.optim, training_config(run, config))
     head, data = _fresh(run, config)
     trainer = Trainer(stage, head, data.loss_of, check=data.check, describe=data.describe, ranks=ranks)
     figures: dict[str, Any] = trainer.run()
@@ -152,7 +152,7 @@ def train_head(run: HeadRun, ranks: Distributed = SINGLE) -> dict[str, Any]:
     return figures
 
 
-def identity(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
+def training_config(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
     """What decides the weights: a checkpoint of anything else is another training's.
 
     How often one checks, who shares the work and in how many passes are not in it: they may change when it is resumed.
@@ -164,7 +164,7 @@ def identity(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
         "lessons": dict(run.source),  # the key that earlier checkpoints have
         "config": asdict(config),
         **recipe.model_dump(include={"loss", "step_weight", "noise", "seed"}),
-        "optim": recipe.optim.model_dump(exclude=NOT_IN_IDENTITY),
+        "optim": recipe.optim.model_dump(exclude=MAY_CHANGE),
     }
 
 
