@@ -55,7 +55,7 @@ def test_only_a_drafter_without_the_event_drafter_is_blind():
 
 
 @pytest.mark.parametrize(
-    ("specs", "said"),
+    ("specs", "message"),
     [
         (["union:ngram,memry"], "no drafter 'memry' \\(did you mean 'memory'"),
         (["union:(ngram"], "brackets"),
@@ -65,8 +65,8 @@ def test_only_a_drafter_without_the_event_drafter_is_blind():
         (["memory:size=3"], "no setting 'size'"),
     ],
 )
-def test_a_spec_that_makes_no_race_is_refused_before_anything_is_loaded(specs, said):
-    with pytest.raises(CrossdraftError, match=said):
+def test_a_spec_that_makes_no_comparison_is_refused_before_anything_is_loaded(specs, message):
+    with pytest.raises(CrossdraftError, match=message):
         check_methods(["target", "event"], specs)
 
 
@@ -81,20 +81,20 @@ def test_every_name_says_which_cores_of_the_pair_are_its():
     assert pair.pair == (0, 1, 2)
     every = {name: cores_of(name, pair) for name in (*ALL_METHODS, "union:ngram,memory", "union:event,ngram")}
     assert {name for name, own in every.items() if own == Cores((0, 1, 2))} == {"target-all", "hf-all"}
-    apart = {name for name, own in every.items() if own == pair}
-    assert {"blind", "event", "glance", "union:event,ngram"} <= apart
-    assert apart.isdisjoint({"target", "hf", "event-inline", "memory", "union:ngram,memory"})
+    in_process = {name for name, own in every.items() if own == pair}
+    assert {"blind", "event", "glance", "union:event,ngram"} <= in_process
+    assert in_process.isdisjoint({"target", "hf", "event-inline", "memory", "union:ngram,memory"})
     assert cores_of("target-all", None) is None
 
 
-def test_the_usual_contestants_hold_what_every_comparison_should():
+def test_the_usual_methods_hold_what_every_comparison_should():
     usual = usual_methods(shipped=True, more_cores=True)
     assert {*ALWAYS, "event", "glance"} <= set(usual)
     assert "glance" not in usual_methods(shipped=False, more_cores=True)
     assert not ON_ALL_CORES & set(usual_methods(shipped=True, more_cores=False))
 
 
-def test_all_contestants_compute_in_one_thread(models, monkeypatch):
+def test_all_methods_compute_in_one_thread(models, monkeypatch):
     """A pool of OpenMP threads for each of them would make a second core worthless to all."""
     target = models.load_target()
     lined, seen = (
@@ -177,8 +177,8 @@ def test_without_a_name_it_is_what_users_get():
 def test_the_report_tells_which_policy_of_parallel_drafting_every_drafter_had(models):
     names = ("target", "event-inline", "event", "event-pearl", "memory")
     drafters = ("union:blind,ngram",)
-    told = placement_of(Suite(models, Workload(pairs=1), names, cores=Cores((0,), (1,)), drafters=drafters))
-    assert told["ahead"] == {"event": "off", "event-pearl": "pearl", "union:blind,ngram": "off"}
-    told = placement_of(Suite(models, Workload(pairs=1), names, cores=Cores((0, 1, 2), (3,)), drafters=drafters))
-    assert told["ahead"] == {"event": "ssd", "event-pearl": "pearl", "union:blind,ngram": "ssd"}
-    assert told["drafters"] == {"event": "event", "event-pearl": "event", "memory": "memory"}
+    found = placement_of(Suite(models, Workload(pairs=1), names, cores=Cores((0,), (1,)), drafters=drafters))
+    assert found["parallel"] == {"event": "off", "event-pearl": "pearl", "union:blind,ngram": "off"}
+    found = placement_of(Suite(models, Workload(pairs=1), names, cores=Cores((0, 1, 2), (3,)), drafters=drafters))
+    assert found["parallel"] == {"event": "ssd", "event-pearl": "pearl", "union:blind,ngram": "ssd"}
+    assert found["drafters"] == {"event": "event", "event-pearl": "event", "memory": "memory"}

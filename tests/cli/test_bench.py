@@ -74,13 +74,13 @@ def test_drafters_draft_and_the_target_does_not(report):
 
 def test_who_has_a_process_of_its_own_says_what_both_take(report):
     for method in report["methods"]:
-        apart, used = method["name"] in ("blind", "event"), method["memory"]
+        in_process, used = method["name"] in ("blind", "event"), method["memory"]
         assert used["target_mib"] > 100
-        assert (used["drafter_mib"] is not None) is apart
+        assert (used["drafter_mib"] is not None) is in_process
         assert used["total_mib"] == pytest.approx(used["target_mib"] + (used["drafter_mib"] or 0))
-        assert bool(method["cores"]["drafter"]) is apart
+        assert bool(method["cores"]["drafter"]) is in_process
         # None, too, of a drafter that comes too late each time, as on a busy machine.
-        assert apart or method["first_provisional_ms"] is None or method["name"] not in ("target", "hf")
+        assert in_process or method["first_provisional_ms"] is None or method["name"] not in ("target", "hf")
     assert "loads this method alone" in report["memory"]["how"]
 
 
@@ -135,6 +135,7 @@ def test_sampled_answers_are_compared_per_token_and_called_neither_identical_nor
         (["--target-cores=4096"], "4096"),
         (["--target=nowhere"], "nowhere"),
         (["--methods=evnt"], "did you mean 'event'?"),
+        (["--methods=target,union:event,memory"], "write --drafter union:event,memory."),
         (["--drafter=union:ngram,memry"], "did you mean 'memory'?"),
         (["--drafter=event"], "named twice"),
         (["identity", "--drafters=memry"], "did you mean 'memory'?"),

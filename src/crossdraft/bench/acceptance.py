@@ -78,8 +78,8 @@ def compare_acceptance(
     made: dict[str, EngineMethod] = {}
     try:
         for spec in specs:
-            placement = DraftRunner(models.beside(spec_of(spec), target), "before")
-            engine = Engine(target, placement, options, CostModel())
+            runner = DraftRunner(models.build(spec_of(spec), target), "before")
+            engine = Engine(target, runner, options, CostModel())
             made[spec] = EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec_of(spec)))
         results = measure(made, items, repeats=1, tick=tick)
     finally:

@@ -20,7 +20,7 @@ from crossdraft.bench.specs import (
     check_methods,
     is_blind,
     needs_no_process,
-    runs_apart,
+    runs_in_process,
     spec_of,
 )
 from crossdraft.bench.workload import Item
@@ -30,6 +30,7 @@ from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.ledger import READING
 from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Answer
+from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.target import Target
 from crossdraft.load import load_drafter, load_target, tokenizer_of, vocabulary_of
 from crossdraft.methods import DrafterContext, build_spec
@@ -66,7 +67,7 @@ class Models:
         """A spec, the models of the pair being ours."""
         return renamed(spec, {"event": self.event, "blind": self.blind})
 
-    def beside(self, spec: Spec, target: Target) -> Drafter[Any]:
+    def build(self, spec: Spec, target: Target) -> Drafter[Any]:
         """The drafter of a spec in this process, whatever it needs of the target."""
         return build_spec(self.named(spec), replace(self.context(target), host=target))
 
@@ -111,6 +112,11 @@ class EngineMethod:
         self.blind = blind
         self._times: Counter[tuple[int, str]] = Counter()
         self._loop = new_decoder(engine.target, engine.drafter, engine.options, engine.cost)
+
+    @property
+    def workers(self) -> list[int]:
+        drafter = self.engine.drafter
+        return [worker.pid for worker in drafter.workers if isinstance(worker, ProcessDrafter)] if drafter else []
 
     def answer(self, item: Item) -> Run:
         request = replace(item.request, events=self.blank) if self.blind else item.request
@@ -205,7 +211,7 @@ def cores_of(name: str, cores: Cores | None) -> Cores | None:
     >>> [str(cores_of(name, Cores((0,), (1,)))) for name in ("target", "target-all", "hf-all", "event", "memory")]
     ['0', '0-1', '0-1', '0 + 1', '0']
     """
-    if cores is None or runs_apart(name):
+    if cores is None or runs_in_process(name):
         return cores
     return Cores(cores.pair if name in ON_ALL_CORES else cores.target)
 

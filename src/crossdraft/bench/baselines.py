@@ -120,6 +120,7 @@ class HFBaseline:
         self.lookup = lookup
         self.assistant = assistant
         self.tokenizer = tokenizer
+        self.workers: tuple[int, ...] = ()
 
     @torch.inference_mode()
     def answer(self, item: Item) -> Run:
@@ -143,10 +144,10 @@ class HFBaseline:
         end = time.perf_counter()
         tokens = tuple(ids[0, len(prompt) :].tolist())
         first_pass = passes.spans[0][1]
-        ahead = drafts.seconds(until=first_pass)
+        hidden = drafts.seconds(until=first_pass)
         stages = {
             "prepare": prepared - start,
-            "prefill": first_pass - prepared - ahead,  # encoding included
+            "prefill": first_pass - prepared - hidden,  # encoding included
             "draft": drafts.seconds(),
             "verify": passes.seconds() - passes.seconds(until=first_pass),
         }
@@ -162,8 +163,8 @@ class HFBaseline:
         device, dtype = self.target.device, self.target.model.dtype
         ids = prompt.input_ids[None].to(device)
         features = {name: value.to(device) for name, value in prompt.features.items()}
-        placed = {name: v.to(dtype) if v.is_floating_point() else v for name, v in features.items()}
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **placed}
+        cast = {name: v.to(dtype) if v.is_floating_point() else v for name, v in features.items()}
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **cast}
 
     def _config(self, request: Request, prompt: int) -> GenerationConfig:
         """The settings of `generate` that say what our engine goes by for the resolved request."""
@@ -208,7 +209,7 @@ class Assistant(LlamaForCausalLM):
         self.blank: Tensor = encoded.pooler_output[0]  # [T+P+1, h]
         self.banned = twin.banned
         self.placeholder = int(target.model.config.video_token_id)
-        self.skipped = torch.zeros(0, dtype=torch.long)  # places of the current prompt that do not exist for it
+        self.skipped = torch.zeros(0, dtype=torch.long)  # positions of the current prompt that do not exist for it
         self.eval()
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -220,15 +221,15 @@ class Assistant(LlamaForCausalLM):
     ) -> CausalLMOutputWithPast:
         """Logits at the last token. HF hands over the target's pixels and features too; they stay unread."""
         embeds = self.text.embed_tokens(input_ids)
-        places = (input_ids[0] == self.placeholder).nonzero()[:, 0]
-        if len(places):  # the first call of a request
-            if len(places) < len(self.blank):
+        positions = (input_ids[0] == self.placeholder).nonzero()[:, 0]
+        if len(positions):  # the first call of a request
+            if len(positions) < len(self.blank):
                 raise CrossdraftError(
-                    f"The target's clip takes {len(places)} tokens, fewer than the blind twin's blank window of "
+                    f"The target's clip takes {len(positions)} tokens, fewer than the blind twin's blank window of "
                     f"{len(self.blank)}, so HF cannot show it to an assistant; leave hf-assisted out."
                 )
-            embeds[0, places[-len(self.blank) :]] = self.blank
-            self.skipped = places[: -len(self.blank)]
+            embeds[0, positions[-len(self.blank) :]] = self.blank
+            self.skipped = positions[: -len(self.blank)]
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         mask = torch.ones(1, past + input_ids.shape[1], dtype=torch.long, device=input_ids.device)
         mask[:, self.skipped] = 0

@@ -86,8 +86,8 @@ class ExpectationResult:
 
     def sentence(self, labels: Mapping[str, str]) -> str:
         """In a sentence, the drafters by their labels."""
-        verdict = "holds" if self.holds else "does not hold"
-        return f"{self.expectation.text}: {verdict}, τ of {labels[self.better]} / {labels[self.worse]} = {self.ratio}"
+        outcome = "holds" if self.holds else "does not hold"
+        return f"{self.expectation.text}: {outcome}, τ of {labels[self.better]} / {labels[self.worse]} = {self.ratio}"
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -224,7 +224,7 @@ def _run(heads: HeadsBench, tick: Tick | None) -> HeadsReport:
     models, settings, drafters = heads.models, heads.settings, heads.selection.drafters
     facts = {name: weight_facts(models.named(spec), models.target) for name, spec in drafters.items()}
     target = models.load_target()
-    built = {name: models.beside(spec, target) for name, spec in drafters.items()}  # refused before anything runs
+    built = {name: models.build(spec, target) for name, spec in drafters.items()}  # refused before anything runs
     known = list(reference_answers(target, items(heads.work), tick))
     times = _clocked(heads, target, built, known, tick)
     scores = {name: _score(heads, target, spec, known, tick, name) for name, spec in drafters.items()}
@@ -268,7 +268,7 @@ def _clocked(
     known: Sequence[ReferenceAnswer],
     tick: Tick | None,
 ) -> DraftTimes | None:
-    """Along the longest answers: short ones have few places to draft from."""
+    """Along the longest answers: short ones have few positions to draft from."""
     if not heads.settings.timed:
         return None
     longest = sorted(known, key=lambda pair: -len(pair.tokens))[: heads.settings.timed]
@@ -280,12 +280,12 @@ def _score(
 ) -> _Scores:
     """Every setting, each with a drafter made anew: what one learns in a setting must not help it in the next."""
     scores = _Scores({}, [])
-    asked = with_events(known, blank_window(heads.models.blind)) if is_blind(spec) else known
+    pairs = with_events(known, blank_window(heads.models.blind)) if is_blind(spec) else known
     for setting in heads.settings.draft_settings:
-        drafter = heads.models.beside(as_chain(spec) if setting.shape == "chain" else spec, target)
+        drafter = heads.models.build(as_chain(spec) if setting.shape == "chain" else spec, target)
         requests = [
             replace(request, sampling=replace(request.sampling, temperature=setting.temperature))
-            for request in (pair.item.request for pair in asked)
+            for request in (pair.item.request for pair in pairs)
         ]
         answers = decode_all(target, drafter, requests, setting.nodes, BATCH[setting.shape])
         scores.stats[setting] = [AcceptanceStats.of(answer.stats) for answer in answers]
@@ -315,18 +315,18 @@ def _speedups(
     tick: Tick | None,
 ) -> dict[str, Interval]:
     """Whole answers against the target alone, as `crossdraft bench` does."""
-    asked = list(known[: heads.settings.speed_pairs])
-    if not asked:
+    timed = list(known[: heads.settings.speed_pairs])
+    if not timed:
         return {}
     names = tuple(heads.selection.drafters)
     methods = make_methods(("target",), target, heads.models, heads.cores, names)
     warm_ups = items(replace(heads.work, pairs=WARM_UPS, split="validation", first=0))
     try:
-        results = measure(methods, [pair.item for pair in asked], 1, list(warm_ups), tick)
+        results = measure(methods, [pair.item for pair in timed], 1, list(warm_ups), tick)
     finally:
         close_all(methods.values())
     for name in names:
-        _compare(target, scores[name], asked, [run.tokens for run in results.of(name)])
+        _compare(target, scores[name], timed, [run.tokens for run in results.of(name)])
     return {name: ratio(results.seconds("target"), results.seconds(name)) for name in names}
 
 

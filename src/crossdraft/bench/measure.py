@@ -61,6 +61,11 @@ class BenchMethod(Protocol):
 
     cores: Cores | None
 
+    @property
+    def workers(self) -> Sequence[int]:
+        """Process ids of its drafter's own processes."""
+        ...
+
     def answer(self, item: Item) -> Run:
         """Answer once, and say what it cost."""
         ...

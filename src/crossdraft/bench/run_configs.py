@@ -22,7 +22,7 @@ from crossdraft.options import Options
 
 PROCESS = "process"  # every other placement is an inline one's hidden mode
 ALL = "all"
-# What `all` stands for: every example of every drafter of ours, and every policy of drafting ahead.
+# What `all` stands for: every example of every drafter of ours, and every policy of parallel drafting.
 ALL_SPECS = (*(spec for method in SHIPPED.values() for spec in method.examples or ()), *POLICIES)
 
 
@@ -33,7 +33,7 @@ class RunConfig:
     Args:
         name: of the way, for people.
         spec: of the drafter.
-        places: where the drafter runs and how many requests share a pass; taken in turn, wave by wave.
+        placements: where the drafter runs and how many requests share a pass; taken in turn, wave by wave.
         adaptive: let the cost model trim and silence the drafter, as it does for users. If not, every round verifies
             as much as the drafter will write, whether that pays or not.
     """
@@ -82,7 +82,7 @@ def choose_configs(drafters: Sequence[str]) -> list[tuple[RunConfig, ...]]:
 def open_configs(
     target: Target, models: Models, cores: Cores | None, configs: Sequence[RunConfig]
 ) -> Iterator[list[tuple[Decoder, ...]]]:
-    """For each way a decoder for each of its places. Ways of the same drafter share its process, and its inline one."""
+    """For each way a decoder for each placement. Ways of the same drafter share its process, and its inline one."""
     with ExitStack() as stack:
 
         @cache
@@ -101,9 +101,9 @@ def open_configs(
 
         @cache
         def drafter(spec: str) -> Drafter[Any]:
-            return models.beside(spec_of(spec), target)
+            return models.build(spec_of(spec), target)
 
-        def place(spec: str, where: str) -> DraftRunner[Any]:
+        def runner_at(spec: str, where: str) -> DraftRunner[Any]:
             if where == PROCESS:
                 return runner(spec)
             made = DraftRunner(drafter(spec), where, target.device)
@@ -112,7 +112,7 @@ def open_configs(
 
         yield [
             tuple(
-                Decoder(target, place(config.spec, where), max_batch=size, adaptive=config.adaptive)
+                Decoder(target, runner_at(config.spec, where), max_batch=size, adaptive=config.adaptive)
                 for where, size in config.placements
             )
             for config in configs

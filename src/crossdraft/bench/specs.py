@@ -45,10 +45,11 @@ def needs_no_process(spec: Spec) -> bool:
     return not any(method.has_network for method in methods_in(spec))
 
 
-def runs_apart(name: str) -> bool:
+def runs_in_process(name: str) -> bool:
     """True if the method of this name has a drafter in a process of its own.
 
-    >>> [name for name in ("target", "hf", "event-inline", "event", "memory", "union:event,ngram") if runs_apart(name)]
+    >>> names = "target", "hf", "event-inline", "event", "memory", "union:event,ngram"
+    >>> [name for name in names if runs_in_process(name)]
     ['event', 'union:event,ngram']
     """
     return name not in {*HUGGING_FACE, *ALONE, "event-inline"} and not needs_no_process(spec_of(name))
@@ -83,6 +84,11 @@ def check_methods(names: Sequence[str], specs: Sequence[str] = ()) -> None:
     """
     if not names:
         raise CrossdraftError(f"No method is named; choose among {', '.join(ALL_METHODS)}.")
+    for index, name in enumerate(names):
+        if ":" in name:  # a spec holds commas of its own, as in union:event,memory
+            raise CrossdraftError(
+                f"'{name}' is a drafter's spec, and --methods takes names; write --drafter {','.join(names[index:])}."
+            )
     check_names("method", names, ALL_METHODS)
     for spec in specs:
         spec_of(spec)

@@ -1,21 +1,21 @@
 """`crossdraft bench`: every method on the same questions, interleaved; peak memory of each in a process of its own."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
-from pathlib import Path
 
 from crossdraft.bench.assembly import Models, close_all, cores_of, make_method, make_methods, parallel_of
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment, peak_cuda_mib, peak_rss_of
 from crossdraft.bench.measure import Results, Run, answer_once, measure
 from crossdraft.bench.replay import Trace
-from crossdraft.bench.specs import HUGGING_FACE, METHODS, POLICIES, check_methods, runs_apart, spec_of
+from crossdraft.bench.specs import HUGGING_FACE, METHODS, POLICIES, check_methods, runs_in_process, spec_of
 from crossdraft.bench.summary import MethodSummary, mean_tokens, summarise
 from crossdraft.bench.workload import Item, Workload, describe, items, workload_in_words
 from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.runner.forks import fork_server, forking
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import SHIPPED
 
@@ -123,7 +123,7 @@ def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> BenchR
     Raises:
         CrossdraftError: a model that cannot be loaded.
     """
-    with pinned(None if suite.cores is None else suite.cores.pair):
+    with forking([__name__]), pinned(None if suite.cores is None else suite.cores.pair):
         return _run(suite, tick)
 
 
@@ -183,7 +183,7 @@ def placement_of(suite: Suite) -> dict[str, object]:
     return {
         "models": {"target": models.target, "event": models.event, "blind": models.blind},
         "drafters": {name: str(spec_of(name)) for name in suite.methods if name in {*SHIPPED, *POLICIES}},
-        "ahead": {name: parallel_of(name, models, cores) for name in suite.names if runs_apart(name)},
+        "parallel": {name: parallel_of(name, models, cores) for name in suite.names if runs_in_process(name)},
         "device": models.device,
         "draft_device": models.draft_device,
         "target_cores": None if cores is None else list(cores.target),
@@ -219,8 +219,11 @@ def measure_footprints(
     """
     found = {}
     for name in names:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            found[name] = pool.submit(_footprint, name, models, cores, item).result()
+        if (server := fork_server()) is not None:
+            found[name] = server.fork(_footprint, name, models, cores, item).result()
+        else:
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                found[name] = pool.submit(_footprint, name, models, cores, item).result()
         if tick is not None:
             tick(name)
     return found
@@ -238,19 +241,7 @@ def _footprint(name: str, models: Models, cores: Cores | None, item: Item) -> Fo
             answer_once(method, item)
             # The kernel's peak of each program since its start. `getrusage` would also count what a child shared with
             # its parent before it became a program of its own.
-            drafters = [peak for child in _children() if (peak := peak_rss_of(child)) is not None]
+            drafters = [peak for worker in method.workers if (peak := peak_rss_of(worker)) is not None]
             return Footprint(peak_rss_of(os.getpid()), round(sum(drafters), 1) if drafters else None, peak_cuda_mib())
         finally:
             method.close()
-
-
-def _children() -> Iterator[int]:
-    """The ids of this process's children, where the system keeps them under /proc."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # The name in brackets may hold anything, spaces and brackets too; state and parent stand behind it.
-            _, parent = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
-        except OSError:  # it has ended meanwhile
-            continue
-        if int(parent) == os.getpid():
-            yield int(stat.parent.name)

@@ -12,41 +12,24 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
+from crossdraft.engine.runner.forks import ForkedChild, fork_server
 from crossdraft.engine.runner.handled import Handled
+from crossdraft.engine.runner.worker import run
 from crossdraft.errors import CrossdraftError
 
 CALL_TIMEOUT_S = 120.0  # for a child to start and call back, before it loads anything
+Child = subprocess.Popen[bytes] | ForkedChild
 
 
-def start_child(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Popen[bytes]", Handled]:
+def start_child(cores: Sequence[int] | None) -> tuple[Connection, Child, Handled]:
     """Start the worker and wait until it has called back."""
     key = secrets.token_bytes(32)
-    environment = dict(os.environ)
-    if cores is not None:
-        environment["OMP_NUM_THREADS"] = str(len(cores))
     with tempfile.TemporaryDirectory(prefix="crossdraft-", ignore_cleanup_errors=True) as folder:
         # Windows has no sockets in folders; its pipes have names of their own.
         address = rf"\\.\pipe\{Path(folder).name}" if sys.platform == "win32" else str(Path(folder) / "link")
         handled = Handled(Path(folder), create=True)
         with _listener(address, key) as listener:
-            child = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "crossdraft.engine.runner.worker",
-                    address,
-                    ",".join(map(str, cores or ())),
-                    folder,
-                ],
-                stdin=subprocess.PIPE,
-                env=environment,
-            )
-            stdin = child.stdin
-            if stdin is None:
-                raise CrossdraftError("The drafter's process could not be started.")
-            with suppress(BrokenPipeError):  # it is dead already: the watcher sees to that
-                stdin.write(key.hex().encode())
-                stdin.close()
+            child = _started(address, cores, folder, key)
             watcher = threading.Thread(target=_wake_if_dead, args=(child, address), daemon=True)
             watcher.start()
             slow = threading.Timer(CALL_TIMEOUT_S, child.kill)
@@ -66,6 +49,24 @@ def start_child(cores: Sequence[int] | None) -> tuple[Connection, "subprocess.Po
                 slow.cancel()
 
 
+def _started(address: str, cores: Sequence[int] | None, folder: str, key: bytes) -> Child:
+    """The process; a fork in a context of `forks.forking`."""
+    if (server := fork_server()) is not None:
+        return server.fork(run, address, tuple(cores) if cores else None, folder, key)
+    environment = dict(os.environ)
+    if cores is not None:
+        environment["OMP_NUM_THREADS"] = str(len(cores))
+    arguments = ["-m", "crossdraft.engine.runner.worker", address, ",".join(map(str, cores or ())), folder]
+    child = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, env=environment)
+    stdin = child.stdin
+    if stdin is None:
+        raise CrossdraftError("The drafter's process could not be started.")
+    with suppress(BrokenPipeError):  # it is dead already: the watcher sees to that
+        stdin.write(key.hex().encode())
+        stdin.close()
+    return child
+
+
 def _listener(address: str, key: bytes) -> Listener:
     try:
         return Listener(address, authkey=key)  # of the kind that the address names
@@ -76,7 +77,7 @@ def _listener(address: str, key: bytes) -> Listener:
         ) from error
 
 
-def _wake_if_dead(child: "subprocess.Popen[bytes]", address: str) -> None:
+def _wake_if_dead(child: Child, address: str) -> None:
     """`accept` has no timeout: if the child ends before it calls, knock in its place so that accept fails."""
     child.wait()
     with suppress(OSError):  # the child had connected, or the listener is gone: nobody waits

@@ -25,16 +25,22 @@ log = logging.getLogger(__name__)
 
 
 def main() -> None:
-    """Pin to the given cores, call back, serve one drafter until told to close."""
-    address, cores = sys.argv[1], sys.argv[2]
-    if cores:
-        bind_cores({int(core) for core in cores.split(",")})
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    """As `run`, the key being read from stdin."""
+    address, cores, folder = sys.argv[1:4]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     key = bytes.fromhex(sys.stdin.read())
-    handled = Handled(Path(sys.argv[3]))
+    run(address, tuple(map(int, cores.split(","))) if cores else None, folder, key)
+
+
+def run(address: str, cores: Sequence[int] | None, folder: str, key: bytes) -> None:
+    """Pin to the given cores, call back, serve one drafter until told to close."""
+    if cores is not None:
+        bind_cores(cores)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    handled = Handled(Path(folder))
     # When the parent is gone there is nobody to tell.
     with suppress(EOFError, ConnectionError), Client(address, authkey=key) as connection:
-        serve(connection, handled, len(cores.split(",")) if cores else None)
+        serve(connection, handled, None if cores is None else len(cores))
 
 
 Received = tuple[str, Any, list[bytearray]]  # kind, body, arrays
