@@ -55,8 +55,8 @@ def test_all_peers_write_the_targets_tokens(target, item, assistant):
         {"do_sample": True, "top_k": 1, "typical_p": 0.9, "max_new_tokens": 5},
     ],
 )
-@pytest.mark.parametrize("said", [Sampling(), Sampling(repetition_penalty=1.0, no_repeat_ngram_size=0)])
-def test_peers_go_by_the_checkpoints_settings_and_by_what_a_request_says(pair, tmp_path, item, fields, said):
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(repetition_penalty=1.0, no_repeat_ngram_size=0)])
+def test_baselines_follow_the_checkpoints_settings_and_the_requests(pair, tmp_path, item, fields, sampling):
     """Also where a request switches off what the checkpoint has on, which `generate` would fill in again."""
     folder = tmp_path / "target"
     shutil.copytree(pair.target, folder)
@@ -64,14 +64,14 @@ def test_peers_go_by_the_checkpoints_settings_and_by_what_a_request_says(pair, t
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
     target = load_target(str(folder), packed=False)
     before = target.model.generation_config.to_dict()
-    asked = replace(item, request=replace(item.request, sampling=said, max_new_tokens=None))
-    own = EngineMethod(Engine(target, None, Options(), CostModel())).answer(asked)
+    changed = replace(item, request=replace(item.request, sampling=sampling, max_new_tokens=None))
+    own = EngineMethod(Engine(target, None, Options(), CostModel())).answer(changed)
     tokenizer = tokenizer_of(str(folder))
     peers = [HFBaseline(target, tokenizer=tokenizer)]
     if "stop_strings" not in fields:  # prompt lookup looks for them only behind a round's last token
         peers.append(HFBaseline(target, lookup=True, tokenizer=tokenizer))
     for peer in peers:
-        assert peer.answer(asked).tokens == own.tokens
+        assert peer.answer(changed).tokens == own.tokens
     assert target.model.generation_config.to_dict() == before
 
 

@@ -22,10 +22,10 @@ def test_known_names_pass():
     check_names("method", ("hf", "event"), ("target", "hf", "event"))
 
 
-def test_an_unknown_name_is_told_with_the_nearest_known_one():
-    with pytest.raises(CrossdraftError) as told:
+def test_an_unknown_name_is_reported_with_the_nearest_known_one():
+    with pytest.raises(CrossdraftError) as raised:
         check_names("method", ("hf", "evnt"), ("target", "hf", "event"))
-    assert str(told.value) == "Unknown method 'evnt' (did you mean 'event'?); choose among target, hf, event."
+    assert str(raised.value) == "Unknown method 'evnt' (did you mean 'event'?); choose among target, hf, event."
 
 
 def test_a_name_that_is_near_to_none_gets_no_suggestion():
@@ -51,13 +51,13 @@ def test_small_designs_by_hand():
 
 
 @pytest.mark.parametrize("count", range(2, 9))
-def test_places_and_predecessors_are_balanced(count):
+def test_positions_and_predecessors_are_balanced(count):
     rows = williams(count)
     times = 1 if count % 2 == 0 else 2
     assert all(sorted(row) == list(range(count)) for row in rows)
-    places = Counter((place, one) for row in rows for place, one in enumerate(row))
+    positions = Counter((position, one) for row in rows for position, one in enumerate(row))
     followers = Counter(pair for row in rows for pair in pairwise(row))
-    assert set(places.values()) == set(followers.values()) == {times}
+    assert set(positions.values()) == set(followers.values()) == {times}
     assert len(followers) == count * (count - 1)
 
 
@@ -91,7 +91,7 @@ def test_what_can_be_written_passes_and_nothing_is_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_and_a_place_below_a_file_are_refused(tmp_path):
+def test_a_folder_and_a_path_below_a_file_are_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for wrong in (tmp_path, tmp_path / "file" / "a.json", Path("/proc/a.json")):
         with pytest.raises(CrossdraftError, match="Cannot write"):

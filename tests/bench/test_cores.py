@@ -26,9 +26,9 @@ def test_a_core_that_is_not_there():
 
 @pytest.mark.parametrize("text", ["0-999999999999999999", "0,5-9999999999", ",".join(["1"] * 9000) + ",9"])
 def test_a_range_without_end_is_refused_at_once_and_in_short(text):
-    with pytest.raises(CrossdraftError, match="but this process may use only 0-1") as told:
+    with pytest.raises(CrossdraftError, match="but this process may use only 0-1") as raised:
         parse_cores(text, [0, 1])
-    assert len(str(told.value)) < 150
+    assert len(str(raised.value)) < 150
 
 
 def test_the_first_absent_core_is_named():
@@ -37,9 +37,9 @@ def test_the_first_absent_core_is_named():
 
 
 def test_more_digits_than_any_core_has_are_no_list_of_cores():
-    with pytest.raises(CrossdraftError, match="is no list of cores") as told:
+    with pytest.raises(CrossdraftError, match="is no list of cores") as raised:
         parse_cores("1" * 5000, [0, 1])
-    assert len(str(told.value)) < 150
+    assert len(str(raised.value)) < 150
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_cores_for_people(cores, shown):
     assert spans(cores) == shown
 
 
-def test_sharing_is_told():
+def test_shared_cores_are_reported():
     assert Cores((0,), (0,)).shared
     assert not Cores((0,), (1,)).shared
 

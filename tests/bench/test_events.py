@@ -8,7 +8,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events import concatenate, write_events
 
 
-def test_the_made_up_window_has_the_rate_asked_for():
+def test_the_made_up_window_has_the_requested_rate():
     window = bench.synthetic_window(rate_mev_s=1.0)
     assert len(window) == 50_000
     assert window.duration_us == bench.WINDOW_US - 1
@@ -24,10 +24,10 @@ def test_every_row_is_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(bench, "simulation", lambda preset, repeats: bench.timed(preset, window, id, repeats, 0.2))
     monkeypatch.setattr(bench, "REAL_S", 1.0)
     window = bench.synthetic_window(rate_mev_s=0.2)
-    path, told = tmp_path / "a.h5", []
+    path, names = tmp_path / "a.h5", []
     write_events(path, window)
-    timings = bench.run_events(path, 1.5, 2, told.append)
-    assert told == [timing.name for timing in timings]
+    timings = bench.run_events(path, 1.5, 2, names.append)
+    assert names == [timing.name for timing in timings]
     assert len(timings) == bench.ROWS
     rows = bench.to_json(timings, path)["timings"]
     assert [row["events"] for row in rows[:2]] == [10_000, 200_000]

@@ -1,4 +1,4 @@
-"""Heads with random weights, measured beside a drafter that is often right; then the tables and the picture."""
+"""Heads with random weights, measured with a drafter that is often right; then the tables and the picture."""
 
 import json
 
@@ -68,9 +68,9 @@ def test_claims_about_those_that_are_there(report):
 
 
 def test_the_report_in_plain_values(report):
-    told = json.loads(json.dumps(to_json(report)))
-    assert told["tau"] == TAU
-    first = told["drafters"][0]
+    written = json.loads(json.dumps(to_json(report)))
+    assert written["tau"] == TAU
+    first = written["drafters"][0]
     assert first["identical"] == {"equal": 4, "total": 4}
     assert first["training_minutes"] == 2.5
     assert first["drafting"]["draft_ms"]["median"] > 0
@@ -79,8 +79,8 @@ def test_the_report_in_plain_values(report):
         ("tree", 8, 0.0), ("chain", 3, 0.0), ("tree", 8, 1.0),
     ]  # fmt: skip
     assert first["speedup"] is None
-    assert told["target"]["v9_ms"]["median"] > 0
-    assert told["claims"][0]["claim"] == "EAGLE-1 > Medusa"
+    assert written["target"]["v9_ms"]["median"] > 0
+    assert written["claims"][0]["claim"] == "EAGLE-1 > Medusa"
 
 
 def test_the_tables_say_what_they_count(report):
@@ -117,7 +117,7 @@ def test_the_picture_shows_the_figures(report, tmp_path):
     assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_answer_that_is_not_the_targets_is_told(bench, report, monkeypatch):
+def test_an_answer_that_is_not_the_targets_is_reported(bench, report, monkeypatch):
     """The planted bug: a token too many."""
     honest = heads.decode_all
 

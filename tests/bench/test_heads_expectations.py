@@ -49,7 +49,7 @@ def test_the_order_of_the_papers():
 
 
 def test_the_interval_draws_the_same_pairs_for_both():
-    """Both are three times as good on the first pair: drawn apart, the ratio would look uncertain."""
+    """Both are three times as good on the first pair: drawn separately, the ratio would look uncertain."""
     found = {
         "hydra": [AcceptanceStats(1, 6), AcceptanceStats(1, 2)],
         "medusa": [AcceptanceStats(1, 3), AcceptanceStats(1, 1)],

@@ -24,7 +24,7 @@ from crossdraft.specs import Spec, parse
 
 @pytest.fixture
 def shipped(tmp_path, monkeypatch):
-    """A place for shipped heads where EAGLE's and Hydra's lie."""
+    """A folder for shipped heads where EAGLE's and Hydra's lie."""
     for name in ("eagle", "hydra"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
@@ -49,7 +49,7 @@ def test_without_names_everything_that_is_here(shipped):
     assert all(name in note for name in TRAINED if name not in selection.drafters)
 
 
-def test_a_spec_alone_is_measured_alone_and_beside_methods_beside_them(shipped, tmp_path):
+def test_a_spec_alone_is_measured_alone_and_with_methods_together_with_them(shipped, tmp_path):
     mine = f"eagle3:dir={weights(tmp_path / 'mine')}"
     assert list(select_heads(None, (mine,)).drafters) == [mine]
     assert select_heads(None, (mine,)).notes == ()
@@ -82,12 +82,12 @@ def test_no_head_at_all(tmp_path, monkeypatch):
     assert not is_here(Spec("eagle3"))
 
 
-def test_a_chain_is_the_heads_own_whatever_tree_was_asked_for():
+def test_a_chain_is_the_heads_own_whatever_tree_was_named():
     assert as_chain(parse("eagle2:dir=x,tree=dynamic")) == parse("eagle2:dir=x,tree=chain")
     assert as_chain(parse("union:event,memory")) == parse("union:event,memory")
 
 
-def test_labels_are_short_and_still_tell_drafters_apart():
+def test_labels_are_short_and_still_distinguish_drafters():
     texts = ("eagle2:dir=a", "union:(hydra:dir=b),memory", "medusa:dir=c,tree=dynamic", "medusa:dir=d,tree=dynamic")
     labels = short_labels({text: parse(text) for text in texts})
     assert list(labels.values()) == ["eagle2", "union:hydra,memory", *texts[2:]]
@@ -97,9 +97,9 @@ def test_a_glance_comes_with_the_heads_that_foresee_its_words(shipped, tmp_path)
     mine, heads = weights(tmp_path / "mine"), weights(tmp_path / "heads")
     assert weight_facts(parse(f"glance:dir={mine},heads={heads}")).trained == 2 * 17
     assert weight_facts(parse(f"glance:dir={mine},model=theirs")).trained == 17
-    for asked, told in ((f"glance:dir={mine}", "glance:heads"), ("event_medusa", "event_medusa:dir")):
-        with pytest.raises(CrossdraftError, match=f"name yours with --drafter {told}=FOLDER"):
-            select_heads(None, (asked,))
+    for spec, setting in ((f"glance:dir={mine}", "glance:heads"), ("event_medusa", "event_medusa:dir")):
+        with pytest.raises(CrossdraftError, match=f"name yours with --drafter {setting}=FOLDER"):
+            select_heads(None, (spec,))
     weights(shipped / "event_medusa")
     assert weight_facts(parse(f"glance:dir={mine}")).trained == 2 * 17
     assert weight_facts(parse(f"glance:dir={mine},model=event")).trained == 2 * 17

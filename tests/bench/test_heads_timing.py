@@ -17,11 +17,11 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 
-class Listener:
-    """Drafts the known answer, `STEP` tokens at a time, and writes down what it is told."""
+class Recorder:
+    """Drafts the known answer, `STEP` tokens at a time, and writes down the outputs that it gets."""
 
     def __init__(self, known, needs):
-        self.known, self.needs, self.told, self.budgets = known, needs, [], []
+        self.known, self.needs, self.outputs, self.budgets = known, needs, [], []
 
     def begin(self, requests):
         return [[] for _ in requests]
@@ -33,7 +33,7 @@ class Listener:
     def commit(self, states, outputs):
         for state, output in zip(states, outputs, strict=True):
             state.extend(output.tokens)
-            self.told.append(output)
+            self.outputs.append(output)
 
     def fork(self, states):
         return [[*state] for state in states]
@@ -51,43 +51,43 @@ def scene(pair):
     return models, target, known
 
 
-def test_drafters_hear_what_the_engine_tells_them(scene):
+def test_drafters_get_what_the_engine_gives_them(scene):
     _, target, known = scene
     last = target.text_config.num_hidden_layers
     needs = Needs((1, last), (last,))
-    ours, theirs = Listener(known.tokens, needs), Listener(known.tokens, needs)
-    times = time_drafts(target, {"listener": ours}, [known], 7)
+    ours, theirs = Recorder(known.tokens, needs), Recorder(known.tokens, needs)
+    times = time_drafts(target, {"recorder": ours}, [known], 7)
     decoder = Decoder(target, DraftRunner(theirs, "off"), adaptive=False, nodes=STEP)
     decoder.generate([known.item.request])
     assert times.positions == 3  # and the one behind the prompt, which does not count
     assert ours.budgets == [7] * 4
-    assert len(ours.told) == len(theirs.told) == 4
-    for mine, real in zip(ours.told, theirs.told, strict=True):
+    assert len(ours.outputs) == len(theirs.outputs) == 4
+    for mine, real in zip(ours.outputs, theirs.outputs, strict=True):
         assert (mine.path, mine.tokens) == (real.path, real.tokens)
         assert mine.hidden.keys() == real.hidden.keys()
         for layer, features in real.hidden.items():
             assert torch.allclose(mine.hidden[layer], features, atol=1e-5)
-    prompt, real = ours.told[0].prompt, theirs.told[0].prompt
+    prompt, real = ours.outputs[0].prompt, theirs.outputs[0].prompt
     assert (prompt.tokens, prompt.visual_tokens) == (real.tokens, real.visual_tokens)
     assert torch.allclose(prompt.visual[last], real.visual[last], atol=1e-5)
-    assert all(told.prompt is None for told in ours.told[1:])
+    assert all(output.prompt is None for output in ours.outputs[1:])
 
 
-def test_a_drafter_is_told_no_more_than_it_needs(scene):
+def test_a_drafter_gets_no_more_than_it_needs(scene):
     _, target, known = scene
     last = target.text_config.num_hidden_layers
-    looking, blind = Listener(known.tokens, Needs((last,), (last,))), Listener(known.tokens, Needs())
+    looking, blind = Recorder(known.tokens, Needs((last,), (last,))), Recorder(known.tokens, Needs())
     time_drafts(target, {"looking": looking, "blind": blind}, [known], 4)
-    assert looking.told[0].prompt.visual.keys() == {last}
-    assert all(not told.hidden and told.prompt is None for told in blind.told)
-    assert [told.tokens for told in blind.told] == [told.tokens for told in looking.told]
+    assert looking.outputs[0].prompt.visual.keys() == {last}
+    assert all(not output.hidden and output.prompt is None for output in blind.outputs)
+    assert [output.tokens for output in blind.outputs] == [output.tokens for output in looking.outputs]
 
 
 def test_probes_are_answered_as_in_the_engine(scene):
     """Behind the draft's last node, wherever the text goes next."""
     _, target, known = scene
 
-    class Prober(Listener):
+    class Prober(Recorder):
         def propose(self, states, budgets):
             (draft,) = super().propose(states, budgets)
             end = len(draft.tree) - 1
@@ -97,15 +97,15 @@ def test_probes_are_answered_as_in_the_engine(scene):
     time_drafts(target, {"prober": ours}, [known], 4)
     decoder = Decoder(target, DraftRunner(theirs, "off"), adaptive=False, nodes=STEP)
     decoder.generate([known.item.request])
-    assert [told.probe_top for told in ours.told] == [told.probe_top for told in theirs.told]
-    assert [len(told.probe_top) for told in ours.told] == [0, 2, 2, 2]
+    assert [output.probe_top for output in ours.outputs] == [output.probe_top for output in theirs.outputs]
+    assert [len(output.probe_top) for output in ours.outputs] == [0, 2, 2, 2]
 
 
 def test_the_path_is_of_the_drafters_own_tree(scene):
     """One that is wrong from the third token on had two accepted."""
     _, target, known = scene
 
-    class Wrong(Listener):
+    class Wrong(Recorder):
         def propose(self, states, budgets):
             (draft,) = super().propose(states, budgets)
             tokens = [*draft.tree.tokens[:2], *(token + 1 for token in draft.tree.tokens[2:])]
@@ -113,7 +113,7 @@ def test_the_path_is_of_the_drafters_own_tree(scene):
 
     wrong = Wrong(known.tokens, Needs())
     time_drafts(target, {"wrong": wrong}, [known], 4)
-    assert [told.path for told in wrong.told] == [(), (0, 1), (0, 1), (0, 1)]
+    assert [output.path for output in wrong.outputs] == [(), (0, 1), (0, 1), (0, 1)]
 
 
 def test_real_drafters_are_clocked(scene):
@@ -134,6 +134,6 @@ def test_answers_too_short_to_draft_along(scene):
     _, target, known = scene
     short = replace(known, tokens=known.tokens[: STEP + 1])
     with pytest.raises(CrossdraftError, match=f"No answer has {STEP + 2} tokens"):
-        time_drafts(target, {"listener": Listener(short.tokens, Needs())}, [short], 4)
+        time_drafts(target, {"recorder": Recorder(short.tokens, Needs())}, [short], 4)
     enough = replace(known, tokens=known.tokens[: STEP + 2])
-    assert time_drafts(target, {"listener": Listener(enough.tokens, Needs())}, [enough], 4).positions == 1
+    assert time_drafts(target, {"recorder": Recorder(enough.tokens, Needs())}, [enough], 4).positions == 1

@@ -73,23 +73,23 @@ def test_another_models_tokens_are_found_out(models, target, known):
 )
 def test_any_drafter_in_batches_gives_the_targets_tokens(models, target, pairs, spec):
     config = RunConfig(spec, spec, (("before", 2), ("beside", 3), ("off", 4)), adaptive=False)
-    told = []
-    (check,) = run_identity(target, models, None, [[config]], pairs[:6], told.append)
+    ticks = []
+    (check,) = run_identity(target, models, None, [[config]], pairs[:6], ticks.append)
     assert (check.name, check.drafter, check.equal, check.total) == (spec, spec, 6, 6)
     assert check.accepted > 0
     assert not check.notes
-    assert told == ["target"] * 6 + [spec] * 6
+    assert ticks == ["target"] * 6 + [spec] * 6
 
 
 def test_few_pairs_still_meet_every_decoder(target, known):
     decoders = [Decoder(target, max_batch=size) for size in (2, 3, 4)]
-    asked = Counter()
-    for place, decoder in enumerate(decoders):
+    requests = Counter()
+    for index, decoder in enumerate(decoders):
         submit = decoder.submit
-        decoder.submit = lambda request, submit=submit, place=place: asked.update([place]) or submit(request)
+        decoder.submit = lambda request, submit=submit, index=index: requests.update([index]) or submit(request)
     check_config(target, check := IdentityCheck("turns"), decoders, known[:3])
     assert check.equal == check.total == 3
-    assert asked == {0: 1, 1: 1, 2: 1}
+    assert requests == {0: 1, 1: 1, 2: 1}
 
 
 def test_all_is_every_example_and_every_policy():
@@ -98,7 +98,7 @@ def test_all_is_every_example_and_every_policy():
 
 
 def test_a_drafter_is_checked_in_its_process_inline_and_in_batches_of_every_size():
-    placements = [place for config in configs_of("view") for place in config.placements]
+    placements = [placement for config in configs_of("view") for placement in config.placements]
     assert {where for where, _ in placements} == {PROCESS, "before", "beside", "off"}
     assert {size for _, size in placements} == {1, 2, 3, 4}
     assert [config.adaptive for config in configs_of("view")] == [True, False, False]
@@ -110,7 +110,7 @@ def test_without_a_name_it_is_the_event_drafter_in_nine_ways():
 
 
 @pytest.mark.parametrize(
-    ("drafters", "said"),
+    ("drafters", "message"),
     [
         (["memry"], "did you mean 'memory'"),
         (["ngram", "ngram"], "named twice"),
@@ -118,6 +118,6 @@ def test_without_a_name_it_is_the_event_drafter_in_nine_ways():
         (["union:(ngram"], "brackets"),
     ],
 )
-def test_a_drafter_that_cannot_be_checked_is_one_clear_sentence(drafters, said):
-    with pytest.raises(CrossdraftError, match=said):
+def test_a_drafter_that_cannot_be_checked_is_one_clear_sentence(drafters, message):
+    with pytest.raises(CrossdraftError, match=message):
         choose_configs(drafters)

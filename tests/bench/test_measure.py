@@ -11,7 +11,7 @@ from crossdraft.errors import CrossdraftError
 
 
 class Recorder:
-    """A contestant that takes as long as it is told and writes down when its turn was."""
+    """A method that takes as long as it is set to and writes down when its turn was."""
 
     cores = None
 
@@ -31,15 +31,15 @@ def item(seed):
 
 
 def test_everybody_answers_everything_in_turn():
-    log, told = [], []
+    log, ticks = [], []
     methods = {name: Recorder(name, log, seconds) for name, seconds in (("a", 1.0), ("b", 2.0))}
-    results = measure(methods, [item(0), item(1)], 2, [item(9)], told.append)
+    results = measure(methods, [item(0), item(1)], 2, [item(9)], ticks.append)
     warm, timed = log[:2], log[2:]
     assert warm == [("a", 9), ("b", 9)]
     assert [seed for _, seed in timed] == [0] * 4 + [1] * 4
     turns = ["".join(name for name, _ in timed[at : at + 2]) for at in range(0, 8, 2)]
     assert sorted(turns[:2]) == sorted(turns[2:]) == ["ab", "ba"]  # each once in every block of two
-    assert told == [name for name, _ in log]
+    assert ticks == [name for name, _ in log]
     assert [[len(runs) for runs in results.runs[name]] for name in "ab"] == [[2, 2], [2, 2]]
     assert results.seconds("b") == [4.0, 4.0]
     assert results.tokens("b") == [4, 4]

@@ -50,9 +50,9 @@ def test_four_of_ten_questions_accept_too_little():
     advice = advise(replace(DEAR, acceptance=(0.5,)))
     assert advice.best.name == ALONE
     assert advice.best.speedup == 1
-    told = sentence(advice)
-    assert told.startswith("Do not draft: a hidden draft of ")
-    assert "yields 2.0 tokens and pays above 4.7" in told
+    text = sentence(advice)
+    assert text.startswith("Do not draft: a hidden draft of ")
+    assert "yields 2.0 tokens and pays above 4.7" in text
 
 
 def test_no_hiding_beats_the_bound():
@@ -78,7 +78,7 @@ def test_rounds_of_the_published_pair_do_not_pay():
 
 
 def test_pooled_acceptance_by_hand():
-    # Judged: the first always, the second in half of the drafts. Accepted: 0.5 and 0.25.
+    # Verified: the first always, the second in half of the drafts. Accepted: 0.5 and 0.25.
     assert Stages(1, 1, 0, (0.5, 0.5), 9).alpha == pytest.approx(0.75 / 1.5)
     assert Stages(1, 1, 0, (1.0, 0.0), 9).alpha == pytest.approx(0.5)
     assert Stages(1, 1, 0, (0.5,), 9).acceptances(3) == (0.5, 0.5, 0.5)
@@ -163,9 +163,9 @@ def test_budgets_are_those_of_brute_force(stages):
 
 @given(PAIRS, st.data())
 def test_more_acceptance_never_lowers_the_best_speedup(stages, data):
-    place = data.draw(st.integers(0, len(stages.acceptance) - 1))
+    position = data.draw(st.integers(0, len(stages.acceptance) - 1))
     more = list(stages.acceptance)
-    more[place] = data.draw(st.integers(round(20 * more[place]), 20)) / 20
+    more[position] = data.draw(st.integers(round(20 * more[position]), 20)) / 20
     better = advise(replace(stages, acceptance=tuple(more)))
     assert better.best.speedup >= advise(stages).best.speedup * (1 - 1e-9)
 
@@ -177,7 +177,7 @@ def test_a_dearer_drafter_never_raises_the_best_speedup(stages, step, prefill):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"prefill": 0.0}, "The prefill is 0;"),
         ({"step": 0.0}, "The step is 0;"),
@@ -194,8 +194,8 @@ def test_a_dearer_drafter_never_raises_the_best_speedup(stages, step, prefill):
         ({"passes": ((4, -1.0),)}, r"The time V\(4\) is -1;"),
     ],
 )
-def test_numbers_out_of_range_are_refused(change, told):
-    with pytest.raises(CrossdraftError, match=told):
+def test_numbers_out_of_range_are_refused(change, message):
+    with pytest.raises(CrossdraftError, match=message):
         replace(PUBLISHED, **change)
 
 

@@ -29,10 +29,10 @@ def answer(reading, draft_s=0.0, read=0.0, hidden=0.0, accepted_at=(), drafted_a
 
 
 def test_stages_by_hand():
-    # The prefill grows from 0.10 to 0.13 s beside 0.02 + 0.04 s of drafting: half of the shorter comes on top.
-    # Of 6 + 5 + 3 tokens drafted, 4 beside the prefill; 5 + 2 + 1 accepted. Judged: 6, then 5, then 2.
-    beside = answer(0.13, 0.05, 0.02, 0.04, (5, 2, 1), (6, 5, 3), hidden_drafted=4)
-    stages = stages_of([answer(0.10)], [beside], PASSES, shared=False)
+    # The prefill grows from 0.10 to 0.13 s with 0.02 + 0.04 s of drafting: half of the shorter comes on top.
+    # Of 6 + 5 + 3 tokens drafted, 4 during the prefill; 5 + 2 + 1 accepted. Verified: 6, then 5, then 2.
+    concurrent = answer(0.13, 0.05, 0.02, 0.04, (5, 2, 1), (6, 5, 3), hidden_drafted=4)
+    stages = stages_of([answer(0.10)], [concurrent], PASSES, shared=False)
     assert stages.prefill == pytest.approx(110)
     assert stages.step == 10
     assert stages.draft_step == pytest.approx(5)
@@ -40,7 +40,7 @@ def test_stages_by_hand():
     assert stages.acceptance == (pytest.approx(8 / 13),)
     assert stages.contention == pytest.approx(0.5)
     assert stages.tokens == 20
-    assert stages_of([answer(0.10)], [beside], PASSES, shared=True).contention == 1
+    assert stages_of([answer(0.10)], [concurrent], PASSES, shared=True).contention == 1
     faster = answer(0.09, 0.05, 0.02, 0.04, (5, 2, 1), (6, 5, 3))
     assert stages_of([answer(0.10)], [faster], PASSES, shared=False).contention == 0
 

@@ -47,7 +47,7 @@ def ends(axes):
     return [(segment[0][0], segment[1][0]) for segment in segments][::-1]
 
 
-def test_speedup_and_tau_stand_beside_the_times_with_their_intervals(report):
+def test_speedup_and_tau_stand_next_to_the_times_with_their_intervals(report):
     times, speedup, tau, memory = draw(report).axes
     assert "speedup over target-all" in speedup.get_xlabel()
     assert [bar.get_width() for bar in speedup.patches][::-1] == [0.8, 2.0]
@@ -97,7 +97,7 @@ def test_a_wide_interval_does_not_stretch_the_axis(report):
     assert tau.get_xlim()[1] < 20
 
 
-def test_figures_stand_beside_each_other_and_not_over_each_other(report):
+def test_figures_stand_next_to_each_other_and_not_over_each_other(report):
     figure = draw(report)
     figure.canvas.draw()
     boxes = [text.get_window_extent() for axes in figure.axes for text in axes.texts]

@@ -30,7 +30,7 @@ def test_the_best_fixed_budget_is_the_fastest_and_the_policy_is_not_among_them()
     assert found.against_target.value == pytest.approx(10 / 4)
     assert [line.speedup.value for line in found.lines] == pytest.approx([1, 2, 10 / 6, 2.5])
     assert found.lines[-1].tau == pytest.approx(1.5)
-    assert found.to_json()["contestants"][1]["drafting_share"] == 0.25
+    assert found.to_json()["methods"][1]["drafting_share"] == 0.25
     assert "1.25 [" in sentences([found])[0]
 
 
@@ -41,15 +41,15 @@ def test_answers_of_other_lengths_are_compared_per_token():
     assert found.against_best.value == pytest.approx(3.0)  # 1.5 s a token against 0.5
 
 
-def test_what_the_engine_says_is_told():
+def test_the_engines_notes_are_reported():
     results = Results({"target": [[run(4.0)]], "1, hidden 64": [[run(3.0, notes=("lost.",))]], "policy": [[run(2.0)]]})
     assert load_result("easy", results).notes == ("lost.",)
 
 
 def test_half_of_a_mixed_load_is_dark():
     blank = object()
-    asked = [item.request for item in requests("mixed", workload("mixed", 2), blank)]
-    assert [request.events is blank for request in asked] == [False, True]
+    drawn = [item.request for item in requests("mixed", workload("mixed", 2), blank)]
+    assert [request.events is blank for request in drawn] == [False, True]
     assert sum(LOADS["mixed"].dark) == 2 == len(LOADS["mixed"].dark) / 2
     assert workload("hard", 2).temperature == 2.0
     assert workload("easy", 2).temperature == 0.0
@@ -76,6 +76,6 @@ def test_the_command(pair, tmp_path, capsys):
     found = json.loads(out.read_text())
     assert {"environment", "pairs", "repeats", "loads"} == found.keys()
     (load,) = found["loads"]
-    assert load["best_fixed"] in {line["name"] for line in load["contestants"]} - {"target", "policy"}
+    assert load["best_fixed"] in {line["name"] for line in load["methods"]} - {"target", "policy"}
     assert set(load["policy_over_best_fixed"]) == {"value", "ci95"}
     assert "\nmixed: the policy is " in capsys.readouterr().out

@@ -25,8 +25,8 @@ ANSWER = tuple(range(10, 20))
 FREE = StageCosts(draft=0.0)
 
 
-def of(said, heard=ANSWER, **more):
-    return Trace("1", "What is ahead?", heard, tuple(said), **more)
+def of(drafted, target=ANSWER, **more):
+    return Trace("1", "What is ahead?", target, tuple(drafted), **more)
 
 
 def test_rounds_by_hand():
@@ -74,7 +74,7 @@ def test_an_answer_is_never_known_before_it_is_over():
     assert found.simulated_speedup.value > first.simulated_speedup.value == 1.0
 
 
-def test_faint_nodes_do_not_repay_their_place():
+def test_faint_nodes_do_not_repay_their_width():
     draft = Draft(DraftTree.from_paths([[1, 2], [3]]), (0.9, 0.05, 0.04))
     kept = worth_it(draft, StageCosts(verify=1.0, per_node=0.1))
     assert kept.tokens == (1,)
@@ -88,7 +88,7 @@ def test_traces_come_back_as_they_were_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("{", "line 2 is not JSON"),
         ("[]", "line 2 is no JSON object"),
@@ -99,11 +99,11 @@ def test_traces_come_back_as_they_were_written(tmp_path):
         ('{"scene": 1, "question": "?", "target_tokens": [1], "target_stage_ms": [1]}', "must hold 5 times"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path, line, said):
+def test_a_bad_line_is_named(tmp_path, line, message):
     path = tmp_path / "a.jsonl"
     write_traces([of([])], path)
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(CrossdraftError, match=said):
+    with pytest.raises(CrossdraftError, match=message):
         read_traces(path)
 
 

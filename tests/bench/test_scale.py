@@ -24,7 +24,7 @@ from crossdraft.bench.scale_models import (
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTConfig
 
-TOWER: dict[str, Any] = {
+VISION: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -55,10 +55,10 @@ runpy.run_module("crossdraft.bench.scale", run_name="__main__")
 def files(tmp_path_factory):
     """config.json of a micro Video-LLaVA and of a micro EventGPT."""
     folder = tmp_path_factory.mktemp("scale")
-    tower, text = CLIPVisionConfig(**TOWER), LlamaConfig(**TEXT)
-    target = VideoLlavaConfig(vision_config=tower, text_config=text, image_token_index=97, video_token_index=98)
+    vision, text = CLIPVisionConfig(**VISION), LlamaConfig(**TEXT)
+    target = VideoLlavaConfig(vision_config=vision, text_config=text, image_token_index=97, video_token_index=98)
     target.to_json_file(folder / "target.json")
-    drafter = EventGPTConfig(vision_config=tower, text_config=text, event_token_id=98)
+    drafter = EventGPTConfig(vision_config=vision, text_config=text, event_token_id=98)
     drafter.to_json_file(folder / "drafter.json")
     return folder / "target.json", folder / "drafter.json"
 
@@ -76,7 +76,7 @@ def test_everything_on_a_bare_machine(files):
     )
     assert ran.returncode == 0, ran.stderr
     assert "V(n)/V(1)" in ran.stderr
-    found = json.loads(ran.stdout)  # and nothing beside it
+    found = json.loads(ran.stdout)  # and nothing else
     assert [row["n"] for row in found["verify"]] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
     assert found["verify"][0]["over_v1"] == 1
     assert found["decode"]["bandwidth"] > 1e8

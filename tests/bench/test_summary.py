@@ -27,12 +27,12 @@ def pairs():
 
 
 class Lossy:
-    """A contestant that writes one wrong token at a known place of its second answer."""
+    """A method that writes one wrong token at a known position of its second answer."""
 
     cores = None
 
-    def __init__(self, honest, place):
-        self.honest, self.place, self.calls = honest, place, 0
+    def __init__(self, honest, position):
+        self.honest, self.position, self.calls = honest, position, 0
 
     def answer(self, item):
         run = self.honest.answer(item)
@@ -40,7 +40,7 @@ class Lossy:
         if self.calls != 2:
             return run
         wrong = [*run.tokens]
-        wrong[self.place] = (wrong[self.place] + 1) % 200
+        wrong[self.position] = (wrong[self.position] + 1) % 200
         return replace(run, tokens=tuple(wrong))
 
     def close(self):
@@ -117,8 +117,10 @@ def test_the_headline_is_against_the_faster_of_the_two_targets_alone(target, pai
 
 
 def test_provisional_text_is_timed_where_there_was_some(target, pairs):
-    seen, unseen = replace(plain((1,), 2.0), provisional_s=0.25), plain((1,), 2.0)
-    drafted, alone = summarise(Results({"event": [[seen], [unseen]], "memory": [[unseen], [unseen]]}), pairs, target)
+    shown, unshown = replace(plain((1,), 2.0), provisional_s=0.25), plain((1,), 2.0)
+    drafted, alone = summarise(
+        Results({"event": [[shown], [unshown]], "memory": [[unshown], [unshown]]}), pairs, target
+    )
     assert method_json(drafted)["first_provisional_ms"]["median"] == 250
     assert method_json(alone)["first_provisional_ms"] is None
     assert "250.0" in printed([drafted, alone])
@@ -171,9 +173,9 @@ def test_sampled_tokens_are_not_compared_and_speedups_are_per_token(target):
     runs = {"target": [[plain((1, 2, 3, 4), 4.0)]], "event": [[plain((3,), 2.0)]]}
     methods = summarise(Results(runs), pairs, target)
     assert methods[1].speedups["target"].value == pytest.approx(0.5)
-    told = method_json(methods[1])
-    assert told["identical"] is told["lossless"] is None
-    assert told["speedup"]["per"] == "token"
+    found = method_json(methods[1])
+    assert found["identical"] is found["lossless"] is None
+    assert found["speedup"]["per"] == "token"
     shown = printed(methods)
     assert "time per token of the baseline" in shown
     assert "the tokens may differ, so none are compared" in shown
@@ -214,6 +216,8 @@ def test_without_the_target_nothing_is_called_lossless(target, pairs):
     assert "the target alone did not run: no tokens are compared" in printed(methods)
 
 
-@pytest.mark.parametrize(("left", "right", "place"), [([1, 2, 3], [1, 5, 3], 1), ([1, 2], [1, 2, 3], 2), ([], [1], 0)])
-def test_first_difference(left, right, place):
-    assert first_difference(left, right) == place
+@pytest.mark.parametrize(
+    ("left", "right", "position"), [([1, 2, 3], [1, 5, 3], 1), ([1, 2], [1, 2, 3], 2), ([], [1], 0)]
+)
+def test_first_difference(left, right, position):
+    assert first_difference(left, right) == position

@@ -85,31 +85,31 @@ def test_scenes_beyond_the_split_are_refused(first, pairs):
         Workload(pairs=pairs, first=first)
 
 
-def test_the_last_scene_of_the_split_can_be_asked_about():
+def test_the_last_scene_of_the_split_can_be_used():
     assert next(items(Workload(pairs=1, first=999_999))).seed == scenes.split_seeds("test")[-1]
 
 
-def test_frames_in_memory_are_as_many_as_asked_for():
+def test_frames_in_memory_are_as_many_as_requested():
     (item,) = items(Workload(1, frames=3))
     assert len(item.request.video) == 3
     with pytest.raises(CrossdraftError, match="number of frames is 0"):
         Workload(1, frames=0)
 
 
-def said(pairs, **options):
+def in_words(pairs, **options):
     return " ".join(workload_in_words(Workload(len(pairs), **options), pairs, 38.66))
 
 
 PAIRS = [Item(1, kind, Request("?")) for kind in ("count", "layout", "count")]
 
 
-def test_all_kinds_from_files_is_told_apart_from_the_favourable_workload():
-    usual = said(PAIRS, files=Path("clips"))
+def test_all_kinds_from_files_differs_from_the_favourable_workload():
+    usual = in_words(PAIRS, files=Path("clips"))
     assert "2 of 16 kinds of question in turn; greedy" in usual
     assert "38.7 tokens on average" in usual
     assert "files are read inside the clock" in usual
     assert "no training has seen" in usual
-    favourable = said(PAIRS, answers="long", split="validation", temperature=0.5)
+    favourable = in_words(PAIRS, answers="long", split="validation", temperature=0.5)
     assert "the longest answers, which favours drafting" in favourable
     assert "beforehand, outside the clock" in favourable
     assert "sampled at temperature 0.5" in favourable
@@ -124,8 +124,8 @@ def test_plain_values_agree():
 
 
 def test_who_has_which_cores():
-    told, elastic = cores_in_words(["target", "target-all", "hf", "event"], Cores((0,), (1,)))
+    sentence, elastic = cores_in_words(["target", "target-all", "hf", "event"], Cores((0,), (1,)))
     assert "serve its target as well" in elastic
     assert len(cores_in_words(["target", "hf"], Cores((0,), (1,)))) == 1
-    assert "0: target, hf; 0-1: target-all; 0 + 1: event" in told
+    assert "0: target, hf; 0-1: target-all; 0 + 1: event" in sentence
     assert "not restricted" in cores_in_words(["target"], None)[0]

@@ -180,19 +180,19 @@ def test_an_event_drafter_without_events_is_refused(clip, capsys):
 
 
 @pytest.mark.parametrize("drafter", ["event", "glance", "union:event,memory"])
-def test_another_vocabulary_is_told_before_a_recording_is_asked_for(pair, clip, capsys, drafter):
+def test_another_vocabulary_is_reported_before_a_recording_is_required(pair, clip, capsys, drafter):
     arguments = ["--video", str(clip.video), "--target", str(pair.target), "--drafter", drafter, QUESTION]
     assert main(["ask", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert "another vocabulary" in said
-    assert "union:memory,ngram" in said
+    printed = capsys.readouterr().err
+    assert "another vocabulary" in printed
+    assert "union:memory,ngram" in printed
 
 
 def test_the_shipped_drafter_asks_for_a_recording(clip, capsys):
     assert main(["ask", "--video", str(clip.video), "--drafter", "glance", QUESTION]) == 2
-    said = capsys.readouterr().err
-    assert "glance needs an event recording; give one with --events" in said
-    assert "--drafter union:memory,ngram" in said
+    printed = capsys.readouterr().err
+    assert "glance needs an event recording; give one with --events" in printed
+    assert "--drafter union:memory,ngram" in printed
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def command(*arguments: str) -> list[str]:
 
 def test_piped_with_the_drafter_in_a_process_of_its_own(models, files, ask):
     _, expected, _ = ask("--json")
-    placed = command(*files, *models, "--placement", "process", "--max-new-tokens", "24", "--compare")
-    run = subprocess.run(placed, capture_output=True, text=True, timeout=600, check=False)
+    arguments = command(*files, *models, "--placement", "process", "--max-new-tokens", "24", "--compare")
+    run = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=False)
     assert (run.returncode, run.stderr) == (0, "")
     assert "\x1b" not in run.stdout
     assert run.stdout.startswith(json.loads(expected)["text"].lstrip() + "\n")

@@ -59,9 +59,9 @@ def test_a_list_of_clips(pair: PairPaths, clip: ClipPaths, tmp_path: Path, capsy
     listed.write_text(json.dumps({"video": str(clip.video), "prompt": ["What is it?", "Where is it?"]}))
     settings = ["--target", str(pair.target), "--device", "cpu", "--max-new-tokens", "6", "--list", str(listed)]
     assert main(["capture", str(out), *settings]) == 0
-    said = capsys.readouterr()
-    assert "2 answers about 1 clips" in said.out
-    assert "will take about" in said.err
+    printed = capsys.readouterr()
+    assert "2 answers about 1 clips" in printed.out
+    assert "will take about" in printed.err
     target = load_target(str(pair.target), "cpu")
     texts = [target.decode(tokens.tolist()) for tokens in CaptureStore.open(out).answer_tokens()]
     assert len(texts) == 2
@@ -88,9 +88,9 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
 ) -> None:
     out = tmp_path / "store"
     assert main(command(pair, out, *more)) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert sentence in printed
+    assert printed.count("\n") == 1
     assert not out.exists()
 
 

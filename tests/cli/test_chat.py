@@ -1,4 +1,4 @@
-"""`crossdraft chat` on the tiny pair: loaded once, asked again; piped, as JSON, in a terminal with Ctrl-C, Ctrl-D."""
+"""`crossdraft chat` on the tiny pair: loaded once, many questions; piped, as JSON, in a terminal, Ctrl-C and Ctrl-D."""
 
 import io
 import json
@@ -88,7 +88,7 @@ def test_commands_explain_themselves_and_quit_leaves(chat):
     assert "TTFT" not in shown
 
 
-def test_a_target_of_ones_own_gets_a_drafter_that_works_and_is_told_which(chat):
+def test_a_target_of_ones_own_gets_a_drafter_that_works_and_is_named(chat):
     status, shown, errors = chat("What is ahead?", "/drafter", drafter=None, events=False)
     assert status == 0
     assert errors.startswith("Drafter: union:memory,ngram, because the target is your own")

@@ -41,9 +41,9 @@ def test_a_planted_difference_shows(engine, request_):
     assert "the tokens DIFFER from token 3 on" in found.sentence()
 
 
-def planted(answer, place=3):
-    wrong = (answer.tokens[place] + 1) % 256
-    return replace(answer, tokens=(*answer.tokens[:place], wrong, *answer.tokens[place + 1 :]))
+def planted(answer, position=3):
+    wrong = (answer.tokens[position] + 1) % 256
+    return replace(answer, tokens=(*answer.tokens[:position], wrong, *answer.tokens[position + 1 :]))
 
 
 def test_every_run_is_compared_with_every_other_and_not_only_the_first(engine, request_):
@@ -82,7 +82,7 @@ def test_an_answer_that_ends_early_differs_where_it_ends(engine, request_):
     assert found.alone == engine.target.decode(tokens[5:6])
 
 
-def test_a_lossy_rule_is_named_and_the_target_alone_is_judged_exactly(pair, clip):
+def test_a_lossy_rule_is_named_and_the_target_alone_is_verified_exactly(pair, clip):
     request = Request("Describe the road.", clip.video, clip.events, max_new_tokens=12)
     options = Options(placement="inline", device="cpu", rule="relaxed:r=4000", adaptive=False)
     with (
@@ -94,5 +94,5 @@ def test_a_lossy_rule_is_named_and_the_target_alone_is_judged_exactly(pair, clip
     assert answer.tokens != own.tokens  # whatever is drafted is accepted
     assert found.identical is False
     assert found.lossy is not None
-    assert "judged by the lossy rule 'relaxed" in found.sentence()
+    assert "verified by the lossy rule 'relaxed" in found.sentence()
     assert "The target alone did not repeat" not in found.sentence()

@@ -172,6 +172,6 @@ def test_max_events_raises_the_limit(recording, tmp_path, monkeypatch):
         assert main(["events", *command, "--max-events", "4000"]) == 0
 
 
-def test_a_rate_below_zero_is_told_by_its_option(video, tmp_path, capsys):
+def test_a_rate_below_zero_is_named_by_its_option(video, tmp_path, capsys):
     assert main(["events", "simulate", str(video), str(tmp_path / "a.h5"), "--max-rate=-1"]) == 2
     assert "--max-rate is -1" in capsys.readouterr().err

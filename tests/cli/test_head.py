@@ -45,7 +45,7 @@ def test_a_head_is_exported_and_imported(pair, head, tmp_path, capsys):
 
 @pytest.mark.parametrize(("method", "network"), [("eagle1", "eagle"), ("eagle2", "eagle"), ("medusa", "medusa")])
 def test_an_imported_head_that_knows_all_words_drafts_for_a_model_that_sees(pair, clip, tmp_path, method, network):
-    """Its draft vocabulary holds the placeholders too; how often its guesses are taken, nobody has measured."""
+    """Its draft vocabulary holds the placeholders too; how often its drafts are taken, nobody has measured."""
     ours, theirs, back = (tmp_path / name for name in ("ours", "theirs", "back"))
     host, target = host_of(str(pair.target)), load_target(str(pair.target), "cpu", "float64", packed=False)
     values = {**host.sizes, "draft_ids": tuple(range(2, 90)), "steps": 3}
@@ -61,8 +61,8 @@ def test_an_imported_head_that_knows_all_words_drafts_for_a_model_that_sees(pair
     assert set(drafter.ids) & set(target.reserved)
     for sampling in (Sampling(), Sampling(temperature=1.0, seed=2)):
         request = Request("What is ahead?", str(clip.video), max_new_tokens=12, sampling=sampling)
-        placed = DraftRunner(drafter, "off")
-        (found,) = Decoder(target, placed, adaptive=False, nodes=6).generate([request])
+        runner = DraftRunner(drafter, "off")
+        (found,) = Decoder(target, runner, adaptive=False, nodes=6).generate([request])
         assert found.stats.drafted > 0
         assert not found.notes
         if sampling.greedy:

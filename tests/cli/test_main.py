@@ -57,7 +57,7 @@ def test_bad_input_is_one_sentence_and_status_2(capsys):
     assert captured.out == ""
 
 
-def test_a_field_is_told_by_the_name_of_its_option(capsys):
+def test_a_field_is_named_by_the_name_of_its_option(capsys):
     for field, option in (("top_k", "--top-k"), ("num_frames", "--frames"), ("The top_k", "The top_k")):
         assert run(raising(CrossdraftError(f"{field} is -1; give more.")), []) == 2
         assert capsys.readouterr().err == f"crossdraft: {option} is -1; give more.\n"

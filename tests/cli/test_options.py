@@ -51,7 +51,7 @@ WRONG = [
 ]
 
 
-def test_what_values_tell_by_themselves_is_told_before_anything_heavy_is_imported(clip, tmp_path):
+def test_what_values_tell_by_themselves_is_reported_before_anything_heavy_is_imported(clip, tmp_path):
     named = {"NEW": str(tmp_path / "new")}
     commands = [[named.get(word, word).replace("VIDEO", str(clip.video)) for word in command] for command in WRONG]
     code = (
@@ -136,7 +136,7 @@ def drive(path, first_us):
 
 
 @pytest.mark.parametrize("first", [0, 2 * HOUR_US])
-def test_a_part_of_a_clip_s_events_is_told_in_seconds_of_the_clip(clip, tmp_path, first):
+def test_a_part_of_a_clip_s_events_is_in_seconds_of_the_clip(clip, tmp_path, first):
     path, size = drive(tmp_path / "drive.h5", first), Newest(50_000, 5)
 
     def times(**part: float) -> list[int]:

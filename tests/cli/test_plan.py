@@ -34,9 +34,9 @@ def test_tables_and_a_sentence(capsys):
 
 def test_the_example_of_the_documentation(capsys):
     page = (Path(__file__).parents[2] / "docs" / "planning.md").read_text(encoding="utf-8")
-    command, told = page.split("```\n$ crossdraft ", 1)[1].split("\n```", 1)[0].split("\n", 1)
+    command, shown = page.split("```\n$ crossdraft ", 1)[1].split("\n```", 1)[0].split("\n", 1)
     assert main(command.split()) == 0
-    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == told.splitlines()
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown.splitlines()
 
 
 def test_json_holds_every_way_and_its_shares(capsys):
@@ -54,7 +54,7 @@ def test_json_goes_to_a_file(tmp_path, capsys):
     assert "simulated" in capsys.readouterr().out
 
 
-def test_c_in_place_of_the_draft_step_and_acceptance_by_position(capsys):
+def test_c_instead_of_the_draft_step_and_acceptance_by_position(capsys):
     report = advice_of([*without("--draft-step"), "--c=0.5", "--alpha=0.9,0.5,0", "--shared"], capsys)
     assert report["stages"]["draft_step"] == 7.6
     assert report["stages"]["acceptance"] == [0.9, 0.5, 0.0]
@@ -62,7 +62,7 @@ def test_c_in_place_of_the_draft_step_and_acceptance_by_position(capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "give --prefill, --step, --draft-step (or --c), --alpha, --tokens as well, or --measure"),
         (without("--step"), "give --step as well"),
@@ -85,11 +85,11 @@ def test_c_in_place_of_the_draft_step_and_acceptance_by_position(capsys):
         (["--measure", "--shared"], "--measure measures what --shared says"),
     ],
 )
-def test_bad_numbers_cost_a_sentence(arguments, told, tmp_path, capsys):
+def test_bad_numbers_cost_a_sentence(arguments, message, tmp_path, capsys):
     path = tmp_path / "plan.json"
     assert main(["plan", *arguments, f"--json-out={path}"]) == 2
     captured = capsys.readouterr()
-    assert told in captured.err
+    assert message in captured.err
     assert captured.err.startswith("crossdraft: ")
     assert captured.err.count("\n") == 1
     assert captured.out == ""

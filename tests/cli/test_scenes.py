@@ -88,7 +88,7 @@ def test_show_says_when_the_disk_is_full(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("command", [["make", "--out"], ["show", "7", "--out"]])
-def test_a_place_inside_a_file_is_one_sentence(tmp_path, capsys, command):
+def test_a_path_inside_a_file_is_one_sentence(tmp_path, capsys, command):
     (tmp_path / "file").touch()
     assert main(["scenes", *command, str(tmp_path / "file" / "scene.png")]) == 2
     captured = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Where a pair is placed when nobody says."""
+"""The placement of a pair when none is named."""
 
 import os
 
@@ -59,7 +59,7 @@ def test_a_wish_for_hidden_drafting_inline_is_a_wish_for_inline():
     assert (options.placement, options.hidden, options.draft_cores) == ("inline", "before", None)
 
 
-def test_cores_are_as_they_were_asked_for():
+def test_cores_are_as_they_were_named():
     first = str(CORES[0])
     options = options_of(
         PairOptions(drafter="event", placement="process", device="cpu", target_cores=first, draft_cores=first)

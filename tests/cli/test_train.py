@@ -16,9 +16,9 @@ def test_the_override_that_the_help_shows_is_accepted():
 
 def test_a_wrong_override_is_one_sentence_and_leaves_nothing(tmp_path, capsys):
     assert main(["train", "reference", "seed=[", "--out", str(tmp_path / "run")]) == 2
-    said = capsys.readouterr().err
-    assert "The value of the override 'seed=[' is not YAML" in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert "The value of the override 'seed=[' is not YAML" in printed
+    assert printed.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 

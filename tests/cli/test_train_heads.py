@@ -105,11 +105,11 @@ def test_levels_are_given_as_lists_are_everywhere_and_each_line_is_logged_once(
     assert train(pair, captured, tmp_path / "run", *quick, method="eagle3") == 0
     config = json.loads((tmp_path / "run" / "head" / "config.json").read_text())["config"]
     assert (config["levels"], config["level_scales"]) == ([2, 1, 2], [0.5, 0.1, 1.0])
-    said = [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines() if line[2:3] == ":"]
-    assert [line.partition(" loss")[0] for line in said[:1]] == ["train 3/6"]
-    assert sum(line.startswith("train 6: validation ") for line in said) == 1
-    assert len({line.split(" ")[1] for line in said if " tau " in line}) == 2  # checks after steps 3 and 6
-    assert sum(" tau " in line for line in said) == 2
+    printed = [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines() if line[2:3] == ":"]
+    assert [line.partition(" loss")[0] for line in printed[:1]] == ["train 3/6"]
+    assert sum(line.startswith("train 6: validation ") for line in printed) == 1
+    assert len({line.split(" ")[1] for line in printed if " tau " in line}) == 2  # checks after steps 3 and 6
+    assert sum(" tau " in line for line in printed) == 2
 
 
 # Heads whose lessons are made otherwise, and how little of each is enough to see it work.
@@ -223,8 +223,8 @@ def test_what_cannot_be_trained_is_one_sentence(
 ) -> None:
     capsys.readouterr()
     assert train(pair, captured, tmp_path / "run", *SMALL, *more, method=method) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert sentence in said
+    printed = capsys.readouterr().err.splitlines()[-1]
+    assert sentence in printed
     assert not (tmp_path / "run" / "head").exists()
 
 
@@ -253,7 +253,7 @@ def test_a_network_that_no_drafter_serves_is_missed_before_the_first_step(
 
 
 @pytest.mark.parametrize(
-    ("network", "event", "said"),
+    ("network", "event", "sentence"),
     [
         ("eagle", "event", "--drafter takes it as eagle1:dir=run/head or eagle2:dir=run/head"),
         ("eagle", "mine", "--drafter takes it as eagle1:dir=run/head or eagle2:dir=run/head"),
@@ -262,8 +262,8 @@ def test_a_network_that_no_drafter_serves_is_missed_before_the_first_step(
         ("gated", "event", "no drafter serves the network 'gated' yet"),
     ],
 )
-def test_who_trained_a_head_is_told_how_it_is_taken(network: str, event: str, said: str) -> None:
-    assert _taken(network, Path("run/head"), event).startswith(said)
+def test_who_trained_a_head_learns_how_it_is_used(network: str, event: str, sentence: str) -> None:
+    assert _taken(network, Path("run/head"), event).startswith(sentence)
 
 
 def test_a_folder_of_another_training_is_refused_and_what_differs_is_named(
@@ -296,7 +296,7 @@ def test_a_capture_of_another_target_teaches_nothing(
     assert "belongs to another target" in capsys.readouterr().err
 
 
-def test_lessons_come_from_one_place(
+def test_lessons_come_from_one_source(
     pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "eagle", "--out", str(tmp_path / "run")]) == 2

@@ -101,7 +101,7 @@ def test_figures():
     }
 
 
-def test_the_target_alone_stands_beside_the_times():
+def test_the_target_alone_stands_with_the_times():
     alone = made(Stats(new_tokens=5, rounds=5, ttft_s=0.07, total_s=0.3))
     shown = dict(figures(made(STATS), Baseline(alone)))
     assert shown["time to first token (TTFT)"] == "80 ms (target alone 70 ms)"
@@ -117,8 +117,8 @@ def test_a_lossy_rule_shows_and_a_lossless_one_does_not():
     lossy = replace(STATS, rule="relaxed:r=3", lossless=False)
     assert dict(figures(made(lossy)))["rule"] == "lossy: relaxed:r=3"
     assert "rule" not in dict(figures(made(replace(STATS, rule="greedy"))))
-    told = record(made(lossy))["stats"]
-    assert (told["rule"], told["lossless"]) == ("relaxed:r=3", False)
+    found = record(made(lossy))["stats"]
+    assert (found["rule"], found["lossless"]) == ("relaxed:r=3", False)
 
 
 def test_the_hidden_draft_says_what_became_of_it_and_how_much_of_its_time_was_free():
@@ -197,7 +197,7 @@ def test_a_lane_is_drawn_by_meaning(row, line):
     assert draw(kinds).plain == line
 
 
-def test_without_colour_kinds_can_still_be_told_apart():
+def test_without_colour_kinds_still_differ():
     assert len({kind.glyph for kind in (*KINDS, DECODE, OTHER)}) == len(KINDS) + 2
 
 

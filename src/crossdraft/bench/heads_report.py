@@ -26,7 +26,7 @@ PARAMETERS = (
     "counted. stored, min: of the trained part, its files and its training"
 )
 COLOURS = ("#1a7f37", "#8c959f")  # of trees and of chains
-GROUP = 0.8  # height of a drafter's bars together; two drafters are 1 apart
+GROUP = 0.8  # height of a drafter's bars together; drafters lie 1 from another
 ABREAST = 7  # drafters in one table by kind of question
 
 
@@ -35,7 +35,7 @@ def to_json(report: HeadsReport) -> dict[str, object]:
     times = report.times
     clocked = None
     if times is not None:
-        clocked = {"places": times.positions, "t_ms": times.single.ms(), f"v{times.nodes + 1}_ms": times.wide.ms()}
+        clocked = {"positions": times.positions, "t_ms": times.single.ms(), f"v{times.nodes + 1}_ms": times.wide.ms()}
     return {
         "environment": report.environment,
         "workload": report.workload,
@@ -53,7 +53,7 @@ def _row_json(row: HeadResult, report: HeadsReport) -> dict[str, object]:
         against_pass, against_step = report.times.ratios(row.name)
         drafting = {
             "draft_ms": row.drafting.draft.ms(),
-            "of_it_listening_ms": row.drafting.commit.ms(),
+            "of_it_commit_ms": row.drafting.commit.ms(),
             "mean_nodes": round(row.drafting.nodes, 1),
             "over_verifying_pass": round(against_pass, 3),
             "over_t": round(against_step, 3),

@@ -18,7 +18,7 @@ from crossdraft.load import REFERENCE
 from crossdraft.methods import SHIPPED, method_in
 from crossdraft.specs import Spec
 
-PROVENANCE = "provenance.json"  # beside the weights; written by `crossdraft train`
+PROVENANCE = "provenance.json"  # in the folder of the weights; written by `crossdraft train`
 CHAIN = {"tree": "chain"}
 # Methods with trained weights of their own, by their records.
 TRAINED = tuple(name for name, method in SHIPPED.items() if method.network)
@@ -106,7 +106,7 @@ def as_chain(spec: Spec) -> Spec:
 
 
 def short_labels(drafters: Mapping[str, Spec]) -> dict[str, str]:
-    """For tables and pictures: the specs without their folders, where that still tells them apart.
+    """For tables and pictures: the specs without their folders, where they still differ.
 
     >>> from crossdraft.specs import parse
     >>> short_labels({text: parse(text) for text in ("eagle2:dir=a", "hydra:dir=b", "hydra:dir=c")})

@@ -6,7 +6,7 @@ a draft had held them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from crossdraft.bench.scale_measure import clocked
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, PromptFeatures, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Chunk, Target
+from crossdraft.engine.target import Chunk, Target, TargetOut, prompt_features
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -155,7 +155,6 @@ class _TargetStep:
 
     tokens: tuple[int, ...]
     hidden: Mapping[int, Tensor]
-    logits: Tensor
     prompt: PromptFeatures | None = None
 
     def output_for(self, needs: Needs, draft: Draft | None, behind: Tensor | None) -> VerifyOutput:
@@ -163,13 +162,13 @@ class _TargetStep:
         path = () if draft is None else tuple(draft.tree.follow(self.tokens[:-1]))
         prompt = None
         if self.prompt is not None and not needs.nothing:
-            seen = self.prompt.visual
-            visual = {layer: seen[layer] for layer in needs.visual_layers if layer in seen}
-            prompt = PromptFeatures(self.prompt.tokens, self.prompt.visual_tokens, visual)
+            features = self.prompt.visual
+            visual = {layer: features[layer] for layer in needs.visual_layers if layer in features}
+            prompt = replace(self.prompt, visual=visual)
         hidden = {layer: self.hidden[layer] for layer in needs.hidden_layers}
         output = VerifyOutput(path, self.tokens, hidden, prompt)
-        asked = None if draft is None else draft.probes
-        return output if asked is None or behind is None else output.with_probes(asked, behind)
+        probes = None if draft is None else draft.probes
+        return output if probes is None or behind is None else output.with_probes(probes, behind)
 
 
 class _TeacherForced:
@@ -180,13 +179,18 @@ class _TeacherForced:
 
     def __init__(self, target: Target, request: Request, tokens: Sequence[int], nodes: int, needs: Needs) -> None:
         self.target, self.tokens, self.needs = target, tuple(tokens), needs
-        self.prompt = target.prepare(request)
+        prompt = target.prepare(request)
         self.cache = target.new_cache()
-        self.row = self.cache.add_row(len(self.prompt) + len(tokens) + nodes + needs.probes + 1)
+        room = len(prompt) + len(tokens) + nodes + needs.probes + 1
+        hidden, visual = needs.hidden_layers, needs.visual_layers
+        self.read = target.prefill(
+            self.cache, prompt, target.encode(prompt), room, capture=hidden, visual_capture=visual
+        )
         self.done = 0  # tokens of the answer in front of the root
 
     def __iter__(self) -> Iterator[_TargetStep]:
-        yield self._read()
+        prompt = prompt_features(self.read, self.needs.visual_layers)
+        yield _TargetStep(self.tokens[:1], self._by_layer(self.read.out), prompt)
         while self.done + STEP + 1 < len(self.tokens):
             yield self._step()
 
@@ -198,40 +202,25 @@ class _TeacherForced:
         """[m, V] what the target says behind a draft's probes."""
         return self._try(draft.input_tree, draft.probe_embeds)[1 + len(draft.tree) :]
 
-    def _read(self) -> _TargetStep:
-        pieces, offset = self.target.chunks(self.prompt, self.target.encode(self.prompt))
-        self.cache.rope_deltas[self.row] = offset
-        *front, last = pieces
-        nothing, layers = DraftTree.empty(), self.needs.visual_layers
-        outs = [self._extend(piece, nothing, layers) for piece in front]
-        visual = {layer: torch.cat([hidden[i] for hidden, _ in outs]) for i, layer in enumerate(layers) if outs}
-        ids = tuple(token for piece in front for token in piece.tokens.tolist())
-        hidden, logits = self._extend(last, nothing, self.needs.hidden_layers)
-        prompt = PromptFeatures(tuple(last.tokens.tolist()), ids, visual)
-        return _TargetStep(self.tokens[:1], self._named(hidden), logits, prompt)
-
     def _step(self) -> _TargetStep:
         root, *step = self.tokens[self.done : self.done + STEP + 1]
         self.done += STEP + 1
-        chain = DraftTree.chain(step)
-        hidden, logits = self._extend(Chunk(torch.tensor([root])), chain, self.needs.hidden_layers)
-        self.cache.keep(self.row, range(STEP))
-        return _TargetStep((*step, self.tokens[self.done]), self._named(hidden), logits)
+        out = self._extend(root, DraftTree.chain(step), self.needs.hidden_layers)
+        self.cache.keep(self.read.row, range(STEP))
+        return _TargetStep((*step, self.tokens[self.done]), self._by_layer(out))
 
-    def _try(self, tree: DraftTree, tail: Tensor | None = None) -> Tensor:
+    def _try(self, tree: DraftTree, embeds: Tensor | None = None) -> Tensor:
         """[1 + n, V] logits of a pass that is taken back."""
-        length = self.cache.lengths[self.row]
-        _, logits = self._extend(Chunk(torch.tensor([self.tokens[self.done]])), tree, (), tail)
-        self.cache.truncate(self.row, length)
-        return logits
+        length = self.cache.lengths[self.read.row]
+        out = self._extend(self.tokens[self.done], tree, (), embeds)
+        self.cache.truncate(self.read.row, length)
+        return out.logits[0]
 
-    def _named(self, hidden: Sequence[Tensor]) -> dict[int, Tensor]:
-        return dict(zip(self.needs.hidden_layers, hidden, strict=True))
+    def _by_layer(self, out: TargetOut) -> dict[int, Tensor]:
+        return dict(zip(self.needs.hidden_layers, out.hidden[0], strict=True))
 
-    def _extend(
-        self, chunk: Chunk, tree: DraftTree, layers: Sequence[int], tail: Tensor | None = None
-    ) -> tuple[tuple[Tensor, ...], Tensor]:
-        """[m + n, h] features of each layer, and [1 + n, V] logits."""
-        rows = slice(self.row, self.row + 1)
-        out = self.target.extend(self.cache, rows, [chunk], [tree], layers, [tail])
-        return out.hidden[0], out.logits[0]
+    def _extend(self, root: int, tree: DraftTree, layers: Sequence[int], embeds: Tensor | None = None) -> TargetOut:
+        """One pass over the root and a tree, whose last nodes are given as embeddings."""
+        row = self.read.row
+        rows = slice(row, row + 1)
+        return self.target.extend(self.cache, rows, [Chunk(torch.tensor([root]))], [tree], layers, [embeds])

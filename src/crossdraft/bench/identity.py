@@ -86,8 +86,8 @@ def run_identity(
         with open_configs(target, models, cores, configs) as opened:
             for config, decoders in zip(configs, opened, strict=True):
                 checks.append(IdentityCheck(config.name, config.spec))
-                asked = with_events(known, blank) if is_blind(spec_of(config.spec)) else known
-                check_config(target, checks[-1], decoders, asked, tick)
+                pairs = with_events(known, blank) if is_blind(spec_of(config.spec)) else known
+                check_config(target, checks[-1], decoders, pairs, tick)
     return checks
 
 

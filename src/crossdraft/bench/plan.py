@@ -71,18 +71,18 @@ class Stages:
         self._check_passes()
 
     def _check_passes(self) -> None:
-        seen: set[int] = set()
+        known: set[int] = set()
         for n, time in self.passes:
             if not 1 <= n <= MOST_TOKENS:
                 raise CrossdraftError(f"There is no pass over {n} tokens; give V(n) for n of 1 or more.")
-            if n in seen:
+            if n in known:
                 raise CrossdraftError(f"V({n}) is given twice; give it once.")
             _check_time(f"time V({n})", time)
             if n == 1 and time != self.step:
                 raise CrossdraftError(
                     f"V(1) is {time:g} ms and the step {self.step:g} ms, but they are the same; give one of them."
                 )
-            seen.add(n)
+            known.add(n)
 
     @property
     def c(self) -> float:
@@ -91,9 +91,9 @@ class Stages:
 
     @property
     def alpha(self) -> float:
-        """Accepted over judged: what `acceptance` by position comes to over a draft as long as the list.
+        """Accepted over verified: what `acceptance` by position comes to over a draft as long as the list.
 
-        A position is judged if all before it were accepted: Σ_i Π_{j≤i} h_j / Σ_i Π_{j<i} h_j.
+        A position is verified if all before it were accepted: Σ_i Π_{j≤i} h_j / Σ_i Π_{j<i} h_j.
         """
         path_probs = [math.prod(self.acceptance[:depth]) for depth in range(len(self.acceptance) + 1)]
         return sum(path_probs[1:]) / sum(path_probs[:-1])
@@ -212,7 +212,7 @@ class Advice:
 
     @property
     def source(self) -> str:
-        """What stands beside every number."""
+        """What is said with every number."""
         return f"simulated from {'measured stages' if self.measured else 'typed-in numbers'}"
 
 

@@ -57,16 +57,16 @@ def measure_stages(pair: Pair, pairs: int, tick: Callable[[str], None]) -> Stage
     Raises:
         CrossdraftError: a model cannot be loaded, the drafter was lost, or the answers are too short to tell.
     """
-    asked = list(items(Workload(pairs)))
+    questions = list(items(Workload(pairs)))
     options = pair.options  # made before the engine pins this process, which then may not use the drafter's cores
     warm_up = next(items(Workload(1, split="validation")))
     with Engine.load(pair.target, pair.drafter, options) as engine:
         alone = Engine(engine.target, None, Options(), CostModel())
         without, drafting = [], []
-        for item in (warm_up, *asked):
+        for item in (warm_up, *questions):
             without.append(_answer(alone, item, tick, "alone"))
             drafting.append(_answer(engine, item, tick, "drafting"))
-        passes = _passes(engine.target, asked[0].request)
+        passes = _passes(engine.target, questions[0].request)
         tick("V(n)")
     return stages_of(without[1:], drafting[1:], passes, shared=options.placement == "inline")
 
@@ -117,13 +117,13 @@ def _reading(answer: Answer) -> float:
 
 
 def _alpha(answers: Sequence[Answer]) -> float:
-    """Accepted over judged: a node is judged if all above it were accepted."""
-    accepted = judged = 0
+    """Accepted over verified: a node counts as verified if all above it were accepted."""
+    accepted = verified = 0
     for answer in answers:
         offered, kept = answer.stats.drafted_at, answer.stats.accepted_at
         accepted += sum(kept)
-        judged += sum(min(tried, above) for tried, above in zip(offered, [*offered[:1], *kept], strict=False))
-    return accepted / judged if judged else 0.0
+        verified += sum(min(tried, above) for tried, above in zip(offered, [*offered[:1], *kept], strict=False))
+    return accepted / verified if verified else 0.0
 
 
 def _passes(target: Target, request: Request) -> list[tuple[int, float]]:

@@ -34,7 +34,7 @@ PER = {"answer": "", "token": " per token"}
 SPEEDUP, TAU, MEMORY = "#8c959f", "#8c959f", "#d0d7de"
 BEST, ERROR, INK, FAINT = "#1a7f37", "#424a53", "#1f2328", "#59636e"
 PROVISIONAL = "first provisional text"
-ROW = 0.66  # height of a bar; two rows are 1 apart
+ROW = 0.66  # height of a bar; rows lie 1 from another
 WIDTH, SIZE = 10.0, 10  # of the figure in inches, of its text in points
 ROOM = 3.0  # length of an axis over its longest bar: the figures stand in a column behind the bars
 ENDINGS = (".png", ".svg")
@@ -69,7 +69,7 @@ def save(figure: "Figure", path: Path) -> None:
 def draw(report: "BenchReport") -> "Figure":
     """One row per method, the slowest on top: its stages stacked to the mean time of an answer, first tokens marked.
 
-    Beside it speedup and τ with their 95 % bootstrap intervals, and memory. The speedup is the headline's, against the
+    Next to it speedup and τ with their 95 % bootstrap intervals, and memory. The speedup is the headline's, against the
     faster target alone. Without a baseline there is no speedup, and without measured memory no panel for it.
     """
     from matplotlib import rc_context

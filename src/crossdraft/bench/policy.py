@@ -131,7 +131,7 @@ class LoadResult:
         """Plain values."""
         return {
             "load": self.load,
-            "contestants": [line.to_json() for line in self.lines],
+            "methods": [line.to_json() for line in self.lines],
             "best_fixed": self.best,
             "policy_over_best_fixed": self.against_best.to_json(),
             "policy_over_target": self.against_target.to_json(),

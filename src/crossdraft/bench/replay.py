@@ -1,7 +1,7 @@
 """`crossdraft replay`: drafters on recorded answers, and the traces that hold these.
 
 Tokens per pass are exact, for greedy acceptance depends on nothing but the tokens. Times are simulated from those of
-the stages. Replay is online, in the order of the traces: a drafter that learns has seen the answers before this one and
+the stages. Replay is online, in the order of the traces: a drafter that learns knows the answers before this one and
 no others.
 """
 
@@ -30,7 +30,7 @@ class Trace:
         scene: which clip it is about.
         question: what was asked.
         target_tokens: the target's greedy answer, n ≥ 1 ids.
-        draft_tokens: what a drafter of its own said about the same clip; may be empty.
+        draft_tokens: what a drafter of its own drafted for the same clip; may be empty.
         target_stage_ms: milliseconds of each of `STAGES`, if they were measured.
     """
 
@@ -175,7 +175,7 @@ class ReplayResult:
 
 
 class RecordedDrafter:
-    """The drafter `trace`: says what the trace's own drafter said, from the beginning, whatever the target says.
+    """The drafter `trace`: drafts what the trace's own drafter did, from the beginning, whatever the target emits.
 
     Raises:
         CrossdraftError: none of the traces holds a draft.
@@ -188,10 +188,10 @@ class RecordedDrafter:
             raise CrossdraftError(
                 "None of the traces holds draft_tokens, so there is no recorded drafter; name memory or ngram."
             )
-        self._said = {(trace.question, _clip(trace)): trace.draft_tokens for trace in traces}
+        self._recorded = {(trace.question, _clip(trace)): trace.draft_tokens for trace in traces}
 
     def begin(self, requests: Sequence[Request]) -> list[list[int]]:
-        return [list(self._said.get((request.prompt, str(request.video)), ())) for request in requests]
+        return [list(self._recorded.get((request.prompt, str(request.video)), ())) for request in requests]
 
     def propose(self, states: Sequence[list[int]], budgets: Sequence[Budget]) -> list[Draft]:
         return [Draft(DraftTree.chain(state[: budget.nodes])) for state, budget in zip(states, budgets, strict=True)]

@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PrefillTime:
-    """The target's prefill in seconds: the vision tower, the piece with the clip, the text behind it."""
+    """The target's prefill in seconds: the vision encoder, the piece with the clip, the text behind it."""
 
     tokens: int
     encode: Quartiles

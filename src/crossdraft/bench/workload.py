@@ -85,9 +85,9 @@ def items(work: Workload) -> Iterator[Item]:
     seeds = scenes.split_seeds(work.split)
     for index in range(work.pairs):
         scene = scenes.make_scene(seeds[work.first + index])
-        asked = _question(scene, index, work)
+        qa = _question(scene, index, work)
         video, events = _clip(scene, work)
-        yield Item(scene.seed, asked.kind, work.request(asked.question, video, events, scene.seed))
+        yield Item(scene.seed, qa.kind, work.request(qa.question, video, events, scene.seed))
 
 
 def _question(scene: scenes.Scene, index: int, work: Workload) -> scenes.QA:
@@ -96,13 +96,13 @@ def _question(scene: scenes.Scene, index: int, work: Workload) -> scenes.QA:
         kind = kinds[index % len(kinds)]
         count = len(scenes.wordings(kind, work.held_out))
         return scenes.ask(scene, kind, (index // len(kinds)) % count, work.held_out)
-    asked = (
+    candidates = (
         scenes.ask(scene, kind, wording, work.held_out)
         for kind in kinds
         for wording in range(len(scenes.wordings(kind, work.held_out)))
     )
     longest: dict[str, scenes.QA] = {}  # kind -> its wording with the longest answer
-    for qa in asked:
+    for qa in candidates:
         if qa.kind not in longest or len(qa.answer) > len(longest[qa.kind].answer):
             longest[qa.kind] = qa
     ranked = sorted(longest.values(), key=lambda qa: -len(qa.answer))[:LONGEST]
@@ -146,12 +146,12 @@ def workload_in_words(work: Workload, pairs: Sequence[Item], mean_tokens: float)
     """
     held = "scenes and wordings that no training has seen" if work.held_out else "wordings as in training"
     kinds = len({pair.kind for pair in pairs})
-    asked = f"{kinds} of {len(scenes.KINDS)} kinds of question in turn"
+    questions = f"{kinds} of {len(scenes.KINDS)} kinds of question in turn"
     if work.answers == "long":
-        asked = "of each scene one of the two questions with the longest answers, which favours drafting"
+        questions = "of each scene one of the two questions with the longest answers, which favours drafting"
     decoding = "greedy" if work.temperature == 0 else f"sampled at temperature {work.temperature:g}"
     return [
-        f"Workload: {len(pairs)} questions, {held}; {asked}; {decoding}.",
+        f"Workload: {len(pairs)} questions, {held}; {questions}; {decoding}.",
         f"Answers: {mean_tokens:.1f} tokens on average.",
         f"Time: {_timed(work)}.",
     ]

@@ -49,9 +49,7 @@ class OutputOptions:
     trace: Annotated[Path | None, typer.Option(help="Write the timeline as a Chrome/Perfetto trace (.json).")] = None
     plot: Annotated[
         Path | None,
-        typer.Option(
-            help="Draw the answer and its timeline beside the target alone, which is run for it (.svg, .png)."
-        ),
+        typer.Option(help="Draw the answer and its timeline with the target alone, which is run for it (.svg, .png)."),
     ] = None
     force: Force = False
     as_json: AsJson = False
@@ -156,7 +154,7 @@ def typical(answer: "Answer", comparison: "AnswerComparison | None") -> "tuple[A
     """The answer whose figures are shown, and the target alone.
 
     After a comparison these are its runs of median time, so that every time that is shown is of the same runs; but a
-    sampled answer is shown with its own figures, because the runs behind the comparison said something else.
+    sampled answer is shown with its own figures, because the runs behind the comparison drew other tokens.
     """
     if comparison is None or comparison.drafted is None or comparison.drafted.tokens != answer.tokens:
         return answer, None

@@ -1,6 +1,5 @@
 """`crossdraft bench`: how fast, against what, and is it still the same text."""
 
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,25 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.bench.common import check_outputs, listed, numbers, table, write_json
+from crossdraft.bench.common import listed, numbers, table
 from crossdraft.bench.specs import ALL_METHODS, METHODS, POLICIES, check_methods, usual_methods
-from crossdraft.cli.options import (
-    AsJson,
-    Device,
-    DraftDevice,
-    Dtype,
-    Force,
-    JsonOut,
-    Target,
-    check_values,
-    option_groups,
-)
-from crossdraft.cli.reporting import console_for, core_each, hush, progress
+from crossdraft.cli.options import Device, DraftDevice, Dtype, Target, check_values, option_groups
+from crossdraft.cli.reporting import ReportOptions, core_each, hush, progress
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from crossdraft.bench.assembly import Models
     from crossdraft.bench.cores import Cores
 
@@ -85,36 +72,6 @@ class CoreOptions:
     def cores(self, device: str | None) -> "Cores | None":
         """The cores of the pair, the target being on that device."""
         return core_each(device, self.target_cores, self.draft_cores)
-
-
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """Where the report goes."""
-
-    as_json: AsJson = False
-    json_out: JsonOut = None
-    force: Force = False
-
-    def check(self, *more: Path | None, plot: Path | None = None) -> None:
-        """Refuse files that cannot be written, before any time is spent on them."""
-        check_outputs(self.json_out, plot, *more, force=self.force)
-        if plot is not None:
-            from crossdraft.bench.plot import check_plot
-
-            check_plot(plot)
-
-    @property
-    def console(self) -> "Console":
-        """For tables and sentences."""
-        return console_for(as_json=self.as_json)
-
-    def lines(self, lines: Sequence[str]) -> None:
-        """Sentences as they are: brackets and numbers are no markup."""
-        self.console.print(*lines, sep="\n", markup=False, highlight=False, soft_wrap=True)
-
-    def write(self, report: Mapping[str, object]) -> None:
-        """The JSON."""
-        write_json(report, self.json_out, stdout=self.as_json)
 
 
 @app.callback(invoke_without_command=True)

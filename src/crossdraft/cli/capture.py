@@ -52,7 +52,7 @@ def capture(
     device: Device = None,
     dtype: Dtype = None,
     seed: Annotated[int, typer.Option(help="Seed of the questions about scenes.")] = 0,
-    workers: Annotated[int, typer.Option(help="Processes that render scenes ahead of the target; 0 = none.")] = 1,
+    workers: Annotated[int, typer.Option(help="Processes that render the next scenes; 0 = none.")] = 1,
     shard_clips: Annotated[int, typer.Option(help="Clips in a file: what an interruption costs at most.")] = 32,
     check: Annotated[
         bool, typer.Option("--check", help="Verify what is there: hashes, and some answers anew.")

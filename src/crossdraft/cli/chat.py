@@ -148,8 +148,8 @@ def command(talk: Chat, line: str) -> None:
     elif name == "/drafter":
         from crossdraft.cli.session import described
 
-        said = described(talk.pair, talk.engine)
-        talk.show({"drafter": talk.pair.drafter, "described": said}, said)
+        sentence = described(talk.pair, talk.engine)
+        talk.show({"drafter": talk.pair.drafter, "described": sentence}, sentence)
     elif name == "/video":
         if not rest:
             raise CrossdraftError("/video lacks a file; write /video clip.mp4.")

@@ -53,7 +53,7 @@ class AnswerComparison:
     repeats: int
     cores: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
-    lossy: str | None = None  # the rule that the drafted answers were judged by, if it changes what is said
+    lossy: str | None = None  # the rule that verified the drafted answers, if it changes what is said
     drafted: Answer | None = field(default=None, repr=False)
     alone: Answer | None = field(default=None, repr=False)
 
@@ -91,20 +91,20 @@ class AnswerComparison:
                 return f"{speed}; sampled by the lossy rule '{self.lossy}', so not even the distribution is the same"
             return f"{speed}; sampled, so the tokens may differ while their distribution is the same"
         if self.lossy is not None:
-            speed += f"; judged by the lossy rule '{self.lossy}'"
+            speed += f"; verified by the lossy rule '{self.lossy}'"
         if self.difference is None:
             return f"{speed}; the tokens are identical"
         at = self.difference
         return (
             f"{speed}; the tokens DIFFER from token {at.position} on: {at.alone!r} alone, {at.drafted!r} drafted; "
-            f"the target's top two logits are {at.gap:.2g} apart there"
+            f"the target's top two logits differ by {at.gap:.2g} there"
         )
 
 
 def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REPEATS) -> AnswerComparison:
     """Answer again with and without the drafter, in turns; `answer` was given before and is compared as well.
 
-    The target alone is judged exactly, whatever rule the drafted answers are judged by.
+    The target alone is exact, whatever rule verifies the drafted answers.
     """
     shares = baselines(engine)
     runs: dict[str, list[Answer]] = {name: [] for name in ("drafted", *shares)}

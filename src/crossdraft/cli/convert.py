@@ -23,7 +23,8 @@ def eventgpt(
     destination: Annotated[Path, typer.Argument(help="New folder, written whole or not at all.")],
     num_frames: Annotated[int, typer.Option(min=1, help="Event frames of one window.")] = 5,
     vision_config: Annotated[
-        Path | None, typer.Option(help="The tower's config.json, if its heads are not 64 wide as OpenAI CLIP's are.")
+        Path | None,
+        typer.Option(help="Vision encoder's config.json, if its heads are not 64 wide as OpenAI CLIP's are."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`crossdraft demo`: a clip made on the spot, questions answered, each beside the target alone."""
+"""`crossdraft demo`: a clip made on the spot, questions answered, each compared with the target alone."""
 
 from pathlib import Path
 from shutil import which
@@ -50,11 +50,11 @@ def demo(
     scene = make_scene(test[seed])
     clip = write_clip(scene, out)
     say(console, f"A road scene: {clip.video} and {clip.events}")
-    asked = [ask(scene, kind, 0, held_out=True) for kind in KINDS]
-    requests = [Request(qa.question, clip.video, clip.events, max_new_tokens) for qa in asked]
+    questions = [ask(scene, kind, 0, held_out=True) for kind in KINDS]
+    requests = [Request(qa.question, clip.video, clip.events, max_new_tokens) for qa in questions]
     results = []
     with opened(with_drafter(PairOptions(target, drafter), events=True), requests[0]) as engine:
-        for qa, request in zip(asked, requests, strict=True):
+        for qa, request in zip(questions, requests, strict=True):
             console.rule() if console.color_system else console.print()
             say(console, qa.question, "bold")
             answer = stream(engine, request, console)

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from crossdraft import __version__
 from crossdraft.errors import CrossdraftError
 
-# Each is the `app` of the module of that name beside this one, in the order in which a newcomer meets them.
+# Each is the `app` of the module of that name in this folder, in the order in which a newcomer meets them.
 COMMANDS = (
     "ask", "chat", "drafters", "bench", "plan", "replay", "demo", "capture", "train", "head", "events", "scenes",
     "convert",
@@ -101,7 +101,7 @@ def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
 
 
 def with_flags(sentence: str) -> str:
-    """A sentence that begins with the name of a field in Python, with the option's name in its place.
+    """A sentence that begins with the name of a field in Python, with the option's name instead.
 
     >>> with_flags("top_k is -1; it must be 0 (off) or more.")
     '--top-k is -1; it must be 0 (off) or more.'

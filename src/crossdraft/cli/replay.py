@@ -5,16 +5,17 @@ from typing import Annotated
 
 import typer
 
-from crossdraft.bench.common import check_outputs, write_json
-from crossdraft.cli.options import AsJson, Force, JsonOut
-from crossdraft.cli.reporting import console_for, progress
+from crossdraft.cli.options import option_groups
+from crossdraft.cli.reporting import ReportOptions, progress
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
+@option_groups
 def replay(
     traces: Annotated[Path, typer.Argument(help="Recorded answers, a JSON object a line.", show_default=False)],
+    output: ReportOptions,
     drafter: Annotated[
         str, typer.Option(help="memory, ngram, trace (the recorded drafter), or a union, choose or phased of these.")
     ] = "memory",
@@ -30,22 +31,16 @@ def replay(
     draft_ms: Annotated[
         float | None, typer.Option(help="Milliseconds of drafting a tree; by default as measured here.")
     ] = None,
-    as_json: AsJson = False,
-    json_out: JsonOut = None,
-    force: Force = False,
 ) -> None:
     """Run a drafter on recorded answers: tokens per pass exactly, times simulated.
 
     Greedy and online, in the order of the traces: nothing is known of an answer before it is over.
     """
-    check_outputs(json_out, force=force)
-    from crossdraft.bench.replay import read_traces
-
-    recorded = read_traces(traces)
-
-    from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts
+    output.check()
+    from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts, read_traces
     from crossdraft.bench.replay import replay as run
 
+    recorded = read_traces(traces)
     costs, config = StageCosts(prefill, step, verify, per_node, draft_ms), ReplayConfig(nodes, ride_along, adaptive)
 
     from rich.table import Table
@@ -66,7 +61,7 @@ def replay(
         table.add_row("speedup, simulated", str(found.simulated_speedup))
     else:
         table.add_row("speedup, simulated", "needs --prefill and --step: the traces hold no times")
-    console_for(as_json=as_json).print(table)
+    output.console.print(table)
     settings = {"traces": traces.name, "drafter": drafter, "nodes": nodes, "adaptive": adaptive,
                 "ride_along": ride_along, "verify": verify, "per_node": per_node}  # fmt: skip
-    write_json({"settings": settings, **found.to_json()}, json_out, stdout=as_json)
+    output.write({"settings": settings, **found.to_json()})

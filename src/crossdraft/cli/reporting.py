@@ -4,10 +4,15 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from crossdraft.bench.common import check_outputs, write_json
+from crossdraft.cli.options import AsJson, Force, JsonOut
 
 if TYPE_CHECKING:
     from crossdraft.bench.cores import Cores
@@ -32,7 +37,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
     """A bar on stderr if that is a terminal; the yielded function counts one more, done by the one it names."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     console = Console(stderr=True)
-    # Drawn between two runs only: a bar that refreshes itself does so in a thread, beside what is being measured.
+    # Drawn between two runs only: a bar that refreshes itself does so in a thread, while something is being measured.
     # It leaves no trace, so that a table or an error stands alone.
     with Progress(
         *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
@@ -69,3 +74,33 @@ def hush() -> None:
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """Where the report goes."""
+
+    as_json: AsJson = False
+    json_out: JsonOut = None
+    force: Force = False
+
+    def check(self, *more: Path | None, plot: Path | None = None) -> None:
+        """Refuse files that cannot be written, before any time is spent on them."""
+        check_outputs(self.json_out, plot, *more, force=self.force)
+        if plot is not None:
+            from crossdraft.bench.plot import check_plot
+
+            check_plot(plot)
+
+    @property
+    def console(self) -> Console:
+        """For tables and sentences."""
+        return console_for(as_json=self.as_json)
+
+    def lines(self, lines: Sequence[str]) -> None:
+        """Sentences as they are: brackets and numbers are no markup."""
+        self.console.print(*lines, sep="\n", markup=False, highlight=False, soft_wrap=True)
+
+    def write(self, report: Mapping[str, object]) -> None:
+        """The JSON."""
+        write_json(report, self.json_out, stdout=self.as_json)

@@ -202,7 +202,7 @@ def timeline_text(answer: Answer, width: int, baseline: Baseline | None = None) 
     if not seconds:
         return Text()
     margin = max(len(name) for name, *_ in rows) + 2
-    room = max(10, width - margin - 8)  # the last mark's label reaches beyond its place
+    room = max(10, width - margin - 8)  # the last mark's label reaches beyond it
     lines = [Text(" " * margin + axis(seconds, room), "dim")]
     used: set[Kind] = set()
     for name, spans, lane, timeline in rows:
@@ -216,7 +216,7 @@ def timeline_text(answer: Answer, width: int, baseline: Baseline | None = None) 
 
 
 def wrapped(items: Sequence[Text], margin: int, width: int) -> list[Text]:
-    """Items side by side, three blanks apart, in as many lines as a terminal of that width needs."""
+    """Items side by side, three blanks between, in as many lines as a terminal of that width needs."""
     lines: list[Text] = []
     for item in items:
         if lines and lines[-1].cell_len + 3 + item.cell_len <= width:
@@ -231,7 +231,7 @@ def record(answer: Answer, words: Sequence[str] | None = None) -> dict[str, obje
 
     Args:
         answer: what was answered.
-        words: the text of every token, to stand beside its log-probability.
+        words: the text of every token, to stand with its log-probability.
     """
     found: dict[str, object] = {
         "text": answer.text,
