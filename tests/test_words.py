@@ -43,5 +43,23 @@ def test_a_class_name_in_two_files_is_found(tool, tmp_path, capsys):
     assert "class Same stands in" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("code", "wrong"),
+    [
+        (
+            'def f(a, *b):\n    """F.\n\n    Args:\n        a, b: what it takes.\n        c: what it took.\n    """\n',
+            "'c'",
+        ),
+        ('class C:\n    """C.\n\n    Args:\n        x: a field.\n        y: none.\n    """\n\n    x: int = 0\n', "'y'"),
+        ('class C:\n    """C.\n\n    Args:\n        x: none.\n\n    y: no name.\n    """\n', "'x'"),
+    ],
+)
+def test_a_docstring_that_describes_what_is_not_there_is_found(tool, tmp_path, capsys, code, wrong):
+    (tmp_path / "bad.py").write_text(code)
+    assert tool.main([str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert wrong in line
+
+
 def test_our_own_source_passes(tool):
     assert tool.complaints(TOOL.parents[1] / "src") == []

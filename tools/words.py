@@ -1,4 +1,4 @@
-"""Keeps retired words out of identifiers, and class names unique: `python tools/words.py [FOLDER]`.
+"""Keeps retired words out of identifiers, class names unique and docstrings true: `python tools/words.py [FOLDER …]`.
 
 A reader of the field should meet the field's terms. The words below were this project's own for things that have one:
 "verdict" for the output of verification, "shelf" for a datastore, "purse" for a time budget. An identifier is split at
@@ -40,12 +40,46 @@ def classes(path: Path) -> Iterator[str]:
             yield node.name
 
 
+def documented(docstring: str | None) -> Iterator[str]:
+    """The names below a docstring's `Args:`."""
+    _, _, block = (docstring or "").partition("Args:\n")
+    for names in re.findall(r"^    ([*\w][*\w, ]*):(?=\s)", block.partition("\n\n")[0], re.MULTILINE):
+        yield from (name.strip(" *") for name in names.split(","))
+
+
+def named(node: ast.AST) -> set[str]:
+    """What a function takes; what a class has for attributes, or takes to be made or called."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        taken = node.args
+        rest = [arg for arg in (taken.vararg, taken.kwarg) if arg is not None]
+        return {arg.arg for arg in (*taken.posonlyargs, *taken.args, *taken.kwonlyargs, *rest)}
+    found = set[str]()
+    for part in ast.iter_child_nodes(node):
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+            found.add(part.target.id)
+        elif isinstance(part, ast.FunctionDef) and part.name in ("__init__", "__call__"):
+            found |= named(part)
+        elif isinstance(part, ast.FunctionDef) and part.decorator_list:
+            found.add(part.name)
+    return found
+
+
+def misnamed(path: Path) -> Iterator[str]:
+    """A line for each name below a docstring's `Args:` that is none of what it describes."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for name in documented(ast.get_docstring(node)):
+                if name not in named(node):
+                    yield f"{path}:{node.lineno}: the docstring of '{node.name}' describes '{name}', which it has not"
+
+
 def complaints(folder: Path) -> list[str]:
     """Everything that is wrong with the Python files below a folder."""
     found: list[str] = []
     homes: dict[str, list[str]] = defaultdict(list)
     for path in sorted(folder.rglob("*.py")):
         found += retired(path)
+        found += misnamed(path)
         for name in classes(path):
             homes[name].append(str(path))
     found += [f"class {name} stands in {' and '.join(paths)}" for name, paths in homes.items() if len(paths) > 1]

@@ -58,7 +58,8 @@ def load_target(
         source: `reference`, or the folder of a Hugging Face checkpoint (safetensors) of a supported class.
         device, dtype: default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         packed: make it faster, for inference alone: on a CPU keep the linear layers in the layout that its kernels read
-            fastest (`engine.prepack`), and leave out what nobody reads of its vision tower (`engine.unread`).
+            fastest (`engine.fast.packed_linear`), and leave out the layers of its vision encoder whose output is never
+            read (`engine.fast.unused_layers`).
         num_frames, fps: how many frames of a clip it reads, or how many for each second; default what the checkpoint's
             video processor says, else 8 frames.
 
@@ -183,7 +184,7 @@ def load_model_drafter(
     Args:
         source: `text` of the reference pair, or the folder of a Hugging Face checkpoint (safetensors).
         target: the target's vocabulary.
-        how: `slem`, `tli` or `omni`, see `drafters.foreign`; default none where the vocabularies are the same, else
+        how: `slem`, `tli` or `omni`, see `drafters.cross_vocab`; default none where the vocabularies are the same, else
             `slem`.
         device, dtype, packed: as in `load_drafter`.
 

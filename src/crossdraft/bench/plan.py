@@ -183,7 +183,7 @@ class Advice:
 
     Args:
         stages: what it was computed from.
-        ways: the target alone first.
+        strategies: the target alone first.
         least_alpha: acceptance above which drafting in rounds pays, whatever the budget; None if none does. With
             V(γ+1) = t it is c.
         bound: 1/ρ, the best speed-up of any trick that hides work in the prefill.

@@ -74,7 +74,7 @@ def root(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own) and return its exit status."""
-    # Idle threads shall leave the drafter's core to it soon: see `engine.elastic`.
+    # Idle threads shall leave the drafter's core to it soon: see `engine.fast.elastic`.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
     return run(app, argv)

@@ -104,7 +104,7 @@ class Outcome:
 
     Args:
         tokens: what it would emit: nodes of the draft along a path from the root, then one token that is no node there.
-        chance: the drafter's own probability of that.
+        prob: the drafter's own probability of that.
     """
 
     tokens: tuple[int, ...]
@@ -117,8 +117,8 @@ class Draft:
 
     Args:
         tree: the drafted tokens.
-        reach: for each node the drafter's own probability of the path down to it, parents first; empty where it knows
-            none, and where tokens were drawn: a drawn token must not be dropped because of its value.
+        path_probs: [n] the drafter's own probability of the path down to each node, parents first; empty where it
+            knows none, and where tokens were drawn: a drawn token must not be dropped because of its value.
         refusal: why there will be none for this request, in one sentence; it goes on without a drafter.
         fault: what is wrong with this draft, where it could not be read; it is dropped.
         probes: inputs to feed behind the tree without verifying them; see `Probes`.

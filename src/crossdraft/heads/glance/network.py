@@ -70,7 +70,7 @@ class GlanceLayer(nn.Module):
             RMSNorm(width, eps=1e-6) for width in (size, config.visual_size, size)
         )
         self.places = nn.Parameter(torch.randn(config.frames * config.patches, config.visual_size) * 0.02)
-        # Not `q_proj`: queries, keys and values that `engine.prepack` makes one product of read the same rows.
+        # Not `q_proj`: `engine.fast.packed_linear` makes one product of queries, keys and values of the same rows.
         self.ask_proj = nn.Linear(size, size, bias=False)
         self.k_proj = nn.Linear(config.visual_size, size, bias=False)
         self.v_proj = nn.Linear(config.visual_size, size, bias=False)

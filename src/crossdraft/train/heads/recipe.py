@@ -77,7 +77,7 @@ def load_head_recipe(source: str | Path, overrides: Sequence[str] = (), *, refer
             recipe's section `reference` replaces what it names.
 
     Raises:
-        CrossdraftError: as `train.recipe.load_recipe`; or there is no such recipe.
+        CrossdraftError: as `train.core.recipe.read_section`; or there is no such recipe.
     """
     path = Path(source) if Path(source).suffix else RECIPES / f"{source}.yaml"
     if not Path(source).suffix and not path.is_file():
