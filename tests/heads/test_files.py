@@ -13,7 +13,7 @@ from crossdraft.heads.files import config_of, described, fits, load_head, read_c
 from crossdraft.heads.networks.base import SharedWeights, shifted, target_to_draft
 from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import load_target
-from tests.heads.rehearsal import VALUES, shared, some_head
+from tests.heads.consistency import VALUES, shared, some_head
 
 ELSEWHERE = {"event_medusa", "fast", "pass"}  # heads that are no reader of the target's features
 PLAIN = sorted(NETWORKS.keys() - ELSEWHERE)
@@ -22,7 +22,7 @@ EAGLE = {field.name: VALUES[field.name] for field in fields(NETWORKS["eagle"].co
 
 
 @pytest.mark.parametrize("network", PLAIN)
-def test_a_head_comes_back_as_it_was(network, tmp_path):
+def test_a_saved_head_is_loaded_unchanged(network, tmp_path):
     head = some_head(network, **SIZES).float()
     save_head(tmp_path, head, network, "target's hash", torch.float32)
     again = load_head(tmp_path, shared(), "target's hash", network)
@@ -34,7 +34,7 @@ def test_a_head_comes_back_as_it_was(network, tmp_path):
     assert all(torch.equal(ours[name], theirs[name]) for name in own)
 
 
-def test_what_is_borrowed_is_not_stored(tmp_path):
+def test_shared_weights_are_not_stored(tmp_path):
     save_head(tmp_path, some_head("eagle"), "eagle", "x")
     names = load_file(tmp_path / "model.safetensors").keys()
     assert not any("lm_head" in name or "embed" in name for name in names)
@@ -49,12 +49,12 @@ def test_what_is_borrowed_is_not_stored(tmp_path):
         ({"format": 7}, "describes no head of this version"),
         ({"network": "eagel"}, "describes no head of this version"),
         ({"config": {**EAGLE, "head": 4, "draft_ids": [3, 4]}}, "no setting 'head'; did you mean 'heads'?"),
-        ({"config": {"heads": 4}}, "is not whole"),
+        ({"config": {"heads": 4}}, "settings of the network 'eagle' are missing"),
         ({"config": {**EAGLE, "draft_ids": [4, 3]}}, "must rise"),
         ({"config": {**EAGLE, "draft_ids": [3, 60]}}, "less than 60"),
     ],
 )
-def test_a_configuration_that_makes_no_sense_is_one_sentence(change, sentence, tmp_path):
+def test_an_invalid_configuration_is_refused_in_one_sentence(change, sentence, tmp_path):
     save_head(tmp_path, some_head("eagle"), "eagle", "x")
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -124,7 +124,7 @@ def test_an_unknown_network_is_named_with_the_nearest():
         ("hydra++", {"token_size": 8, "width": 8, "max_positions": 0}, "max_positions is 0; it must be at least 1"),
     ],
 )  # fmt: skip
-def test_settings_that_make_no_sense_are_one_sentence(network, change, sentence):
+def test_invalid_settings_are_refused_in_one_sentence(network, change, sentence):
     with pytest.raises(CrossdraftError, match=sentence) as found:
         config_of(network, {**EAGLE, **change}, "here")
     assert "\n" not in str(found.value)
@@ -155,15 +155,15 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("value", "kind"), RIGHT)
-def test_what_fits(value, kind):
+def test_values_of_the_type_fit(value, kind):
     assert fits(value, kind)
 
 
 @pytest.mark.parametrize(("value", "kind"), WRONG)
-def test_what_does_not(value, kind):
+def test_values_of_another_type_do_not_fit(value, kind):
     assert not fits(value, kind)
 
 
-def test_kinds_in_words():
+def test_types_in_words():
     assert described(tuple[int, ...] | None) == "a list, each a whole number, or null"
     assert described(Literal["uniform", "random"]) == "one of uniform, random"

@@ -70,7 +70,7 @@ def random_head(target, network="eagle"):
 
 
 def learning(target, method="medusa", tree="chain", **options):
-    """A drafter around a small random head: hardly any of its guesses are right."""
+    """A drafter around a small random head: hardly any of its drafts are right."""
     head = random_head(target, HEADS[method].network)
     drafter = HEADS[method].drafter_class(head, TREES.get(tree, CHAIN), target.eos, target.reserved)
     rows = SharedWeights.of(target.model).lm_head[head.draft_ids]
@@ -101,7 +101,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize(("method", "batch"), [("eagle2", 1), ("medusa", 3)])
-def test_it_gets_better_and_answers_stay_the_targets_own(target, requests, alone, method, batch):
+def test_acceptance_improves_and_answers_stay_the_targets_own(target, requests, alone, method, batch):
     drafter, taus = learning(target, method), []
     for _ in range(3):
         answers, tau = serve(target, drafter, requests, max_batch=batch)
@@ -113,8 +113,8 @@ def test_it_gets_better_and_answers_stay_the_targets_own(target, requests, alone
     assert stats.tau_learned > 1
 
 
-def test_a_head_that_learned_other_places_would_be_noticed(target, requests, alone, monkeypatch):
-    """The planted bug: what was said is held against features from last to first."""
+def test_a_head_trained_at_other_offsets_would_be_noticed(target, requests, alone, monkeypatch):
+    """The planted bug: answers are paired with features in reverse order."""
     pad_batch = online_training.pad_batch
 
     def backwards(*args):
@@ -123,7 +123,7 @@ def test_a_head_that_learned_other_places_would_be_noticed(target, requests, alo
 
     monkeypatch.setattr(online_training, "pad_batch", backwards)
     with pytest.raises(AssertionError):
-        test_it_gets_better_and_answers_stay_the_targets_own(target, requests, alone, "medusa", 3)
+        test_acceptance_improves_and_answers_stay_the_targets_own(target, requests, alone, "medusa", 3)
 
 
 def test_memory_stays_within_bounds(target, requests):
@@ -148,7 +148,7 @@ def test_time_is_bounded_however_slow_a_step(target, requests):
         assert drafter.stats.seconds <= 1e-3 * rounds + tick
 
 
-def test_frozen_is_frozen(target, requests):
+def test_frozen_weights_do_not_change(target, requests):
     drafter = learning(target)
     drafter.freeze()
     before = weights_of(drafter)
@@ -163,25 +163,25 @@ def test_frozen_is_frozen(target, requests):
     assert not same(weights_of(drafter), before)
 
 
-def test_weights_go_back_bit_for_bit(target, requests):
+def test_rollback_restores_weights_bit_for_bit(target, requests):
     drafter = learning(target)
-    loaded, seen = weights_of(drafter), [weights_of(drafter)]
+    loaded, history = weights_of(drafter), [weights_of(drafter)]
     while drafter.stats.swaps < 2:
         swaps = drafter.stats.swaps
         serve(target, drafter, requests)
         if drafter.stats.swaps > swaps:
-            seen.append(weights_of(drafter))
+            history.append(weights_of(drafter))
     drafter.freeze()
     drafter.rollback()
     before_last = weights_of(drafter)
-    assert not same(before_last, seen[-1])
+    assert not same(before_last, history[-1])
     assert not same(before_last, loaded)
     drafter.rollback(loaded=True)
     assert same(weights_of(drafter), loaded)
     assert same(online_training.trained(drafter.trainer._copy.network), online_training.trained(drafter.drafter.head))
 
 
-def test_what_is_learned_is_tried_first(target, requests, monkeypatch):
+def test_weights_are_evaluated_before_a_swap(target, requests, monkeypatch):
     """A copy that is no better never serves."""
     monkeypatch.setattr(online_training.StudentCopy, "step", lambda self, batch: True)  # learns nothing
     drafter = learning(target)
@@ -193,7 +193,7 @@ def test_what_is_learned_is_tried_first(target, requests, monkeypatch):
     assert same(weights_of(drafter), before)
 
 
-def test_a_copy_that_became_nonsense_is_made_anew(target, requests, alone, caplog):
+def test_a_copy_with_a_loss_that_is_not_finite_is_reset(target, requests, alone, caplog):
     drafter = learning(target)
     serve(target, drafter, requests)
     steps = drafter.stats.steps
@@ -208,7 +208,7 @@ def test_a_copy_that_became_nonsense_is_made_anew(target, requests, alone, caplo
 
 
 def answered(drafter, state, tokens):
-    """Let an answer be said."""
+    """Run an answer through the drafter."""
     text = drafter.drafter.head.config
     rows = torch.randn(4, text.hidden_size, dtype=torch.double)
     hidden = dict.fromkeys(drafter.needs.hidden_layers, rows)
@@ -218,7 +218,7 @@ def answered(drafter, state, tokens):
 
 
 @torch.inference_mode()
-def test_a_fork_teaches_nothing(target):
+def test_a_fork_is_not_trained_on(target):
     drafter = learning(target)
     state = drafter.begin([Request("?")])[0]
     answered(drafter, state, (11, 12, 13, 14, 15))
@@ -240,7 +240,7 @@ def test_a_fork_teaches_nothing(target):
 
 
 @torch.inference_mode()
-def test_who_asks_not_to_be_known_teaches_nothing(target):
+def test_a_request_without_a_namespace_is_not_trained_on(target):
     drafter = learning(target)
     short, unknown = drafter.begin([Request("?"), Request("?", namespace=None)])
     answered(drafter, short, (11, 12, 13))
@@ -249,7 +249,7 @@ def test_who_asks_not_to_be_known_teaches_nothing(target):
     assert drafter.stats.answers == 0
 
 
-def test_it_remembers_and_asks_for_the_last_layer(target):
+def test_it_learns_and_needs_the_last_layer(target):
     drafter = learning(target, "eagle3")
     assert drafter.needs.learns
     assert target.text_config.num_hidden_layers in drafter.needs.hidden_layers
@@ -267,7 +267,7 @@ def test_sampled_answers_are_served_too(target, requests):
 @pytest.mark.parametrize(
     "sampling", [Sampling(temperature=1.0), Sampling(repetition_penalty=1.3), Sampling(logit_bias=((5, 1.0),))]
 )
-def test_only_the_targets_likeliest_words_teach(target, sampling):
+def test_only_the_targets_top_k_tokens_have_gradients(target, sampling):
     drafter = learning(target)
     plain, other = drafter.begin([Request("?"), Request("?", sampling=sampling)])
     for state in (plain, other):
@@ -278,7 +278,7 @@ def test_only_the_targets_likeliest_words_teach(target, sampling):
     assert drafter.stats.answers == 1
 
 
-def test_it_is_saved_after_a_swap_and_found_again(target, requests, tmp_path):
+def test_it_is_saved_after_a_swap_and_loaded_again(target, requests, tmp_path):
     folder = tmp_path / "head"
     drafter = learning(target, folder=folder)
     assert not folder.exists()
@@ -294,14 +294,14 @@ def test_it_is_saved_after_a_swap_and_found_again(target, requests, tmp_path):
         assert torch.equal(again.stored()[name], value.float())
 
 
-def test_nothing_is_written_over_that_is_no_head(target, tmp_path):
+def test_only_a_head_is_overwritten(target, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(CrossdraftError, match=r"no head in .*name an empty or a new folder"):
         learning(target).save(tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-def test_a_folder_that_is_lost_costs_no_answer(target, requests, alone, tmp_path, caplog):
+def test_a_lost_folder_costs_no_answer(target, requests, alone, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     drafter = learning(target, folder=tmp_path / "file" / "head")
     while not drafter.stats.swaps:
@@ -311,7 +311,7 @@ def test_a_folder_that_is_lost_costs_no_answer(target, requests, alone, tmp_path
     assert sum("kept in this process alone" in record.message for record in caplog.records) == 1
 
 
-def test_what_cannot_learn_says_so(target):
+def test_what_cannot_be_trained_is_refused(target):
     head = random_head(target)
     head.float()
     prepack(head)

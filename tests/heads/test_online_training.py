@@ -31,7 +31,7 @@ def test_each_fourth_answer_is_held_out_and_the_oldest_go():
     assert firsts(buffer.split(held_out=False)) == [2, 3, 4, 6, 7, 8]
 
 
-def test_the_same_text_is_never_on_both_sides():
+def test_the_same_text_is_never_in_both_splits():
     buffer = ReplayBuffer(FEWEST, 1 << 20)
     for first in (0, 1, 2, 1, 1, 3, 1):
         buffer.add(sample(first))
@@ -58,7 +58,7 @@ def test_an_answer_larger_than_the_room_costs_no_other():
     assert firsts(buffer.split(held_out=False)) == [0]
 
 
-def test_answers_lie_side_by_side():
+def test_answers_are_padded_to_one_batch():
     answers = (sample(5, 4), sample(7, 6))
     hidden = {LAYER: [answer.hidden[LAYER] for answer in answers]}
     batch = pad_batch([torch.tensor(answer.tokens) for answer in answers], [2, 2], hidden).to("cpu", torch.float32)
@@ -68,7 +68,7 @@ def test_answers_lie_side_by_side():
     assert (batch.starts.tolist(), batch.lengths.tolist()) == ([2, 2], [4, 6])
 
 
-def test_too_few_to_hold_some_out():
+def test_a_buffer_too_small_to_hold_some_out_is_refused():
     with pytest.raises(CrossdraftError, match="8 answers or more"):
         ReplayBuffer(7, 1)
 
@@ -98,7 +98,7 @@ def rounds(budget, clock, costs, count):
     return spent
 
 
-def test_a_piece_is_paid_when_its_cost_is_saved_up():
+def test_a_task_runs_when_its_cost_is_saved_up():
     clock = Clock()
     budget = TimeBudget(0.25, clock)  # powers of two, which add up exactly
     found = rounds(budget, clock, [1.0], SAVED + 12)
@@ -110,7 +110,7 @@ def test_a_piece_is_paid_when_its_cost_is_saved_up():
 
 
 @given(st.lists(st.floats(1e-4, 3.0), min_size=1, max_size=5), st.floats(1e-3, 0.5), st.integers(1, 200))
-def test_what_is_spent_is_bounded_whatever_pieces_cost(costs, seconds, count):
+def test_time_spent_is_bounded_whatever_tasks_cost(costs, seconds, count):
     clock = Clock()
     spent = rounds(TimeBudget(seconds, clock), clock, costs, count)
     piece = max(costs)
@@ -119,14 +119,14 @@ def test_what_is_spent_is_bounded_whatever_pieces_cost(costs, seconds, count):
         assert sum(spent[: end + 1]) <= (end + 1) * seconds + piece + 1e-6
 
 
-def test_a_budget_that_did_not_remember_costs_would_be_noticed(monkeypatch):
+def test_a_budget_without_cost_estimates_would_be_noticed(monkeypatch):
     """The planted bug: every piece is taken to cost nothing."""
     monkeypatch.setattr(TimeBudget, "_expected", lambda self, kind: float("-inf"))
     with pytest.raises(AssertionError):
-        test_what_is_spent_is_bounded_whatever_pieces_cost.hypothesis.inner_test([1.0], 0.1, 20)
+        test_time_spent_is_bounded_whatever_tasks_cost.hypothesis.inner_test([1.0], 0.1, 20)
 
 
-def test_one_slow_piece_is_not_for_ever():
+def test_a_slow_task_runs_again_later():
     clock = Clock()
     budget = TimeBudget(0.25, clock)
     rounds(budget, clock, [20.0], SAVED)  # four times what can be saved
@@ -136,6 +136,6 @@ def test_one_slow_piece_is_not_for_ever():
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
-def test_seconds_that_make_no_sense(seconds):
+def test_invalid_seconds_are_refused(seconds):
     with pytest.raises(CrossdraftError, match="seconds is"):
         TimeBudget(seconds)

@@ -142,8 +142,8 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         words: int = 1,
         glance: "FrameEncoder | None" = None,
     ) -> None:
-        looks = glance is not None and glance.tower is not None
-        self.needs = Needs(video=sees or looks, visual=glance is not None and not looks)
+        encodes = glance is not None and glance.target is not None
+        self.needs = Needs(video=sees or encodes, visual=glance is not None and not encodes)
         self.words = words
         self.model = model if glance is None else model.features_only()  # the glance gives the logits
         self.glance = glance
@@ -155,7 +155,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         prompt, cache, out = read_prompt(self.model, request, request.token_limit, self.capture)
         generator, ids = draft_generator(self.model, request), prompt.input_ids.tolist()
         features = [layer[-1] for layer in out.hidden[0]]
-        seen = self.glance.look(request) if self.glance is not None else ()
+        seen = self.glance.encode(request) if self.glance is not None else ()
         logits = self.logits_of(out, seen)
         return IndependentState(request.sampling, cache, ids, generator, logits, features=features, seen=seen)
 

@@ -29,7 +29,7 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 @dataclass(frozen=True)
 class HeadFile:
-    """What a head's `config.json` says.
+    """A head's `config.json`.
 
     Args:
         network: see `NETWORKS`.
@@ -81,7 +81,7 @@ def read_config(folder: Path) -> HeadFile:
 
 
 def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig:
-    """A network's configuration from plain values; `where` they stood begins the complaint.
+    """A network's configuration from plain values; `where` they are from begins the error message.
 
     Raises:
         CrossdraftError: the network or a key is unknown (the nearest is named), a key is missing, or a value is of
@@ -107,7 +107,7 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
     try:
         return kind(**plain)
     except TypeError as error:
-        raise CrossdraftError(f"{where}: the network '{network}' is not whole: {error}.") from error
+        raise CrossdraftError(f"{where}: settings of the network '{network}' are missing: {error}.") from error
 
 
 def load_head(folder: Path, shared: SharedWeights, target: str | None = None, network: str | None = None) -> Head:
@@ -117,7 +117,7 @@ def load_head(folder: Path, shared: SharedWeights, target: str | None = None, ne
         folder: where `save_head` wrote it.
         shared: the weights it shares with the target.
         target: hash of the target's weights, to be compared with the head's; `None` = not compared.
-        network: what it must be; `None` = whatever it is.
+        network: that it must be; `None` = any.
 
     Raises:
         CrossdraftError: as `read_config`, the head is another network or another target's, or its weights do not fit.
@@ -193,7 +193,7 @@ def described(hint: Any) -> str:
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """What a head's folder tells without its target; `settings` are the network's own."""
+    """A head's folder, as `crossdraft head show` describes it; `settings` are the network's own."""
 
     network: str
     parameters: int
@@ -222,14 +222,14 @@ class HeadSummary:
 
 
 def summarize(folder: Path) -> HeadSummary:
-    """The facts of a head's folder.
+    """Describe a head's folder.
 
     Raises:
         CrossdraftError: it holds no head, or its weights do not fit its configuration.
     """
     found = read_config(folder)
     config, weights = found.config, read_weights(folder, singles=(WEIGHTS,))
-    # On `meta` a network has shapes and no weights: which of them it owns is known without its target.
+    # On the device `meta` a network has shapes without weights: its target is not needed.
     with torch.device("meta"):
         rows = torch.empty(config.vocab_size, config.hidden_size)
         head = make(found.network, config, SharedWeights(rows, rows))

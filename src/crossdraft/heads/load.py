@@ -43,10 +43,10 @@ def load_head_drafter(
     Args:
         name: of the method; see `HEADS`.
         host: the target.
-        source: where that was loaded from.
+        source: what that was loaded from.
         folder: of the head; default the shipped one.
-        tree: `static`, or one of `TREES`; default the method's own, but `dynamic` in place of
-            `static` where no acceptance was measured, as of an imported head.
+        tree: `static`, or one of `TREES`; default the method's own, but `dynamic` instead of `static` where no
+            acceptance was measured, as of an imported head.
         banned, packed: as in `load_drafter`.
 
     Raises:
@@ -84,7 +84,7 @@ def load_event_head(
         name: `event_medusa` or `fast`, the head's network.
         source, device, dtype, banned, vocabulary, packed: of the event model, as in `load_drafter`.
         folder: of the head; default the shipped one.
-        words: alternatives at a position that may become nodes; default the drafter's own.
+        words: top-k tokens of a position that may become nodes; default the drafter's own.
 
     Raises:
         CrossdraftError: as `load_drafter`, or the head is missing, damaged, or another event model's.
@@ -100,7 +100,7 @@ def load_event_head(
 
 def load_glance_drafter(
     drafter: IndependentDrafter,
-    tower: Target | None,
+    host: Target | None,
     target: str,
     source: str = "event",
     folder: Path | None = None,
@@ -112,23 +112,23 @@ def load_glance_drafter(
 
     Args:
         drafter: one without it, on the event model `source`; the two share their networks.
-        tower: the target, where it is in this process; see `FrameEncoder`.
-        target: where that was loaded from.
+        host: the target, where it is in this process; see `FrameEncoder`.
+        target: what that was loaded from.
         folder: of the glance; default the shipped one.
         banned: ids that must never be drafted.
         packed: as in `load_target`.
 
     Raises:
-        CrossdraftError: the glance is missing, damaged, another event model's, or looks through another target's tower.
+        CrossdraftError: the glance is missing, damaged, another event model's, or of another target's vision encoder.
     """
     path = _event_head_folder("glance", folder, source)
     glance = cast("Glance", _event_head("glance", path, source, drafter.model, packed=packed))
     if glance.config.tower != target_fingerprint(target):
         raise CrossdraftError(
-            f"The glance in {path} looks through another target's vision tower than that of '{target}'; train one for "
-            "this target, or use the drafter 'event_medusa'."
+            f"The glance in {path} reads the vision encoder of another target than '{target}'; train one for this "
+            "target, or use the drafter 'event_medusa'."
         )
-    more: Any = {"words": drafter.words, "glance": FrameEncoder(glance, tower)}
+    more: Any = {"words": drafter.words, "glance": FrameEncoder(glance, host)}
     if isinstance(drafter, DrafterMedusaDrafter):
         return DrafterMedusaDrafter(drafter.model, drafter.head, banned, **more)
     return IndependentDrafter(drafter.model, banned, **more)
@@ -143,8 +143,8 @@ def load_pass_drafter(
         CrossdraftError: the embeddings are missing, damaged, or another target's.
     """
     shared = SharedWeights.of(host.model)
-    rows = load_head(folder or HEAD_WEIGHTS / "pass", shared, target_fingerprint(source), "pass")
-    return PassDrafter(cast("LookaheadEmbeddings", rows.to(host.device, host.model.dtype)), banned)
+    head = load_head(folder or HEAD_WEIGHTS / "pass", shared, target_fingerprint(source), "pass")
+    return PassDrafter(cast("LookaheadEmbeddings", head.to(host.device, host.model.dtype)), banned)
 
 
 def load_learning_drafter(
@@ -164,7 +164,7 @@ def load_learning_drafter(
         network: the head's.
         host, source: as in `load_head_drafter`.
         seconds, keep, rate: see `OnlineDrafter`.
-        folder: where the weights are saved, and found again if there are any.
+        folder: where the weights are saved, and loaded from if there are any.
 
     Raises:
         CrossdraftError: the folder holds something else, or a head that does not fit; and as `OnlineDrafter`.
@@ -173,12 +173,12 @@ def load_learning_drafter(
     head = drafter.head
     if folder is not None and check_folder(folder):
         head.restore(load_head(folder, shared, origin.target, network).stored())
-    rows = shared.lm_head.to(host.device)[head.draft_ids]
-    return OnlineDrafter(drafter, rows, seconds, keep, rate=rate, origin=origin, folder=folder)
+    lm_head = shared.lm_head.to(host.device)[head.draft_ids]
+    return OnlineDrafter(drafter, lm_head, seconds, keep, rate=rate, origin=origin, folder=folder)
 
 
 def _head_dtype(host: Target) -> torch.dtype:
-    """The dtype of a head for that target: bfloat16 where it is faster than float32, as drafts need not be exact."""
+    """The dtype of a head for that target: bfloat16 where that is faster than float32: drafts need not be exact."""
     slow = host.device.type == "cpu" and host.model.dtype is torch.float32
     return torch.bfloat16 if slow and has_bf16() else host.model.dtype
 

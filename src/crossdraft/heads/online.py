@@ -1,8 +1,8 @@
-"""Online distillation (Liu et al. 2024): a head that is trained on what its target answers while it serves.
+"""Online distillation (Liu et al. 2024): a head is trained on its target's answers while it serves.
 
-Of every finished answer the tokens and the features that the head reads are kept for a while; between rounds
-`OnlineTrainer` trains a copy of the weights on them and swaps it in when it is better. Answers never change: drafts are
-verified, whichever weights made them.
+Tokens and features of every finished answer enter a replay buffer; between rounds `OnlineTrainer` trains a copy of the
+weights on them and swaps it in when it is better. Answers never change: drafts are verified, whichever weights made
+them.
 """
 
 import logging
@@ -35,7 +35,7 @@ BETWEEN = 16  # answers from one save to the next, at least
 
 @dataclass(frozen=True)
 class HeadOrigin:
-    """What a saved head says of itself: its network by name, and the hash of its target's weights."""
+    """What a saved head belongs to: its network by name, and the hash of its target's weights."""
 
     network: str
     target: str
@@ -88,7 +88,7 @@ class OnlineDrafter:
 
     Args:
         drafter: around the head, whose layers must not be packed.
-        rows: [D, H] the target's output rows of the draft vocabulary.
+        lm_head: [D, H] the target's, rows of the draft vocabulary.
         seconds: of each round that training may take; see `TimeBudget`.
         keep, room: most answers, and bytes of their features.
         rate: AdamW's.
@@ -103,7 +103,7 @@ class OnlineDrafter:
     def __init__(
         self,
         drafter: HeadDrafter[Any],
-        rows: Tensor,
+        lm_head: Tensor,
         seconds: float = OnlineSettings.seconds,
         keep: int = OnlineSettings.keep,
         room: int = ROOM,
@@ -115,17 +115,17 @@ class OnlineDrafter:
         head = drafter.head
         if head.visual_reads:
             raise CrossdraftError(
-                f"A {type(head).__name__} reads visual features, which are too many to keep; let a head learn that "
+                f"A {type(head).__name__} reads visual features, which are too many to keep; train a head online that "
                 "reads text alone, such as eagle2."
             )
         if not 0 < rate < 1:
             raise CrossdraftError(f"rate is {rate}; give a learning rate between 0 and 1, such as 2e-4.")
         self.drafter = drafter
-        # The teacher's logits are the last feature times the target's rows, so that feature is needed in any case.
+        # The teacher's logits are computed from the last feature, which is needed in any case.
         layers = tuple(sorted({*drafter.needs.hidden_layers, head.config.num_layers}))
         self.needs = replace(drafter.needs, hidden_layers=layers, learns=True)
         budget = TimeBudget(seconds) if clock is None else TimeBudget(seconds, clock)
-        self.trainer = OnlineTrainer(head, rows, ReplayBuffer(keep, room), budget, rate)
+        self.trainer = OnlineTrainer(head, lm_head, ReplayBuffer(keep, room), budget, rate)
         self.origin, self.folder = origin, folder
         self._unsaved = BETWEEN  # answers since the last save
         self._saved_swaps = 0
@@ -134,11 +134,11 @@ class OnlineDrafter:
 
     @property
     def stats(self) -> OnlineStats:
-        """What training has come to so far."""
+        """Counts and figures of training so far."""
         return self.trainer.stats
 
     def freeze(self) -> None:
-        """Serve on with the weights as they are: nothing is trained, kept or saved."""
+        """Stop training, keeping and saving; the weights stay as they are."""
         self.trainer.frozen = True
 
     def thaw(self) -> None:
@@ -146,7 +146,7 @@ class OnlineDrafter:
         self.trainer.frozen = False
 
     def rollback(self, *, loaded: bool = False) -> None:
-        """Serve with the weights from before the last swap again, or with those that were loaded, bit for bit."""
+        """Restore the weights from before the last swap, or those that were loaded, bit for bit."""
         self.trainer.rollback(loaded=loaded)
         self._saved_swaps = -1  # what is on disk is not what serves
 
@@ -157,7 +157,7 @@ class OnlineDrafter:
             CrossdraftError: it cannot be written, holds something that is no head, or the drafter has no `origin`.
         """
         if self.origin is None:
-            raise CrossdraftError("This head was not told which target it belongs to, and cannot be saved.")
+            raise CrossdraftError("A head without an origin (its network and target) cannot be saved.")
         check_folder(folder)
         head = self.drafter.head
         with atomic_folder(folder) as new:
@@ -212,7 +212,7 @@ class OnlineDrafter:
 
 
 def check_folder(folder: Path) -> bool:
-    """Whether there is a head in a folder; one that does not exist, or is empty, may become one.
+    """Whether a folder holds a head; one that does not exist, or is empty, may be written to.
 
     Raises:
         CrossdraftError: it holds something else.

@@ -2,7 +2,7 @@
 
 `OnlineTrainer` runs after every round of the engine, as long as `TimeBudget` allows: training steps of a `StudentCopy`
 on answers from a `ReplayBuffer`; every `STEPS` of them an evaluation of both sets of weights on held-out answers; and
-the copy's weights replace those that serve if its chains would be accepted for longer.
+the copy's weights replace those that serve if the τ of its chains is higher.
 """
 
 import copy
@@ -37,7 +37,7 @@ OBJECTIVE = Objective({"soft_cross_entropy": 1.0}, step_weight=0.8)  # EAGLE-3's
 CLIP = 1.0  # norm of the gradients
 DECAY = 0.01  # AdamW's
 # OnlineTrainer
-BATCH = 4  # answers of a training step, and of one piece of an evaluation
+BATCH = 4  # answers of a training step, and of one step of an evaluation
 STEPS = 16  # between evaluations
 PATIENCE = 8  # evaluations in a row without a gain, after which the copy starts again from the weights that serve
 STEP, EVALUATION = "step", "evaluation"
@@ -78,7 +78,7 @@ class ReplayBuffer:
 
     def __init__(self, keep: int, room: int) -> None:
         if keep < FEWEST:
-            raise CrossdraftError(f"keep is {keep}; a head that learns needs {FEWEST} answers or more.")
+            raise CrossdraftError(f"keep is {keep}; online training needs {FEWEST} answers or more.")
         self.keep, self.room = keep, room
         self._held_out: dict[Sample, bool] = {}  # the oldest first
         self._seen = 0
@@ -130,7 +130,7 @@ class TimeBudget:
     def __init__(self, seconds: float, clock: Callable[[], float] = time.perf_counter) -> None:
         if not 0 < seconds <= LARGEST:
             raise CrossdraftError(
-                f"seconds is {seconds}; a head learns in more than 0 and at most {LARGEST} of every round."
+                f"seconds is {seconds}; online training takes more than 0 and at most {LARGEST} of every round."
             )
         self.seconds, self.most, self.clock = seconds, SAVED * seconds, clock
         self.saved = self.spent = 0.0
@@ -174,14 +174,14 @@ class StudentCopy:
 
     Args:
         head: the one that serves.
-        rows: [D, H] the target's output rows of the draft vocabulary.
+        lm_head: [D, H] the target's, rows of the draft vocabulary.
         rate: AdamW's.
     """
 
-    def __init__(self, head: Head, rows: Tensor, rate: float) -> None:
+    def __init__(self, head: Head, lm_head: Tensor, rate: float) -> None:
         shared = [*head.buffers(), *(weight for weight in head.parameters() if not weight.requires_grad)]
         self.network = copy.deepcopy(head, {id(tensor): tensor for tensor in shared})
-        self.rows = rows
+        self.lm_head = lm_head
         self.lookup = target_to_draft(head.draft_ids, head.config.vocab_size)
         self.weights = trained(self.network)
         # A step is smaller than what bf16 can tell apart: the optimiser moves weights of full precision.
@@ -227,17 +227,17 @@ class StudentCopy:
         return count * acceptance(predictions, batch, labels).get("tau", 0.0), count
 
     def _teacher(self, batch: TrainBatch) -> tuple[Tensor, Tensor]:
-        return teacher(batch, self.rows, self.network.config.num_layers, self.lookup)
+        return teacher(batch, self.lm_head, self.network.config.num_layers, self.lookup)
 
 
 @dataclass(frozen=True)
 class OnlineStats:
-    """What online training has come to.
+    """Counts and figures of online training.
 
     Args:
         answers, bytes: answers in the buffer, and the memory of these and of all copies of the weights.
         steps, evaluations, swaps: how often the copy was trained, evaluated, and took over.
-        restarts: how often the copy was made anew because a loss or gradient was not finite.
+        restarts: how often the copy was reset because a loss or gradient was not finite.
         tau_served, tau_learned: τ of teacher-forced chains over the held-out answers at the last evaluation, of the
             weights that served and of the copy.
         seconds: time spent.
@@ -268,7 +268,7 @@ class OnlineTrainer:
 
     Args:
         head: the one that serves; its weights are changed in place, between two rounds, all at once.
-        rows: [D, H] the target's output rows of the draft vocabulary.
+        lm_head: [D, H] the target's, rows of the draft vocabulary.
         buffer: what it trains on.
         budget: the time it may take.
         rate: AdamW's.
@@ -277,10 +277,10 @@ class OnlineTrainer:
         CrossdraftError: the head's layers are packed, so that they cannot be written to.
     """
 
-    def __init__(self, head: Head, rows: Tensor, buffer: ReplayBuffer, budget: TimeBudget, rate: float) -> None:
+    def __init__(self, head: Head, lm_head: Tensor, buffer: ReplayBuffer, budget: TimeBudget, rate: float) -> None:
         if any(isinstance(module, PrepackedLinear) for module in head.modules()):
-            raise CrossdraftError("A head whose layers are packed cannot learn; load it with packed=False.")
-        self.head, self.rows, self.buffer, self.budget, self.rate = head, rows, buffer, budget, rate
+            raise CrossdraftError("A head whose layers are packed cannot be trained; load it with packed=False.")
+        self.head, self.lm_head, self.buffer, self.budget, self.rate = head, lm_head, buffer, budget, rate
         self.frozen = False
         self._generator = torch.Generator().manual_seed(0)
         self._stats = OnlineStats()
@@ -290,13 +290,13 @@ class OnlineTrainer:
 
     @property
     def stats(self) -> OnlineStats:
-        """What it has come to so far."""
+        """Counts and figures so far."""
         copies = [*self._loaded, *(() if self._before is self._loaded else self._before)]
         held = self.buffer.bytes + self._copy.bytes + sum(map(_bytes, copies))
         return replace(self._stats, answers=len(self.buffer), bytes=held, seconds=self.budget.spent)
 
     def run(self) -> None:
-        """After a round: do what there is time for."""
+        """After a round: train and evaluate within the time budget."""
         if self.frozen:
             return
         self.budget.refill()
@@ -309,14 +309,14 @@ class OnlineTrainer:
             self.budget.skip(kind)
 
     def rollback(self, *, loaded: bool = False) -> None:
-        """Serve with the weights from before the last swap again, or with those that were loaded."""
+        """Restore the weights from before the last swap, or those that were loaded."""
         with torch.inference_mode(mode=False):
             _copy_into(trained(self.head), self._loaded if loaded else self._before)
             self._restart()
 
     def _restart(self) -> None:
-        """A new copy of what serves now."""
-        self._copy = StudentCopy(self.head, self.rows, self.rate)
+        """A new copy of the weights that serve."""
+        self._copy = StudentCopy(self.head, self.lm_head, self.rate)
         self._evaluation: _Evaluation | None = None
         self._since_evaluation = self._without_gain = 0
 
@@ -325,7 +325,7 @@ class OnlineTrainer:
         drawn = torch.randperm(len(answers), generator=self._generator)[:BATCH]
         if not self._copy.step(self._batch([answers[index] for index in drawn.tolist()])):
             if not self._stats.restarts:
-                log.warning("A loss of the head that learns was not finite; its copy was made anew.")
+                log.warning("A loss of online training was not finite; the copy of the head was reset.")
             self._count(restarts=1)
             self._restart()
             return
@@ -335,7 +335,7 @@ class OnlineTrainer:
             self._evaluation = _Evaluation(self.buffer.split(held_out=True))
 
     def _evaluate(self, running: _Evaluation) -> None:
-        """One piece of an evaluation; after the last one, the copy takes over if its τ is higher."""
+        """One batch of an evaluation; after the last one, the copy replaces the weights if its τ is higher."""
         some, running.left = running.left[:BATCH], running.left[BATCH:]
         batch = self._batch(some)
         for head, sums in ((self.head, running.served), (self._copy.network, running.learned)):

@@ -1,6 +1,6 @@
-"""The table of heads: one record each, from which networks, drafters and the tables of methods derive.
+"""The table of heads: one record each, from which networks, drafters and the tables of methods are derived.
 
-Importing this table needs no PyTorch; the classes that a record names are imported when they are asked for.
+Importing this table needs no PyTorch; the classes that a record names are imported at first use.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadRecord:
-    """A way of drafting with a head.
+    """A head, or another method with the same network and weights.
 
     Args:
-        network: what `config.json` calls the network.
+        network: its name in `config.json` and in recipes.
         model, drafter: module (below `crossdraft.heads`) and class of the network, and of the drafter around it.
         summary: one line for the table of methods.
-        paper: where it comes from.
+        paper: its source.
         tree: its default tree: one of `head_drafter.TREES`, or `STATIC`; empty = the drafter's own.
         weights: name of the shipped weights; default the method's own.
         sees: whether it reads the target's visual features.
@@ -28,9 +28,9 @@ class HeadRecord:
 
     network: str
     model: str
-    drafter: str
-    summary: str
-    paper: str
+    drafter: str = ""
+    summary: str = ""
+    paper: str = ""
     tree: str = ""
     weights: str | None = None
     sees: bool = False
@@ -55,7 +55,7 @@ def _imported(path: str) -> Any:
 
 AUTOREGRESSIVE = "drafting.autoregressive.AutoregressiveDrafter"
 BLOCK, RECURRENT = "drafting.block.BlockDrafter", "drafting.recurrent.RecurrentDrafter"
-STATIC = "static"  # the shape that measured acceptance favours, which is stored beside the weights
+STATIC = "static"  # the best shape for the acceptance measured of the head, which is stored with the weights
 
 HEADS: Mapping[str, HeadRecord] = {
     "eagle1": HeadRecord(
@@ -133,27 +133,17 @@ HEADS: Mapping[str, HeadRecord] = {
 """Heads on the target's features, all with the drafters of `drafting`."""
 
 OTHER_HEADS: Mapping[str, HeadRecord] = {
-    "event_medusa": HeadRecord(
-        "event_medusa", "event_medusa.network.DrafterMedusa", "event_medusa.drafter.DrafterMedusaDrafter",
-        "the event drafter with Medusa heads on its own features", "Medusa: Cai 2024; Hydra: Ankner 2024",
-    ),
-    "fast": HeadRecord(
-        "fast", "fast.network.Fast", "fast.drafter.FastDrafter",
-        "the answer's beginning from the event encoder alone, without a language model", "crossdraft",
-    ),
-    "glance": HeadRecord(
-        "glance", "glance.network.Glance", "glance.frame_encoder.FrameEncoder",
-        "the event drafter with cross-attention to a few frames, of which the target hands over its visual features",
-        "crossdraft; GLIDE: Du 2024",
-    ),
-    "pass": HeadRecord(
-        "pass", "pass_.network.LookaheadEmbeddings", "pass_.drafter.PassDrafter",
-        "learned look-ahead embeddings in extra rows of the target's passes", "PaSS: Monea 2023",
-    ),
-}  # fmt: skip
-"""Heads with drafters of their own, each in a folder of its own."""
+    record.network: record
+    for record in (
+        HeadRecord("event_medusa", "event_medusa.network.DrafterMedusa"),
+        HeadRecord("fast", "fast.network.Fast"),
+        HeadRecord("glance", "glance.network.Glance"),
+        HeadRecord("pass", "pass_.network.LookaheadEmbeddings"),
+    )
+}
+"""Heads with drafters of their own, each in its own folder: `methods.SHIPPED` has the rest of their records."""
 
-NETWORKS: Mapping[str, HeadRecord] = {record.network: record for record in (*HEADS.values(), *OTHER_HEADS.values())}
+NETWORKS: Mapping[str, HeadRecord] = {record.network: record for record in HEADS.values()} | OTHER_HEADS
 
 
 def heads_of_network(network: str) -> dict[str, HeadRecord]:
@@ -162,6 +152,6 @@ def heads_of_network(network: str) -> dict[str, HeadRecord]:
 
 
 def weights_of(name: str) -> str:
-    """The shipped weights that serve a method; a name that is none of `HEADS` stands for its own."""
+    """The name of the shipped weights of a method; that of a method outside `HEADS` is its own."""
     record = HEADS.get(name)
     return (record.weights if record else None) or name

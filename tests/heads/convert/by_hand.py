@@ -16,12 +16,12 @@ def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), -1)
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Tensor:
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """[n, heads, d] over [m, kv_heads, d], [n, m] who sees whom -> [n, heads · d]; head by head."""
     groups, mixed = query.shape[1] // key.shape[1], []
     for head in range(query.shape[1]):
         scores = query[:, head] @ key[:, head // groups].T / query.shape[-1] ** 0.5
-        mixed.append(scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value[:, head // groups])
+        mixed.append(scores.masked_fill(~mask, -torch.inf).softmax(-1) @ value[:, head // groups])
     return torch.cat(mixed, -1)
 
 
@@ -38,10 +38,10 @@ def mlp(x: Tensor, t: dict[str, Tensor], layer: str) -> Tensor:
 
 def layered(x: Tensor, into: Tensor, t: dict[str, Tensor], layer: str, config: dict) -> Tensor:
     """A causal decoder layer: the stream x [n, H], its attention fed with `into`."""
-    places, theta = torch.arange(len(x)), config["rope_parameters"]["rope_theta"]
+    positions, theta = torch.arange(len(x)), config["rope_parameters"]["rope_theta"]
     q, k, v = (parted(into @ t[f"{layer}.self_attn.{name}_proj.weight"].T, config) for name in "qkv")
-    seen = torch.ones(len(x), len(x)).tril().bool()
-    mixed = attention(rotate(q, places, theta), rotate(k, places, theta), v, seen)
+    mask = torch.ones(len(x), len(x)).tril().bool()
+    mixed = attention(rotate(q, positions, theta), rotate(k, positions, theta), v, mask)
     x = x + mixed @ t[f"{layer}.self_attn.o_proj.weight"].T
     return x + mlp(rms(x, t[f"{layer}.post_attention_layernorm.weight"], config["rms_norm_eps"]), t, layer)
 
@@ -66,7 +66,7 @@ def dflash(rows: Tensor, target: Tensor, t: dict[str, Tensor], config: dict) -> 
     """DFlash: a block [b, H] behind the target's features [n, k·H] -> [b, H] for the target's output layer."""
     eps, theta = config["rms_norm_eps"], config["rope_parameters"]["rope_theta"]
     known = rms(target @ t["fc.weight"].T, t["hidden_norm.weight"], eps)
-    places = torch.arange(len(known) + len(rows))
+    positions = torch.arange(len(known) + len(rows))
     for index in range(config["num_hidden_layers"]):
         layer = f"layers.{index}"
         normed = rms(rows, t[f"{layer}.input_layernorm.weight"], eps)
@@ -75,8 +75,8 @@ def dflash(rows: Tensor, target: Tensor, t: dict[str, Tensor], config: dict) -> 
             parted(x @ t[f"{layer}.self_attn.{name}_proj.weight"].T, config)
             for name, x in (("q", normed), ("k", both), ("v", both))
         )
-        q = rotate(rms(q, t[f"{layer}.self_attn.q_norm.weight"], eps), places[len(known) :], theta)
-        k = rotate(rms(k, t[f"{layer}.self_attn.k_norm.weight"], eps), places, theta)
+        q = rotate(rms(q, t[f"{layer}.self_attn.q_norm.weight"], eps), positions[len(known) :], theta)
+        k = rotate(rms(k, t[f"{layer}.self_attn.k_norm.weight"], eps), positions, theta)
         mixed = attention(q, k, v, torch.ones(len(rows), len(both)).bool())
         rows = rows + mixed @ t[f"{layer}.self_attn.o_proj.weight"].T
         rows = rows + mlp(rms(rows, t[f"{layer}.post_attention_layernorm.weight"], eps), t, layer)

@@ -10,7 +10,7 @@ from crossdraft.heads.convert.convert import CONVERTERS
 from crossdraft.heads.convert.converter import ForeignHead, NativeHead, TargetInfo
 from crossdraft.heads.files import save_head
 from crossdraft.heads.networks.base import Head, SharedWeights
-from tests.heads.rehearsal import shared, some_head
+from tests.heads.consistency import shared, some_head
 
 DEEP = 7  # layers of a target whose three levels are three
 SHA = "f" * 64

@@ -37,7 +37,7 @@ def into(tmp_path, folder):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("network", "layout"), CONVERTERS)
-def test_there_and_back_is_the_same_head(tmp_path, network, layout, dtype):
+def test_export_and_import_give_the_same_head(tmp_path, network, layout, dtype):
     source = saved(tmp_path / "ours", network, dtype)
     done = export_head(source, tmp_path / "theirs", layout, host())
     assert done.difference <= TOLERANCE
@@ -53,7 +53,7 @@ def test_there_and_back_is_the_same_head(tmp_path, network, layout, dtype):
     assert difference(first, load_head(tmp_path / "back", host().shared, SHA)) <= TOLERANCE
 
 
-def test_from_how_many_places_a_block_is_rehearsed_is_no_matter_of_the_files(tmp_path):
+def test_the_number_of_anchors_is_not_exported(tmp_path):
     source = saved(tmp_path / "ours", "dflash", anchors=3)
     assert export_head(source, tmp_path / "theirs", "dflash", host()).difference <= TOLERANCE
 
@@ -204,7 +204,7 @@ def test_an_export_whose_reload_differs_leaves_nothing(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
-def test_nothing_that_is_there_is_written_over(tmp_path):
+def test_nothing_is_overwritten(tmp_path):
     theirs = carried(tmp_path)
     before = json.loads((theirs / "config.json").read_text())
     for act in (
@@ -229,7 +229,7 @@ def test_a_layout_that_cannot_hold_the_head_is_refused(tmp_path, network, layout
         carried(tmp_path, network, layout)
 
 
-def test_a_mask_of_its_own_cannot_be_told_to_dflash(tmp_path):
+def test_a_learned_mask_cannot_be_exported_to_dflash(tmp_path):
     with pytest.raises(CrossdraftError, match="train it with a mask_token"):
         carried(tmp_path, "dflash", "dflash", mask_token=None)
 

@@ -48,6 +48,6 @@ def test_no_map_is_the_whole_vocabulary_or_nothing():
         ({"d2t": torch.tensor([1, 1, 3])}, "has 3 ids, not of 4"),
     ],
 )
-def test_maps_that_cannot_be_are_refused(change, sentence):
+def test_inconsistent_maps_are_refused(change, sentence):
     with pytest.raises(CrossdraftError, match=sentence):
         draft_ids_of(draft_maps((1, 2, 5, 9), 10) | change, 4, 10)

@@ -1,4 +1,4 @@
-"""`make interop` runs beside the suite; its own half is tried here, so that it goes with every change."""
+"""`make interop` is not part of the suite; its own half is tested here, with every change."""
 
 import pytest
 

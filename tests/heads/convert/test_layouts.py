@@ -1,4 +1,4 @@
-"""What is written says the same elsewhere: the exported tensors through the papers' formulas, against our networks."""
+"""Exported tensors through the papers' formulas, against our networks."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from crossdraft.heads.convert.convert import random_batch
 from tests.heads.convert import by_hand
 from tests.heads.convert.folders import DEEP, exported, host
 
-PLACE = 9
+POSITION = 9
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
@@ -20,24 +20,24 @@ def spread_out(logits, ids):
 
 
 def eagle3_elsewhere(foreign, levels, layer="midlayer"):
-    """Two drafts of an exported EAGLE-3 behind `PLACE`, over the target's ids, as another program computes them."""
+    """Two drafts of an exported EAGLE-3 behind `POSITION`, over the target's ids, as another program computes them."""
     head_words = foreign.config.get("transformer_layer_config", foreign.config)
     t, rows = dict(foreign.tensors), host().shared.embeddings
     batch = random_batch(exported("eagle3", "eagle")[0])
     text, ids = batch.tokens[0], torch.arange(len(t["d2t"])) + t["d2t"]
-    g = torch.cat([batch.hidden[level][0, : PLACE + 1] for level in levels], -1) @ t["fc.weight"].T
-    said = []
+    g = torch.cat([batch.hidden[level][0, : POSITION + 1] for level in levels], -1) @ t["fc.weight"].T
+    outputs = []
     for _ in range(2):
         a = by_hand.eagle3(rows[text[1 : len(g) + 1]], g, t, head_words, layer)
         logits = by_hand.rms(a[-1], t["norm.weight"], head_words["rms_norm_eps"]) @ t["lm_head.weight"].T
-        said.append(spread_out(logits, ids))
+        outputs.append(spread_out(logits, ids))
         g = torch.cat((g, a[-1:]))
-    return said
+    return outputs
 
 
 def check_eagle3(layout, levels_of, layer):
     head, foreign = exported("eagle3", layout)
-    ours = [spread_out(prediction.logits[0, PLACE], head.draft_ids) for prediction in head(random_batch(head))[:2]]
+    ours = [spread_out(prediction.logits[0, POSITION], head.draft_ids) for prediction in head(random_batch(head))[:2]]
     theirs = eagle3_elsewhere(foreign, levels_of(foreign.config), layer)
     assert all(torch.allclose(a, b, **CLOSE) for a, b in zip(ours, theirs, strict=True))
 
@@ -79,12 +79,12 @@ def test_layers_numbered_by_output_would_be_noticed(layout, levels_of, layer):
 def test_eagle1_through_the_papers_formulas():
     head, foreign = exported("eagle", "eagle")
     batch, t = random_batch(head), dict(foreign.tensors)
-    features, text = batch.hidden[DEEP][0, : PLACE + 1], batch.tokens[0]
+    features, text = batch.hidden[DEEP][0, : POSITION + 1], batch.tokens[0]
     for prediction in head(batch)[:2]:
         f = by_hand.eagle(t["embed_tokens.weight"][text[1 : len(features) + 1]], features, t, dict(foreign.config))
         every = f[-1] @ host().shared.lm_head.T
-        apart = (prediction.logits[0, PLACE] - every[head.draft_ids]).abs().max()
-        assert apart <= 1e-5 * prediction.logits[0, PLACE].abs().max()  # logits of this random head reach 70
+        error = (prediction.logits[0, POSITION] - every[head.draft_ids]).abs().max()
+        assert error <= 1e-5 * prediction.logits[0, POSITION].abs().max()  # logits of this random head reach 70
         features = torch.cat((features, f[-1:]))
 
 
@@ -112,10 +112,10 @@ def test_dflash_through_the_papers_formulas():
     states = torch.cat([batch.hidden[k + 1][0] for k in block["target_layer_ids"]], -1)  # `hidden_states[id + 1]`
     compared = 0
     for prediction in head(batch):
-        for place in prediction.valid[0].nonzero().flatten().tolist():
-            ids = [int(batch.tokens[0, place + 1]), *[block["mask_token_id"]] * (words["block_size"] - 1)]
-            out = by_hand.dflash(rows[ids], states[: place + 1], dict(foreign.tensors), words)
+        for position in prediction.valid[0].nonzero().flatten().tolist():
+            ids = [int(batch.tokens[0, position + 1]), *[block["mask_token_id"]] * (words["block_size"] - 1)]
+            out = by_hand.dflash(rows[ids], states[: position + 1], dict(foreign.tensors), words)
             every = out[prediction.offset] @ host().shared.lm_head.T
-            assert torch.allclose(every[head.draft_ids], prediction.logits[0, place], **CLOSE)
+            assert torch.allclose(every[head.draft_ids], prediction.logits[0, position], **CLOSE)
             compared += 1
     assert compared > 20

@@ -1,4 +1,4 @@
-"""What a head must not say, and how far it can count: its drafts end there, and no answer does."""
+"""Banned ids and `max_positions`: drafts end there, answers do not."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from crossdraft.engine.tree import ROOT
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.registry import HEADS
-from tests.heads.rehearsal import IDS, LONG, START, some_head, some_lesson, told_up_to
+from tests.heads.consistency import IDS, LONG, START, some_batch, some_head, state_at
 
 BANNED = IDS[::2]
 GROW = {**TREES, "static": partial(fill, Shape.from_paths([[0], [1], [2], [0, 0], [1, 0], [0, 1], [0, 0, 0]]))}
@@ -24,7 +24,7 @@ def some(method, tree="dynamic", banned=(), **more):
 
 
 def drafted(drafter, sampling=Sampling(), nodes=24):  # noqa: B008 - frozen
-    state = told_up_to(drafter, some_lesson(drafter.head), 6)
+    state = state_at(drafter, some_batch(drafter.head), 6)
     state.sampling = sampling
     return drafter.propose([state], [Budget(nodes)])[0]
 
@@ -32,8 +32,8 @@ def drafted(drafter, sampling=Sampling(), nodes=24):  # noqa: B008 - frozen
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(repetition_penalty=1.2), Sampling(temperature=1.0, seed=3)])
 @pytest.mark.parametrize("tree", sorted(GROW))
 @pytest.mark.parametrize("method", ["eagle3", "dflash", "hydra"])
-def test_no_banned_word_is_drafted_and_what_is_drawn_from_stays_a_law(method, tree, sampling):
-    assert set(drafted(some(method, tree), sampling).tree.tokens) & set(BANNED)  # it would say them
+def test_no_banned_id_is_drafted_and_q_stays_a_distribution(method, tree, sampling):
+    assert set(drafted(some(method, tree), sampling).tree.tokens) & set(BANNED)  # it would draft them
     tree = drafted(some(method, tree, BANNED), sampling).tree
     assert len(tree) > 2
     assert not set(tree.tokens) & set(BANNED)
@@ -42,26 +42,26 @@ def test_no_banned_word_is_drafted_and_what_is_drawn_from_stays_a_law(method, tr
         assert torch.allclose(tree.dists.sum(1), torch.ones(len(tree.dists), dtype=tree.dists.dtype))
 
 
-def test_chances_are_shared_among_the_words_that_are_left():
+def test_probabilities_are_normalised_over_the_ids_that_are_not_banned():
     drafter = some("eagle3", banned=BANNED)
-    state = told_up_to(drafter, some_lesson(drafter.head), 6)
+    state = state_at(drafter, some_batch(drafter.head), 6)
     logits = drafter.step_fn(state.head_state)([ROOT], [], [])[0]
-    left = torch.tensor([place for place, word in enumerate(IDS) if word not in BANNED])
-    chances = dict(zip([IDS[place] for place in left], logits[left].softmax(0).tolist(), strict=True))
+    left = torch.tensor([position for position, token in enumerate(IDS) if token not in BANNED])
+    expected = dict(zip([IDS[position] for position in left], logits[left].softmax(0).tolist(), strict=True))
     draft = drafted(drafter)
     firsts = draft.tree.children(ROOT)
     assert len(firsts) > 1
     for node in firsts:
-        assert draft.path_probs[node] == pytest.approx(chances[draft.tree.tokens[node]])
+        assert draft.path_probs[node] == pytest.approx(expected[draft.tree.tokens[node]])
 
 
 def test_where_nothing_is_banned_nothing_is_masked():
-    drafter = some("eagle3", banned=(0, 1))  # ids that the head does not know
-    step_fn = drafter.step_fn(told_up_to(drafter, some_lesson(drafter.head), 6).head_state)
+    drafter = some("eagle3", banned=(0, 1))  # ids outside the draft vocabulary
+    step_fn = drafter.step_fn(state_at(drafter, some_batch(drafter.head), 6).head_state)
     assert drafter._mask_banned(step_fn) is step_fn
 
 
-def test_a_head_that_may_say_nothing_is_refused():
+def test_a_head_whose_ids_are_all_banned_is_refused():
     with pytest.raises(CrossdraftError, match="drafts only ids that the target must not see"):
         some("eagle3", banned=IDS)
 
@@ -70,7 +70,7 @@ READING = ("eagle1", "eagle3", "glide", "hydra++", "dflash", "hivis", "vispec", 
 
 
 @pytest.mark.parametrize("method", READING)
-def test_behind_its_table_of_positions_a_head_falls_silent(method):
+def test_beyond_max_positions_nothing_is_drafted(method):
     """Whatever the table's length: no error, and from some length on a draft, which is as long as one without end."""
     free = drafted(some(method, "chain"), nodes=6).tree
     found = [drafted(some(method, "chain", max_positions=m), nodes=6).tree for m in range(1, 29)]
@@ -82,11 +82,11 @@ def test_behind_its_table_of_positions_a_head_falls_silent(method):
 
 
 @pytest.mark.parametrize("method", READING)
-def test_an_answer_that_grows_past_the_table_is_not_read_any_further(method):
+def test_an_answer_beyond_max_positions_is_not_read_any_further(method):
     drafter = some(method, max_positions=LONG - 3)
-    batch = some_lesson(drafter.head)
-    for place in range(START, LONG - 1):
-        state = told_up_to(drafter, batch, place)
+    batch = some_batch(drafter.head)
+    for position in range(START, LONG - 1):
+        state = state_at(drafter, batch, position)
         drafter.propose([state], [Budget(1)])
     assert state.head_state is None
     assert not len(drafter.propose([state], [Budget(1)])[0].tree)

@@ -1,4 +1,4 @@
-"""What a head draws, as the engine judges it: the target's own law, however far the head's is from it."""
+"""Sampled drafts, verified: the target's own distribution, whatever the head's."""
 
 import pytest
 import torch
@@ -11,50 +11,50 @@ from crossdraft.engine.sampling import Sampling, warp_tree
 from crossdraft.heads.drafting.head_drafter import TREES, HeadDrafter
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 
-LAW = torch.tensor([0.05, 0.15, 0.3, 0.3, 0.2])
+TARGET_PROBS = torch.tensor([0.05, 0.15, 0.3, 0.3, 0.2])
 SEEDS = 2500
 
 
 class Even(HeadDrafter[bool]):
-    """Finds all five words equally likely, wherever it is asked."""
+    """Uniform over five tokens, everywhere."""
 
-    def update(self, state, output: VerifyOutput) -> None:
+    def update(self, state, output: VerifyOutput, hidden) -> None:
         state.head_state = True
 
     def step_fn(self, head_state: bool):
-        return lambda nodes, tokens, parents: torch.zeros(len(nodes), len(LAW))
+        return lambda nodes, tokens, parents: torch.zeros(len(nodes), len(TARGET_PROBS))
 
 
 def even(tree: str) -> Even:
-    rows = torch.eye(len(LAW))
+    rows = torch.eye(len(TARGET_PROBS))
     config = HeadConfig(hidden_size=5, vocab_size=5, num_layers=2, draft_ids=tuple(range(5)))
     return Even(Head(config, SharedWeights(rows, rows)), TREES[tree])
 
 
-def first_words(drafter: Even, nodes: int, judge_apart: int = 0) -> torch.Tensor:
-    """How often each word comes first, over many seeds; the judge's stream begins at the request's seed."""
-    counts = torch.zeros(len(LAW))
+def first_tokens(drafter: Even, nodes: int, seed_offset: int = 0) -> torch.Tensor:
+    """How often each token is emitted first, over many seeds; the rule's generator begins at the request's seed."""
+    counts = torch.zeros(len(TARGET_PROBS))
     for seed in range(SEEDS):
         sampling = Sampling(temperature=1.0, seed=seed)
         states = drafter.begin([Request("?", sampling=sampling)])
         drafter.commit(states, [VerifyOutput((), (0,))])
         tree = drafter.propose(states, [Budget(nodes)])[0].tree
-        warped = warp_tree(LAW.log().expand(1 + len(tree), -1), tree, [0], sampling)
-        judge = torch.Generator().manual_seed(seed + judge_apart)
-        output = rule_for(None, sampling)(tree, warped, judge)
+        warped = warp_tree(TARGET_PROBS.log().expand(1 + len(tree), -1), tree, [0], sampling)
+        generator = torch.Generator().manual_seed(seed + seed_offset)
+        output = rule_for(None, sampling)(tree, warped, generator)
         counts[tree.tokens[output.path[0]] if output.path else output.bonus] += 1
     return counts
 
 
 def pvalue(counts: torch.Tensor) -> float:
-    return stats.chisquare(counts.numpy(), (SEEDS * LAW).numpy(), sum_check=False).pvalue
+    return stats.chisquare(counts.numpy(), (SEEDS * TARGET_PROBS).numpy(), sum_check=False).pvalue
 
 
 @pytest.mark.parametrize(("tree", "nodes"), [("chain", 1), ("dynamic", 3)])
-def test_what_a_head_draws_follows_the_targets_law(tree, nodes):
-    assert pvalue(first_words(even(tree), nodes)) > 1e-3
+def test_sampled_drafts_leave_the_targets_distribution_unchanged(tree, nodes):
+    assert pvalue(first_tokens(even(tree), nodes)) > 1e-3
 
 
-def test_one_stream_for_both_would_be_noticed():
-    """The planted bug: the judge reads the numbers that the words were drawn by."""
-    assert pvalue(first_words(even("chain"), 1, judge_apart=1)) < 1e-6
+def test_one_generator_for_drafter_and_rule_would_be_noticed():
+    """The planted bug: the rule draws the random numbers that the draft was drawn by."""
+    assert pvalue(first_tokens(even("chain"), 1, seed_offset=1)) < 1e-6

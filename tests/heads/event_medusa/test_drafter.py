@@ -17,7 +17,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.event_medusa.drafter import DrafterMedusaDrafter, shared_weights_of
 from crossdraft.heads.event_medusa.network import DrafterMedusa, DrafterMedusaConfig
 from tests.engine.zoo import EOS, VOCABULARY, ZOO, as_target, noisy
-from tests.heads.rehearsal import some_head, some_lesson
+from tests.heads.consistency import some_batch, some_head
 
 IDS = tuple(range(2, 97))
 GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=3)
@@ -41,15 +41,16 @@ def heads_on(model, steps=4, seed=0, **more) -> DrafterMedusa:
     return head
 
 
-class Clairvoyant(DrafterMedusa):
-    """Foresees what it was told, in place of a trained head: `lies` is how often one word of it is wrong."""
+class Oracle(DrafterMedusa):
+    """Predicts a given text, instead of a trained head: every `wrong_every`-th prediction ends in a wrong token."""
 
     def predict(self, feature, tokens, most, ends=()):
         text = self.text
         at = next((i for i in range(len(text)) if text[i : i + len(tokens)] == list(tokens)), len(text))
-        said = text[at + len(tokens) :][: max(0, min(most, 5 - len(tokens)))]
-        self.asked += 1
-        return iter([*said[:-1], 7] if said and self.lies and self.asked % self.lies == 0 else said)
+        predicted = text[at + len(tokens) :][: max(0, min(most, 5 - len(tokens)))]
+        self.calls += 1
+        wrong = predicted and self.wrong_every and self.calls % self.wrong_every == 0
+        return iter([*predicted[:-1], 7] if wrong else predicted)
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +72,8 @@ def passes(model, monkeypatch) -> list[int]:
     return widths
 
 
-def told(drafter, sampling, overrule=True) -> list:
-    """Drafts of four rounds: of the first 5 words all but the last are accepted, in whose place another is put."""
+def drafts_of(drafter, sampling, overrule=True) -> list:
+    """Drafts of four rounds: of the first 5 tokens all but the last are accepted; another token replaces that."""
     request = Request("what?", max_new_tokens=64, sampling=sampling)
     (state,) = drafter.begin([request])
     drafts = []
@@ -87,9 +88,9 @@ def told(drafter, sampling, overrule=True) -> list:
     return drafts
 
 
-def clairvoyant(model, text, lies=0) -> DrafterMedusa:
+def oracle(model, text, wrong_every=0) -> DrafterMedusa:
     head = heads_on(model)
-    head.__class__, head.text, head.lies, head.asked = Clairvoyant, list(text), lies, 0
+    head.__class__, head.text, head.wrong_every, head.calls = Oracle, list(text), wrong_every, 0
     return head
 
 
@@ -97,8 +98,8 @@ def clairvoyant(model, text, lies=0) -> DrafterMedusa:
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_drafts_are_those_of_the_event_model_alone(model, sampling, words, seed):
-    alone = told(IndependentDrafter(model, words=words), sampling)
-    found = told(DrafterMedusaDrafter(model, heads_on(model, seed=seed), words=words), sampling)
+    alone = drafts_of(IndependentDrafter(model, words=words), sampling)
+    found = drafts_of(DrafterMedusaDrafter(model, heads_on(model, seed=seed), words=words), sampling)
     assert len(alone) > 2
     for mine, its in zip(found, alone, strict=True):
         assert (mine.tree.tokens, mine.tree.parents) == (its.tree.tokens, its.tree.parents)
@@ -107,21 +108,21 @@ def test_drafts_are_those_of_the_event_model_alone(model, sampling, words, seed)
             assert torch.allclose(mine.tree.dists, its.tree.dists, atol=1e-12)
 
 
-@pytest.mark.parametrize("lies", [0, 2, 3])
+@pytest.mark.parametrize("wrong_every", [0, 2, 3])
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
-def test_words_that_come_true_are_kept_and_lies_are_not(model, passes, sampling, lies):
-    alone = told(IndependentDrafter(model), sampling)
+def test_right_predictions_are_kept_and_wrong_ones_are_not(model, passes, sampling, wrong_every):
+    alone = drafts_of(IndependentDrafter(model), sampling)
     text = [token for draft in alone for token in draft.tree.tokens]
     word_by_word = len(passes)
     passes.clear()
-    found = told(DrafterMedusaDrafter(model, clairvoyant(model, text, lies)), sampling)
+    found = drafts_of(DrafterMedusaDrafter(model, oracle(model, text, wrong_every)), sampling)
     assert [draft.tree.tokens for draft in found] == [draft.tree.tokens for draft in alone]
-    assert len(passes) < (0.7 if lies else 0.55) * word_by_word
+    assert len(passes) < (0.7 if wrong_every else 0.55) * word_by_word
 
 
-def test_a_head_that_is_believed_unread_would_be_noticed(model, monkeypatch):
-    """The planted bug: what is foreseen is taken for what the event model says."""
-    honest = told(IndependentDrafter(model), GREEDY)
+def test_predictions_kept_without_verification_would_be_noticed(model, monkeypatch):
+    """The planted bug: predictions are kept without verification."""
+    right = drafts_of(IndependentDrafter(model), GREEDY)
     drafter = DrafterMedusaDrafter(model, heads_on(model))
     choose = drafter._choose
 
@@ -131,22 +132,22 @@ def test_a_head_that_is_believed_unread_would_be_noticed(model, monkeypatch):
         return choose(state, prediction)
 
     monkeypatch.setattr(drafter, "_choose", gullible)
-    assert [draft.tree for draft in told(drafter, GREEDY)] != [draft.tree for draft in honest]
+    assert [draft.tree for draft in drafts_of(drafter, GREEDY)] != [draft.tree for draft in right]
 
 
 @torch.inference_mode()
-def test_what_is_rehearsed_is_what_is_foreseen():
-    """At every place of a lesson the heads say, of the tokens since, what they were trained to say."""
+def test_predictions_are_as_trained():
+    """At every position of a batch `predict` gives the tokens of the training logits."""
     head = some_head("event_medusa")
-    batch = some_lesson(head)
+    batch = some_batch(head)
     predictions, text = head(batch), batch.tokens[0].tolist()
     assert [prediction.offset for prediction in predictions] == [1, 2, 3, 4]
     compared = 0
-    for place in range(3, 9):
-        for prediction in predictions[: len(text) - place - 1]:
-            since = text[place + 1 : place + 1 + prediction.offset]
-            (said,) = head.predict(batch.hidden[6][0, place], since, 1)
-            assert said == head.config.draft_ids[prediction.logits[0, place].argmax()]
+    for position in range(3, 9):
+        for prediction in predictions[: len(text) - position - 1]:
+            since = text[position + 1 : position + 1 + prediction.offset]
+            (predicted,) = head.predict(batch.hidden[6][0, position], since, 1)
+            assert predicted == head.config.draft_ids[prediction.logits[0, position].argmax()]
             compared += 1
     assert compared > 20
     chain = list(head.predict(batch.hidden[6][0, 4], text[5:6], 9))
@@ -156,12 +157,12 @@ def test_what_is_rehearsed_is_what_is_foreseen():
 
 
 def test_the_features_are_those_that_training_reads(model, monkeypatch):
-    """What a head is given at each place is the hidden state of a plain forward over prompt and answer there."""
-    seen = []
+    """The feature that a head reads at each position is the hidden state of a plain forward over the text."""
+    inputs = []
     head = heads_on(model)
 
     def predict(feature, tokens, *rest):
-        seen.append((feature, list(tokens)))
+        inputs.append((feature, list(tokens)))
         return iter([8, 9])
 
     monkeypatch.setattr(head, "predict", predict)
@@ -174,9 +175,9 @@ def test_the_features_are_those_that_training_reads(model, monkeypatch):
     drafter.propose([state], [Budget(3)])
     prompt = model.prepare(request)
     answer = [*tail[:2], *state.committed[2:], *state.pending]
-    texts = [*(tail[: place + 1] for place in range(len(tail) - 1)), answer[:3], answer[:4], answer[:5]]
-    assert len(seen) == len(texts)
-    for (feature, tokens), text in zip(seen, texts, strict=True):
+    texts = [*(tail[: position + 1] for position in range(len(tail) - 1)), answer[:3], answer[:4], answer[:5]]
+    assert len(inputs) == len(texts)
+    for (feature, tokens), text in zip(inputs, texts, strict=True):
         assert tokens == text[-1:]
         ids = torch.tensor([[*prompt.input_ids.tolist(), *text]])
         pixels = prompt.features["pixel_values_videos"].double()
@@ -198,7 +199,7 @@ def test_answers_are_the_targets_own(model, hidden, batch):
     assert sum(answer.stats.accepted for answer in found) > 0
 
 
-def test_a_fork_goes_its_own_way(model):
+def test_a_fork_changes_independently(model):
     drafter = DrafterMedusaDrafter(model, heads_on(model))
     (state,) = drafter.begin([Request("what?", max_new_tokens=64)])
     first = drafter.propose([state], [Budget(5)])[0].tree

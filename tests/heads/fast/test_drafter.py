@@ -1,4 +1,4 @@
-"""The fast draft head: one look, marginals of every place, trees of them."""
+"""The fast draft head: marginals of every position in one step, and trees of them."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def fast(model, steps=6, **more) -> Fast:
     with torch.no_grad():
         for weight in head.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.3)
-        head.lm_head.weight.mul_(0.05)  # so that every place has more than one likely word
+        head.lm_head.weight.mul_(0.05)  # so that every position has more than one likely token
     return head
 
 
@@ -51,29 +51,29 @@ def test_the_marginals_by_hand(model):
     visual = model.encode(prompt)["video"].pooler_output
     question = model.model.get_input_embeddings().weight[prompt.input_ids[-3:]].mean(0)
     visual, question = (rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt() for rows in (visual, question))
-    seen = head.see_proj.weight @ visual[0, :5].reshape(-1)
-    for place in range(6):
-        inner = seen + head.ask_proj.weight @ question + head.places[place]
+    visual_part = head.see_proj.weight @ visual[0, :5].reshape(-1)
+    for position in range(6):
+        inner = visual_part + head.ask_proj.weight @ question + head.places[position]
         out = head.down_proj.weight @ (inner * inner.sigmoid()) + head.down_proj.bias
-        logits = begun(FastDrafter(model, head)).logits[place]
+        logits = begun(FastDrafter(model, head)).logits[position]
         assert torch.allclose(logits[list(IDS)], head.lm_head.weight @ out, atol=1e-9)
         assert torch.isinf(logits).sum() == VOCABULARY - len(IDS)
 
 
 @torch.inference_mode()
-def test_a_blind_head_sees_nothing_and_a_seeing_one_does(model):
+def test_only_a_head_with_visual_input_depends_on_it(model):
     other = as_target(*ZOO["eventgpt"]())
     prepare = other.prepare
 
-    def summarize(request):
+    def shown(request):
         prompt = prepare(request)
         return Prompt(prompt.input_ids, {name: value + 1 for name, value in prompt.features.items()})
 
-    other.prepare = summarize
+    other.prepare = shown
     blind, seeing = fast(model, sees=False), fast(model)
-    said = [[begun(FastDrafter(one, head)).logits for one in (model, other)] for head in (blind, seeing)]
-    assert torch.equal(*said[0])
-    assert not torch.equal(*said[1])
+    outputs = [[begun(FastDrafter(one, head)).logits for one in (model, other)] for head in (blind, seeing)]
+    assert torch.equal(*outputs[0])
+    assert not torch.equal(*outputs[1])
     with pytest.raises(CrossdraftError, match="temporal features"):
         seeing.marginal_logits(None, torch.zeros(1, 64, dtype=torch.double))
 
@@ -81,11 +81,11 @@ def test_a_blind_head_sees_nothing_and_a_seeing_one_does(model):
 @pytest.mark.parametrize("words", [1, 3])
 def test_drafts_are_of_its_words_within_the_budget_and_go_on_behind_the_answer(model, words):
     drafter = FastDrafter(model, fast(model), banned=[25], words=words)
-    state, summarize = begun(drafter), []
-    (draft,) = drafter.propose([state], [Budget(5, on_token=summarize.append)])
+    state, shown = begun(drafter), []
+    (draft,) = drafter.propose([state], [Budget(5, on_token=shown.append)])
     assert 0 < len(draft.tree) <= 5
     assert set(draft.tree.tokens) <= set(IDS) - {25}
-    assert tuple(summarize) == draft.tree.main_path_tokens
+    assert tuple(shown) == draft.tree.main_path_tokens
     assert draft.tree.is_chain or words > 1
     best = state.logits.argmax(-1).tolist()
     assert draft.tree.tokens[0] == best[0]
@@ -106,14 +106,14 @@ def test_nothing_is_drafted_behind_the_end(model):
     assert drafter.propose([state], [Budget(6)])[0].tree.tokens[2:] == (EOS,)
 
 
-def test_drawn_tokens_come_from_the_told_laws(model):
+def test_sampled_tokens_follow_the_reported_distributions(model):
     sampling = Sampling(temperature=1.0, seed=3)
     drafter = FastDrafter(model, fast(model))
     state = begun(drafter, Request("what?", max_new_tokens=30, sampling=sampling))
     (draft,) = drafter.propose([state], [Budget(4)])
     assert 0 < len(draft.tree) <= 4
-    laws = warp(state.logits[: len(draft.tree)], sampling)
-    assert torch.allclose(draft.tree.dists, laws)
+    probs = warp(state.logits[: len(draft.tree)], sampling)
+    assert torch.allclose(draft.tree.dists, probs)
     assert draft.tree.drawn_from == tuple(range(len(draft.tree)))
     (again,) = drafter.propose([state], [Budget(4)])
     assert again.tree.tokens != draft.tree.tokens  # drawn anew
@@ -132,8 +132,8 @@ def test_answers_are_the_targets_own(model, hidden, batch, sampling):
     assert [answer.tokens for answer in found] == alone
 
 
-def test_what_a_head_knows_is_accepted(model):
-    """A head that was told the answer: everything it speaks of is accepted in the first pass."""
+def test_a_trained_heads_predictions_are_accepted(model):
+    """A head that holds the answer: all that it predicts is accepted in the first pass."""
     target = as_target(*ZOO["video_llava"]())
     (alone,) = Decoder(target).generate([REQUEST])
     config = FastConfig(
@@ -143,21 +143,21 @@ def test_what_a_head_knows_is_accepted(model):
     drafter = FastDrafter(model, head)
     begin = drafter._begin
 
-    def told(request):
+    def begin_with_answer(request):
         state = begin(request)
         state.logits.fill_(-9.0)
         state.logits[range(6), list(alone.tokens[:6])] = 9.0
         state.slots = top_tokens(state.logits)
         return state
 
-    drafter._begin = told
+    drafter._begin = begin_with_answer
     cost = CostModel()
     (found,) = Decoder(target, DraftRunner(drafter, "before"), cost=cost, adaptive=False).generate([REQUEST])
     assert found.tokens == alone.tokens
     assert found.stats.accepted >= 6
 
 
-def test_a_fork_goes_its_own_way(model):
+def test_a_fork_changes_independently(model):
     drafter = FastDrafter(model, fast(model))
     state = begun(drafter)
     (fork,) = drafter.fork([state])

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from crossdraft.heads.networks.train_batch import TrainBatch
-from tests.heads.rehearsal import LAYERS, some_head, some_lesson
+from tests.heads.consistency import LAYERS, some_batch, some_head
 
 MIDDLE, LAST = 3, LAYERS
 
 
 def of_lengths(*lengths: int) -> TrainBatch:
-    """Answers that begin at place 4, of so many tokens with what was asked."""
-    batch = some_lesson(some_head("dream"), len(lengths))
+    """Answers that begin at position 4, of so many tokens with the question."""
+    batch = some_batch(some_head("dream"), len(lengths))
     return replace(batch, lengths=torch.tensor(lengths))
 
 
@@ -31,23 +31,23 @@ def middle(batch: TrainBatch) -> float:
 
 @torch.no_grad()
 def test_the_middle_loss_by_hand():
-    """Three offsets, each a sum over its places, all divided by the number of the first one's."""
+    """Three offsets, each a sum over its positions, all divided by the number of the first one's."""
     batch, head = of_lengths(12, 9), some_head("dream", steps=3)
     predictions = head(batch)
     total, first = 0.0, 0
     for prediction in predictions:
         for row, length in enumerate((12, 9)):
-            for place in range(3, length - 1 - prediction.offset):
+            for position in range(3, length - 1 - prediction.offset):
                 first += prediction.offset == 1
-                told = batch.hidden[MIDDLE][row, place + prediction.offset]
-                away = (prediction.middle[row, place] - told).abs()
+                wanted = batch.hidden[MIDDLE][row, position + prediction.offset]
+                away = (prediction.middle[row, position] - wanted).abs()
                 total += float(torch.where(away < 1, away.square() / 2, away - 0.5).mean())
     assert first == 7 + 4
     assert float(head.extra_losses(batch, predictions)["middle"]) == pytest.approx(total / first / 3)
 
 
-def test_answers_too_short_for_a_guess_cost_nothing_and_keep_the_graph():
-    """Of the first, two guesses are judged; of the second, none: the mean of nothing is no number."""
+def test_answers_too_short_have_loss_0_and_keep_the_graph():
+    """Of the first, two predictions are compared; of the second, none: the mean over none is NaN."""
     assert 0 < middle(of_lengths(7)) < 10
     batch, head = of_lengths(5), some_head("dream", steps=3)
     loss = head.extra_losses(batch, head(batch))["middle"]
@@ -56,9 +56,9 @@ def test_answers_too_short_for_a_guess_cost_nothing_and_keep_the_graph():
     assert all(weight.grad is not None and not weight.grad.any() for weight in head.layer.parameters())
 
 
-def test_shares_weighted_by_their_places_make_up_the_batch():
+def test_micro_batches_weighted_by_positions_add_up_to_the_batch():
     batch = of_lengths(12, 7)
-    places = [int(cut(batch, row).loss_mask(1).sum()) for row in (0, 1)]
+    positions = [int(cut(batch, row).loss_mask(1).sum()) for row in (0, 1)]
     shares = [middle(cut(batch, row)) for row in (0, 1)]
-    mean = sum(share * count for share, count in zip(shares, places, strict=True)) / sum(places)
+    mean = sum(share * count for share, count in zip(shares, positions, strict=True)) / sum(positions)
     assert middle(batch) == pytest.approx(mean)

@@ -5,7 +5,7 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import make
-from tests.heads.rehearsal import HIDDEN, shared, some_head
+from tests.heads.consistency import HIDDEN, shared, some_head
 
 LEVELS, SCALES = (1, 2, 4), (0.5, 0.25, 4.0)
 
@@ -26,7 +26,7 @@ def test_a_head_with_scales_and_one_without_are_the_same_file():
     assert not torch.allclose(plain.fc.weight, scaled.fc.weight)
 
 
-def test_what_was_stored_is_what_is_restored():
+def test_stored_weights_are_restored():
     written, read = eagle3(level_scales=SCALES), eagle3(level_scales=SCALES)
     with torch.no_grad():
         written.fc.weight.normal_()

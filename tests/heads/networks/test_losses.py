@@ -1,4 +1,4 @@
-"""Every loss against cases worked by hand, its slope against differences, and what it promises for any laws."""
+"""Every loss against cases worked by hand, its gradient against finite differences, and its properties."""
 
 import math
 
@@ -19,7 +19,7 @@ def loss(name: str, ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 def logits(*probabilities: float) -> Tensor:
-    """A law as logits, moved by a constant, which no loss may notice."""
+    """Log-probabilities plus a constant, which no loss may depend on."""
     return torch.tensor([probabilities], dtype=torch.float64).log() + 3.0
 
 
@@ -39,11 +39,11 @@ Q, P = logits(0.5, 0.25, 0.25), logits(0.25, 0.25, 0.5)
         ("top_k_rank", -math.log(0.25) - math.log(0.5 / 0.75)),
     ],
 )
-def test_laws_by_hand(name, expected):
+def test_losses_of_distributions_by_hand(name, expected):
     assert loss(name, Q, P).item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_forward_and_reverse_tell_which_law_is_whose():
+def test_forward_and_reverse_kl_are_not_exchanged():
     """q = (½, ½), p = (¾, ¼)."""
     q, p = logits(0.5, 0.5), logits(0.75, 0.25)
     forward = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
@@ -53,7 +53,7 @@ def test_forward_and_reverse_tell_which_law_is_whose():
     assert abs(forward - backward) > 0.01
 
 
-def test_the_word_itself_by_hand():
+def test_cross_entropy_by_hand():
     assert loss("cross_entropy", Q.repeat(3, 1), torch.tensor([0, 1, 2])).tolist() == pytest.approx(
         [math.log(2), math.log(4), math.log(4)]
     )
@@ -69,12 +69,12 @@ def test_the_word_itself_by_hand():
     ],
 )
 def test_features_by_hand(name, expected):
-    guessed, true = torch.tensor([[1.5, 1.0]]), torch.tensor([[1.0, 4.0]])
-    assert loss(name, guessed, true).item() == pytest.approx(expected)
+    predicted, true = torch.tensor([[1.5, 1.0]]), torch.tensor([[1.0, 4.0]])
+    assert loss(name, predicted, true).item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_each_place_has_a_loss_of_its_own_and_a_right_slope(name):
+def test_each_position_has_its_own_loss_and_the_right_gradient(name):
     generator = torch.Generator().manual_seed(1)
     ours = torch.randn(4, 13, dtype=torch.float64, generator=generator, requires_grad=True)
     theirs = torch.randn(4, 13, dtype=torch.float64, generator=generator)
@@ -88,7 +88,7 @@ def test_each_place_has_a_loss_of_its_own_and_a_right_slope(name):
     assert torch.autograd.gradcheck(lambda x: loss(name, x, theirs), (ours,))
 
 
-def test_the_weight_of_lk_lambda_has_no_slope():
+def test_the_weight_of_lk_lambda_has_no_gradient():
     generator = torch.Generator().manual_seed(1)
     ours = torch.randn(2, 5, dtype=torch.float64, generator=generator, requires_grad=True)
     theirs = torch.randn(2, 5, dtype=torch.float64, generator=generator)
@@ -100,7 +100,7 @@ def test_the_weight_of_lk_lambda_has_no_slope():
 
 
 @given(st.lists(st.tuples(st.floats(-20, 20), st.floats(-20, 20)), min_size=2, max_size=14))
-def test_what_holds_for_any_two_laws(pairs):
+def test_properties_of_losses_for_any_two_distributions(pairs):
     q, p = torch.tensor(pairs, dtype=torch.float64).T.unsqueeze(1)
     value = {name: loss(name, q, p).item() for name in LOSSES if LOSSES[name].compares == "logits"}
     tv, kl = value["total_variation"], value["kl"]
@@ -115,19 +115,19 @@ def test_what_holds_for_any_two_laws(pairs):
 
 
 @pytest.mark.parametrize("name", EQUAL_LAWS)
-def test_nothing_separates_equal_laws_and_something_any_others(name):
+def test_equal_distributions_have_loss_0_and_others_more(name):
     assert loss(name, P, P + 5).item() == pytest.approx(0, abs=1e-12)
     assert loss(name, Q, P).item() > 0.1
 
 
 @pytest.mark.parametrize("name", ["smooth_l1", "mse", "cosine", "mse_cosine"])
-def test_nothing_separates_equal_features(name):
+def test_equal_features_have_loss_0(name):
     features = torch.randn(3, 6)
     assert loss(name, features, features).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("name", [n for n in ALL if LOSSES[n].compares == "logits"])
-def test_laws_that_share_nothing_still_have_a_finite_loss_and_slope(name):
+def test_disjoint_distributions_have_a_finite_loss_and_gradient(name):
     ours = torch.tensor([[300.0, 0.0]], requires_grad=True)
     value = loss(name, ours, torch.tensor([[0.0, 300.0]]))
     value.sum().backward()
@@ -136,7 +136,7 @@ def test_laws_that_share_nothing_still_have_a_finite_loss_and_slope(name):
     assert ours.grad.isfinite().all()
 
 
-def test_lk_still_pulls_where_no_float_can_say_how_little_is_accepted():
+def test_lk_has_a_gradient_where_acceptance_underflows():
     ours = torch.tensor([[300.0, 0.0]], requires_grad=True)
     value = loss("lk", ours, torch.tensor([[0.0, 300.0]]))
     value.sum().backward()
@@ -155,7 +155,7 @@ def test_only_the_target_s_ten_likeliest_are_ranked_and_in_its_order():
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_halves_are_measured_in_floats(name):
+def test_losses_of_16_bit_logits_are_computed_in_float32(name):
     ours, theirs = torch.randn(2, 6), torch.randn(2, 6)
     if LOSSES[name].compares == "labels":
         assert loss(name, ours.bfloat16(), theirs.argmax(-1)).dtype == torch.float32
@@ -163,5 +163,5 @@ def test_halves_are_measured_in_floats(name):
         assert loss(name, ours.bfloat16(), theirs.bfloat16()).dtype == torch.float32
 
 
-def test_every_loss_says_whose_it_is():
+def test_every_loss_names_its_source():
     assert all(entry.source and entry.compares in {"labels", "logits", "features"} for entry in LOSSES.values())

@@ -1,4 +1,4 @@
-"""The objective on a lesson small enough to be worked by hand."""
+"""The objective on a batch small enough to be worked by hand."""
 
 import math
 from dataclasses import replace
@@ -12,7 +12,7 @@ from crossdraft.heads.networks.base import target_to_draft
 from crossdraft.heads.networks.objective import Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
-# Two answers: places 1..5 and 2..4. Tokens are ids of a vocabulary of 6, of which the drafts know 5, 4, 3.
+# Two answers: positions 1..5 and 2..4. Tokens are ids of a vocabulary of 6, of which the draft vocabulary has 5, 4, 3.
 TOKENS = torch.tensor([[0, 5, 4, 3, 2, 5], [1, 0, 4, 4, 3, 0]])
 LESSON = TrainBatch(
     tokens=TOKENS,
@@ -22,21 +22,21 @@ LESSON = TrainBatch(
 )
 DRAFTED = torch.tensor([5, 4, 3])
 LABELS = torch.tensor([[0, 1, 2, -1, 0, -1], [-1, 1, 1, 2, -1, -1]])
-LAW = torch.tensor([0.5, 0.25, 0.25]).log()  # every head here says word 0, at ½
+LOG_PROBS = torch.tensor([0.5, 0.25, 0.25]).log()  # every head here predicts token 0, at ½
 EVEN = torch.zeros(2, 6, 3)
 
 
 def prediction(offset: int, **right: tuple[tuple[int, int], ...]) -> DraftLogits:
     """Word 0 everywhere, except where it is to be right."""
-    logits = LAW.repeat(2, 6, 1).clone()
-    for row, place in right.get("at", ()):
-        word = int(LABELS[row, place + offset])
-        logits[row, place] = torch.full((3,), 0.25).log()
-        logits[row, place, word] = math.log(0.5)
+    logits = LOG_PROBS.repeat(2, 6, 1).clone()
+    for row, position in right.get("at", ()):
+        token = int(LABELS[row, position + offset])
+        logits[row, position] = torch.full((3,), 0.25).log()
+        logits[row, position, token] = math.log(0.5)
     return DraftLogits(offset, logits, torch.zeros(2, 6, 2))
 
 
-def test_what_the_target_says_is_the_next_token_in_the_drafts_words():
+def test_labels_are_the_next_token_in_the_draft_vocabulary():
     head = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]])
     logits, labels = teacher(LESSON, head, 7, target_to_draft(DRAFTED, 6))
     assert torch.equal(labels, LABELS)
@@ -44,44 +44,44 @@ def test_what_the_target_says_is_the_next_token_in_the_drafts_words():
     assert torch.equal(teacher(LESSON, head, 7)[1][0], torch.tensor([5, 4, 3, 2, 5, -1]))
 
 
-def test_one_guess_by_hand():
-    """Judged at offset 1: places 0..3 of the first row, 1..2 of the second; at (0, 2) the target says word -1."""
+def test_one_prediction_by_hand():
+    """Compared at offset 1: positions 0..3 of the first row, 1..2 of the second; at (0, 2) the target says token -1."""
     loss, figures = score(Objective({"cross_entropy": 2.0}), [prediction(1)], LESSON, EVEN, LABELS)
-    # labels at t + 1: 1, 2, (-1), 0 and 1, 2: four of ¼, one of ½, over six places
+    # labels at t + 1: 1, 2, (-1), 0 and 1, 2: four of ¼, one of ½, over six positions
     expected = (4 * math.log(4) + math.log(2)) / 6
     assert loss.item() == pytest.approx(2 * expected)
     assert figures == pytest.approx({"places": 6, "cross_entropy": expected, "right_1": 1 / 6, "tau": 1 + 1 / 6})
 
 
-def test_guesses_add_up_each_lighter_than_the_one_before():
+def test_predictions_are_weighted_by_step_weight_and_added():
     parts = [
         score(Objective({"cross_entropy": 1.0}), [prediction(k)], LESSON, EVEN, LABELS)[1]["cross_entropy"]
         for k in (1, 2)
     ]
-    places = [6, 4]  # offset 2: three of the first row, one of the second; the loss of both is over the first's six
+    positions = [6, 4]  # offset 2: three of the first row, one of the second; the loss of both is over the first's six
     loss, figures = score(
         Objective({"cross_entropy": 1.0}, step_weight=0.8), [prediction(2), prediction(1)], LESSON, EVEN, LABELS
     )
-    assert loss.item() == pytest.approx(parts[0] + 0.8 * parts[1] * places[1] / places[0])
+    assert loss.item() == pytest.approx(parts[0] + 0.8 * parts[1] * positions[1] / positions[0])
     assert figures["cross_entropy"] == pytest.approx(loss.item())
 
 
-def test_chains_end_at_the_first_wrong_guess():
-    """Right at offset 1: (0,0), (0,1), (1,1), and (0,3), where it says 0 anyway; at offset 2: (0,0), (0,2)."""
+def test_chains_end_at_the_first_wrong_prediction():
+    """Right at offset 1: (0,0), (0,1), (1,1), and (0,3), where it predicts 0 anyway; at offset 2: (0,0), (0,2)."""
     predictions = [prediction(1, at=((0, 0), (0, 1), (1, 1))), prediction(2, at=((0, 0),))]
     figures = score(Objective({"kl": 1.0}), predictions, LESSON, EVEN, LABELS)[1]
     assert figures["right_1"] == pytest.approx(4 / 6)
     assert figures["right_2"] == pytest.approx(2 / 4)
-    # in a row: (0,0) two, (0,1), (0,3) and (1,1) one each, (0,2) none, its first guess being wrong
+    # in a row: (0,0) two, (0,1), (0,3) and (1,1) one each, (0,2) none, its first prediction being wrong
     assert figures["tau"] == pytest.approx(1 + 5 / 6)
 
 
-def test_laws_and_features_are_compared_where_the_guess_points():
-    """Only the target's place t + offset may matter: everything else is spoiled."""
+def test_logits_and_features_are_compared_at_the_offset():
+    """Only the target's position t + offset may matter: everything else is NaN."""
     spots = torch.zeros(2, 6, dtype=torch.bool)
-    for row, place in ((0, 2), (0, 4), (1, 3)):  # judged at offset 2 and known: (0,0), (0,2), (1,1)
-        spots[row, place] = True
-    teacher_logits = torch.where(spots[..., None], LAW, torch.tensor(float("nan")))
+    for row, position in ((0, 2), (0, 4), (1, 3)):  # compared at offset 2 and known: (0,0), (0,2), (1,1)
+        spots[row, position] = True
+    teacher_logits = torch.where(spots[..., None], LOG_PROBS, torch.tensor(float("nan")))
     features = torch.where(spots[..., None], torch.tensor(3.0), torch.tensor(float("nan")))
     objective = Objective({"kl": 1.0, "mse": 1.0})
     loss, figures = score(objective, [prediction(2)], LESSON, teacher_logits, LABELS, features)
@@ -90,7 +90,7 @@ def test_laws_and_features_are_compared_where_the_guess_points():
     assert loss.item() == pytest.approx(9 * 3 / 4)
 
 
-def test_shares_weighted_by_their_places_make_up_the_batch():
+def test_micro_batches_weighted_by_positions_add_up_to_the_batch():
     def of(rows: slice) -> tuple[Tensor, dict[str, float]]:
         batch = replace(LESSON, tokens=TOKENS[rows], starts=LESSON.starts[rows], lengths=LESSON.lengths[rows])
         predictions = [DraftLogits(g.offset, g.logits[rows]) for g in (prediction(1), prediction(2), prediction(3))]
@@ -101,7 +101,7 @@ def test_shares_weighted_by_their_places_make_up_the_batch():
     assert both.item() == pytest.approx((first * a["places"] + second * b["places"]).item() / c["places"])
 
 
-def test_an_answer_too_short_to_be_judged_costs_nothing_and_keeps_the_graph():
+def test_an_answer_too_short_has_loss_0_and_keeps_the_graph():
     """Ranks wait for every gradient of one another, so a loss of nothing must still have a slope, of zero."""
     batch = replace(LESSON, lengths=torch.tensor([2, 3]))
     logits = torch.zeros(2, 6, 3, requires_grad=True)

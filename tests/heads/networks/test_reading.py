@@ -1,4 +1,4 @@
-"""What GLIDE, Chimera, DREAM and DFlash make of a lesson."""
+"""Networks of GLIDE, Chimera, DREAM and DFlash on a batch."""
 
 import pytest
 import torch
@@ -14,14 +14,14 @@ from crossdraft.heads.networks.layers import Rotary, TTTAttention
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.heads.registry import NETWORKS
 from tests.engine.zoo import ZOO
-from tests.heads.rehearsal import HIDDEN, LONG, START, VALUES, shared, some_head, some_lesson
+from tests.heads.consistency import HIDDEN, LONG, START, VALUES, shared, some_batch, some_head
 
 ALL = ("glide", "chimera", "dream", "dflash")
-PLACE = 6  # from where drafts leave in these tests
+POSITION = 6  # from where drafts leave in these tests
 
 
 def changed(batch, hidden_from, tokens_from):
-    """The lesson with other features from one place on, and other tokens from another."""
+    """The batch with other features from one position on, and other tokens from another."""
     hidden = {layer: rows.clone() for layer, rows in batch.hidden.items()}
     for rows in hidden.values():
         rows[:, hidden_from:] += 1
@@ -30,33 +30,33 @@ def changed(batch, hidden_from, tokens_from):
     return TrainBatch(tokens, hidden, batch.starts, batch.lengths)
 
 
-def said(head, batch):
-    return torch.stack([prediction.logits[0, PLACE] for prediction in head(batch)])
+def logits_at(head, batch):
+    return torch.stack([prediction.logits[0, POSITION] for prediction in head(batch)])
 
 
 @pytest.mark.parametrize("network", ALL)
 @torch.inference_mode()
-def test_a_guess_knows_no_more_than_a_draft_would(network):
-    """Of the target what stands up to its place; of tokens the root and those drafted before (a block: the root)."""
+def test_a_training_prediction_depends_on_no_more_than_a_draft_has(network):
+    """Features up to its position; of tokens the root and those drafted before (a block: the root)."""
     head = some_head(network)
-    batch = some_lesson(head)
-    before = said(head, batch)
-    behind = changed(batch, PLACE + 1, LONG)
-    assert torch.equal(said(head, behind), before)
+    batch = some_batch(head)
+    before = logits_at(head, batch)
+    behind = changed(batch, POSITION + 1, LONG)
+    assert torch.equal(logits_at(head, behind), before)
     for offset in range(1, 5):
-        known = PLACE + 1 + (offset if network != "dflash" else 1)
-        other = said(head, changed(batch, PLACE + 1, known))
+        known = POSITION + 1 + (offset if network != "dflash" else 1)
+        other = logits_at(head, changed(batch, POSITION + 1, known))
         assert torch.allclose(other[offset - 1], before[offset - 1], atol=1e-12)
-    assert not torch.allclose(said(head, changed(batch, PLACE, LONG)), before)
-    assert not torch.allclose(said(head, changed(batch, PLACE + 1, PLACE + 1)), before)
+    assert not torch.allclose(logits_at(head, changed(batch, POSITION, LONG)), before)
+    assert not torch.allclose(logits_at(head, changed(batch, POSITION + 1, POSITION + 1)), before)
 
 
 @pytest.mark.parametrize("network", ["glide", "dream"])
 @torch.inference_mode()
-def test_a_look_at_what_the_target_made_of_later_places_would_be_noticed(network, monkeypatch):
+def test_attention_to_the_targets_later_positions_would_be_noticed(network, monkeypatch):
     """The planted bug: no block-wise mask over the target's keys and values."""
     head = some_head(network)
-    batch = some_lesson(head)
+    batch = some_batch(head)
 
     def everything(self, layer, query, fresh):
         if fresh is not None:
@@ -64,16 +64,16 @@ def test_a_look_at_what_the_target_made_of_later_places_would_be_noticed(network
         return torch.nn.functional.scaled_dot_product_attention(query, *self._steps[layer][0])
 
     monkeypatch.setattr(TTTAttention, "cross_attend", everything)
-    assert not torch.allclose(said(head, changed(batch, PLACE + 1, LONG)), said(head, batch))
+    assert not torch.allclose(logits_at(head, changed(batch, POSITION + 1, LONG)), logits_at(head, batch))
 
 
 @pytest.mark.parametrize("network", ALL)
-def test_a_head_keeps_its_words_on_disk_and_stores_nothing_of_the_target(network, tmp_path):
+def test_a_saved_head_is_loaded_unchanged_and_holds_nothing_of_the_target(network, tmp_path):
     head = make(network, config(network), shared()).float()
     head.restore({name: (value + 0.1).bfloat16().float() for name, value in head.stored().items()})
     save_head(tmp_path, head, network, "of this target")
     again = load_head(tmp_path, shared(), "of this target").double()
-    batch = some_lesson(head)
+    batch = some_batch(head)
     for one, other in zip(head.double()(batch), again(batch), strict=True):
         assert torch.allclose(one.logits, other.logits, atol=1e-4)  # the borrowed rows were float32
     assert not [name for name in head.stored() if name.startswith(("target.", "embeddings"))]
@@ -98,7 +98,7 @@ def test_the_rows_are_the_targets_own(kind):
     assert torch.allclose(value, cache.layers[-1].values, atol=1e-12)
 
 
-def test_a_target_of_another_anatomy_has_none(monkeypatch):
+def test_a_target_of_another_architecture_has_none(monkeypatch):
     model, _ = ZOO["video_llava"]()
     attention = model.base_model.language_model.layers[-1].self_attn
     monkeypatch.setattr(attention, "k_norm", torch.nn.Identity(), raising=False)
@@ -123,7 +123,7 @@ def config(network, **more):
 # -- Chimera -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_takes_in_three_tokens():
+def test_a_row_reads_three_tokens():
     head = some_head("chimera")
     rows = head.embed_tokens(torch.tensor([[5, 5, 6, 7]]))[0]
     for row, grams in zip(rows, ([5, 5, 6], [5, 6, 7]), strict=True):
@@ -132,16 +132,16 @@ def test_a_row_takes_in_three_tokens():
 
 
 def test_before_the_text_its_first_token_is_repeated(monkeypatch):
-    head, seen = some_head("chimera"), []
+    head, calls = some_head("chimera"), []
     rows = head.embed_tokens
-    monkeypatch.setattr(head, "embed_tokens", lambda tokens: seen.append(tokens[0].tolist()) or rows(tokens))
-    batch = some_lesson(head)
+    monkeypatch.setattr(head, "embed_tokens", lambda tokens: calls.append(tokens[0].tolist()) or rows(tokens))
+    batch = some_batch(head)
     head(batch)
     text = batch.tokens[0].tolist()
-    assert seen == [[text[0], text[0], *text]]  # the second row, of token 1, is that of tokens 0, 0, 1
+    assert calls == [[text[0], text[0], *text]]  # the second row, of token 1, is that of tokens 0, 0, 1
 
 
-def test_chimera_begins_without_the_residual():
+def test_chimera_is_initialised_without_the_residual():
     head = make("chimera", config("chimera"), shared()).double()
     outputs = torch.randn(2, 2 * HIDDEN, dtype=torch.double)
     assert torch.equal(head.logits(outputs), head.lm_head(outputs[:, :HIDDEN]))
@@ -152,23 +152,23 @@ def test_chimera_begins_without_the_residual():
 
 
 @torch.inference_mode()
-def test_dream_begins_as_its_first_layer_with_the_gates_shut():
+def test_dream_is_initialised_as_its_first_layer():
     head = make("dream", config("dream"), shared()).double()
-    for prediction in head(some_lesson(head)):
+    for prediction in head(some_batch(head)):
         assert torch.equal(prediction.features, prediction.middle)
 
 
 def test_the_middle_loss_by_hand():
-    """SmoothL1 of a difference of 0.2 is 0.02, of 3 is 2.5; only judged places count."""
+    """SmoothL1 of a difference of 0.2 is 0.02, of 3 is 2.5; only compared positions count."""
     head = some_head("dream")
-    batch = some_lesson(head)
-    told = batch.hidden[3].roll(-1, 1)
-    middle = told + 0.2
-    middle[0, START - 1] = told[0, START - 1] + 3
+    batch = some_batch(head)
+    wanted = batch.hidden[3].roll(-1, 1)
+    middle = wanted + 0.2
+    middle[0, START - 1] = wanted[0, START - 1] + 3
     middle[0, : START - 1] = middle[0, LONG - 2 :] = 99
-    places = LONG - 2 - (START - 1)
+    positions = LONG - 2 - (START - 1)
     loss = head.extra_losses(batch, [DreamLogits(1, torch.zeros(0), middle=middle)])["middle"]
-    assert float(loss) == pytest.approx((2.5 + (places - 1) * 0.02) / places)
+    assert float(loss) == pytest.approx((2.5 + (positions - 1) * 0.02) / positions)
 
 
 @pytest.mark.parametrize("layer", [0, 6])
@@ -189,15 +189,15 @@ def batch_of(rows, long, start):
     return head, TrainBatch(tokens, hidden, torch.full((rows,), start), lengths)
 
 
-def test_anchors_lie_evenly_over_the_answer_unless_it_trains():
+def test_anchors_are_evenly_spread_over_the_answer_outside_training():
     head, batch = batch_of(2, 14, 4)
     valid = head(batch)[0].valid
-    # Judged at offset 1: places 3 … 11 and, one token shorter, 3 … 10.
+    # Compared at offset 1: positions 3 … 11 and, one token shorter, 3 … 10.
     assert valid.nonzero().tolist() == [[0, 5], [0, 8], [0, 11], [1, 5], [1, 8], [1, 10]]
     assert torch.equal(head(batch)[3].valid, valid)
 
 
-def test_while_training_anchors_are_drawn_from_the_judged_places():
+def test_training_anchors_are_random_positions_of_the_answer():
     head, batch = batch_of(2, 14, 4)
     head.train()
     torch.manual_seed(0)
@@ -207,13 +207,13 @@ def test_while_training_anchors_are_drawn_from_the_judged_places():
 
 
 def test_an_answer_shorter_than_its_anchors_has_fewer():
-    head, batch = batch_of(1, 7, 4)  # two places are judged
+    head, batch = batch_of(1, 7, 4)  # two positions are compared
     prediction = head(batch)[0]
     assert prediction.valid.nonzero().tolist() == [[0, 3], [0, 4]]
 
 
 @torch.inference_mode()
-def test_blocks_side_by_side_are_each_alone():
+def test_blocks_of_one_pass_do_not_attend_to_each_other():
     head, batch = batch_of(2, 14, 4)
     every = some_head("dflash", anchors=50)
     for few, all_ in zip(head(batch), every(batch), strict=True):

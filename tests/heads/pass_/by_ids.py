@@ -1,4 +1,4 @@
-"""PaSS with ids of the vocabulary in place of trained embeddings: an untrained drafter for any target."""
+"""PaSS with ids of the vocabulary instead of trained embeddings: an untrained drafter for any target."""
 
 from collections.abc import Sequence
 from dataclasses import replace

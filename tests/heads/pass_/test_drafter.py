@@ -1,4 +1,4 @@
-"""PaSS: the target reads learned embeddings, and what it says behind them is the next draft."""
+"""PaSS: the target reads learned embeddings, and its top tokens behind them are the next draft."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ def test_sampled_answers_are_the_targets_own_too():
     assert [answer.tokens for answer in found] == alone
 
 
-def test_rows_of_the_table_draft_what_their_ids_draft():
+def test_embeddings_of_ids_draft_what_the_ids_draft():
     """The rows of ids 60, 61, 62 as embeddings: round by round the same drafts as these ids."""
     target = as_target(*ZOO["video_llava"]())
     head = rows_for(target)
@@ -66,7 +66,7 @@ def test_rows_of_the_table_draft_what_their_ids_draft():
     drafted: dict[str, list] = {}
     for name, drafter in (("ids", LookaheadIds((60, 61, 62))), ("rows", PassDrafter(head))):
         propose, kept = drafter.propose, drafted.setdefault(name, [])
-        drafter.propose = lambda *given, propose=propose, kept=kept: kept.extend(found := propose(*given)) or found
+        drafter.propose = lambda *inputs, propose=propose, kept=kept: kept.extend(found := propose(*inputs)) or found
         decoder(target, drafter, adaptive=False).generate(REQUESTS)
     assert [draft.tree for draft in drafted["ids"]] == [draft.tree for draft in drafted["rows"]]
     assert any(len(draft.tree) for draft in drafted["rows"])
@@ -89,7 +89,7 @@ def test_a_draft_keeps_its_budget_and_its_rows():
     assert drafter.propose([state], [Budget(9)])[0].tree.tokens == (21, 22)
 
 
-def test_the_rows_are_all_that_is_stored(tmp_path):
+def test_only_the_embeddings_are_stored(tmp_path):
     target = as_target(*ZOO["video_llava"]())
     head = rows_for(target)
     assert list(head.stored()) == ["ahead"]

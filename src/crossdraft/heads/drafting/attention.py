@@ -17,14 +17,14 @@ SLOT = slice(0, 1)
 
 @dataclass(frozen=True)
 class CachedAttention:
-    """`Attend` over a cache whose window is open.
+    """`Attend` over a cache with an open window.
 
     Args:
         cache: where keys and values go.
         rotary: the head's.
         positions: [n] of the rows.
         mask: [n, keys], true = may attend; `None` = causal.
-        text: how many entries of the cache are the text's, in front of a draft's own.
+        text: how many entries of the cache are the text's; a draft's follow.
     """
 
     cache: KVCache

@@ -1,8 +1,8 @@
 """Drafting with autoregressive heads: EAGLE and its kin.
 
-The head's keys and values of the text are computed from the target's own features, one pass per round over what was
-verified; a draft's stand behind them until the next round. The head's text trails the target's by one position: its
-last pair is the feature of the token in front of the root, and the root.
+The head's keys and values of the text are computed from the target's own features, in one pass per round over the
+verified tokens; a draft's are behind them until the next round. The head's text is one position shorter than the
+target's: its last pair is the feature of the token before the root, and the root.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class AutoregressiveState:
 
     `tokens` and `features` [1, n, H] are pairs that are not in the cache yet; `output` [1, 1, H] is the head's at the
     last pair that is, the `length`-th of the cache. Entry i of the cache has position `i + shift`; `global_feature`
-    [1, 1, H] is the prefix's; `before` are the tokens in front of the next row that it takes in too.
+    [1, 1, H] is the prefix's; `before` are the earlier tokens that the next row reads (`Autoregressive.span`).
     """
 
     cache: KVCache
@@ -45,21 +45,19 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
 
     head: Autoregressive
 
-    def update(self, state: HeadDrafterState[AutoregressiveState], output: VerifyOutput) -> None:
+    def update(
+        self, state: HeadDrafterState[AutoregressiveState], output: VerifyOutput, hidden: dict[int, Tensor]
+    ) -> None:
         tokens = output.tokens
         if output.prompt is not None:
             tokens = (*output.prompt.tokens[1:], *tokens)
             room = len(output.prompt.tokens) + state.max_tokens + SPARE
-            state.head_state = self._begin(self._prefix(output, output.prompt), room)
+            state.head_state = self._new_state(self._prefix(hidden, output.prompt), room)
             state.head_state.before = output.prompt.tokens[:1] * (self.head.span - 1)
         own = state.head_state
-        if own is None:
-            return
-        dtype = self.head.embeddings.dtype
-        # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
-        hidden = {layer: rows[None, : len(tokens)].to(dtype) for layer, rows in output.hidden.items()}
-        own.tokens += tokens
-        own.features.append(self.head.fuse(hidden))
+        if own is not None:
+            own.tokens += tokens
+            own.features.append(self.head.fuse(hidden))
 
     def step_fn(self, head_state: AutoregressiveState) -> StepFn:
         own = head_state
@@ -67,7 +65,7 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
         output = self._read(own) if own.features or own.output is None else own.output
         return AutoregressiveStep(self.head, own, output)
 
-    def _begin(self, prefix: PrefixKV | None, room: int) -> AutoregressiveState:
+    def _new_state(self, prefix: PrefixKV | None, room: int) -> AutoregressiveState:
         cache, length = KVCache(self.head.cache_layers), 0 if prefix is None else len(prefix)
         cache.add_row(length + room)
         if prefix is None:
@@ -80,13 +78,13 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
         shift = prefix.start - length
         return AutoregressiveState(cache, length=length, shift=shift, global_feature=prefix.global_feature)
 
-    def _prefix(self, output: VerifyOutput, prompt: PromptFeatures) -> PrefixKV | None:
+    def _prefix(self, hidden: dict[int, Tensor], prompt: PromptFeatures) -> PrefixKV | None:
         """The visual prefix, if the head has one and the prompt is visual."""
         if not self.head.visual_reads or not prompt.visual_tokens:
             return None
         dtype, last = self.head.embeddings.dtype, len(prompt.tokens) - 1
         visual = {layer: rows[None].to(dtype) for layer, rows in prompt.visual.items()}
-        question = {layer: rows[None, last].to(dtype) for layer, rows in output.hidden.items()}
+        question = {layer: rows[:, last] for layer, rows in hidden.items()}
         ids = torch.tensor([[*prompt.visual_tokens, prompt.tokens[0]]], device=self.head.draft_ids.device)
         return self.head.prefix(visual, ids, question)
 
@@ -107,7 +105,7 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
 
 
 class AutoregressiveStep:
-    """`StepFn` of one draft: outputs and cache entries of the nodes that were asked about."""
+    """`StepFn` of one draft: outputs and cache entries of its nodes."""
 
     def __init__(self, head: Autoregressive, state: AutoregressiveState, output: Tensor) -> None:
         self.head, self.state = head, state
@@ -140,16 +138,16 @@ class AutoregressiveStep:
         return self.head.logits(outputs[0])
 
     def _behind(self, parents: Sequence[int]) -> tuple[Tensor | None, Tensor]:
-        """For children of these rows: what they attend to, `None` = everything; and the outputs [1, m, H] they read."""
+        """For children of these rows: their mask (`None` = all keys), and their parents' outputs [1, m, H]."""
         if self.mask is None and len(parents) == 1 and parents[0] == self.count:
             return None, self.outputs[-1][:, -1:]  # a chain needs no masks
         device, count = self.outputs[0].device, len(parents)
         if self.mask is None:  # the nodes so far are a chain
             self.mask = torch.ones(1 + self.count, self.count, dtype=torch.bool, device=device).tril_(-1)
-        every = torch.cat(self.outputs, 1)
-        self.outputs = [every]
+        outputs = torch.cat(self.outputs, 1)
+        self.outputs = [outputs]
         rows = torch.tensor(parents, device=device)
         mask = torch.cat((self.mask[rows], torch.eye(count, dtype=torch.bool, device=device)), 1)
         self.mask = torch.cat((F.pad(self.mask, (0, count)), mask), 0)
         text = torch.ones(count, self.state.length, dtype=torch.bool, device=device)
-        return torch.cat((text, mask), 1), every[:, rows]
+        return torch.cat((text, mask), 1), outputs[:, rows]

@@ -1,7 +1,7 @@
-"""Drafting with heads that predict a whole block in one pass (DFlash).
+"""Block drafting (DFlash): a whole draft in one pass.
 
-The logits at a depth depend on the depth and on nothing that was drafted: one pass serves any tree, whose path
-probabilities are products of each depth's. Of the text each layer's keys and values are kept.
+The logits at a depth do not depend on the drafted tokens: one pass serves any tree, whose path probabilities are
+products over depths. Each layer's keys and values of the text are kept.
 """
 
 from collections.abc import Sequence
@@ -41,20 +41,16 @@ class BlockDrafter(HeadDrafter[BlockState]):
         super().__init__(head, grow, ends, banned)
         self.min_positions = 1 + head.config.steps  # the whole block is computed at once
 
-    def update(self, state: HeadDrafterState[BlockState], output: VerifyOutput) -> None:
-        count = len(output.tokens)
+    def update(self, state: HeadDrafterState[BlockState], output: VerifyOutput, hidden: dict[int, Tensor]) -> None:
+        context = self.head.context(hidden)
         if output.prompt is not None:
-            count += len(output.prompt.tokens) - 1
             state.head_state = BlockState(KVCache(len(self.head.layers)))
-            state.head_state.cache.add_row(count + state.max_tokens + max(SPARE, 1 + self.head.config.steps))
+            spare = max(SPARE, 1 + self.head.config.steps)
+            state.head_state.cache.add_row(context.shape[1] + state.max_tokens + spare)
         own = state.head_state
-        if own is None:
-            return
-        dtype = self.head.embeddings.dtype
-        # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
-        hidden = {layer: rows[None, :count].to(dtype) for layer, rows in output.hidden.items()}
-        own.pending.append(self.head.context(hidden))
-        own.root, own.logits = output.tokens[-1], None
+        if own is not None:
+            own.pending.append(context)
+            own.root, own.logits = output.tokens[-1], None
 
     def step_fn(self, head_state: BlockState) -> StepFn:
         if head_state.logits is None:
@@ -79,13 +75,13 @@ class BlockDrafter(HeadDrafter[BlockState]):
         rows = self.head.block(torch.tensor([own.root], device=device))
         width = rows.shape[1]
         own.cache.open_window(SLOT, width)
-        everything = torch.ones(width, past + width, dtype=torch.bool, device=device)
+        mask = torch.ones(width, past + width, dtype=torch.bool, device=device)
         positions = torch.arange(past, past + width, device=device)
-        return self.head.draft(rows, CachedAttention(own.cache, self.head.rotary, positions, everything))[0, 1:]
+        return self.head.draft(rows, CachedAttention(own.cache, self.head.rotary, positions, mask))[0, 1:]
 
 
 class BlockStep:
-    """`StepFn` of one block: remembers each node's depth."""
+    """`StepFn` of one block: the depth of each node."""
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits

@@ -1,10 +1,10 @@
 """`HeadDrafter`: drafts a tree with a head that reads the target's features.
 
-A subclass says how verified tokens and features enter the head (`update`) and what its logits are behind the nodes of a
-draft (`step_fn`). The life of a request, tree growth, warping and the draft vocabulary are here. Behind the last
-position that a head has, nothing is drafted.
+A subclass defines how verified tokens and features enter the head (`update`) and its logits behind the nodes of a draft
+(`step_fn`). Requests, tree building, warping and the draft vocabulary are here. Behind the head's last position nothing
+is drafted.
 
-A plain greedy draft is grown over the head's own vocabulary, a few hundred ids, and translated when it is finished.
+A plain greedy draft is built over the draft vocabulary, a few hundred ids, and mapped to the target's ids at the end.
 Sampled drafts, and those under a penalty or bias, need distributions over the target's vocabulary.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.base import fork_of
+from crossdraft.drafters.base import PerRequestDrafter, fork_of
 from crossdraft.drafters.trees import RankCounts, expand_and_rerank, fill, greedy_shape
 from crossdraft.drafters.trees.beams import beam_search
 from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, WithoutReplacement
@@ -59,37 +59,37 @@ class StepFn(Protocol):
     def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
         """[m, D] logits behind nodes of one depth, given their tokens and parents; for `[ROOT]`, behind the root.
 
-        Parents were asked about before.
+        Parents were nodes of an earlier call.
         """
         ...
 
 
 @dataclass(eq=False)
 class HeadDrafterState(Generic[StateT]):
-    """One request: its tokens so far, and the head's own state; `None` until the target's first features."""
+    """One request: its tokens so far, and the head's own state: `None` until the target's first features."""
 
     sampling: Sampling
     max_tokens: int  # of the answer
     generator: torch.Generator
     tokens: list[int] = field(default_factory=list)  # prompt and answer
-    positions: int = 0  # that the text takes in the head, at most
+    positions: int = 0  # of the text in the head, at most
     head_state: StateT | None = None
 
 
-class HeadDrafter(Generic[StateT]):
+class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
     """See the module's text.
 
     Args:
         head: the network, in eval mode on the target's device.
-        grow: how trees grow: a builder of `drafters.trees`, with its settings bound by `functools.partial`.
+        grow: a tree builder of `drafters.trees`, with its settings bound by `functools.partial`.
         ends: ids that end an answer.
-        banned: ids that must never be drafted: a head that can predict some, as imported ones can, has them masked.
+        banned: ids that must never be drafted: masked where the draft vocabulary has some, as an imported head's.
 
     Raises:
         CrossdraftError: the head drafts nothing but banned ids.
     """
 
-    min_positions = 0  # behind the text that a draft takes, however small it is
+    min_positions = 0  # that a draft takes behind the text, however small it is
 
     def __init__(self, head: Head, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()) -> None:
         self.head = head.eval()
@@ -107,52 +107,46 @@ class HeadDrafter(Generic[StateT]):
         self.end_indices = frozenset(index for index, token in enumerate(self.ids) if token in self.ends)
         self.needs = Needs(hidden_layers=head.reads, visual_layers=head.visual_reads)
 
-    # -- what a method fills in ------------------------------------------------------------------------------------
+    # -- for subclasses -------------------------------------------------------------------------------------------
 
-    def update(self, state: HeadDrafterState[StateT], output: VerifyOutput) -> None:
-        """Take in verified tokens and features; the first call brings the prompt. `state.tokens` has them already."""
+    def update(self, state: HeadDrafterState[StateT], output: VerifyOutput, hidden: dict[int, Tensor]) -> None:
+        """Read verified tokens, which `state.tokens` has already, and the features of those before them.
+
+        The first ones are the prompt's. `hidden` has each layer's [1, n, H] in the head's dtype.
+        """
         raise NotImplementedError
 
     def step_fn(self, head_state: StateT) -> StepFn:
         """Begin a draft."""
         raise NotImplementedError
 
-    # -- the `Drafter` protocol ------------------------------------------------------------------------------------
+    # -- of one request --------------------------------------------------------------------------------------------
 
-    def begin(self, requests: Sequence[Request]) -> list[HeadDrafterState[StateT]]:
-        # Never the acceptance rule's own random stream: its draws must not depend on what was drafted.
-        return [HeadDrafterState(r.sampling, r.token_limit, r.sampling.generator(offset=1)) for r in requests]
+    def _begin(self, request: Request) -> HeadDrafterState[StateT]:
+        # Never the acceptance rule's own random generator: its draws must not depend on the draft's.
+        sampling = request.sampling
+        return HeadDrafterState(sampling, request.token_limit, sampling.generator(offset=1))
 
-    @torch.inference_mode()
-    def propose(self, states: Sequence[HeadDrafterState[StateT]], budgets: Sequence[Budget]) -> list[Draft]:
-        return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
+    def _commit(self, state: HeadDrafterState[StateT], output: VerifyOutput) -> None:
+        if output.prompt is not None:
+            state.tokens += (*output.prompt.visual_tokens, *output.prompt.tokens)
+            state.positions = len(output.prompt.tokens)
+            if self.head.visual_reads:  # a visual prefix
+                state.positions += 1 + len(output.prompt.visual_tokens)
+        state.tokens += output.tokens
+        state.positions += len(output.tokens)
+        if not self._has_positions(state.positions):
+            state.head_state = None
+            return
+        # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
+        count = len(output.tokens) + (0 if output.prompt is None else len(output.prompt.tokens) - 1)
+        dtype = self.head.embeddings.dtype
+        self.update(state, output, {layer: rows[None, :count].to(dtype) for layer, rows in output.hidden.items()})
 
-    @torch.inference_mode()
-    def commit(self, states: Sequence[HeadDrafterState[StateT]], outputs: Sequence[VerifyOutput]) -> None:
-        for state, output in zip(states, outputs, strict=True):
-            if output.prompt is not None:
-                state.tokens += (*output.prompt.visual_tokens, *output.prompt.tokens)
-                state.positions = len(output.prompt.tokens)
-                if self.head.visual_reads:  # these stand in front of the text
-                    state.positions += 1 + len(output.prompt.visual_tokens)
-            state.tokens += output.tokens
-            state.positions += len(output.tokens)
-            if self._has_positions(state.positions):
-                self.update(state, output)
-            else:
-                state.head_state = None
-
-    @torch.inference_mode()
-    def fork(self, states: Sequence[HeadDrafterState[StateT]]) -> list[HeadDrafterState[StateT]]:
-        copies = [fork_of(state) for state in states]
-        for copy in copies:
-            copy.head_state = None if copy.head_state is None else fork_of(cast("Any", copy.head_state))
-        return copies
-
-    def end(self, states: Sequence[HeadDrafterState[StateT]]) -> None:
-        """Nothing to free but the states themselves."""
-
-    # -- trees -----------------------------------------------------------------------------------------------------
+    def _fork(self, state: HeadDrafterState[StateT]) -> HeadDrafterState[StateT]:
+        copy = fork_of(state)
+        copy.head_state = None if copy.head_state is None else fork_of(cast("Any", copy.head_state))
+        return copy
 
     def _propose(self, state: HeadDrafterState[StateT], budget: Budget) -> Draft:
         most = state.positions + max(budget.nodes, self.min_positions)
@@ -169,22 +163,22 @@ class HeadDrafter(Generic[StateT]):
         return self.max_positions is None or positions <= self.max_positions
 
     def _mask_banned(self, step_fn: StepFn) -> StepFn:
-        """Banned ids at -inf before any softmax, so that what is drawn from stays a distribution."""
+        """Banned ids at -inf before any softmax, so that q stays a distribution."""
         banned = self.banned_indices
         if banned is None:
             return step_fn
         return lambda nodes, tokens, parents: step_fn(nodes, tokens, parents).index_fill(-1, banned, float("-inf"))
 
     def _greedy(self, step_fn: StepFn, budget: Budget) -> Draft:
-        """A draft over the head's own vocabulary, translated when it is finished."""
+        """A draft over the draft vocabulary, mapped to the target's ids at the end."""
 
         def probs_of(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
             tokens = [self.ids[tree.tokens[node]] for node in nodes if node != ROOT]
             return step_fn(nodes, tokens, _parents(tree, nodes)).softmax(-1)
 
-        tell = budget.on_token
-        if tell is not None:
-            budget = replace(budget, on_token=lambda index: tell(self.ids[index]))
+        on_token = budget.on_token
+        if on_token is not None:
+            budget = replace(budget, on_token=lambda index: on_token(self.ids[index]))
         built = self.grow(self._open_nodes(probs_of, self.end_indices), TopK(), budget)
         tokens = tuple(self.ids[index] for index in built.tree.tokens)
         return Draft(DraftTree(tokens, built.tree.parents), built.path_probs)

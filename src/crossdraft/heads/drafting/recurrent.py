@@ -1,7 +1,7 @@
-"""Drafting with heads that keep a draft in a state vector: Medusa, Hydra, ReDrafter.
+"""Drafting with recurrent heads: Medusa, Hydra, ReDrafter.
 
-Every node has a state of its own, so branches need no mask, and nothing is left behind when a draft is done. A head
-with layers over the text (Hydra++) runs them once per round.
+Every node has a state vector of its own, so branches need no mask and a draft leaves nothing in a cache. Layers over
+the text (Hydra++) run once per round.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from crossdraft.heads.networks.recurrent import Recurrent
 
 @dataclass(eq=False)
 class RecurrentState:
-    """One request: drafts behind `root` start from `feature` [1, H], once the `pending` ones [1, n, H] are read."""
+    """One request: drafts behind `root` start from `feature` [1, H]; `pending` [1, n, H] are not read yet."""
 
     root: int
     cache: KVCache | None = None
@@ -33,16 +33,13 @@ class RecurrentDrafter(HeadDrafter[RecurrentState]):
 
     head: Recurrent
 
-    def update(self, state: HeadDrafterState[RecurrentState], output: VerifyOutput) -> None:
-        count = len(output.tokens)
+    def update(self, state: HeadDrafterState[RecurrentState], output: VerifyOutput, hidden: dict[int, Tensor]) -> None:
+        rows = self.head.last_feature(hidden)
         if output.prompt is not None:
-            count += len(output.prompt.tokens) - 1
-            state.head_state = RecurrentState(ROOT, self._cache(count + state.max_tokens))
+            state.head_state = RecurrentState(ROOT, self._cache(rows.shape[1] + state.max_tokens))
         own = state.head_state
         if own is None:
             return
-        # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
-        rows = self.head.last_feature(output.hidden)[None, :count].to(self.head.embeddings.dtype)
         own.root = output.tokens[-1]
         if own.cache is None:
             own.pending.clear()  # of these only the last counts
@@ -61,7 +58,7 @@ class RecurrentDrafter(HeadDrafter[RecurrentState]):
         return cache
 
     def _read(self, own: RecurrentState) -> Tensor:
-        """Take in pending features; returns what drafts start from."""
+        """Read pending features; returns the one that drafts start from."""
         rows, cache = torch.cat(own.pending, 1), own.cache
         if cache is not None:
             rows = extend_text(cache, self.head.rotary, rows.shape[1], lambda attend: self.head.read(rows, attend))
@@ -70,7 +67,7 @@ class RecurrentDrafter(HeadDrafter[RecurrentState]):
 
 
 class RecurrentStep:
-    """`StepFn` of one draft: the state behind every node that was asked about, and its depth."""
+    """`StepFn` of one draft: the state behind every node, and its depth."""
 
     def __init__(self, head: Recurrent, feature: Tensor, root: int) -> None:
         self.head = head

@@ -1,8 +1,8 @@
 """The drafter `event_medusa`: self-speculation of the event drafter with Medusa heads on it.
 
-It reads events alone and needs nothing of the target, so it may draft during the target's prefill. Each pass reads the
-last token and, behind it, the tokens that the heads predict, and keeps those that the event model agrees with: the
-draft is token-identical to that without heads, in fewer passes. So more of a draft fits into the same prefill.
+It reads events alone and needs nothing of the target, so it may draft during the target's prefill. Each pass of the
+event model verifies the tokens that the heads predict: the draft is token-identical to that without heads, in fewer
+passes. So more of a draft fits into the same prefill.
 """
 
 from collections.abc import Sequence
@@ -54,19 +54,19 @@ class DrafterMedusaDrafter(IndependentDrafter):
     def _candidates(self, state: IndependentState, written: Sequence[int], most: int) -> list[int]:
         old = super()._candidates(state, written, most)
         feature, pending = state.features[len(state.fed)], written[len(state.fed) :]
-        foresight = self.head.predict(feature, pending, most, self.model.eos)
-        first = next(foresight, None)
-        # Old text that the heads begin with too is the likelier to hold to its end, if it is longer than what they can
-        # foresee; else it is outvoted.
-        furthest = min(most, self.head.config.steps - len(pending) + 1)
-        stands = old[:1] == [first] and len(old) > furthest
-        prediction = old if first is None or stands else [first, *foresight]
+        predicted = self.head.predict(feature, pending, most, self.model.eos)
+        first = next(predicted, None)
+        # Rejected text that begins as the heads' prediction does is the likelier to be accepted to its end, if it is
+        # longer than what they can predict.
+        longest = min(most, self.head.config.steps - len(pending) + 1)
+        reuse = old[:1] == [first] and len(old) > longest
+        prediction = old if first is None or reuse else [first, *predicted]
         state.reused = common_prefix(old, prediction)
         return prediction
 
 
 def shared_weights_of(model: Target) -> SharedWeights:
-    """What heads borrow of an event model. Where its own head is cut short, the rows that are gone are 0."""
+    """The weights that heads share with an event model. Rows that its LM head has been shortened by are 0."""
     embeddings = cast("Any", model.model.get_input_embeddings()).weight.detach()
     head = cast("Any", model.model.get_output_embeddings())
     if not isinstance(head, ShortHead):

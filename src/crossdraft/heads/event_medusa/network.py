@@ -1,13 +1,12 @@
 """Medusa heads on the event drafter: they predict its next tokens from its last feature.
 
-    the event model's feature    h(t)         predicts x(t+1) by its own output layer
+    the event model's feature    h(t)         predicts x(t+1) by its own LM head
     head 1                       h(t), x(t+1)                 predicts x(t+2)
     head 2                       h(t), x(t+1), x(t+2)         predicts x(t+3)   …
 
 As in Medusa (Cai et al. 2024) no decoder layer runs between the tokens; as in Hydra (Ankner et al. 2024) each head is
-conditioned on the tokens since, which decide more than the position of the feature. The "target" of `networks.base` is
-here the event model: its weights are shared, a batch holds its features, read behind events, and the tokens are the
-video model's answer.
+conditioned on the tokens since the feature. The "target" of `networks.base` is here the event model: its weights are
+shared, a batch holds its features, and the tokens are the video model's answer.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -36,7 +35,7 @@ class DrafterMedusaConfig(HeadConfig):
 
 
 class MedusaHead(nn.Module):
-    """Head k: h + down(SiLU(up([h; e1; …; ek]))), `down` zero at first, so that it begins as the event model's own."""
+    """Head k: h + down(SiLU(up([h; e1; …; ek]))), `down` is zero at initialisation: the event model's own output."""
 
     def __init__(self, config: DrafterMedusaConfig, tokens: int) -> None:
         super().__init__()
@@ -66,11 +65,11 @@ class DrafterMedusa(Head):
         return [DraftLogits(offset, self.lm_head(row)) for offset, row in enumerate(rows, 1)]
 
     def predict(self, feature: Tensor, tokens: Sequence[int], most: int, ends: Collection[int] = ()) -> Iterator[int]:
-        """The likeliest continuation, at most `most` tokens, each worked out when it is asked for.
+        """The argmax continuation, at most `most` tokens, computed lazily.
 
         Args:
-            feature: [H] the event model's, at the place in front of `tokens`.
-            tokens: what stands behind it, one or more; each costs a head.
+            feature: [H] the event model's, at the position before `tokens`.
+            tokens: those since the feature, one or more; each costs a head.
             ends: ids behind which nothing follows.
         """
         embeds = list(self.embed(torch.tensor(tokens, device=self.draft_ids.device)))

@@ -4,8 +4,8 @@
     mean of the question's     ├─> + position n ─> SiLU ─> logits of the answer's n-th token, n = 0 … N - 1
     token embeddings [H]      ─┘
 
-Two layers and an output layer, over inputs normed to root mean square 1. It knows no order of the question's words and
-conditions on no token of the answer: its logits are marginals, one distribution for each position. It costs two matrix
+Two layers and an LM head, over inputs normed to root mean square 1. The question is a bag of words, and the logits are
+marginals, one distribution for each position, not conditioned on the answer's other tokens. It costs two matrix
 products. As in `event_medusa`, the shared weights are the event model's.
 """
 
@@ -26,10 +26,10 @@ class FastConfig(HeadConfig):
     """A fast draft head.
 
     Args:
-        steps: N, places of the answer that it speaks of.
+        steps: N, positions of the answer that it predicts.
         frames: T, temporal features of an event window.
         width: of the inner layer.
-        sees: false = it is shown zeros: a control that knows what was asked, and sees nothing.
+        sees: false = without visual features: a text-only control.
     """
 
     steps: Count = 24
@@ -48,7 +48,7 @@ class Fast(Head):
         super().__init__(config, shared)
         size = config.hidden_size
         self.see_proj = nn.Linear(config.frames * size, config.width, bias=False)
-        nn.init.zeros_(self.see_proj.weight)  # what was asked says most: it begins as its blind control does
+        nn.init.zeros_(self.see_proj.weight)  # it is initialised as its text-only control
         self.ask_proj = nn.Linear(size, config.width, bias=False)
         self.places = nn.Parameter(torch.randn(config.steps, config.width) * 0.02)
         self.down_proj = nn.Linear(config.width, size)
@@ -58,41 +58,41 @@ class Fast(Head):
         return ()
 
     def marginal_logits(self, visual: Tensor | None, question: Tensor) -> Tensor:
-        """What may stand at each place of the answer.
+        """Marginal logits of the answer's positions.
 
         Args:
-            visual: [B, n, H] the event features of a prompt, whose first T are the temporal ones; not looked at where
-                the head is blind.
-            question: [B, H] of `asked`.
+            visual: [B, n, H] the event features of a prompt, whose first T are the temporal ones; not read by a
+                text-only control.
+            question: [B, H] of `question`.
 
         Returns:
             [B, N, D] logits.
         """
-        inner = self.ask_proj(self._level(question))
+        inner = self.ask_proj(self._norm(question))
         if self.config.sees:
             if visual is None or visual.shape[1] < self.config.frames:
                 raise CrossdraftError(
-                    f"The fast head looks at {self.config.frames} temporal features of an event window; got "
+                    f"The fast head reads {self.config.frames} temporal features of an event window; got "
                     f"{'none' if visual is None else visual.shape[1]}."
                 )
-            seen = self._level(visual[:, : self.config.frames].to(inner.dtype))
-            inner = inner + self.see_proj(seen.flatten(1))
+            temporal = self._norm(visual[:, : self.config.frames].to(inner.dtype))
+            inner = inner + self.see_proj(temporal.flatten(1))
         return self.lm_head(self.down_proj(F.silu(inner[:, None] + self.places)))
 
-    def _level(self, features: Tensor) -> Tensor:
+    def _norm(self, features: Tensor) -> Tensor:
         return F.rms_norm(features, (self.config.hidden_size,), eps=1e-6)
 
-    def asked(self, tokens: Tensor) -> Tensor:
+    def question(self, tokens: Tensor) -> Tensor:
         """[n] ids of a question -> [H], the mean of their embeddings."""
         return self.embed(tokens).mean(0)
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        """It says nothing of a place in a text.
+        """It predicts no position of a text.
 
         Raises:
             CrossdraftError: always.
         """
         raise CrossdraftError(
-            "The fast draft head guesses whole beginnings of answers, not how a text goes on; train it on event clips "
-            "(train.heads.fast)."
+            "The fast draft head predicts whole beginnings of answers, not the next token of a text; train it on event "
+            "clips (train.heads.event_task)."
         )

@@ -1,7 +1,7 @@
-"""Encodes frames of the clip for `glance`: the target's visual features of a few frames, as keys and values.
+"""`FrameEncoder`: the target's visual features of a few frames as keys and values of `glance`'s cross-attention.
 
-In another process than the target, the features come with the request; they are there long before the prefill ends. In
-the target's process, the frames are encoded here.
+Outside the target's process the features come with the request, long before the prefill ends. In the target's process
+the frames are encoded here.
 """
 
 from collections.abc import Sequence
@@ -25,57 +25,57 @@ class FrameEncoder:
 
     Args:
         glance: the network.
-        tower: the target, of which no more is used than `prepare` and `encode`; `None` = the features come with the
-            request, see `Needs.visual`.
+        target: of which only `prepare` and `encode` are used; `None` = the features come with the request, see
+            `Needs.visual`.
 
     Raises:
-        CrossdraftError: what the target makes of a clip cannot be had apart from its reading.
+        CrossdraftError: the target's visual features cannot be computed without its language model.
     """
 
-    def __init__(self, glance: Glance, tower: Target | None = None) -> None:
-        if tower is not None and not tower.traits.takes_encoded:
+    def __init__(self, glance: Glance, target: Target | None = None) -> None:
+        if target is not None and not target.traits.takes_encoded:
             raise CrossdraftError(
-                "This version of transformers does not tell a model's vision from its reading, which a glance needs; "
+                "This version of transformers does not encode a clip without the language model, which a glance needs; "
                 "update transformers."
             )
-        self.glance, self.tower = glance.eval(), tower
+        self.glance, self.target = glance.eval(), target
 
-    def look(self, request: Request) -> list[KeyValue]:
+    def encode(self, request: Request) -> list[KeyValue]:
         """Keys and values of the frames, a layer each.
 
         Raises:
-            CrossdraftError: the request has no clip, or the target does not see it frame by frame.
+            CrossdraftError: the request has no clip, or the target does not encode it frame by frame.
         """
-        if self.tower is not None:
-            prompt = fewer_frames(self.tower.prepare(request), self.glance.config.frames)
-            return self.glance.see(visual_rows(self.tower.encode(prompt)["video"])[None])
+        if self.target is not None:
+            prompt = fewer_frames(self.target.prepare(request), self.glance.config.frames)
+            return self.glance.keys_values(visual_rows(self.target.encode(prompt)["video"])[None])
         if request.visual_features is None:
-            raise CrossdraftError("A glance that has no target beside it needs the target's visual features.")
-        return self.glance.see(self._chosen(request.visual_features())[None])
+            raise CrossdraftError("A glance outside the target's process needs the target's visual features.")
+        return self.glance.keys_values(self._of_frames(request.visual_features())[None])
 
-    def _chosen(self, rows: Tensor) -> Tensor:
+    def _of_frames(self, rows: Tensor) -> Tensor:
         """Of [F · n, E] features of a clip those of the frames that are read."""
         frames, rest = divmod(len(rows), self.glance.config.patches)
         if rest:
-            return rows  # which `see` refuses
+            return rows  # which `keys_values` refuses
         chosen = evenly(frames, self.glance.config.frames)
         return rows.unflatten(0, (frames, -1))[chosen].flatten(0, 1)
 
-    def logits(self, features: Tensor, seen: Sequence[KeyValue]) -> Tensor:
+    def logits(self, features: Tensor, visual: Sequence[KeyValue]) -> Tensor:
         """[n, H] last features of the drafter's model -> [n, V] logits, -inf outside its draft vocabulary."""
-        return self.glance.to_full_vocab(self.glance.logits(features[None], seen)[0])
+        return self.glance.to_full_vocab(self.glance.logits(features[None], visual)[0])
 
 
 def fewer_frames(prompt: Prompt, count: int) -> Prompt:
-    """The prompt with `count` of its frames, evenly spread; what its ids say of frames is not looked at.
+    """The prompt with `count` of its frames, evenly spread; its ids are unchanged.
 
     Raises:
-        CrossdraftError: it holds no frames side by side.
+        CrossdraftError: it holds no frames.
     """
     pixels = prompt.features.get(PIXELS)
     if not isinstance(pixels, Tensor) or pixels.ndim != 5:
         raise CrossdraftError(
-            "A glance needs a target that sees a clip frame by frame, as Video-LLaVA and LLaVA-NeXT-Video do."
+            "A glance needs a target that encodes a clip frame by frame, as Video-LLaVA and LLaVA-NeXT-Video do."
         )
     chosen = torch.tensor(evenly(pixels.shape[1], count))
     return replace(prompt, features={**prompt.features, PIXELS: pixels[:, chosen]})

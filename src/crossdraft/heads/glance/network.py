@@ -1,15 +1,15 @@
 """`glance`: cross-attention from an event drafter's last feature to the target's visual features of a few frames.
 
-An event camera records no colour; there an event model must guess. Its last feature queries frames of the clip, as
+An event camera records no colour, so an event model cannot predict it. Its last feature queries frames of the clip,
 encoded by the target's vision encoder:
 
     the drafter's feature    h(t) ── + attention over the frames' features ── + MLP ──> logits of x(t+1)
     the vision encoder       [frames · n, E], with a learned position each ──┘
 
-The event model's own computation and prompt stay as they are. The layers start as the identity and the output rows as
-the model's own, so that only the difference has to be learned. As in GLIDE (Du et al. 2024) a drafter attends to the
-target's states; but to those of its vision encoder, which are ready long before the prefill ends, so that drafting is
-still hidden. The "target" of `networks.base` is here the drafter's own model, whose embeddings are shared.
+The event model and its prompt are unchanged. The layers are initialised as the identity and the LM head as the model's
+own, so that only the difference has to be learned. As in GLIDE (Du et al. 2024) the drafter attends to the target's
+states; but to those of its vision encoder, which are ready long before the prefill ends, so that drafting is still
+hidden. The "target" of `networks.base` is here the event model, whose embeddings are shared.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class GlanceConfig(HeadConfig):
     """Settings of `glance`.
 
     Args:
-        tower: fingerprint of the target whose vision encoder it reads.
+        tower: fingerprint of the target whose vision encoder it reads (the stored key of that name).
         visual_size: E, of the target's visual features.
         frames: how many frames are read, evenly spread over those that the target reads.
         patches: n, features of a frame.
@@ -61,7 +61,7 @@ class GlanceConfig(HeadConfig):
 
 
 class GlanceLayer(nn.Module):
-    """h + o(attention(ask(h), k(v), v(v))), then + MLP; both add nothing at first."""
+    """h + o(attention(q(h), k(v), v(v))), then + MLP; both are 0 at initialisation. Weights keep their stored names."""
 
     def __init__(self, config: GlanceConfig) -> None:
         super().__init__()
@@ -79,15 +79,15 @@ class GlanceLayer(nn.Module):
         nn.init.zeros_(self.o_proj.weight)
         nn.init.zeros_(self.mlp.down_proj.weight)
 
-    def see(self, visual: Tensor) -> KeyValue:
+    def keys_values(self, visual: Tensor) -> KeyValue:
         """[B, frames · n, E] -> keys and values [B, heads, frames · n, d]."""
         rows = self.see_norm(visual) + self.places
         return split_heads(self.k_proj(rows), self.head_dim), split_heads(self.v_proj(rows), self.head_dim)
 
-    def forward(self, features: Tensor, seen: KeyValue) -> Tensor:
+    def forward(self, features: Tensor, visual: KeyValue) -> Tensor:
         """[B, T, H] -> [B, T, H]."""
         query = split_heads(self.ask_proj(self.ask_norm(features)), self.head_dim)
-        mixed = F.scaled_dot_product_attention(query, *seen)
+        mixed = F.scaled_dot_product_attention(query, *visual)
         features = features + self.o_proj(mixed.transpose(1, 2).flatten(2))
         return features + self.mlp(self.mlp_norm(features))
 
@@ -110,7 +110,7 @@ class Glance(Head):
     def _layers(self) -> Sequence[GlanceLayer]:
         return cast("Sequence[GlanceLayer]", self.layers)
 
-    def see(self, visual: Tensor) -> list[KeyValue]:
+    def keys_values(self, visual: Tensor) -> list[KeyValue]:
         """[B, frames · n, E] the vision encoder's features of the frames -> each layer's keys and values.
 
         Raises:
@@ -119,18 +119,18 @@ class Glance(Head):
         wanted = (self.config.frames * self.config.patches, self.config.visual_size)
         if tuple(visual.shape[1:]) != wanted:
             raise CrossdraftError(
-                f"The glance looks at {self.config.frames} frames of {self.config.patches} features, "
+                f"The glance reads {self.config.frames} frames of {self.config.patches} features, "
                 f"{wanted[0]} x {wanted[1]} in all; got {' x '.join(map(str, visual.shape[1:]))}."
             )
-        return [layer.see(visual.to(self.embeddings)) for layer in self._layers]
+        return [layer.keys_values(visual.to(self.embeddings)) for layer in self._layers]
 
-    def logits(self, features: Tensor, seen: Sequence[KeyValue]) -> Tensor:
-        """[B, T, H] last features of the drafter's model -> [B, T, D] logits of the words behind them."""
+    def logits(self, features: Tensor, visual: Sequence[KeyValue]) -> Tensor:
+        """[B, T, H] last features of the drafter's model -> [B, T, D] logits of the tokens behind them."""
         features = features.to(self.embeddings)
-        for layer, rows in zip(self._layers, seen, strict=True):
+        for layer, rows in zip(self._layers, visual, strict=True):
             features = layer(features, rows)
         return self.lm_head(features)
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        """The token behind every position, which is what a drafter predicts itself: offset 0."""
-        return [DraftLogits(0, self.logits(self.last_feature(batch.hidden), self.see(batch.visual[0])))]
+        """The event model's own next token at every position: offset 0."""
+        return [DraftLogits(0, self.logits(self.last_feature(batch.hidden), self.keys_values(batch.visual[0])))]

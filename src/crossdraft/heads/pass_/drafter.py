@@ -1,20 +1,20 @@
 """The drafter `pass`, PaSS (Monea et al. 2023): the target reads learned look-ahead embeddings and drafts for itself.
 
-The embeddings stand for "some token, not known yet". They are probe rows behind the root and behind every node of the
-draft, so that one pass both verifies a draft and makes the next one, as in P-EAGLE (2026); PaSS takes two passes:
+The embeddings stand for unknown tokens. They are probe rows behind the root and behind every node of the draft, so that
+one pass both verifies a draft and makes the next one, as in P-EAGLE (2026); PaSS takes two passes:
 
-    root ─ 0:"the" ─ 1:"car"          drafted last time
-     ├ ? ─ ?  ├ ? ─ ?  └ ? ─ ?        look-ahead rows; the first one stands where the target's own token will
+    root ─ 0:"the" ─ 1:"car"          drafted last round
+     ├ ? ─ ?  ├ ? ─ ?  └ ? ─ ?        look-ahead rows; the first has the position of the target's own token
 
-Wherever the draft is rejected, the rows behind the last accepted node have read the next draft. That costs L·(L + 1)
-rows a pass, which a GPU hardly notices, and a CPU does. The target's weights stay as they are: the embeddings are
-trained (`train.heads.pass_task`). They are no ids, so the drafter runs in the target's process.
+Wherever the draft is rejected, the rows behind the last accepted node predict the next draft. That costs L·(L + 1) rows
+a pass: little on a GPU, much on a CPU. The target's weights are unchanged: the embeddings are trained
+(`train.heads.pass_task`). They have no ids, so the drafter runs in the target's process.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crossdraft.drafters.base import fork_of
+from crossdraft.drafters.base import PerRequestDrafter, show
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
@@ -31,7 +31,7 @@ class PassState:
     tokens: tuple[int, ...] = ()
 
 
-class PassDrafter:
+class PassDrafter(PerRequestDrafter[PassState]):
     """Drafts what the target predicted behind learned embeddings.
 
     Args:
@@ -45,38 +45,26 @@ class PassDrafter:
         count = len(self.embeddings)
         self.needs = Needs(probes=count * (count + 1))
 
-    def begin(self, requests: Sequence[Request]) -> list[PassState]:
-        return [PassState() for _ in requests]
+    def _begin(self, request: Request) -> PassState:
+        return PassState()
 
-    def propose(self, states: Sequence[PassState], budgets: Sequence[Budget]) -> list[Draft]:
-        drafts = []
-        for state, budget in zip(states, budgets, strict=True):
-            tree = DraftTree.chain(state.tokens[: budget.nodes])
-            if budget.on_token is not None:
-                for token in tree.tokens:
-                    budget.on_token(token)
-            drafts.append(Draft(tree, probes=self.probes(len(tree))))
-        return drafts
+    def _propose(self, state: PassState, budget: Budget) -> Draft:
+        tree = DraftTree.chain(state.tokens[: budget.nodes])
+        show(tree.tokens, budget)
+        return Draft(tree, probes=self.probes(len(tree)))
 
-    def commit(self, states: Sequence[PassState], outputs: Sequence[VerifyOutput]) -> None:
+    def _commit(self, state: PassState, output: VerifyOutput) -> None:
         count = len(self.embeddings)
-        for state, output in zip(states, outputs, strict=True):
-            first = len(output.path) * count  # a chain: the rows behind the last accepted node
-            predicted = [top[0] for top in output.probe_top[first : first + count]]
-            stop = next((i for i, token in enumerate(predicted) if token in self.banned), len(predicted))
-            state.tokens = tuple(predicted[:stop])
+        first = len(output.path) * count  # a chain: the rows behind the last accepted node
+        predicted = [top[0] for top in output.probe_top[first : first + count]]
+        stop = next((i for i, token in enumerate(predicted) if token in self.banned), len(predicted))
+        state.tokens = tuple(predicted[:stop])
 
     def probes(self, nodes: int) -> Probes:
         """The rows behind a chain of so many nodes."""
         count = len(self.embeddings)
         tokens = (PLACEHOLDER,) * (count * (nodes + 1))
         return Probes(tokens, lookahead_parents(count, nodes), top=1, embeddings=self.embeddings.repeat(nodes + 1, 1))
-
-    def fork(self, states: Sequence[PassState]) -> list[PassState]:
-        return [fork_of(state) for state in states]
-
-    def end(self, states: Sequence[PassState]) -> None:
-        """Nothing to free."""
 
 
 def lookahead_parents(count: int, nodes: int) -> tuple[int, ...]:

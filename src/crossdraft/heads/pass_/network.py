@@ -1,4 +1,4 @@
-"""PaSS (Monea et al. 2023): no network at all, but L rows that the target itself reads in place of unknown tokens."""
+"""PaSS (Monea et al. 2023): L learned embeddings that the target itself reads in place of unknown tokens."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class PassConfig(HeadConfig):
 
 
 class LookaheadEmbeddings(Head):
-    """`ahead` [L, H]: at first the mean of the drafted words' embeddings, a word that could be any of them."""
+    """`ahead` [L, H]: initialised with the mean embedding of the draft vocabulary."""
 
     owns_head = False
     config_class = PassConfig
@@ -38,12 +38,12 @@ class LookaheadEmbeddings(Head):
         return ()
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        """What comes of the rows only the target's own layers can tell.
+        """Only the target's own layers compute the outputs of these rows.
 
         Raises:
             CrossdraftError: always.
         """
         raise CrossdraftError(
-            "Look-ahead embeddings are read by the target, not by a head beside it; train them with the target at hand "
-            "(train.heads.pass_)."
+            "Look-ahead embeddings are read by the target, not by a head; train them with the target at hand "
+            "(train.heads.pass_task)."
         )

@@ -92,7 +92,7 @@ def fast_loss(head: Fast, answers: EventAnswers) -> LossFn:
 def fast_logits(head: Fast, event_batch: EventBatch) -> Tensor:
     """[rows, N, D] the head's logits for the first tokens of each answer."""
     pairs = zip(event_batch.rows.tokens, event_batch.starts.tolist(), strict=True)
-    questions = torch.stack([head.asked(tokens[:start]) for tokens, start in pairs])
+    questions = torch.stack([head.question(tokens[:start]) for tokens, start in pairs])
     if not head.config.sees:
         return head.marginal_logits(None, questions)
     each = len(questions) // len(event_batch.visual)

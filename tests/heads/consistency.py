@@ -1,4 +1,4 @@
-"""What a head says in training must be what it drafts: both sides asked about the same text, place by place."""
+"""Training and drafting must agree: logits of `forward` and of the drafter at every position of the same text."""
 
 from dataclasses import fields
 
@@ -53,7 +53,7 @@ def some_head(network: str, **more: object) -> Head:
     return head
 
 
-def some_lesson(head: Head, rows: int = 1) -> TrainBatch:
+def some_batch(head: Head, rows: int = 1) -> TrainBatch:
     generator = torch.Generator().manual_seed(2)
     tokens = torch.randint(IDS[0], IDS[-1] + 1, (rows, LONG), generator=generator)
 
@@ -71,8 +71,8 @@ def some_lesson(head: Head, rows: int = 1) -> TrainBatch:
     )
 
 
-def told_up_to(drafter: HeadDrafter, batch: TrainBatch, place: int, pieces: int = 1):
-    """The state of a drafter that has heard the text up to `place`; the token behind it is the root."""
+def state_at(drafter: HeadDrafter, batch: TrainBatch, position: int, pieces: int = 1):
+    """The state of a drafter that has read the text up to `position`; the token behind it is the root."""
     text = batch.tokens[0].tolist()
     visual = {layer: rows[0] for layer, rows in batch.visual.items()}
     prefix = () if batch.visual_ids is None else tuple(batch.visual_ids[0].tolist())
@@ -81,8 +81,8 @@ def told_up_to(drafter: HeadDrafter, batch: TrainBatch, place: int, pieces: int 
     states = drafter.begin([Request("?", max_new_tokens=64)])
     first = {layer: rows[:START] for layer, rows in hidden.items()}
     drafter.commit(states, [VerifyOutput((), (text[START],), first, prompt)])
-    for start in range(START, place + 1, pieces):
-        end = min(start + pieces, place + 1)
+    for start in range(START, position + 1, pieces):
+        end = min(start + pieces, position + 1)
         some = {layer: rows[start:end] for layer, rows in hidden.items()}
         path = tuple(range(end - start - 1))
         drafter.commit(states, [VerifyOutput(path, tuple(text[start + 1 : end + 1]), some)])
@@ -90,33 +90,33 @@ def told_up_to(drafter: HeadDrafter, batch: TrainBatch, place: int, pieces: int 
 
 
 @torch.inference_mode()
-def check_rehearsal(drafter: HeadDrafter, batch: TrainBatch, pieces: int = 1) -> int:
-    """Compare along the text, from every place of the answer; returns how many guesses were compared."""
+def check_consistency(drafter: HeadDrafter, batch: TrainBatch, pieces: int = 1) -> int:
+    """Compare along the text, from every position of the answer; returns how many predictions were compared."""
     predictions = {prediction.offset: prediction.logits[0] for prediction in drafter.head(batch)}
     text, compared = batch.tokens[0].tolist(), 0
-    for place in range(START - 1, LONG - 2):
-        step_fn = drafter.step_fn(told_up_to(drafter, batch, place, pieces).head_state)
-        said = step_fn([ROOT], [], [])[0]
+    for position in range(START - 1, LONG - 2):
+        step_fn = drafter.step_fn(state_at(drafter, batch, position, pieces).head_state)
+        logits = step_fn([ROOT], [], [])[0]
         for offset in sorted(predictions):
-            assert torch.allclose(said, predictions[offset][place], atol=1e-9), (place, offset)
+            assert torch.allclose(logits, predictions[offset][position], atol=1e-9), (position, offset)
             compared += 1
-            following = place + 1 + offset  # the draft's token of that offset
+            following = position + 1 + offset  # the draft's token of that offset
             if following >= LONG or offset == max(predictions):
                 break
-            said = step_fn([offset - 1], [text[following]], [offset - 2])[0]
+            logits = step_fn([offset - 1], [text[following]], [offset - 2])[0]
     return compared
 
 
 @torch.inference_mode()
 def check_branches(drafter: HeadDrafter) -> None:
-    """Every path of a tree is judged as if it were alone."""
-    batch = some_lesson(drafter.head)
-    step_fn = drafter.step_fn(told_up_to(drafter, batch, 6).head_state)
+    """The logits of every path of a tree are those of the path alone."""
+    batch = some_batch(drafter.head)
+    step_fn = drafter.step_fn(state_at(drafter, batch, 6).head_state)
     step_fn([ROOT], [], [])
     step_fn([0, 1], [5, 6], [ROOT, ROOT])
     both = step_fn([2, 3, 4], [7, 8, 9], [0, 1, 0])
     for row, path in enumerate(([5, 7], [6, 8], [5, 9])):
-        alone = drafter.step_fn(told_up_to(drafter, batch, 6).head_state)
+        alone = drafter.step_fn(state_at(drafter, batch, 6).head_state)
         alone([ROOT], [], [])
         alone([0], path[:1], [ROOT])
         assert torch.allclose(alone([1], path[1:], [0])[0], both[row], atol=1e-9)
