@@ -1,13 +1,9 @@
-"""A head and batches small enough to train at once; run as a script, one rank of several that train it.
-
-torchrun --nproc-per-node 2 tests/train/core/learner.py FOLDER KEY=VALUE…
-"""
+"""A head and batches small enough to train at once, in one process or in one rank of several."""
 
 import json
-import os
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from crossdraft.heads.networks.base import target_to_draft
 from crossdraft.heads.networks.objective import Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
-from crossdraft.train.core.dist import SINGLE, Distributed, MicroBatch, init_distributed
+from crossdraft.train.core.dist import SINGLE, Distributed, MicroBatch
 from crossdraft.train.core.recipe import Optim
 from crossdraft.train.core.trainer import Stage, Trainer
 
@@ -102,13 +98,9 @@ def held(weight: Tensor) -> int:
     return (weight.to_local() if isinstance(weight, DTensor) else weight).numel()
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    with init_distributed() as (mine, _):
-        for argument in sys.argv[2:]:  # one training each, one after the other
-            name, _, changes = argument.partition(":")
-            head = learn(Path(sys.argv[1]) / name, settings(**json.loads(changes or "{}")), mine)
-            sizes = mine.all_gather(held(head.mix.weight))
-            if mine.first:
-                (Path(sys.argv[1]) / name / "held.json").write_text(json.dumps(sizes))
-    os._exit(0)  # all is written; gloo's threads now and then abort an interpreter that ends
+def train(folder: Path, changes: Mapping[str, Any], ranks: Distributed) -> None:
+    """Train in one of several ranks; `held.json` says how much of a weight each of them keeps."""
+    head = learn(folder, settings(**changes), ranks)
+    sizes = ranks.all_gather(held(head.mix.weight))
+    if ranks.first:
+        (folder / "held.json").write_text(json.dumps(sizes))

@@ -18,10 +18,9 @@ from crossdraft.train.core.dist import (
     micro_weight,
 )
 from crossdraft.train.core.trainer import Stage, load_weights
-from tests.train.core.learner import fresh, learn, logged, settings
+from tests.train.core.learner import fresh, learn, logged, settings, train
 from tests.train.core.two import run_two
 
-LEARNER = Path(__file__).with_name("learner.py")
 CHANGES = {"ema": 0.9, "watch": "-loss", "clip_norm": 0.3}
 HOW = {"ddp": {}, "fsdp": {"parallel": "fsdp"}}
 
@@ -38,7 +37,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (f"{how}-half", CHANGES | parallel | {"schedule": "constant", "steps": 3}),
             (f"{how}-taken", CHANGES | parallel | {"schedule": "constant"}),
         ]
-    run_two(LEARNER, folder, *trainings)
+    run_two(train, folder, *trainings)
     return folder
 
 

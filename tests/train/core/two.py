@@ -1,38 +1,51 @@
-"""Two ranks, as `torchrun` starts them."""
+"""Two ranks, as `torchrun` starts them: real processes, forked from a server that has imported what they need."""
 
-import json
+import multiprocessing
 import os
 import socket
-import subprocess
-import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parents[3]  # scripts import their neighbours from there
+import torch
+
+from crossdraft.train.core.dist import Distributed, init_distributed
+
+Train = Callable[[Path, Mapping[str, Any], Distributed], object]
+"""(folder, settings, ranks): one training, in one of the ranks."""
+
+Trainings = tuple[tuple[str, Mapping[str, Any]], ...]
+CONTEXT = multiprocessing.get_context("forkserver")
+# An interpreter takes seconds to import torch and transformers: the server does it once for all ranks of a test run.
+CONTEXT.set_forkserver_preload(["tests.train.core.learner", "tests.train.heads.counting"])
 
 
-def run_two(script: Path, folder: Path, *trainings: tuple[str, dict[str, object]]) -> None:
-    """Train in two ranks, all of them in one run: most of the time goes into starting.
+def run_two(train: Train, folder: Path, *trainings: tuple[str, Mapping[str, Any]]) -> None:
+    """Train in two ranks, one training after the other, each in the subfolder of its name.
 
     Args:
-        script: takes the folder, and `NAME:SETTINGS` of each training, settings as JSON.
+        train: a function of a module, which the ranks import.
         trainings: names and settings.
     """
-    arguments = [f"{name}:{json.dumps(changes)}" for name, changes in trainings]
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    # What torchrun sets; it would start a third interpreter, for seconds.
-    environment = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(folder), *arguments],
-            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
+    ranks = [CONTEXT.Process(target=_rank, args=(train, folder, trainings, rank, port), daemon=True) for rank in (0, 1)]
     for rank in ranks:
-        complaint = rank.communicate(timeout=120)[1]
-        assert rank.returncode == 0, complaint[-3000:]
+        rank.start()
+    for rank in ranks:
+        rank.join(timeout=120)
+        code = rank.exitcode
+        rank.kill()
+        assert code == 0, f"a rank ended with {code} (None: it still ran); its traceback is on stderr"
+
+
+def _rank(train: Train, folder: Path, trainings: Trainings, rank: int, port: int) -> None:
+    """What `torchrun` sets in a rank's environment, then its trainings."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    torch.set_num_threads(1)
+    with init_distributed() as (mine, _):
+        for name, settings in trainings:
+            train(folder / name, settings, mine)
+    os._exit(0)  # all is written; gloo's threads now and then abort an interpreter that ends

@@ -1,10 +1,5 @@
-"""A whole training of a small head, from recipe to folder; run as a script, in one rank of several.
+"""A whole training of a small head, from recipe to folder, in one process or in one rank of several."""
 
-FOLDER NAME:SETTINGS…, as `tests.train.core.two` has it; settings are the recipe's.
-"""
-
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +9,7 @@ from typing import Any
 import torch
 
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
-from crossdraft.train.core.dist import SINGLE, Distributed, init_distributed
+from crossdraft.train.core.dist import SINGLE, Distributed
 from crossdraft.train.heads.feature_task import HeadLoss
 from crossdraft.train.heads.recipe import HeadRecipe
 from crossdraft.train.heads.run import HeadRun, train_head
@@ -80,8 +75,6 @@ def train(folder: Path, ranks: Distributed = SINGLE, **more: Any) -> dict[str, A
     return train_head(run_of(folder, **more), ranks)
 
 
-if __name__ == "__main__":
-    with init_distributed() as (mine, _):
-        for argument in sys.argv[2:]:
-            name, _, changes = argument.partition(":")
-            train(Path(sys.argv[1]) / name, mine, **json.loads(changes))
+def train_rank(folder: Path, changes: Mapping[str, Any], ranks: Distributed) -> None:
+    """Train in one of several ranks; see `tests.train.core.two`."""
+    train(folder, ranks, **changes)

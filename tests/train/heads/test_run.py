@@ -10,10 +10,9 @@ import torch
 from crossdraft.heads.files import load_head, stored_weights
 from crossdraft.train.heads.run import head_config, training_config
 from tests.train.core.two import run_two
-from tests.train.heads.counting import CountingTask, run_of, train
+from tests.train.heads.counting import CountingTask, run_of, train, train_rank
 from tests.train.heads.small import shared_weights
 
-SCRIPT = Path(__file__).with_name("counting.py")
 HOW = {
     "ddp": {"optim": {"parallel": "ddp", "ema": 0.9}},
     "fsdp": {"optim": {"parallel": "fsdp", "ema": 0.9, "accumulate": 2}},
@@ -24,7 +23,7 @@ HOW = {
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    run_two(SCRIPT, folder, *HOW.items())
+    run_two(train_rank, folder, *HOW.items())
     return folder
 
 
