@@ -27,9 +27,9 @@ class Scripted:
 
     def _choose(self, shares: dict[int, float]) -> int:
         possible = {option: share for option, share in shares.items() if share > 0}
-        place = len(self.taken)
-        if place < len(self.script):
-            option = self.script[place]
+        index = len(self.taken)
+        if index < len(self.script):
+            option = self.script[index]
         else:
             option, *others = possible
             self.untaken += [(*self.taken, other) for other in others]

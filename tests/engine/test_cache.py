@@ -53,7 +53,7 @@ def test_rows_of_different_length_write_behind_their_own_end():
     assert content(cache, 1) == [4, 7, 8]
 
 
-def test_the_last_row_moves_into_the_place_of_one_that_leaves():
+def test_the_last_row_takes_the_index_of_one_that_leaves():
     cache = KVCache(1, max_rows=3)
     for row in range(3):
         cache.add_row(32)
@@ -167,8 +167,8 @@ def test_a_copy_holds_what_nobody_has_committed_yet():
     cache = filled_cache(10, 1024)
     cache.open_window(slice(0, 1), 100)
     for store in cache._stores:
-        places = torch.arange(100.0).view(1, 1, 100, 1).expand(1, 2, 100, 4)
-        store.update(places, -places)
+        positions = torch.arange(100.0).view(1, 1, 100, 1).expand(1, 2, 100, 4)
+        store.update(positions, -positions)
     copy = cache.copy()
     for one in (cache, copy):
         one.keep(0, [3, 70, 99])

@@ -141,16 +141,16 @@ ODD = (None, -1, 10**9, 2**70, 0.5, math.nan, math.inf, "x", b"", (), [], {}, (1
 
 
 def damaged(value: object, rng: random.Random) -> object:
-    """One place of a packed draft changed, removed, repeated, or replaced by something else."""
+    """One field of a packed draft changed, removed, repeated, or replaced by something else."""
     if isinstance(value, tuple) and value and rng.random() < 0.8:
-        place = rng.randrange(len(value))
+        index = rng.randrange(len(value))
         match rng.randrange(4):
             case 0:
-                return value[:place] + value[place + 1 :]
+                return value[:index] + value[index + 1 :]
             case 1:
-                return (*value[:place], value[place], *value[place:])
+                return (*value[:index], value[index], *value[index:])
             case _:
-                return (*value[:place], damaged(value[place], rng), *value[place + 1 :])
+                return (*value[:index], damaged(value[index], rng), *value[index + 1 :])
     if isinstance(value, int) and rng.random() < 0.5:
         return rng.choice((value + 1, -value - 1, value + V, rng.randrange(-3, 2 * V)))
     return rng.choice(ODD)
@@ -190,7 +190,7 @@ def damaged_inside(draft: Draft, rng: random.Random) -> Draft:
 
 
 class Damaging:
-    """Drafts what it is told the target will say, then damages it."""
+    """Drafts what the target will emit, then damages it."""
 
     def __init__(self, truth: dict[str, tuple[int, ...]], rng: random.Random, share: float = 0.8) -> None:
         self.needs = Needs(probes=2)
@@ -201,8 +201,8 @@ class Damaging:
 
     def propose(self, states, budgets):
         made = []
-        for (truth, said), budget in zip(states, budgets, strict=True):
-            draft = Draft(DraftTree.chain(truth[said : said + budget.nodes]))
+        for (truth, emitted), budget in zip(states, budgets, strict=True):
+            draft = Draft(DraftTree.chain(truth[emitted : emitted + budget.nodes]))
             if self.rng.random() < 0.3:
                 draft = replace(draft, probes=Probes((1, 2), (-1, -1), 1))
             if self.rng.random() < self.share:

@@ -63,22 +63,22 @@ def token_runs(draw, name: str):
     return [token for part in draw(st.lists(parts, max_size=12)) for token in part]
 
 
-def cuts(tokens: list[int], places: list[int]) -> list[list[int]]:
-    edges = sorted({0, len(tokens), *(place % (len(tokens) + 1) for place in places)})
+def cuts(tokens: list[int], positions: list[int]) -> list[list[int]]:
+    edges = sorted({0, len(tokens), *(position % (len(tokens) + 1) for position in positions)})
     return [tokens[a:b] for a, b in pairwise(edges)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(data=st.data(), places=st.lists(st.integers(0, 99), max_size=30))
+@given(data=st.data(), positions=st.lists(st.integers(0, 99), max_size=30))
 @settings(max_examples=150)
-def test_pieces_joined_are_the_full_decode(name, data, places):
+def test_pieces_joined_are_the_full_decode(name, data, positions):
     text, tokens = text_of(name), data.draw(token_runs(name))
     before = tokenizer(name).encode("USER: <s> is that ASSISTANT:") if data.draw(st.booleans()) else []
     detokenizer = Detokenizer(text, before)
-    joined = "".join(detokenizer.push(part) for part in cuts(tokens, places)) + detokenizer.flush()
+    joined = "".join(detokenizer.push(part) for part in cuts(tokens, positions)) + detokenizer.flush()
     assert joined.lstrip(" ") == text.decode(tokens).lstrip(" ")
     answer = AnswerText(text, (), before)
-    shown = "".join(answer.push(part) for part in cuts(tokens, places)) + answer.flush()
+    shown = "".join(answer.push(part) for part in cuts(tokens, positions)) + answer.flush()
     assert shown == text.decode(tokens).lstrip(" ").rstrip(BROKEN)
 
 
@@ -103,20 +103,20 @@ def test_stop_strings_are_found_where_transformers_finds_them(name, data, prompt
         ),
         None,
     )
-    answer, at, said = AnswerText(text_of(name), stops, before), None, ""
+    answer, at, shown = AnswerText(text_of(name), stops, before), None, ""
     for size, token in enumerate(tokens, 1):
-        said += answer.push((token,))
+        shown += answer.push((token,))
         if answer.stopped:
             at = size
             break
-    said += answer.flush()
+    shown += answer.flush()
     if BROKEN in text_of(name).decode(tokens):
         return  # transformers matches bytes, which are no text here
     assert at == wanted
     if at is not None:
         whole = text_of(name).decode(tokens[:at]).lstrip(" ").rstrip(BROKEN)
-        assert whole.startswith(said)
-        assert not any(stop in said for stop in stops)
+        assert whole.startswith(shown)
+        assert not any(stop in shown for stop in stops)
 
 
 def spelt(text: str) -> tuple[TokenText, list[int]]:
@@ -127,11 +127,11 @@ def spelt(text: str) -> tuple[TokenText, list[int]]:
 def test_what_may_become_a_stop_string_is_held_back():
     text, tokens = spelt("a purple vase, a purple van")
     answer = AnswerText(text, ("purple van",))
-    said = [answer.push((token,)) for token in tokens]
-    assert said[:11] == ["a", " ", *[""] * 9]  # "purple va" may still go on to be the stop string
-    assert said[11] == "purple vas"
+    shown = [answer.push((token,)) for token in tokens]
+    assert shown[:11] == ["a", " ", *[""] * 9]  # "purple va" may still go on to be the stop string
+    assert shown[11] == "purple vas"
     assert answer.stopped
-    assert "".join(said) + answer.flush() == "a purple vase, a "
+    assert "".join(shown) + answer.flush() == "a purple vase, a "
 
 
 def test_what_was_held_back_is_shown_if_the_answer_ends_without_it():

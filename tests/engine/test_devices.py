@@ -35,7 +35,7 @@ def test_no_name_means_the_gpu_if_there_is_one_else_the_cpu(monkeypatch, gpu, sa
     assert policy_for(None, other, own_cores=False) == "ssd"
 
 
-def test_cores_of_its_own_are_a_place_of_its_own():
+def test_cores_of_its_own_are_hardware_of_its_own():
     assert policy_for("cpu", "cpu", own_cores=True) == "ssd"
 
 

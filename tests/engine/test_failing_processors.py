@@ -53,8 +53,8 @@ class Knowing:
 
     def propose(self, states, budgets):
         return [
-            Draft(DraftTree.chain(self.answer[said : said + budget.nodes]))
-            for (said,), budget in zip(states, budgets, strict=True)
+            Draft(DraftTree.chain(self.answer[emitted : emitted + budget.nodes]))
+            for (emitted,), budget in zip(states, budgets, strict=True)
         ]
 
     def commit(self, states, outputs):
@@ -82,15 +82,15 @@ def drafting(target, answer):
 
 
 def outcome(decoder, request):
-    """The tokens that were told, and how the request ended."""
-    told = []
-    request_id = decoder.submit(request, lambda piece: told.extend(piece.tokens), provisional=False)
+    """The tokens that were streamed, and how the request ended."""
+    streamed = []
+    request_id = decoder.submit(request, lambda piece: streamed.extend(piece.tokens), provisional=False)
     while decoder.busy:
         decoder.step()
     try:
-        return told, decoder.answer(request_id).tokens
+        return streamed, decoder.answer(request_id).tokens
     except CrossdraftError as error:
-        return told, str(error)
+        return streamed, str(error)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1e-3, seed=1)], ids=["greedy", "sampled"])
@@ -100,11 +100,11 @@ def test_an_answer_fails_at_the_token_where_the_target_alone_fails(target, sampl
     at = next(i for i in range(2, len(answer)) if answer[i] not in answer[:i])
     sampled = Sampling(sampling.temperature, seed=1, processors=(Failing({answer[at]}),))
     request = Request("xx", max_new_tokens=12, sampling=sampled)
-    told, ended = outcome(Decoder(target), request)
-    assert told == list(answer[: at + 1])
+    streamed, ended = outcome(Decoder(target), request)
+    assert streamed == list(answer[: at + 1])
     assert "A logits processor cannot go on: ValueError: nothing is allowed" in ended
-    assert outcome(drafting(target, answer), request) == (told, ended)
-    assert not caplog.records  # it is the request's fault, and told to whoever asked
+    assert outcome(drafting(target, answer), request) == (streamed, ended)
+    assert not caplog.records  # it is the request's fault, and raised to whoever asked
 
 
 def test_an_answer_that_ends_there_is_whole(target):

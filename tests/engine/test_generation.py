@@ -60,12 +60,12 @@ def test_what_a_request_says_wins_field_by_field():
     plain = defaults.resolve(Request("?"))
     assert (plain.sampling.top_k, plain.stops, plain.max_time) == (7, ("a", "b"), 5.0)
     assert defaults.limit(10, 500) == defaults.most(500) == 9
-    said = defaults.resolve(
+    found = defaults.resolve(
         Request("?", sampling=Sampling(temperature=0.5, suppress_tokens=()), stop="x", max_time=1.0)
     )
-    assert (said.sampling.temperature, said.sampling.top_k, said.sampling.repetition_penalty) == (0.5, 7, 1.3)
-    assert said.sampling.suppress_tokens == ()
-    assert (said.stops, said.max_time) == (("x",), 1.0)
+    assert (found.sampling.temperature, found.sampling.top_k, found.sampling.repetition_penalty) == (0.5, 7, 1.3)
+    assert found.sampling.suppress_tokens == ()
+    assert (found.stops, found.max_time) == (("x",), 1.0)
     assert defaults.resolve(Request("?", sampling=Sampling(temperature=0))).sampling.greedy
     assert defaults.resolve(Request("?", stop=())).stops == ()
     assert defaults.resolve(Request("?", sampling=None)).sampling.top_k == 7  # pyright: ignore[reportArgumentType]
@@ -197,7 +197,7 @@ def test_the_file_must_be_a_json_object(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "found"),
     [
         ({"stop": ""}, "stop string is empty"),
         ({"stop": ("a", "")}, "stop string is empty"),
@@ -212,8 +212,8 @@ def test_the_file_must_be_a_json_object(tmp_path):
         ({"prompt": None}, "prompt is None"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_one_sentence(wrong, said):
-    with pytest.raises(CrossdraftError, match=said):
+def test_a_request_that_makes_no_sense_is_one_sentence(wrong, found):
+    with pytest.raises(CrossdraftError, match=found):
         Request(**{"prompt": "?", **wrong})
 
 

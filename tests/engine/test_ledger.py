@@ -45,7 +45,7 @@ def test_a_draft_in_time_is_hidden_as_far_as_the_target_was_reading(begun):
     assert stats.first_provisional_s == pytest.approx(1.5)
 
 
-def test_a_late_draft_counts_though_it_is_told_only_with_a_later_reply(begun):
+def test_a_late_draft_counts_though_it_comes_only_with_a_later_reply(begun):
     late = ("read", 1.5, 6.0), ("hidden draft", 6.0, 7.0), ("draft", 8.0, 9.0)
     stats = counted(begun(), *late)
     assert stats.hidden_drafting_s == pytest.approx(5.5)

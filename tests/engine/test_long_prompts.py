@@ -32,9 +32,9 @@ def test_text_that_cannot_fit_reaches_no_tokenizer(target, drafter, monkeypatch)
     for model in (target, drafter.model):
         monkeypatch.setattr(model, "prepare", unread)
     long = cd.Request("a" * (LETTERS_PER_TOKEN * target.context + 1))
-    for placed in (None, DraftRunner(drafter, "before")):
+    for runner in (None, DraftRunner(drafter, "before")):
         with pytest.raises(CrossdraftError, match=r"has 16,385 characters, and the model's context holds 512"):
-            Decoder(target, placed).generate([long])
+            Decoder(target, runner).generate([long])
 
 
 def test_a_drafter_does_not_read_beyond_its_own_context(drafter, clip, monkeypatch):

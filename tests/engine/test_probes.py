@@ -161,8 +161,8 @@ def test_embeddings_in_the_wrong_rows_are_seen(target, alone, monkeypatch):
     learned = torch.randn(len(IDS), 64, dtype=torch.double)
     right, wrong = Asking(alone, embeddings=learned), Asking(alone, embeddings=learned)
     answers(target, right, max_batch=3)
-    place = target._embeds
-    monkeypatch.setattr(target, "_embeds", lambda ids, sizes, tails: place(ids, [ids.shape[1]] * len(sizes), tails))
+    embed = target._embeds
+    monkeypatch.setattr(target, "_embeds", lambda ids, sizes, tails: embed(ids, [ids.shape[1]] * len(sizes), tails))
     answers(target, wrong, max_batch=3)
     pairs = [
         (one.probe_logits, two.probe_logits)
@@ -195,7 +195,7 @@ def test_without_probes_the_same_rows_are_fed(target, alone, monkeypatch):
     assert answers(target, drafter) == alone
     proposed = {id(draft.tree) for state in drafter.states for _, draft, _ in state.rounds}
     assert proposed <= {id(tree) for trees in fed for tree in trees}
-    assert all(not told.probe_top for state in drafter.states for _, _, told in state.rounds)
+    assert all(not output.probe_top for state in drafter.states for _, _, output in state.rounds)
 
 
 def test_the_top_ids_come_likeliest_first(target, alone):
@@ -288,7 +288,7 @@ def test_embeddings_follow_their_probes_and_must_be_as_many():
 
 
 @pytest.mark.parametrize("parents", [(-1,), (-1, -2)])
-def test_probes_without_a_place_are_refused(parents):
+def test_probes_without_a_parent_are_refused(parents):
     with pytest.raises(CrossdraftError, match="one parent"):
         Probes((1, 2), parents)
 

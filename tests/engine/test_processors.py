@@ -42,9 +42,9 @@ class Oracle:
     def propose(self, states: Sequence[list[int]], budgets: Sequence[Budget]) -> list[Draft]:
         return [Draft(self._tree(*state)) for state in states]
 
-    def _tree(self, said: int, question: int) -> DraftTree:
-        right = self.truth[QUESTIONS[question]][said : said + 5]
-        wrong = [(token + 1 + said) % 300 for token in right]
+    def _tree(self, emitted: int, question: int) -> DraftTree:
+        right = self.truth[QUESTIONS[question]][emitted : emitted + 5]
+        wrong = [(token + 1 + emitted) % 300 for token in right]
         if not self.branching:
             return DraftTree.chain((*right[:4], *wrong[4:]))
         return DraftTree.from_paths([right, *((*right[:i], wrong[i], right[i]) for i in range(len(right)))])
@@ -165,7 +165,7 @@ def test_answers_are_those_of_generate(pair, tmp_path, answers, frames, tokenize
 
 
 @pytest.mark.parametrize("least", [0, 5])
-def test_min_new_tokens_takes_the_place_of_min_length(pair, tmp_path, answers, frames, tokenizer, least):
+def test_min_new_tokens_replaces_min_length(pair, tmp_path, answers, frames, tokenizer, least):
     """Of `generate` too, and where it is 0; `min_length` alone would forbid the end of these answers."""
     said = answers[QUESTIONS[0]].tokens
     fields = {"min_length": 10_000, "min_new_tokens": least, "eos_token_id": [315, said[6 if least else 1]]}
@@ -256,7 +256,7 @@ FIELDS = st.fixed_dictionaries(
 )
 @settings(max_examples=150)
 def test_each_node_is_as_if_it_were_alone(plain, fields, context, paths, seed):
-    """Its row does not depend on the nodes beside it, and its context is its own path."""
+    """Its row does not depend on its sibling nodes, and its context is its own path."""
     tree, sampling = DraftTree.from_paths(paths), Sampling(**fields)
     processors = TreeProcessors(sampling, plain.model, context, (2,), 6)
     logits = torch.randn(1 + len(tree), 8, generator=torch.Generator().manual_seed(seed))
@@ -313,21 +313,21 @@ def test_a_neutral_request_takes_the_fast_path(plain, frames, monkeypatch):
         assert Decoder(plain).generate([Request("what?", frames, max_new_tokens=3, sampling=sampling)])[0].tokens
 
 
-def test_what_a_drafter_is_told():
+def test_the_request_as_a_drafter_reads_it():
     request = Request("?", sampling=Sampling(suppress_tokens=(3,), logit_bias=((3, 1.0), (4, 2.0))))
-    told = for_drafter(request, 9)
-    assert told.token_limit == 9
-    assert dict(told.sampling.logit_bias or ()) == {3: -math.inf, 4: 2.0}
-    assert not told.sampling.contextual
+    shown = for_drafter(request, 9)
+    assert shown.token_limit == 9
+    assert dict(shown.sampling.logit_bias or ()) == {3: -math.inf, 4: 2.0}
+    assert not shown.sampling.contextual
     own = MinLengthLogitsProcessor(3, 2)
     for sampling in (
         Sampling(no_repeat_ngram_size=2),
         Sampling(processors=(own,)),
         Sampling(sequence_bias=(((1, 2), 1.0),)),
     ):
-        told = for_drafter(replace(request, sampling=sampling), 9).sampling
-        assert not told.plain  # that the target's answer is not its likeliest tokens is told; how, is not
-        assert told.processors != (own,)
+        shown = for_drafter(replace(request, sampling=sampling), 9).sampling
+        assert not shown.plain  # that the target's answer is not its likeliest tokens is shown; how, is not
+        assert shown.processors != (own,)
 
 
 def test_max_time_ends_an_answer(plain, frames):

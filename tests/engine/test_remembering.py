@@ -9,7 +9,7 @@ from tests.drafters.test_fork import model
 
 
 def test_asked_again_with_the_same_seed_the_distribution_is_the_same():
-    """Judged by the stream that it was drawn from, a remembered word of probability 0.35 would come in 0.68."""
+    """Verified by the stream that it was drawn from, a remembered word of probability 0.35 would come in 0.68."""
     same, often = 150, 0
     for seed in range(same):
         decoder = Decoder(model(), DraftRunner(MemoryDrafter(), "before"), adaptive=False)

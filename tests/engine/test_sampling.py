@@ -167,7 +167,7 @@ def test_sample_one_stays_inside_at_both_ends_of_the_sum(monkeypatch):
 
 
 @pytest.mark.parametrize("broken", [[math.nan, 1.0], [0.0, 0.0], [math.inf, 1.0]])
-def test_broken_weights_are_told_plainly(broken):
+def test_broken_weights_are_named_plainly(broken):
     with pytest.raises(CrossdraftError, match="not finite"):
         sample_one(torch.tensor(broken), generator())
 

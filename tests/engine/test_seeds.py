@@ -34,8 +34,8 @@ def warm(seed):
     return Request("?", sampling=Sampling(temperature=1.0, seed=seed))
 
 
-def test_every_place_has_a_seed_of_its_own_at_every_level():
-    assert len({split_seed(seed, place) for seed in range(50) for place in range(4)}) == 200
+def test_every_part_has_a_seed_of_its_own_at_every_level():
+    assert len({split_seed(seed, part) for seed in range(50) for part in range(4)}) == 200
     assert split_seed(split_seed(7, 0), 1) != split_seed(7, 1)
     assert 0 <= split_seed(2**63 - 1, 9) < 2**62  # again a seed, with room for those who add to it
 
@@ -62,7 +62,7 @@ def test_the_later_word_of_a_phased_pair_does_not_follow_from_the_hidden_one():
     assert same == pytest.approx(200, abs=50)
 
 
-def test_drafters_inside_drafters_draw_apart_too():
+def test_drafters_inside_drafters_draw_independently_too():
     union = UnionDrafter([PyramidDrafter(independent(), independent()), independent()])
     (state,) = union.begin([Request("kkk", sampling=Sampling(temperature=1.0, seed=3))])
     pyramid, alone = state.parts

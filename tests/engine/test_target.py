@@ -158,7 +158,7 @@ def test_ragged_rows_equal_rows_alone():
 
 @pytest.mark.parametrize("pasts", [(3, 3), (5, 2), (0, 4)])
 def test_who_may_attend_to_what_row_by_row(pasts):
-    """The mask is built in one go; here it is said again place by place."""
+    """The mask is built in one go; here it is computed again position by position."""
     model, prompt = ZOO["video_llava"]()
     target = as_target(model, prompt)
     cache = target.new_cache(max_rows=2)

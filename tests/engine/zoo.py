@@ -25,7 +25,7 @@ from crossdraft.engine.target import Prompt, Target
 from crossdraft.models.eventgpt import EventGPTConfig, EventGPTForConditionalGeneration
 
 VOCABULARY, IMAGE, VIDEO, EOS = 99, 97, 98, 2
-TOWER = {
+VISION = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 3,
@@ -58,7 +58,7 @@ def video(frames: int, side: int = 8) -> Tensor:
 
 def video_llava(attention: str = "sdpa") -> Built:
     config = VideoLlavaConfig(
-        vision_config=CLIPVisionConfig(**TOWER),
+        vision_config=CLIPVisionConfig(**VISION),
         text_config=LlamaConfig(**TEXT),
         image_token_index=IMAGE,
         video_token_index=VIDEO,
@@ -70,7 +70,7 @@ def video_llava(attention: str = "sdpa") -> Built:
 
 def llava_next_video(attention: str = "sdpa") -> Built:
     config = LlavaNextVideoConfig(
-        vision_config=CLIPVisionConfig(**TOWER),
+        vision_config=CLIPVisionConfig(**VISION),
         text_config=LlamaConfig(**TEXT),
         image_token_index=IMAGE,
         video_token_index=VIDEO,
@@ -83,7 +83,7 @@ def llava_next_video(attention: str = "sdpa") -> Built:
 
 def llava_onevision(attention: str = "sdpa") -> Built:
     config = LlavaOnevisionConfig(
-        vision_config=SiglipVisionConfig(**TOWER, vision_use_head=False),
+        vision_config=SiglipVisionConfig(**VISION, vision_use_head=False),
         text_config=Qwen2Config(**TEXT),
         image_token_index=IMAGE,
         video_token_index=VIDEO,
@@ -95,7 +95,7 @@ def llava_onevision(attention: str = "sdpa") -> Built:
 
 
 def qwen2_5_vl(attention: str = "sdpa") -> Built:
-    tower = {
+    vision = {
         "depth": 2,
         "hidden_size": 32,
         "intermediate_size": 48,
@@ -110,7 +110,7 @@ def qwen2_5_vl(attention: str = "sdpa") -> Built:
     }
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
     config = Qwen2_5_VLConfig(
-        vision_config=tower,
+        vision_config=vision,
         text_config={**TEXT, "rope_parameters": rope},
         image_token_id=IMAGE,
         video_token_id=VIDEO,
@@ -130,7 +130,7 @@ def qwen2_5_vl(attention: str = "sdpa") -> Built:
 
 
 def eventgpt(attention: str = "sdpa") -> Built:
-    config = EventGPTConfig(vision_config=dict(TOWER), text_config=dict(TEXT), event_token_id=VIDEO)
+    config = EventGPTConfig(vision_config=dict(VISION), text_config=dict(TEXT), event_token_id=VIDEO)
     return build(EventGPTForConditionalGeneration, config, attention), Prompt(
         prompt_ids(config.event_seq_length), {"pixel_values_videos": video(5)}
     )

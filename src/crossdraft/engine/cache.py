@@ -1,7 +1,7 @@
 """The key-value cache: preallocated rows of their own lengths, written in place.
 
 Hugging Face's growing cache concatenates at every step, a fifth of a small model's decode time. Here a pass writes
-its keys and values behind each row's last committed token, and `keep` moves an accepted path into place: nothing is
+its keys and values behind each row's last committed token, and `keep` compacts an accepted path: nothing is
 copied but what was accepted. One row is one request; rows are packed (0 … rows-1), so that a batched pass reads a
 plain slice.
 
@@ -35,9 +35,9 @@ class _Layer(CacheLayerMixin):
         super().__init__()
         self.owner = owner
 
-    def resized(self, places: int, count: int) -> tuple[Tensor, Tensor]:
-        """New keys and values of so many places, with the first `count` of its own."""
-        keys, values = self._zeros(self.keys, places), self._zeros(self.values, places)
+    def resized(self, positions: int, count: int) -> tuple[Tensor, Tensor]:
+        """New keys and values of so many positions, with the first `count` of its own."""
+        keys, values = self._zeros(self.keys, positions), self._zeros(self.values, positions)
         keys[:, :, :count] = self.keys[:, :, :count]
         values[:, :, :count] = self.values[:, :, :count]
         return keys, values
@@ -47,16 +47,16 @@ class _Layer(CacheLayerMixin):
         self.keys, self.values, self.is_initialized = keys, values, True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        places = self.owner.allocated
-        self.put(self._zeros(key_states, places), self._zeros(value_states, places))
+        positions = self.owner.allocated
+        self.put(self._zeros(key_states, positions), self._zeros(value_states, positions))
 
     def forget(self) -> None:
         """Give its memory back."""
         self.is_initialized = False
         self.keys = self.values = torch.empty(0)
 
-    def _zeros(self, like: Tensor, places: int) -> Tensor:
-        return like.new_zeros(self.owner.max_rows, like.shape[1], places, like.shape[-1])
+    def _zeros(self, like: Tensor, positions: int) -> Tensor:
+        return like.new_zeros(self.owner.max_rows, like.shape[1], positions, like.shape[-1])
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: object) -> tuple[Tensor, Tensor]:
         """Write [B, H, n, D] behind the window's rows; return everything the pass may attend to."""
@@ -129,15 +129,15 @@ class KVCache(Cache):
         self._allocate(wanted)
         self.capacity = wanted
 
-    def _allocate(self, places: int) -> None:
-        """Give every row memory for so many places."""
+    def _allocate(self, positions: int) -> None:
+        """Give every row memory for so many positions."""
         filled = max(self.lengths, default=0)
         layers = [layer for layer in self._stores if layer.is_initialized]
         # All of it before anything is changed: layers of different sizes could not be used again.
-        made = [layer.resized(places, filled) for layer in layers]
+        made = [layer.resized(positions, filled) for layer in layers]
         for layer, (keys, values) in zip(layers, made, strict=True):
             layer.put(keys, values)
-        self.allocated = places
+        self.allocated = positions
 
     def copy(self) -> "KVCache":
         """A cache of its own that holds the same; what the last pass wrote and nobody has committed, too.
@@ -168,11 +168,11 @@ class KVCache(Cache):
 
     @property
     def _copied(self) -> int:
-        """Places of a copy: those in use, and some to go on."""
+        """Positions of a copy: those in use, and some to go on."""
         return min(self.capacity, -(-(self._filled + GROW) // GROW) * GROW)
 
     def drop_row(self, row: int) -> int:
-        """Close a row; the last row moves into its place. Returns the index that the moved row had."""
+        """Close a row; the last row takes its index. Returns the index that the moved row had."""
         last = self.rows - 1
         if row != last:
             self._copy_row(last, row, self.lengths[last])
@@ -216,7 +216,7 @@ class KVCache(Cache):
         self.lengths[row] = length
 
     def keep(self, row: int, path: Sequence[int]) -> None:
-        """Commit an accepted path: tree nodes (offsets behind the row's length) are compacted into place."""
+        """Commit an accepted path: tree nodes (offsets behind the row's length) become its next tokens."""
         start, count = self.lengths[row], len(path)
         if list(path) != list(range(count)):  # a chain's prefix already lies where it belongs
             source = self._sent([start + node for node in path])
@@ -230,9 +230,9 @@ class KVCache(Cache):
         rows, store = self.window[0], self._stores[layer]
         return store.keys[rows, :, :count], store.values[rows, :, :count]
 
-    def _sent(self, places: Sequence[int]) -> Tensor:
+    def _sent(self, positions: Sequence[int]) -> Tensor:
         """Indexes, where the keys are."""
-        indexes = torch.tensor(places)
+        indexes = torch.tensor(positions)
         return to_device(indexes, self._stores[0].keys.device) if self._stores[0].is_initialized else indexes
 
     def _copy_row(self, source: int, target: int, length: int) -> None:

@@ -53,7 +53,7 @@ def checked(
 
 
 def drafts_of(made: object, count: int) -> list[Draft]:
-    """What a drafter returned for `count` requests: one draft each, a faulty one in place of anything else."""
+    """What a drafter returned for `count` requests: one draft each, a faulty one instead of anything else."""
     if not isinstance(made, list | tuple):
         return [faulty(f"a {type(made).__name__} came, not a list of drafts")] * count
     if len(made) != count:
@@ -145,7 +145,7 @@ def _check_probes(probes: Probes, nodes: int, announced: int, hidden_size: int |
         raise CrossdraftError("the tokens and parents of its probes differ in number")
     if not _whole(probes.top) or probes.top < 1:
         raise CrossdraftError(f"of its probes the top {probes.top!r} ids are wanted")
-    if any(not (_whole(p) and ROOT <= p < nodes + place) for place, p in enumerate(probes.parents)):
+    if any(not (_whole(p) and ROOT <= p < nodes + index) for index, p in enumerate(probes.parents)):
         raise CrossdraftError("a probe does not stand behind a node or an earlier probe")
     rows = probes.embeddings
     if rows is None:

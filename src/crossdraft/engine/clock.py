@@ -1,7 +1,7 @@
 """Points in a device's work, and when it came to them.
 
 A call that launches work on a GPU returns long before that work is done. So the loop never takes the time, and never
-stops a hidden draft, when a call returns: it marks the place in the device's queue and waits for that mark. On a CPU
+stops a hidden draft, when a call returns: it marks a point in the device's queue and waits for that mark. On a CPU
 work is done when a call returns, and a mark is just the time.
 """
 

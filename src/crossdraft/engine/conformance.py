@@ -68,7 +68,7 @@ def check_conformance(target: Target, prompt: Prompt, tokens: Sequence[int]) -> 
 
     cache = target.new_cache(max_rows=2)
     riding = _prefill(target, cache, prompt, tree)
-    # A second row, one token ahead of the first, makes the shared pass ragged.
+    # A second row, one token longer than the first, makes the shared pass ragged.
     _prefill(target, cache, prompt, DraftTree.empty())
     longer = torch.cat([prompt.input_ids, torch.tensor(tokens[:1])])
     cache.keep(0, [])

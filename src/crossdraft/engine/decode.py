@@ -46,7 +46,7 @@ class Decoder(RequestQueue):
         nodes: most nodes drafted per round; the cost model drafts fewer where that is faster.
         hidden_nodes: most nodes drafted for the ride-along.
         adaptive: let measured times and acceptances set the budget of each round.
-        on_piece: told the pieces of every request that has no `on_piece` of its own.
+        on_piece: called with the pieces of every request that has no `on_piece` of its own.
     """
 
     def __init__(

@@ -81,7 +81,7 @@ class Budget:
         stop: no further once this returns true.
         until: hidden drafting: the event that the target is at the last piece of its prefill. The draft is wanted then,
             whatever there is of it.
-        on_token: told every token of the drafter's main chain as it appears; must return at once.
+        on_token: called with every token of the drafter's main chain as it appears; must return at once.
         wait_s: seconds after which the draft is worth nothing any more; 0 = only what is there already, `None` = wait.
     """
 
@@ -184,8 +184,8 @@ class VerifyOutput:
         path: accepted nodes of the draft's tree, from the root downwards.
         tokens: tokens that were added to the answer this round: the accepted ones, then the target's own.
         hidden: for each layer asked for, features of the root and of the accepted tokens, [len(tokens), h] (one more
-            where the answer was cut short); at the first commit those of the prompt's last piece, [m, h], stand in the
-            root's place.
+            where the answer was cut short); at the first commit those of the prompt's last piece, [m, h], stand for the
+            root.
         prompt: that prompt, at the first commit of a drafter that asked for features.
         probe_top: [m][top] likeliest ids behind each probe, the likeliest first; empty if none was fed.
     """

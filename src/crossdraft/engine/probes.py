@@ -26,7 +26,7 @@ class Probes:
         tokens: [m] ids of the target.
         parents: [m] what each stands behind: -1 the root, 0 … n-1 a node, n + j probe j, which comes before it.
         top: how many of the likeliest ids behind each are wanted.
-        embeddings: [m, h] what is fed in place of the ids' own embeddings, which then only keep the places; learned
+        embeddings: [m, h] what is fed in place of the ids' own embeddings, which then only hold the positions; learned
             ones are no row of the target's table. They stay in this process.
 
     Raises:

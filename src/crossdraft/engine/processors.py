@@ -151,7 +151,7 @@ def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Ge
 def generation_config(sampling: Sampling, eos: Sequence[int], prompt: int, max_new_tokens: int) -> GenerationConfig:
     """The same settings for `generate`; those of single tokens are put together to one `sequence_bias`.
 
-    As in `transformers`, a `min_new_tokens`, 0 too, takes the place of `min_length`.
+    As in `transformers`, a `min_new_tokens`, 0 too, replaces `min_length`.
     """
     biases: dict[tuple[int, ...], float] = {}
     pairs = [((token,), bias) for token, bias in sampling.logit_bias or ()] + list(sampling.sequence_bias or ())
@@ -201,7 +201,7 @@ def for_drafter(request: Request, most: int) -> Request:
     """The resolved request as a drafter reads it.
 
     What a drafter draws from may be any distribution; so it gets what costs it little, biases of single tokens as one
-    `logit_bias`. A processor in the place of all the rest says that there is more, which the target alone applies.
+    `logit_bias`. A processor that stands for all the rest says that there is more, which the target alone applies.
 
     Args:
         request: resolved.
@@ -212,7 +212,7 @@ def for_drafter(request: Request, most: int) -> Request:
     for token, bias in sampling.token_bias:
         biases[token] = biases.get(token, 0.0) + bias
     off = dict.fromkeys(("bad_words_ids", "sequence_bias", "suppress_tokens", *CONTEXTUAL, *WARPERS))
-    told = replace(sampling, **off, logit_bias=tuple(biases.items()))
+    shown = replace(sampling, **off, logit_bias=tuple(biases.items()))
     if sampling.contextual:
-        told = replace(told, processors=(LogitsProcessor(),))
-    return replace(request, sampling=told, max_new_tokens=request.max_new_tokens or most)
+        shown = replace(shown, processors=(LogitsProcessor(),))
+    return replace(request, sampling=shown, max_new_tokens=request.max_new_tokens or most)

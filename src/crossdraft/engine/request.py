@@ -35,8 +35,8 @@ class Request:
         stop: a string, or several, that end the answer; they are not part of its text. `None`: the checkpoint's.
         max_time: seconds after which no further round is begun; `None`: the checkpoint's, else no limit.
         logprobs: report the target's log-probability of every emitted token (raw, before warping).
-        namespace: whose request it is; what a drafter learns from answers, it keeps apart for each. `None`: it neither
-            knows nor learns anything.
+        namespace: whose request it is; what a drafter learns from answers, it keeps separately for each. `None`: it
+            neither knows nor learns anything.
     """
 
     prompt: str

@@ -15,7 +15,7 @@ class RequestQueue:
     """See the module's text; `step`, which a decode loop adds, brings the answers on.
 
     Args:
-        on_piece: told the pieces of every request that has no `on_piece` of its own.
+        on_piece: called with the pieces of every request that has no `on_piece` of its own.
     """
 
     def __init__(self, on_piece: OnPiece | None = None) -> None:
@@ -33,8 +33,8 @@ class RequestQueue:
 
         Args:
             request: what to answer.
-            on_piece: told every piece as it appears, provisional ones from another thread; must return at once.
-            provisional: whether it is told provisional pieces.
+            on_piece: called with every piece as it appears, provisional ones from another thread; must return at once.
+            provisional: whether it is called with provisional pieces.
         """
         request_id = next(REQUEST_IDS)
         self._waiting[request_id] = Job(request_id, request, on_piece or self.on_piece, provisional)
@@ -95,10 +95,10 @@ class RequestQueue:
 
 
 def _failed(error: Exception, job: Job) -> Exception:
-    """What the user of a request is told: what is theirs to mend as it is, any other error with the request's name."""
+    """The error that a user gets: what is theirs to mend as it is, any other with the request's name."""
     if isinstance(error, CrossdraftError | CancelledError):
         return error
     asked = job.request.prompt[:60]
-    told = RequestError(f"Request {job.request_id} ({asked!r}) failed: {type(error).__name__}: {error}")
-    told.__cause__ = error
-    return told
+    named = RequestError(f"Request {job.request_id} ({asked!r}) failed: {type(error).__name__}: {error}")
+    named.__cause__ = error
+    return named

@@ -31,7 +31,7 @@ OnPiece = Callable[[Piece], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A request with its ticket, and who is told its pieces: provisional ones too, if asked for."""
+    """A request with its ticket, and what its pieces are handed to: provisional ones too, if asked for."""
 
     request_id: int
     request: Request
@@ -71,8 +71,8 @@ class RequestState:
         self.finish: Finish | None = None
         self.notes: list[str] = []
         self.difficulty = RequestDifficulty()  # how its drafts have fared
-        self.gives_probs = False  # whether its last draft told the drafter's own probabilities
-        self.prompt: PromptFeatures | None = None  # for its drafter, until it has been told
+        self.gives_probs = False  # whether its last draft came with the drafter's own probabilities
+        self.prompt: PromptFeatures | None = None  # for its drafter, until the first commit
         self.visual_features: Future[Tensor | None] | None = None  # [N, E] for its drafter, once they are known
 
     @property
@@ -101,7 +101,7 @@ class RequestState:
             self.notes.append(f"A draft was dropped: {why}.")
 
     def tell(self, piece: Piece) -> None:
-        """Pass a piece on; who cannot take it is told nothing more, and the request ends."""
+        """Pass a piece on; who cannot take it gets nothing more, and the request ends."""
         if self.job.on_piece is None or self.error is not None:
             return
         try:

@@ -138,7 +138,7 @@ class Sampling:
         return replace(self, seed=int(torch.randint(SEEDS - 1, ())))
 
     def generator(self, device: torch.device | str = "cpu", offset: int = 0) -> torch.Generator:
-        """A source of chance that begins at the seed + `offset`; at a random place if there is no seed."""
+        """A source of chance that begins at the seed + `offset`; at a random point if there is no seed."""
         generator = torch.Generator(device)
         if self.seed is None:
             generator.seed()

@@ -156,7 +156,7 @@ class Scheduler:
         """
         if threading.current_thread() is self._thread:
             raise CrossdraftError(
-                "The engine cannot be waited for by who is told its pieces (on_piece), or that an answer is done; "
+                "The engine cannot be waited for by who is called with its pieces (on_piece) or its answers; "
                 "do it in another thread."
             )
 
@@ -259,7 +259,7 @@ class Scheduler:
             self._pending = {}
             for one in pending.values():
                 one.settle(RequestError(f"The engine failed: {type(error).__name__}: {error}"))
-            decoder.drafter.supervisor.lose(f"{type(error).__name__}: {error}")  # who knows what it was told
+            decoder.drafter.supervisor.lose(f"{type(error).__name__}: {error}")  # its state may be anything
             return
         for request_id in decoder.finished():
             waiting = self._pending.pop(request_id)

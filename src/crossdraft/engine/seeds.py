@@ -1,7 +1,7 @@
 """Random numbers of their own for drafters that write one answer together.
 
 Each drafter draws from a stream that begins at the request's seed. Were it the same stream for two of them, the token
-of one would tell what the other draws: it would not follow the distribution that is told with it, and the acceptance of
+of one would tell what the other draws: it would not follow the distribution that is sent with it, and the acceptance of
 sampled drafts, which trusts that distribution, would no longer be exact.
 """
 

@@ -139,7 +139,7 @@ class Target:
         prepare: turns a request into the model's inputs (its own processor and prompt template).
         decode: turns token ids into text; a `TokenText` also knows special tokens and those that stand for a byte.
         eos: ids that end an answer.
-        reserved: ids that must never be drafted, beside the visual placeholders (padded rows of the head).
+        reserved: ids that must never be drafted, besides the visual placeholders (padded rows of the head).
         defaults: what the checkpoint's generation_config asks for where a request says nothing.
     """
 
@@ -167,7 +167,7 @@ class Target:
         self.context: int = self.text_config.max_position_embeddings
         self._lean = None if self.traits.mrope else find_lean(model)
         skipped = () if self._lean is None else self._lean.skipped
-        self._hooks = poll_between(model, besides=skipped) if self.device.type == "cpu" else []
+        self._hooks = poll_between(model, without=skipped) if self.device.type == "cpu" else []
         self._feature_functions = {
             name: (function, tuple(inspect.signature(inspect.unwrap(function)).parameters))
             for name in ("video", "image")
@@ -194,17 +194,17 @@ class Target:
         """The visual features of a prompt: the heavy part of reading. Touches no state, so threads may share it."""
         if not self.traits.takes_encoded:
             known = inspect.signature(inspect.unwrap(self.model.forward)).parameters
-            return {name: self._place(value) for name, value in prompt.features.items() if name in known}
+            return {name: self._sent(value) for name, value in prompt.features.items() if name in known}
         encoded: dict[str, object] = {}
         for kind, (function, parameters) in self._feature_functions.items():
             pixels = "pixel_values_videos" if kind == "video" else "pixel_values"
             if pixels in prompt.features:
-                wanted = {name: self._place(prompt.features[name]) for name in parameters if name in prompt.features}
+                wanted = {name: self._sent(prompt.features[name]) for name in parameters if name in prompt.features}
                 encoded[kind] = function(**wanted, return_dict=True)
         return encoded
 
     def visual_features(self, encoded: Encoded) -> Tensor | None:
-        """[N, E] the features of a prompt's clip, frame by frame; `None` if there are none apart from its reading."""
+        """[N, E] the features of a prompt's clip, frame by frame; `None` if they come only with its reading."""
         if not self.traits.takes_encoded or "video" not in encoded:
             return None
         return visual_rows(encoded["video"])
@@ -312,7 +312,7 @@ class Target:
         logits, hidden = [], []
         for row, (m, tree) in enumerate(zip(pending, trees, strict=True)):
             cache.advance(rows.start + row, m)
-            first = m - 1 - (width - kept)  # the root's place among the kept logits
+            first = m - 1 - (width - kept)  # the root's row among the kept logits
             logits.append(scores[row, first : first + 1 + len(tree)])
             hidden.append(tuple(states[layer][row, : m + len(tree)] for layer in capture))
         return TargetOut(logits, hidden, began, done)
@@ -326,11 +326,11 @@ class Target:
         embeds = self._lean.text.embed_tokens(ids)
         for kind, features in (chunk.encoded or {}).items():
             rows = visual_rows(features).to(embeds)
-            # Counted on the host: the device has only been told to make them.
-            places = (chunk.tokens == self.traits.placeholders.get(kind, -1)).nonzero().flatten()
-            if len(places) != len(rows):
+            # Counted on the host: the device has not made them yet.
+            indexes = (chunk.tokens == self.traits.placeholders.get(kind, -1)).nonzero().flatten()
+            if len(indexes) != len(rows):
                 return None  # the model puts them together in a way of its own
-            embeds[0].index_copy_(0, to_device(places, self.device), rows)
+            embeds[0].index_copy_(0, to_device(indexes, self.device), rows)
         last = self.text_config.num_hidden_layers
         states = self._lean.fill(embeds, positions, cache, whole=not {-1, last}.isdisjoint(capture))
         return tuple(states[layer][0] for layer in capture)
@@ -346,8 +346,8 @@ class Target:
             ids.append([*chunk.tokens.tolist(), *tree.tokens, *padding])
             nodes = [start + m - 1 + depth for depth in self._depths(tree)]
             positions.append([*range(start, start + m), *nodes, *padding])
-        placed = self._position_ids(torch.tensor(positions), chunks)
-        sent = to_device(torch.cat([torch.tensor(ids)[None], placed.view(-1, *placed.shape[-2:])]), self.device)
+        table = self._position_ids(torch.tensor(positions), chunks).view(-1, len(ids), width)
+        sent = to_device(torch.cat([torch.tensor(ids)[None], table]), self.device)
         return sent[0], sent[1:] if self.traits.mrope else sent[1]
 
     def _embeds(self, ids: Tensor, sizes: Sequence[int], given: Sequence[Tensor | None]) -> Tensor:
@@ -419,6 +419,6 @@ class Target:
         positions, delta = function(input_ids=prompt.input_ids[None].cpu(), **wanted)
         return positions[:, 0], int(delta)
 
-    def _place(self, value: Tensor) -> Tensor:
+    def _sent(self, value: Tensor) -> Tensor:
         value = value.to(self.device)
         return value.to(self.model.dtype) if value.is_floating_point() else value

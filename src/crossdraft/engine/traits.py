@@ -22,7 +22,7 @@ PLACEHOLDERS = {
 class Traits:
     """What was found out about a model: see `detect_traits`."""
 
-    placeholders: Mapping[str, int]  # kind of feature -> the id whose places it takes
+    placeholders: Mapping[str, int]  # kind of feature -> the id that it replaces
     mrope: bool
     additive_mask: bool
     takes_encoded: bool  # `mm_encoder_outputs`, since transformers 5.18; before, the first piece encodes for itself

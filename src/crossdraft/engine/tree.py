@@ -98,16 +98,16 @@ class DraftTree:
         where: dict[tuple[int, int], int] = {}
         for node, key in enumerate(zip(parents, tokens, strict=True)):
             where.setdefault(key, node)
-        placed: dict[int, int] = {ROOT: ROOT}
+        merged: dict[int, int] = {ROOT: ROOT}
         for node, (token, parent) in enumerate(zip(other.tokens, other.parents, strict=True)):
-            key = (placed[parent], token)
+            key = (merged[parent], token)
             if key not in where:
                 where[key] = len(tokens)
                 tokens.append(token)
-                parents.append(placed[parent])
+                parents.append(merged[parent])
                 row = other.drawn_from[node]
                 origins.append(row if row < 0 else row + shift)
-            placed[node] = where[key]
+            merged[node] = where[key]
         present = [dists for dists in (self.dists, other.dists) if dists is not None]
         return DraftTree(tuple(tokens), tuple(parents), torch.cat(present) if present else None, tuple(origins))
 
@@ -120,22 +120,22 @@ class DraftTree:
     def keep(self, nodes: Sequence[int]) -> "DraftTree":
         """The tree of these nodes alone, numbered in their order; parents stand among them, before their children.
 
-        Of drawn nodes only the youngest siblings may go, for their place and not for their value; see `rules`.
+        Of drawn nodes only the youngest siblings may go, for their order and not for their value; see `rules`.
 
         Raises:
             CrossdraftError: a node comes without its parent, before it, or twice.
         """
-        placed = {ROOT: ROOT}
-        for place, node in enumerate(nodes):
-            if self.parents[node] not in placed or node in placed:
+        kept = {ROOT: ROOT}
+        for index, node in enumerate(nodes):
+            if self.parents[node] not in kept or node in kept:
                 raise CrossdraftError(
-                    f"Node {node} of a draft tree cannot be kept at place {place}: once each, and after its parent."
+                    f"Node {node} of a draft tree cannot be kept at index {index}: once each, and after its parent."
                 )
-            placed[node] = place
+            kept[node] = index
         tokens, parents, origins = (
             tuple(values[node] for node in nodes) for values in (self.tokens, self.parents, self.drawn_from)
         )
-        moved = tuple(placed[parent] for parent in parents)
+        moved = tuple(kept[parent] for parent in parents)
         return replace(self, tokens=tokens, parents=moved, drawn_from=origins)
 
     def children(self, node: int) -> list[int]:
@@ -197,7 +197,7 @@ class DraftTree:
         n = len(self)
         if self.is_chain:
             return torch.ones(n, n, dtype=torch.bool).tril_()
-        step = torch.eye(n + 1)  # the root's place is 0, so that everybody has a parent
+        step = torch.eye(n + 1)  # the root's index is 0, so that every node has a parent
         step[torch.arange(1, n + 1), torch.tensor(self.parents) + 1] = 1
         for _ in range((self.depth - 1).bit_length()):  # twice as many steps up each time
             step = (step @ step).clamp_max_(1)

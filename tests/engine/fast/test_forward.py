@@ -57,7 +57,7 @@ def test_a_piece_that_nobody_asks_about_leaves_the_same_keys_and_values(name, dt
     assert all(torch.equal(mine, its) for mine, its in zip(unasked, asked, strict=True))
 
 
-def test_features_that_do_not_fill_their_places_are_the_models_own_business():
+def test_features_that_are_not_as_many_as_their_placeholders_are_the_models_own_business():
     model, prompt = ZOO["video_llava"]()
     target = as_target(model, prompt)
     encoded = target.encode(prompt)

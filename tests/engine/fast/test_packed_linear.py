@@ -1,4 +1,4 @@
-"""Packed linear layers: the same products, and the same bits for a row whatever stands beside it."""
+"""Packed linear layers: the same products, and the same bits for a row whatever the other rows are."""
 
 import copy
 

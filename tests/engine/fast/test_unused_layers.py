@@ -10,9 +10,9 @@ from crossdraft.engine.fast import unused_layers as unread
 from crossdraft.engine.fast.unused_layers import pass_unread
 from crossdraft.engine.target import Prompt, visual_rows
 from crossdraft.load import load_target
-from tests.engine.zoo import TOWER, llava_next_video, llava_onevision, qwen2_5_vl, video_llava
+from tests.engine.zoo import VISION, llava_next_video, llava_onevision, qwen2_5_vl, video_llava
 
-DEPTH = TOWER["num_hidden_layers"]
+DEPTH = VISION["num_hidden_layers"]
 
 
 @torch.inference_mode()
@@ -22,12 +22,12 @@ def seen(model: PreTrainedModel, prompt: Prompt, layer: int | list[int]) -> torc
     return visual_rows(features)
 
 
-def blind(model: PreTrainedModel, place: int) -> None:
-    """Layer `place` of each tower makes NaN of whatever it is given."""
-    for name in unread.TOWERS:
-        tower = getattr(model.base_model, name, None)
-        if tower is not None:
-            for weight in tower.encoder.layers[place].parameters():
+def blind(model: PreTrainedModel, index: int) -> None:
+    """Layer `index` of each vision encoder makes NaN of whatever it is given."""
+    for name in unread.ENCODERS:
+        encoder = getattr(model.base_model, name, None)
+        if encoder is not None:
+            for weight in encoder.encoder.layers[index].parameters():
                 weight.data.fill_(float("nan"))
 
 
@@ -37,12 +37,12 @@ def test_features_stay_the_same_to_the_bit_and_layers_behind_them_do_not_run(bui
     model, prompt = build()
     before = seen(model, prompt, layer)
     names = list(model.state_dict())
-    towers = sum(hasattr(model.base_model, name) for name in unread.TOWERS)
+    encoders = sum(hasattr(model.base_model, name) for name in unread.ENCODERS)
     read = layer if layer >= 0 else DEPTH + 1 + layer
-    assert pass_unread(model) == towers * (DEPTH - read)
+    assert pass_unread(model) == encoders * (DEPTH - read)
     assert list(model.state_dict()) == names
-    for place in range(read, DEPTH):
-        blind(model, place)
+    for index in range(read, DEPTH):
+        blind(model, index)
     assert torch.equal(seen(model, prompt, layer), before)
 
 
@@ -97,6 +97,6 @@ def test_one_layer_too_many_would_be_seen(monkeypatch):
 
 def test_a_target_is_loaded_so_unless_it_is_to_stay_plain(pair):
     lean, plain = (load_target(str(pair.target), "cpu", "float32", packed=packed) for packed in (True, False))
-    towers = sum(hasattr(lean.model.base_model, name) for name in unread.TOWERS)
-    assert len(idle(lean.model)) == towers
+    encoders = sum(hasattr(lean.model.base_model, name) for name in unread.ENCODERS)
+    assert len(idle(lean.model)) == encoders
     assert not idle(plain.model)

@@ -28,8 +28,8 @@ def stranger():
 
 
 def answer(target, drafter, rule, request):
-    placed = DraftRunner(drafter, "before")
-    return Decoder(target, placed, rule=rule, adaptive=False).generate([request])[0]
+    runner = DraftRunner(drafter, "before")
+    return Decoder(target, runner, rule=rule, adaptive=False).generate([request])[0]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_greedy_accepts_a_whole_chain_and_adds_its_own():
     assert greedy(DraftTree.chain([1, 2]), logits_for([1, 2, 3]), generator()) == Acceptance((0, 1), 3)
 
 
-def test_greedy_refuses_what_stands_in_the_wrong_place():
+def test_greedy_refuses_what_stands_behind_another_parent():
     assert greedy(DraftTree.chain([2, 1]), logits_for([1, 2, 3]), generator()) == Acceptance((), 1)
 
 

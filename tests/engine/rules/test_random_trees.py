@@ -100,7 +100,7 @@ def random_drafter(rule: str, seed: int) -> tuple[Language, Grow]:
         return part.tree()
 
     def offspring(part: PartialTree, parent: int, chance: Chance, most: int) -> list[int]:
-        """Children of one node: how many, and how chosen, depends on the tokens above them and on none beside them."""
+        """Children of one node: how many, and how chosen, depends on the tokens above and on no sibling."""
         own = random.Random(hash((seed, part.prefix(parent))))
         left = own.randint(1 if parent == ROOT else 0, most)
         nodes: list[int] = []

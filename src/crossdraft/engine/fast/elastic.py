@@ -95,14 +95,14 @@ def borrowing(spare: Callable[[], Cores]) -> Iterator[None]:
 
 
 def poll(*_: object) -> None:
-    """Borrow what is spare now, or give it back: between two layers, and when the drafter was told something."""
+    """Borrow what is spare now, or give it back: between two layers, and after calls of the drafter."""
     if (team := _local.team) is not None:
         team.poll()
 
 
-def poll_between(model: nn.Module, besides: Sequence[nn.Module] = ()) -> list[RemovableHandle]:
-    """Call `poll` before each layer of the model's stacks, but for layers that `besides` holds, until handles go."""
-    skipped = {id(module) for module in besides}
+def poll_between(model: nn.Module, without: Sequence[nn.Module] = ()) -> list[RemovableHandle]:
+    """Call `poll` before each layer of the model's stacks, but for those in `without`, until handles go."""
+    skipped = {id(module) for module in without}
     stacks = [stack for stack in model.modules() if isinstance(stack, nn.ModuleList)]
     layers = [layer for stack in stacks for layer in stack if id(layer) not in skipped]
     return [layer.register_forward_pre_hook(poll) for layer in layers]
@@ -111,7 +111,7 @@ def poll_between(model: nn.Module, besides: Sequence[nn.Module] = ()) -> list[Re
 def lending_pays(own: Sequence[int], spare: Sequence[int]) -> bool:
     """Whether a target on its `own` cores gains more from `spare` ones than from drafts that are prepared on them.
 
-    With one core each it answers 2 to 5 % sooner than beside a drafter that prepares drafts. A share of the cores that
+    With one core each it answers 2 to 5 % sooner than with a drafter that prepares drafts. A share of the cores that
     is smaller than a third was not measured: there, little is to be lent.
 
     >>> lending_pays((0,), (1,)), lending_pays((0, 1, 2), (3,))

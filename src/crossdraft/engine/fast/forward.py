@@ -62,8 +62,8 @@ class FastDecoder:
             ids, positions: [B, n].
             mask: [B, 1, n, keys], true = may attend; `None` = everything up to itself.
             cache: its window is open.
-            kept: how many of the last places need logits.
-            embeds: [B, n, h] what is read in place of the ids.
+            kept: how many of the last positions need logits.
+            embeds: [B, n, h] what is read instead of the ids.
 
         Returns:
             Logits [B, kept, V], and hidden states as `output_hidden_states` counts them: embeddings, then after each

@@ -2,7 +2,7 @@
 
 PyTorch's plain `linear` hands few rows to a BLAS that rearranges the whole weight at every call: a verify pass over
 2 to 64 rows pays that for every layer. Rearranged once, at loading, the same products take about half the time. The
-packed kernels also give a row the same bits whatever rows stand beside it: of what makes a token's logits depend on how
+packed kernels also give a row the same bits whatever the other rows are: of what makes a token's logits depend on how
 many are verified with it, only attention is left. (Inductor's "freezing" packs weights by the same operators.)
 
 Layers that read the same input (query, key and value; gate and up) become one product, which their stand-ins share.

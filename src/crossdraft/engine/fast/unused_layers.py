@@ -1,8 +1,8 @@
 """Vision layers whose output nobody reads.
 
-LLaVA and its kin take what they see from an inner layer of their vision tower (`vision_feature_layer`, mostly the last
-but one), and `transformers` computes the layers behind it all the same: one of 24 in CLIP's large tower, one of 5 in
-the reference target's. Here such layers hand on what they are given. What the model sees is the same, to the bit.
+LLaVA and its kin take their visual features from an inner layer of the vision encoder (`vision_feature_layer`, mostly
+the last but one), and `transformers` computes the layers behind it all the same: one of 24 in CLIP's large encoder, one
+of 5 in the reference target's. Here such layers hand on what they are given. The features are the same, to the bit.
 """
 
 from collections.abc import Iterator
@@ -11,34 +11,34 @@ from typing import Any, cast
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-TOWERS = ("vision_tower", "video_tower", "image_tower")
+ENCODERS = ("vision_tower", "video_tower", "image_tower")
 
 
 def pass_unread(model: PreTrainedModel) -> int:
     """Let vision layers behind the last one that is read hand on their input, in place; returns how many there were.
 
-    They keep their weights, and their places among the tower's hidden states. Only the tower's own last state is no
+    They keep their weights, and their hidden states among the encoder's. Only the encoder's own last state is no
     longer what it was. A model that does not say which layer it reads stays as it is.
     """
     wanted: Any = getattr(model.config, "vision_feature_layer", None)
     if wanted is None:
         return 0
     count = 0
-    for layers in _towers(model):
+    for layers in _encoder_layers(model):
         read = _layers_read(len(layers), [wanted] if isinstance(wanted, int) else wanted)
-        for place in range(read, len(layers)):
-            cast("Any", layers[place]).forward = _hand_on
+        for index in range(read, len(layers)):
+            cast("Any", layers[index]).forward = _hand_on
             count += 1
     return count
 
 
-def _towers(model: PreTrainedModel) -> Iterator[nn.ModuleList]:
-    """The layers of each vision tower."""
-    for name in TOWERS:
-        tower: Any = getattr(model.base_model, name, None)
-        depth = getattr(getattr(tower, "config", None), "num_hidden_layers", None)
+def _encoder_layers(model: PreTrainedModel) -> Iterator[nn.ModuleList]:
+    """The layers of each vision encoder."""
+    for name in ENCODERS:
+        encoder: Any = getattr(model.base_model, name, None)
+        depth = getattr(getattr(encoder, "config", None), "num_hidden_layers", None)
         if depth is not None:
-            lists = (module for module in tower.modules() if isinstance(module, nn.ModuleList))
+            lists = (module for module in encoder.modules() if isinstance(module, nn.ModuleList))
             yield from (layers for layers in lists if len(layers) == depth)
 
 
@@ -52,5 +52,5 @@ def _layers_read(depth: int, wanted: list[int]) -> int:
 
 
 def _hand_on(hidden_states: Tensor, *args: object, **kwargs: object) -> Tensor:
-    """In a layer's place."""
+    """What runs instead of a layer's own forward."""
     return hidden_states
