@@ -10,9 +10,10 @@ import grimp
 
 PAGE = Path(__file__).parent / "architecture.md"
 MARKED = re.compile(r"(<!-- rooms -->\n).*?(<!-- end -->)", re.DOTALL)
-ALONE = ("api", "assembly", "load", "methods")  # modules of the package itself that are shown
+ALONE = ("api", "assembly", "builders", "load", "methods")  # modules of the package itself that are shown
 PARTS = ("heads.networks", "heads.convert")  # rooms within a room that know less than it does
 LEFT_OUT = ("reference",)  # holds weights
+ROOMS = {path.parent.name for path in (PAGE.parents[1] / "src" / "crossdraft").glob("*/__init__.py")}
 
 
 def room_of(module: str) -> str | None:
@@ -21,8 +22,8 @@ def room_of(module: str) -> str | None:
     part = next((part for part in PARTS if f"{name}.".startswith(f"{part}.")), None)
     if part is not None:
         return part
-    first, dot, _ = name.partition(".")
-    return first if first in ALONE or (dot and first not in LEFT_OUT) else None
+    first = name.partition(".")[0]
+    return first if first in ALONE or (first in ROOMS and first not in LEFT_OUT) else None
 
 
 def imports() -> dict[str, set[str]]:

@@ -1,11 +1,14 @@
 """What is measured of hidden drafts: the first draft and those of the rounds separately."""
 
 import pytest
+from tests.heads.rehearsal import some_head
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
-from crossdraft.train.heads.measure import measure_hidden
+from crossdraft.heads.drafting.head_drafter import TREES
+from crossdraft.heads.registry import HEADS
+from crossdraft.train.heads.measure import measure_hidden, with_tree
 from tests.engine.zoo import ZOO, as_target, noisy
 
 REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 4)]
@@ -38,3 +41,14 @@ def test_rounds_are_counted_without_the_first_pass(target):
     found = measure_hidden(target, IndependentDrafter(kin), REQUESTS, nodes=2)
     assert 1 < found["rounds"].tau <= 3  # of two drafted tokens
     assert list(found["hidden"].per_position) == sorted(found["hidden"].per_position, reverse=True)
+
+
+def test_a_head_that_grows_other_trees_drafts_no_more_than_before():
+    """It is measured as it serves: what the target must not see as text stays masked."""
+    head = some_head("eagle3")
+    banned = [int(token) for token in head.config.draft_ids[:3]]
+    drafter = HEADS["eagle3"].drafter_class(head, TREES["chain"], [1], banned)
+    other = with_tree(drafter, TREES["dynamic"])
+    assert (other.grow, drafter.grow) == (TREES["dynamic"], TREES["chain"])
+    assert other.banned_indices.tolist() == [0, 1, 2]
+    assert other.ends == {1}

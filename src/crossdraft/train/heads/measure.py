@@ -1,6 +1,7 @@
 """Measuring a head under the real engine: τ of trees and chains, and acceptance by depth and rank of a draft."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -100,7 +101,9 @@ def measure(
 
 def with_tree(drafter: HeadDrafter[Any], grow: Grow) -> HeadDrafter[Any]:
     """The same head growing other trees."""
-    return type(drafter)(drafter.head, grow, sorted(drafter.ends))
+    other = copy(drafter)
+    other.grow = grow
+    return other
 
 
 def figures_json(found: dict[str, DraftFigures]) -> dict[str, object]:
@@ -130,7 +133,7 @@ def measure_methods(
     """
     methods = methods_of(network)
     first = next(iter(methods.values()))
-    drafter = first.drafter_class(head, TREES["chain"], sorted(target.eos))
+    drafter = first.drafter_class(head, TREES["chain"], sorted(target.eos), sorted(target.reserved))
     say(f"{network}: drafting for questions: {len(requests)} (measure.pairs=0 leaves that out)")
     with progress_bar() as bar:
         task = bar.add_task("measuring", total=2 * (1 + len(methods)))
