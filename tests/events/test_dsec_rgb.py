@@ -72,7 +72,7 @@ def test_the_image_lands_on_the_raw_event_grid(rig):
     assert np.abs(aligned[inside].astype(int) - truth[inside]).max() <= 3  # rounding and bilinear sampling
 
 
-def test_leaving_out_the_rectify_map_would_be_seen(rig):
+def test_leaving_out_the_rectify_map_would_be_noticed(rig):
     folder, image, truth = rig
     with h5py.File(folder / "rectify_map.h5", "w") as file:
         file["rectify_map"] = pixels(EVENT_SIZE).astype(np.float32)

@@ -105,7 +105,7 @@ def test_a_cut_off_aedat4_is_refused(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_damage_on_which_faery_aborts_is_told_in_one_sentence(tmp_path, capfd):
+def test_damage_on_which_faery_aborts_is_one_sentence(tmp_path, capfd):
     write_events(tmp_path / "a.aedat4", made_up(60, 640, 480))
     whole = (tmp_path / "a.aedat4").read_bytes()
     rng = np.random.default_rng(1)
@@ -144,7 +144,7 @@ def test_events_beyond_the_sensor_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.aedat4", "a.raw"])
-def test_without_faery_its_name_is_told(tmp_path, monkeypatch, name):
+def test_without_faery_the_error_names_it(tmp_path, monkeypatch, name):
     write_events(tmp_path / name, made_up(5))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for action in (lambda: read_events(tmp_path / name), lambda: write_events(tmp_path / f"b{name}", made_up(5))):

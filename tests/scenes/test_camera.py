@@ -25,7 +25,7 @@ def test_the_point_straight_ahead_lies_on_the_horizon():
     np.testing.assert_allclose(picture[:, 0], [(0.5, HORIZON)] * 3, atol=1e-6)
 
 
-def test_a_point_beside_and_below():
+def test_a_point_to_the_right_and_below():
     # 2 m to the right and on the ground, 10 m ahead: u = 1/2 + f 2/10, v = horizon + f 1.5/10.
     picture = seen(camera(), [(2, 0, 10)])
     np.testing.assert_allclose(picture[0, 0], (0.5 + 0.2 * FOCAL, HORIZON + 0.15 * FOCAL), atol=1e-6)

@@ -221,7 +221,7 @@ def test_held_out_wordings_are_held_out():
 
 
 @pytest.mark.parametrize("table", [TRAIN, HELD_OUT])
-def test_the_style_can_be_told_from_the_question(table):
+def test_the_style_follows_from_the_question(table):
     asks_us = re.compile(r"\b((can|could|would) (you|we)|do we)\b", re.IGNORECASE)
     for wording in (wording for asked in table.values() for wording in asked):
         assert (asks_us.search(wording.question) is not None) == (wording.style == "b"), wording

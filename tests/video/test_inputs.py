@@ -175,7 +175,7 @@ def test_placeholders_and_types_of_qwen(kind: str, tokenizer: PreTrainedTokenize
     assert ("second_per_grid_ts" in inputs) == (kind == "qwen2_5_vl")
 
 
-def test_qwen_is_told_the_seconds_of_a_pair(tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor) -> None:
+def test_qwen_gets_the_seconds_of_a_pair(tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor) -> None:
     def seconds(times_s: list[float]) -> list[float]:
         shown = frames[: len(times_s)]
         inputs = model_inputs(config, tokenizer, SMALL, shown, np.array(times_s), "What?")

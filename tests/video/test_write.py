@@ -110,7 +110,7 @@ def test_a_failure_midway_keeps_the_old_file(tmp_path: Path) -> None:
     assert old.read_bytes() == b"old"
 
 
-def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     program = f"""
 import resource, signal
 import numpy as np

@@ -34,7 +34,7 @@ def test_a_batch_is_about_clips_of_one_size():
     assert len(batches) == len(_order(0, 1, 4, lengths, sizes))
 
 
-def test_a_list_of_clips_of_several_sizes_teaches_a_head_that_sees(tmp_path: Path):
+def test_visual_batches_of_a_list_hold_clips_of_one_size(tmp_path: Path):
     write(tmp_path, [one for size in (3, 4, 3, 4) for one in answers(size, (2, 3), (2, 2), (4, 3))])
     stored = StoredBatches(CaptureStore.open(tmp_path), (1,), (0,))
     shapes = [stored.batch(step, 2, MicroBatch()).visual[0].shape[:2] for step in range(6)]

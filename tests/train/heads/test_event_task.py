@@ -143,7 +143,7 @@ def test_cross_heads_learn_the_words_and_leave_the_event_model_alone(answers, na
     assert all(torch.equal(value, before[key]) for key, value in answers.model.model.state_dict().items())
 
 
-def test_the_fast_head_learns_and_the_blind_one_cannot_tell_clips_apart(answers):
+def test_the_fast_head_learns_and_the_blind_one_gives_all_clips_the_same(answers):
     """The same question about both clips, answered differently: only who sees can know both answers."""
     same = [QAPair("what is ahead?", text) for _, text in (TEXTS[0], TEXTS[0], TEXTS[2], TEXTS[2])]
     repeated = EventAnswers(answers.model, answers.features, answers.codec, lambda step, clips: same, CLIPS)

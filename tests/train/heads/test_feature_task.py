@@ -126,6 +126,6 @@ def test_micro_batches_add_up_to_the_loss_of_the_step(noise):
     assert float(mean) == pytest.approx(float(whole), abs=1e-5)
 
 
-def test_a_loss_that_nobody_knows_is_named_with_the_nearest():
+def test_an_unknown_loss_is_named_with_the_nearest():
     with pytest.raises(CrossdraftError, match="did you mean 'smooth_l1'"):
         teaching(small_head(), loss={"smooth_11": 1.0}).loss_of(Counting())

@@ -19,7 +19,7 @@ def target():
     return as_target(*ZOO["video_llava"]())
 
 
-def test_a_drafter_that_knows_the_answer_leaves_nothing_for_the_rounds(target):
+def test_a_hidden_draft_of_the_whole_answer_leaves_no_rounds(target):
     """The target drafts for itself; where it may say all that it says, its first draft is the whole answer."""
     answers = Decoder(target).generate(REQUESTS)
     able = [

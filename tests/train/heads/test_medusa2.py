@@ -38,7 +38,7 @@ def test_an_answer_is_kept_if_every_word_is(figures):
 
 def test_the_card_says_what_has_changed(figures):
     text = joint_card("medusa", "old-" * 9, "new-" * 9, figures, Measure(nodes=7, chain=3))
-    assert "**The target's words have changed.**" in text
+    assert "**The target's answers have changed.**" in text
     assert "Of 3 answers to questions about validation scenes, **2 are still the old target's word for word**" in text
     assert "| chain | 2.00 | 2.25 |" in text
     assert "trees of 7 nodes, chains of 3" in text

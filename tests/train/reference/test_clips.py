@@ -132,7 +132,7 @@ def test_labels_are_the_scenes_attributes() -> None:
     assert dict(zip(scenes.ATTRIBUTES, values, strict=True)) == scenes.attributes(scene)
 
 
-def test_word_dropout_drops_and_replaces_words_but_never_all_and_invents_none() -> None:
+def test_word_dropout_drops_and_replaces_words_but_never_all() -> None:
     question, words = "Can you tell in which direction everyone moves?", question_words()
     augmented = [augment_question(question, 0.9, words, np.random.default_rng(seed)) for seed in range(60)]
     assert augment_question(question, 0.0, words, np.random.default_rng(0)) == question

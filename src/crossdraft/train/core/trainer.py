@@ -167,7 +167,7 @@ class Trainer:
         return self.finish()
 
     def resume(self) -> None:
-        """Take up the checkpoint, if there is one, and the check that it still owes.
+        """Resume from the checkpoint, if there is one, and run its check where that is still missing.
 
         Raises:
             CrossdraftError: it is damaged, or another training's.

@@ -1,6 +1,6 @@
 """Medusa-2's joint training of target and heads (Cai et al. 2024, §2.2.2).
 
-**The target's words change.** What comes out is a new target in a folder of its own, and heads for that one; drafting
+**The target's answers change.** What comes out is a new target in a folder of its own, and heads for that one; drafting
 with them is lossless with respect to the new target, and says nothing of the one it began from. Measure its answers
 before replacing the old one.
 
@@ -8,9 +8,9 @@ The target's attention gets low-rank additions (LoRA: Hu et al. 2022), the rest 
 
     LM(answers) + λ0 · heads        answers: the target's earlier ones; λ0 = 0.2
 
-whose first term keeps the target at its words. The paper trains the heads four times as fast as the target, and on
-their own first; so give heads that have learned already, and here it is the additions that are slowed down (`SLOW`).
-`train.heads.medusa2` runs it.
+whose first term keeps the target's answers what they were. The paper trains the heads four times as fast as the target,
+and on their own first; so give heads that have learned already, and here it is the additions that are slowed down
+(`SLOW`). `train.heads.medusa2` runs it.
 """
 
 import shutil

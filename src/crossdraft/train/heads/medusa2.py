@@ -96,7 +96,7 @@ BATCH = 4  # answers decoded in one batch
 CARD = """\
 # {network}: a head, and the target that learned with it
 
-**The target's words have changed.** Target and head were trained together (Medusa-2: Cai et al. 2024, §2.2.2) by
+**The target's answers have changed.** Target and head were trained together (Medusa-2: Cai et al. 2024, §2.2.2) by
 `crossdraft train medusa2` on the target's earlier answers (recipe, versions, data: `provenance.json`), in {minutes:.0f}
 minutes. This head belongs to the target that came of it, fingerprint {new}…, which lies beside it in `target`; drafting
 with it is lossless with respect to that one, and says nothing of the target it began from, {old}….
@@ -165,7 +165,7 @@ def joint_card(network: str, old: str, new: str, figures: Mapping[str, Any], set
 
 def _measured(figures: Mapping[str, Any], settings: Measure) -> str:
     if "engine" not in figures:
-        return "How far its words have changed was not measured: do so before replacing the old target."
+        return "How far its answers have changed was not measured: do so before replacing the old target."
     rows = [
         f"| {name} | {figures['before'][name]['tau']:.2f} | {found['tau']:.2f} |"
         for name, found in figures["engine"].items()

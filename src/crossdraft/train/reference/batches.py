@@ -35,7 +35,7 @@ class BatchSpec:
     jitter: Jitter
     seed: int
     first: int = 0
-    """The clip that step 0 starts at: a later phase goes on where the last one stopped."""
+    """The clip that step 0 starts at: a later phase continues where the last one stopped."""
     blank: bool = False
     """A blind model's view: white frames, whatever happened."""
 
@@ -89,7 +89,7 @@ class QAPair:
 
 
 def augment_question(question: str, most: float, words: Sequence[str], rng: np.random.Generator) -> str:
-    """Prompt noise: drop some words of a question, and put other questions' words in place of some.
+    """Word dropout: drop some words of a question, and replace some by other questions' words.
 
     A hundred fixed wordings can be memorised; noisy ones must be understood by what is left of them. Each
     question draws its own strength up to `most`; three changed words in four are dropped, the fourth is replaced.

@@ -212,9 +212,9 @@ def greedy_decode(
     """Speculative greedy decoding: continuations (with `</s>` if reached) of `questions`, and the passes they took.
 
     All questions of a clip share its prefix. Each pass feeds every unfinished row its last token and the next
-    `window - 1` tokens of its draft, keeps what the argmax confirms, and goes on from the first disagreement. Whatever
-    the drafts (they may be empty), the result is the model's greedy answer. Finished rows idle until they are half of
-    the batch, then they leave it.
+    `window - 1` tokens of its draft, keeps what the argmax confirms, and continues from the first disagreement.
+    Whatever the drafts (they may be empty), the result is the model's greedy answer. Finished rows idle until they are
+    half of the batch, then they leave it.
 
     Args:
         questions: token ids, clip-major.
@@ -258,7 +258,7 @@ class _Row:
         return self.tokens[-1] == self.eos_id or len(self.tokens) >= self.limit
 
     def propose(self, window: int) -> list[int]:
-        """The last token, then what the draft goes on with, padded with `</s>`."""
+        """The last token, then the next tokens of its draft, padded with `</s>`."""
         draft = self.draft[: window - 1]
         return [self.tokens[-1], *draft, *[self.eos_id] * (window - 1 - len(draft))]
 

@@ -166,7 +166,7 @@ def _train_vlm(
 ) -> dict[str, float]:
     """Train a whole VLM from its pre-trained vision encoder (the blind twin has none), checking validation facts.
 
-    `qa_of(questions, seed)` gives a phase its questions and answers; each phase goes on with the clips where the last
+    `qa_of(questions, seed)` gives a phase its questions and answers; each phase continues with the clips where the last
     one stopped.
     """
     model = run.answering(name, vlm)
