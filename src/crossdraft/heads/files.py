@@ -94,7 +94,7 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
     known = [field.name for field in fields(kind)]
     for key in values:
         if key not in known:
-            hint = suggestion(key, known, f"it knows {', '.join(known)}.")
+            hint = suggestion(key, known, f"its settings are {', '.join(known)}.")
             raise CrossdraftError(f"{where}: the network '{network}' has no setting '{key}'; {hint}")
     plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     kinds = get_type_hints(kind)

@@ -46,7 +46,7 @@ class OnlineState:
     """One answer: the head's own state, and the sample that will be made of it.
 
     `tokens`, `start` and `hidden` are as in `Sample`, features still in pieces; they stay empty where `trains` is
-    false: of a fork, of a request that asked not to be learned from, or of one that is sampled or penalised. `start` is
+    false: of a fork, of a request without a namespace, or of one that is sampled or penalised. `start` is
     0 until the target has answered.
     """
 

@@ -184,7 +184,7 @@ class StudentCopy:
         self.lm_head = lm_head
         self.lookup = target_to_draft(head.draft_ids, head.config.vocab_size)
         self.weights = trained(self.network)
-        # A step is smaller than what bf16 can tell apart: the optimiser moves weights of full precision.
+        # A step is smaller than bf16's resolution: the optimiser updates weights of full precision.
         self.masters = [
             weight if weight.dtype in FULL_PRECISION else nn.Parameter(weight.detach().float())
             for weight in self.weights

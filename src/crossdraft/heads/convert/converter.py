@@ -53,7 +53,7 @@ class TargetInfo:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """What every head's configuration says of it."""
+        """Its sizes, as in every head's configuration."""
         return {"hidden_size": self.hidden_size, "vocab_size": self.vocab_size, "num_layers": self.num_layers}
 
 
@@ -73,7 +73,7 @@ class NativeHead:
 
 @dataclass(frozen=True)
 class ForeignHead:
-    """A head as another project's files hold it; `notes` are sentences that whoever uses it there should know."""
+    """A head as another project's files hold it; `notes` say what other programs do not take from the files."""
 
     config: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
@@ -185,10 +185,10 @@ def llama_config(config: DecoderConfig, layers: int = 1) -> dict[str, Any]:
 
 
 def decoder_settings(config: Mapping[str, Any], host: TargetInfo) -> dict[str, Any]:
-    """The settings of their layers as `DecoderConfig` has them, and what it says of the target.
+    """The settings of their layers as `DecoderConfig` has them, and the target's sizes.
 
     Raises:
-        CrossdraftError: one is missing, asks for something that our layers do not do, or fits another target.
+        CrossdraftError: one is missing, is not supported by our layers, or fits another target.
     """
     require(config, FOLLOWED)
     require(config, {"target_hidden_size": (config.get("hidden_size"), None)})
@@ -261,7 +261,7 @@ def draft_ids_of(tensors: Mapping[str, Tensor], count: int, vocab_size: int) -> 
     """The ids of `count` LM-head rows by the maps `d2t` and `t2d`, either or both; without any, all of the target's.
 
     Raises:
-        CrossdraftError: the maps do not agree, or no map says what fewer rows than ids stand for.
+        CrossdraftError: the maps do not agree, or there is none and fewer rows than ids.
     """
     offsets, drafted = tensors.get("d2t"), tensors.get("t2d")
     if offsets is None and drafted is None:

@@ -29,14 +29,14 @@ LAYER = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_norm",
     "self_attn.k_norm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm",
 )  # fmt: skip
-BLOCK = 16  # theirs where the config does not say
+BLOCK = 16  # DFlash's default
 
 
 def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
     """A DFlash of ours as z-lab has it.
 
     Raises:
-        CrossdraftError: its mask is a row of its own, or it reads the embeddings: theirs has no word for either.
+        CrossdraftError: its mask is a learned embedding, or it reads the embeddings: DFlash's files hold neither.
     """
     config = cast("DFlashConfig", ours.config)
     if config.mask_token is None:

@@ -38,7 +38,7 @@ from crossdraft.heads.networks.layers import DecoderConfig
 
 ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
 ARCHITECTURES_3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
-STEPS, STEPS_3 = 1, 7  # in training, as the papers have it; their files do not say
+STEPS, STEPS_3 = 1, 7  # in training, as the papers have it; the files lack it
 LAYER = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
     "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "post_attention_layernorm",
@@ -60,11 +60,11 @@ def write_eagle(ours: NativeHead, host: TargetInfo) -> ForeignHead:
 def _write_eagle1(ours: NativeHead, host: TargetInfo) -> ForeignHead:
     config = cast("DecoderConfig", ours.config)
     theirs: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLMEagle"],  # SGLang goes by it; EAGLE does not look
+        "architectures": ["LlamaForCausalLMEagle"],  # read by SGLang, not by EAGLE
         "model_type": "llama",
         **llama_config(config),
         "torch_dtype": dtype_name(ours.dtype),
-        # No "bias": EAGLE takes that of `fc` for granted, and vLLM would take the word for the attention's.
+        # No "bias": EAGLE assumes that of `fc`, and vLLM would read the key as the attention's.
     }
     notes = ["vLLM's EAGLE-1 has no bias in `fc` and leaves this one's out; use EAGLE or SGLang."]
     if len(config.draft_ids) < config.vocab_size:
@@ -93,7 +93,7 @@ def _write_eagle3(ours: NativeHead, host: TargetInfo) -> ForeignHead:
 
 
 def level_notes(levels: tuple[int, ...], depth: int) -> tuple[str, ...]:
-    """What to say of levels that another program may not take from the files."""
+    """Notes on levels that another program may not take from the files."""
     notes = []
     if levels != levels_of(depth):
         notes.append(
