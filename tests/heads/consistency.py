@@ -96,14 +96,14 @@ def check_consistency(drafter: HeadDrafter, batch: TrainBatch, pieces: int = 1) 
     text, compared = batch.tokens[0].tolist(), 0
     for position in range(START - 1, LONG - 2):
         step_fn = drafter.step_fn(state_at(drafter, batch, position, pieces).head_state)
-        logits = step_fn([ROOT], [], [])[0]
+        logits = step_fn([ROOT], [], [], 0)[0]
         for offset in sorted(predictions):
             assert torch.allclose(logits, predictions[offset][position], atol=1e-9), (position, offset)
             compared += 1
             following = position + 1 + offset  # the draft's token of that offset
             if following >= LONG or offset == max(predictions):
                 break
-            logits = step_fn([offset - 1], [text[following]], [offset - 2])[0]
+            logits = step_fn([offset - 1], [text[following]], [offset - 2], offset)[0]
     return compared
 
 
@@ -112,11 +112,11 @@ def check_branches(drafter: HeadDrafter) -> None:
     """The logits of every path of a tree are those of the path alone."""
     batch = some_batch(drafter.head)
     step_fn = drafter.step_fn(state_at(drafter, batch, 6).head_state)
-    step_fn([ROOT], [], [])
-    step_fn([0, 1], [5, 6], [ROOT, ROOT])
-    both = step_fn([2, 3, 4], [7, 8, 9], [0, 1, 0])
+    step_fn([ROOT], [], [], 0)
+    step_fn([0, 1], [5, 6], [ROOT, ROOT], 1)
+    both = step_fn([2, 3, 4], [7, 8, 9], [0, 1, 0], 2)
     for row, path in enumerate(([5, 7], [6, 8], [5, 9])):
         alone = drafter.step_fn(state_at(drafter, batch, 6).head_state)
-        alone([ROOT], [], [])
-        alone([0], path[:1], [ROOT])
-        assert torch.allclose(alone([1], path[1:], [0])[0], both[row], atol=1e-9)
+        alone([ROOT], [], [], 0)
+        alone([0], path[:1], [ROOT], 1)
+        assert torch.allclose(alone([1], path[1:], [0], 2)[0], both[row], atol=1e-9)

@@ -95,8 +95,8 @@ def test_nothing_is_drafted_behind_the_block(sampling):
 def test_a_new_verification_computes_a_new_block():
     drafter, batch = some("dflash"), some_batch(some_head("dflash"))
     state = state_at(drafter, batch, START)
-    first = drafter.step_fn(state.head_state)([ROOT], [], [])
-    later = drafter.step_fn(state_at(drafter, batch, START + 1).head_state)([ROOT], [], [])
+    first = drafter.step_fn(state.head_state)([ROOT], [], [], 0)
+    later = drafter.step_fn(state_at(drafter, batch, START + 1).head_state)([ROOT], [], [], 0)
     assert not torch.allclose(first, later)
     assert state.head_state.logits is not None
     assert isinstance(drafter, BlockDrafter)

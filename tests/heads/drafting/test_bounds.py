@@ -45,7 +45,7 @@ def test_no_banned_id_is_drafted_and_q_stays_a_distribution(method, tree, sampli
 def test_probabilities_are_normalised_over_the_ids_that_are_not_banned():
     drafter = some("eagle3", banned=BANNED)
     state = state_at(drafter, some_batch(drafter.head), 6)
-    logits = drafter.step_fn(state.head_state)([ROOT], [], [])[0]
+    logits = drafter.step_fn(state.head_state)([ROOT], [], [], 0)[0]
     left = torch.tensor([position for position, token in enumerate(IDS) if token not in BANNED])
     expected = dict(zip([IDS[position] for position in left], logits[left].softmax(0).tolist(), strict=True))
     draft = drafted(drafter)

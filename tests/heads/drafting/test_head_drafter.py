@@ -22,7 +22,7 @@ class Even(HeadDrafter[bool]):
         state.head_state = True
 
     def step_fn(self, head_state: bool):
-        return lambda nodes, tokens, parents: torch.zeros(len(nodes), len(TARGET_PROBS))
+        return lambda nodes, tokens, parents, depth: torch.zeros(len(nodes), len(TARGET_PROBS))
 
 
 def even(tree: str) -> Even:

@@ -111,17 +111,15 @@ class AutoregressiveStep:
         self.head, self.state = head, state
         self.outputs = [output]  # [1, m, H] each: behind the root, then behind each depth's nodes
         self.rows = {ROOT: 0}  # of `outputs`
-        self.depth = {ROOT: 0}
         self.before = {ROOT: state.before}
         self.count = 0  # nodes so far
         # [1 + count, count] which nodes each row attends to; `None` while the nodes are a chain.
         self.mask: Tensor | None = None
 
-    def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
-        if nodes[0] == ROOT:
+    def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int], depth: int) -> Tensor:
+        if depth == 0:
             return self.head.logits(self.outputs[0][0])
         own, count, device = self.state, len(nodes), self.outputs[0].device
-        depth = self.depth[parents[0]] + 1
         mask, features = self._behind([self.rows[parent] for parent in parents])
         own.cache.reserve(own.cache.lengths[0] + count)
         own.cache.open_window(SLOT, count)
@@ -132,7 +130,7 @@ class AutoregressiveStep:
         outputs = self.head.decode(embeds, self.head.add_global(features, own.global_feature), attend, depth)
         own.cache.advance(0, count)
         for row, (node, span) in enumerate(zip(nodes, spans, strict=True), 1 + self.count):
-            self.rows[node], self.depth[node], self.before[node] = row, depth, span[1:]
+            self.rows[node], self.before[node] = row, span[1:]
         self.outputs.append(outputs)
         self.count += count
         return self.head.logits(outputs[0])

@@ -56,7 +56,8 @@ class BlockDrafter(HeadDrafter[BlockState]):
         if head_state.logits is None:
             self._extend(head_state)
             head_state.logits = self._block_logits(head_state)
-        return BlockStep(head_state.logits)
+        logits = head_state.logits
+        return lambda nodes, tokens, parents, depth: logits[depth].expand(len(nodes), -1)
 
     def _extend(self, own: BlockState) -> None:
         """Keys and values of the features since the last draft."""
@@ -78,18 +79,3 @@ class BlockDrafter(HeadDrafter[BlockState]):
         mask = torch.ones(width, past + width, dtype=torch.bool, device=device)
         positions = torch.arange(past, past + width, device=device)
         return self.head.draft(rows, CachedAttention(own.cache, self.head.rotary, positions, mask))[0, 1:]
-
-
-class BlockStep:
-    """`StepFn` of one block: the depth of each node."""
-
-    def __init__(self, logits: Tensor) -> None:
-        self.logits = logits
-        self.depth = {ROOT: 0}
-
-    def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
-        if nodes[0] == ROOT:
-            return self.logits[:1]
-        depth = self.depth[parents[0]] + 1
-        self.depth |= dict.fromkeys(nodes, depth)
-        return self.logits[depth].expand(len(nodes), -1)

@@ -56,8 +56,8 @@ def static_tree(folder: Path) -> Grow:
 class StepFn(Protocol):
     """A head's logits in one draft, depth by depth."""
 
-    def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """[m, D] logits behind nodes of one depth, given their tokens and parents; for `[ROOT]`, behind the root.
+    def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int], depth: int) -> Tensor:
+        """[m, D] logits behind nodes of one depth (1 = children of the root); `[ROOT]`, [], [], 0 = behind the root.
 
         Parents were nodes of an earlier call.
         """
@@ -167,14 +167,16 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         banned = self.banned_indices
         if banned is None:
             return step_fn
-        return lambda nodes, tokens, parents: step_fn(nodes, tokens, parents).index_fill(-1, banned, float("-inf"))
+        return lambda nodes, tokens, parents, depth: step_fn(nodes, tokens, parents, depth).index_fill(
+            -1, banned, float("-inf")
+        )
 
     def _greedy(self, step_fn: StepFn, budget: Budget) -> Draft:
         """A draft over the draft vocabulary, mapped to the target's ids at the end."""
 
         def probs_of(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
             tokens = [self.ids[tree.tokens[node]] for node in nodes if node != ROOT]
-            return step_fn(nodes, tokens, _parents(tree, nodes)).softmax(-1)
+            return step_fn(nodes, tokens, *_parents(tree, nodes)).softmax(-1)
 
         on_token = budget.on_token
         if on_token is not None:
@@ -188,7 +190,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
 
         def probs_of(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
             tokens = [tree.tokens[node] for node in nodes if node != ROOT]
-            logits = self.head.to_full_vocab(step_fn(nodes, tokens, _parents(tree, nodes)))
+            logits = self.head.to_full_vocab(step_fn(nodes, tokens, *_parents(tree, nodes)))
             ancestors, rows = _with_ancestors(tree, nodes)
             every = logits.new_zeros(1 + len(ancestors), logits.shape[1])
             every[rows] = logits
@@ -215,8 +217,9 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         return probs_of
 
 
-def _parents(tree: DraftTree, nodes: Sequence[int]) -> list[int]:
-    return [tree.parents[node] for node in nodes if node != ROOT]
+def _parents(tree: DraftTree, nodes: Sequence[int]) -> tuple[list[int], int]:
+    """Parents of nodes of one depth, and that depth."""
+    return [tree.parents[node] for node in nodes if node != ROOT], len(tree.path(nodes[0]))
 
 
 def _with_ancestors(tree: DraftTree, nodes: Sequence[int]) -> tuple[DraftTree, list[int]]:

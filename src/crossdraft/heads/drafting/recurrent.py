@@ -67,19 +67,16 @@ class RecurrentDrafter(HeadDrafter[RecurrentState]):
 
 
 class RecurrentStep:
-    """`StepFn` of one draft: the state behind every node, and its depth."""
+    """`StepFn` of one draft: the state behind every node."""
 
     def __init__(self, head: Recurrent, feature: Tensor, root: int) -> None:
         self.head = head
         self.states = {ROOT: head.init_state(feature, torch.tensor([root], device=feature.device))[0]}
-        self.depth = {ROOT: 0}
 
-    def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
-        if nodes[0] == ROOT:
+    def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int], depth: int) -> Tensor:
+        if depth == 0:
             return self.head.logits(self.states[ROOT][None], 0)
         above = torch.stack([self.states[parent] for parent in parents])
-        depth = self.depth[parents[0]] + 1
         states = self.head.next_state(above, torch.tensor(tokens, device=above.device))
         self.states.update(zip(nodes, states.unbind(), strict=True))
-        self.depth |= dict.fromkeys(nodes, depth)
         return self.head.logits(states, depth)
