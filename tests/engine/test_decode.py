@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,13 +11,13 @@ import torch
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.accept import Acceptance, Rule
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
-from crossdraft.engine.policy import CostModel
+from crossdraft.engine.drafter import Budget, Needs
 from crossdraft.engine.request import Finish, Origin, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from tests.engine.scripted import Scripted
 from tests.engine.zoo import ZOO, as_target, noisy
 
 REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 6)]
@@ -47,33 +47,8 @@ def alone(target):
     return [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
 
 
-@dataclass
-class Scripted:
-    """Proposes given trees round by round, and learns what it was told."""
-
-    trees: list[DraftTree]
-    needs: Needs = field(default_factory=Needs)
-    told: list[VerifyOutput] = field(default_factory=list)
-
-    def begin(self, requests: Sequence[Request]) -> list[int]:
-        return [0] * len(requests)
-
-    def propose(self, states: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        return [Draft(self.trees.pop(0) if self.trees else DraftTree.empty()) for _ in states]
-
-    def commit(self, states: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
-        self.told += outputs
-
-    def fork(self, states: Sequence[int]) -> list[int]:
-        return [*states]
-
-    def end(self, states: Sequence[int]) -> None:
-        pass
-
-
 def decoder(target, drafter, hidden="before", **options):
-    cost = CostModel()
-    return Decoder(target, DraftRunner(drafter, hidden), cost=cost, **options)
+    return Decoder(target, DraftRunner(drafter, hidden), **options)
 
 
 def test_the_target_alone_is_transformers_greedy(target, alone):
@@ -138,8 +113,8 @@ def test_trees_are_verified_node_by_node(target, alone):
     drafter = Scripted([tree])
     answer = decoder(target, drafter, adaptive=False).generate([REQUESTS[4]])[0]
     assert answer.tokens == alone[4]
-    assert drafter.told[0].path == (1, 3)
-    assert drafter.told[0].tokens == (first, second, third)
+    assert drafter.outputs[0].path == (1, 3)
+    assert drafter.outputs[0].tokens == (first, second, third)
     assert answer.stats.hidden_accepted == 2
     assert [piece.origin for piece in answer.pieces[:3]] == [Origin.HIDDEN, Origin.TARGET, Origin.TARGET]
     assert answer.pieces[0].tokens == (first, second)
@@ -147,33 +122,28 @@ def test_trees_are_verified_node_by_node(target, alone):
 
 @pytest.mark.parametrize("nodes", [0, 4])
 @torch.inference_mode()
-def test_a_coupled_drafter_is_told_what_the_target_saw_and_said(target, alone, nodes):
+def test_a_drafter_that_needs_features_gets_those_of_every_pass(target, alone, nodes):
     """The prompt's last piece, then the root and the accepted nodes of a tree whose right path is not in front."""
     needs = Needs(hidden_layers=(1, -1), visual_layers=(0, 3))
     one, two, three = alone[0][:3]
     trees = [DraftTree((one + 1, one, two, three), (-1, -1, 1, 2))] if nodes else []
     drafter = Scripted(trees, needs=needs)
     decoder(target, drafter, adaptive=False).generate([REQUESTS[0]])
-    prompt, told = target.prepare(REQUESTS[0]), drafter.told
+    prompt, outputs = target.prepare(REQUESTS[0]), drafter.outputs
     text = prompt.input_ids.tolist() + list(alone[0])
-    states = full_states(target, prompt, text)
-    ids = (*told[0].prompt.visual_tokens, *told[0].prompt.tokens)
+    plain = target.model(input_ids=torch.tensor([text]), **prompt.features, output_hidden_states=True)
+    states = [layer[0] for layer in plain.hidden_states]
+    ids = (*outputs[0].prompt.visual_tokens, *outputs[0].prompt.tokens)
     assert ids == tuple(prompt.input_ids.tolist())
-    first = len(told[0].prompt.visual_tokens)
-    assert told[0].prompt.visual_tokens[-1] in target.traits.visual_ids
+    first = len(outputs[0].prompt.visual_tokens)
+    assert outputs[0].prompt.visual_tokens[-1] in target.traits.visual_ids
     for layer in (0, 3):
-        assert torch.allclose(told[0].prompt.visual[layer], states[layer][:first], atol=1e-9)
+        assert torch.allclose(outputs[0].prompt.visual[layer], states[layer][:first], atol=1e-9)
     for layer in (1, -1):
-        fed = torch.cat([output.hidden[layer] for output in told])
+        fed = torch.cat([output.hidden[layer] for output in outputs])
         assert torch.allclose(fed, states[layer][first : first + len(fed)], atol=1e-9)
-    assert [token for output in told for token in output.tokens] == list(alone[0])
-    assert all(output.prompt is None for output in told[1:])
-
-
-def full_states(target, prompt, text):
-    """Hidden states of one plain pass over prompt and answer."""
-    out = target.model(input_ids=torch.tensor([text]), **prompt.features, output_hidden_states=True)
-    return [states[0] for states in out.hidden_states]
+    assert [token for output in outputs for token in output.tokens] == list(alone[0])
+    assert all(output.prompt is None for output in outputs[1:])
 
 
 def test_requests_join_and_leave_between_rounds(target, kin, alone):
@@ -343,14 +313,14 @@ def test_drafts_never_hold_a_banned_id(target):
     assert not {7, 97, 98} & set(tree.tokens)
 
 
-def test_a_drafter_is_told_all_of_an_answer_and_nothing_else(target, alone):
+def test_the_outputs_of_the_passes_are_the_answer(target, alone):
     """Also what came in the last round: a memory keeps it; and no token behind the end, which a draft may go beyond."""
     for request, tokens in zip(REQUESTS, alone, strict=True):
         script = Scripted([DraftTree.chain([*tokens[:2], 1]), DraftTree.chain([*tokens[3:], 5, 6])])
         (answer,) = decoder(target, script, adaptive=False, nodes=99, hidden_nodes=99).generate([request])
         assert answer.tokens == tokens
-        assert sum((output.tokens for output in script.told), ()) == tokens
-        assert all(len(output.path) <= len(output.tokens) for output in script.told)
+        assert sum((output.tokens for output in script.outputs), ()) == tokens
+        assert all(len(output.path) <= len(output.tokens) for output in script.outputs)
 
 
 @pytest.mark.parametrize("method", ["propose", "commit", "end"])
@@ -380,7 +350,7 @@ def test_tokens_behind_an_answers_end_count_neither_as_accepted_nor_for_tau(targ
     assert answer.stats.accepted_per_position == [1.0, 1.0, 1.0]
 
 
-def test_the_parts_of_the_rounds_are_told_apart(target, kin):
+def test_the_parts_of_the_rounds_are_timed_separately(target, kin):
     (answer,) = Decoder(target, DraftRunner(kin, "off"), adaptive=False).generate(REQUESTS[4:])
     times = answer.stats.stages_s
     assert 0 < times["draft"] < times["rounds"]

@@ -1,10 +1,22 @@
+"""The estimates of the policy, and the formulas, by hand."""
+
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.engine.estimates import AcceptanceByDepth, Ema, LinearFit, PassTimes, RequestDifficulty
+from crossdraft.engine.estimates import (
+    AcceptanceByDepth,
+    Ema,
+    LinearFit,
+    PassTimes,
+    RequestDifficulty,
+    expected_accepted,
+    hidden_time,
+    hiding_bound,
+    steady_speedup,
+)
 
 
 def test_linear_fit_recovers_a_line_and_never_slopes_down():
@@ -126,3 +138,28 @@ def test_a_ridge_fit_needs_points_that_differ():
             line.add(x, y)
     assert near.slope < 0.5  # 7.5 by least squares
     assert far.slope == pytest.approx(0.25, rel=0.1)
+
+
+def test_expected_accepted_counts_only_the_prefix():
+    # The audit's examples: iid acceptance over a long chain, not k times the rate.
+    assert expected_accepted([0.65] * 28) == pytest.approx(1.857, abs=1e-3)
+    assert expected_accepted([0.8] * 27) == pytest.approx(3.990, abs=1e-3)
+    assert expected_accepted([0.279] * 26) == pytest.approx(0.387, abs=1e-3)
+
+
+@given(st.floats(0, 0.99), st.integers(0, 20))
+def test_the_closed_form_is_the_sum(alpha, gamma):
+    emitted = steady_speedup(alpha, gamma, 0.0, 1.0)
+    assert emitted == pytest.approx(1 + expected_accepted([alpha] * gamma))
+
+
+def test_steady_speedup_by_hand():
+    # Two drafts at α = 0.5 emit 1.75 tokens; they cost 2·0.25 and a pass of 1.25.
+    assert steady_speedup(0.5, 2, 0.25, 1.25) == pytest.approx(1.75 / 1.75)
+    assert steady_speedup(1.0, 3, 0.0, 1.0) == 4
+
+
+def test_hidden_time_of_the_published_pair():
+    # P_T 326, 22 tokens hidden, verify 68.9, 9 accepted, 50 tokens at 15.2 ms: slower than it looks.
+    assert hidden_time(326, 83 + 220, 68.9, 9, 50, 15.2) == pytest.approx(326 + 68.9 + 39 * 15.2)
+    assert hiding_bound(326, 326 + 49 * 15.2) == pytest.approx(3.285, abs=1e-3)

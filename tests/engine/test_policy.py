@@ -1,6 +1,6 @@
+"""What the cost model says of drafts in rounds, from times and acceptances; and the policy that asks it."""
+
 import copy
-import math
-import random
 
 import pytest
 from hypothesis import given
@@ -16,9 +16,6 @@ from crossdraft.engine.estimates import (
     Exploration,
     RequestDifficulty,
     expected_accepted,
-    hidden_time,
-    hiding_bound,
-    steady_speedup,
 )
 from crossdraft.engine.policy import OUTLIER, CostModel, SpeculationPolicy
 from crossdraft.engine.request import Request
@@ -26,69 +23,7 @@ from crossdraft.engine.request_state import Job, RequestState
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
-
-
-def test_expected_accepted_counts_only_the_prefix():
-    # The audit's examples: iid acceptance over a long chain, not k times the rate.
-    assert expected_accepted([0.65] * 28) == pytest.approx(1.857, abs=1e-3)
-    assert expected_accepted([0.8] * 27) == pytest.approx(3.990, abs=1e-3)
-    assert expected_accepted([0.279] * 26) == pytest.approx(0.387, abs=1e-3)
-
-
-@given(st.floats(0, 0.99), st.integers(0, 20))
-def test_the_closed_form_is_the_sum(alpha, gamma):
-    emitted = steady_speedup(alpha, gamma, 0.0, 1.0)
-    assert emitted == pytest.approx(1 + expected_accepted([alpha] * gamma))
-
-
-def test_steady_speedup_by_hand():
-    # Two drafts at α = 0.5 emit 1.75 tokens; they cost 2·0.25 and a pass of 1.25.
-    assert steady_speedup(0.5, 2, 0.25, 1.25) == pytest.approx(1.75 / 1.75)
-    assert steady_speedup(1.0, 3, 0.0, 1.0) == 4
-
-
-def test_hidden_time_of_the_published_pair():
-    # P_T 326, 22 tokens hidden, verify 68.9, 9 accepted, 50 tokens at 15.2 ms: slower than it looks.
-    assert hidden_time(326, 83 + 220, 68.9, 9, 50, 15.2) == pytest.approx(326 + 68.9 + 39 * 15.2)
-    assert hiding_bound(326, 326 + 49 * 15.2) == pytest.approx(3.285, abs=1e-3)
-
-
-def passes(model, t, slope, rows=1):
-    """V(n) = t + slope·(n − 1)."""
-    for n in (1, 2, 8, 16):
-        model.saw_pass(rows, n, t + slope * (n - 1))
-
-
-def waits(model, step, overhead=0.0):
-    """W(γ) = overhead + step·γ."""
-    for _ in range(20):
-        for depth in (2, 8, 16):
-            model.wait.add(depth, overhead + step * depth)
-
-
-def trained(alpha, step, slope=0.02):
-    """t = 1, a draft costs `step` a token, and one token in 1/(1 − α) is refused."""
-    model = CostModel()
-    passes(model, 1.0, slope)
-    waits(model, step)
-    draw = random.Random(0)
-    for _ in range(400):
-        kept = int(math.log(1 - draw.random()) / math.log(alpha))  # geometric
-        for hidden in (False, True):
-            model.saw_acceptance(RequestDifficulty(), kept + 1, kept, hidden=hidden)
-    return model
-
-
-def asked(model, planned, limit, rows=1):
-    """A round: how many levels are asked for where so many are planned."""
-    levels = model.exploration.levels_asked(planned, limit, rows, plain_known=bool(model.verify.one.weight))
-    model.exploration.began_round(planned, levels)
-    return levels
-
-
-def depth(model, limit=16, request=None, **options):
-    return model.plan(limit, request or RequestDifficulty(), **options).depth
-
+from tests.engine.cost_models import asked, depth, passes, reader, trained
 
 # -- how deep ----------------------------------------------------------------------------------------------------------
 
@@ -348,119 +283,6 @@ def test_at_the_answers_end_nothing_is_asked_nor_counted():
     state.tokens.clear()
     policy.began_round(state, policy.plan_round(state, 1))
     assert model.exploration.drafted == 1
-
-
-# -- hidden drafts -----------------------------------------------------------------------------------------------------
-
-
-def test_a_long_hidden_draft_is_verified_only_as_far_as_it_may_be_reached():
-    assert 0 < trained(0.5, 0.1, slope=0.2).verify_depth(60) < 10
-
-
-def test_the_ride_along_pass_has_its_own_price():
-    model = trained(0.8, 0.1, slope=0.01)
-    cheap = model.verify_depth(60)
-    for n in (10, 20, 60):
-        model.ride.add(n, 5 + 0.2 * n)
-    assert model.verify_depth(60) < cheap
-
-
-def test_a_hidden_draft_ends_where_waiting_for_it_no_longer_pays():
-    model = trained(0.8, 0.1)
-    for nodes in (10, 30, 60):
-        model.wait_hidden.add(nodes, 0.0)
-    assert model.hidden_nodes(64) == 64  # beside the prefill: free
-    for _ in range(50):
-        for nodes in (10, 30, 60):
-            model.wait_hidden.add(nodes, 0.3 * nodes)  # before it: 0.3 of a step each
-    assert 3 <= model.hidden_nodes(64) <= 7  # 0.8^5 = 0.33
-    assert model.hidden_nodes(0) == 0
-
-
-def test_hiding_measures_first_and_then_takes_the_cheapest():
-    model = CostModel()
-    assert model.hiding(32) == "before"
-    model = trained(0.95, 0.05)
-    model.step.add(0.05)
-    model.read.add(20.0)
-    model.draft_read.add(2.0)
-    assert model.hiding(16) == "beside"  # once, to see what it costs
-    model.contention.add(0.6)  # a free second device: both at once take as long as the longer one
-    assert model.hiding(16) == "beside"
-    for _ in range(50):
-        model.contention.add(1.3)  # a shared one: worse than one after the other
-    assert model.hiding(16) == "before"
-    costly = trained(0.95, 5.0)
-    costly.step.add(5.0)
-    costly.read.add(20.0)
-    costly.contention.add(1.3)
-    modes = []
-    for _ in range(32):
-        modes.append(costly.hiding(16))
-        costly.exploration.began_request(modes[-1], reads=True)
-    assert modes == ["off"] * 31 + ["before"]  # tried once more, now and then
-    for _ in range(31):
-        costly.exploration.began_request("off", reads=True)
-    costly.exploration.began_request("before", reads=False)
-    assert costly.hiding(16) == "before"  # a request that the drafter did not read tried nothing
-
-
-def test_a_cold_first_answer_does_not_cap_hidden_drafts():
-    """One request waited 50 ms for 3 nodes: that says nothing of what a fourth would take."""
-    model = CostModel()
-    model.verify.add(1, 0.007)
-    model.wait_hidden.add(3, 0.05)
-    assert model.hidden_nodes(40) == 40
-    assert model.verify_depth(8) == 8
-
-
-def test_an_empty_draft_that_was_not_waited_for_is_no_reason_to_stop_asking():
-    model = CostModel()
-    model.verify.add(1, 0.007)
-    for _ in range(50):
-        model.saw_draft(8, 0, 0, waited=0.0001)
-    assert model.rounds.arrivals(8) == CostModel().rounds.arrivals(8)
-    for _ in range(50):
-        model.saw_draft(8, 0, 0, waited=0.004)
-    assert model.rounds.arrivals(8)[0] < 0.1
-
-
-def reader(wait: float, length: int = 20) -> CostModel:
-    """A drafter that is mostly right, for which the target waited so long with each of the last three requests."""
-    model = trained(0.9, step=0.002)
-    model.read_waits.extend([wait] * 3)
-    model.length.add(length)
-    return model
-
-
-def test_a_request_is_not_read_where_that_takes_longer_than_drafting_saves():
-    assert reader(0.0).reading_pays(64)
-    assert reader(0.01).reading_pays(64)
-    assert not reader(1000.0).reading_pays(64)
-    t = reader(0.0).verify(1)
-    saved = t - reader(0.0).plan(16, RequestDifficulty()).token_s
-    assert saved > 0
-    usual = 20 * saved + 8 * t
-    assert reader(0.9 * usual).reading_pays(64)
-    assert not reader(0.9 * usual).reading_pays(2)  # a short answer saves less
-
-
-def reads(model) -> bool:
-    """A request is taken up: whether the drafter reads it."""
-    pays = model.reading_pays(64)
-    model.exploration.began_request("before", reads=pays)
-    return pays
-
-
-def test_one_slow_reading_is_no_habit_and_a_slow_reader_is_tried_again():
-    model = reader(1000.0)
-    model.read_waits.append(0.001)
-    assert model.reading_pays(64)
-    model = reader(1000.0)
-    assert [reads(model) for _ in range(64)].count(True) == 2
-    model.read_waits.append(0.001)
-    assert all(reads(model) for _ in range(5))
-    assert CostModel().reading_pays(64)
 
 
 # -- queries and observations ------------------------------------------------------------------------------------------

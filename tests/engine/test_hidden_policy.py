@@ -1,0 +1,107 @@
+"""What the cost model says of hidden drafts, and of reading a request at all."""
+
+from crossdraft.engine.estimates import RequestDifficulty
+from crossdraft.engine.policy import CostModel
+from tests.engine.cost_models import reader, trained
+
+
+def test_a_long_hidden_draft_is_verified_only_as_far_as_it_may_be_reached():
+    assert 0 < trained(0.5, 0.1, slope=0.2).verify_depth(60) < 10
+
+
+def test_the_ride_along_pass_has_its_own_price():
+    model = trained(0.8, 0.1, slope=0.01)
+    cheap = model.verify_depth(60)
+    for n in (10, 20, 60):
+        model.ride.add(n, 5 + 0.2 * n)
+    assert model.verify_depth(60) < cheap
+
+
+def test_a_hidden_draft_ends_where_waiting_for_it_no_longer_pays():
+    model = trained(0.8, 0.1)
+    for nodes in (10, 30, 60):
+        model.wait_hidden.add(nodes, 0.0)
+    assert model.hidden_nodes(64) == 64  # beside the prefill: free
+    for _ in range(50):
+        for nodes in (10, 30, 60):
+            model.wait_hidden.add(nodes, 0.3 * nodes)  # before it: 0.3 of a step each
+    assert 3 <= model.hidden_nodes(64) <= 7  # 0.8^5 = 0.33
+    assert model.hidden_nodes(0) == 0
+
+
+def test_hiding_measures_first_and_then_takes_the_cheapest():
+    model = CostModel()
+    assert model.hiding(32) == "before"
+    model = trained(0.95, 0.05)
+    model.step.add(0.05)
+    model.read.add(20.0)
+    model.draft_read.add(2.0)
+    assert model.hiding(16) == "beside"  # once, to see what it costs
+    model.contention.add(0.6)  # a free second device: both at once take as long as the longer one
+    assert model.hiding(16) == "beside"
+    for _ in range(50):
+        model.contention.add(1.3)  # a shared one: worse than one after the other
+    assert model.hiding(16) == "before"
+    costly = trained(0.95, 5.0)
+    costly.step.add(5.0)
+    costly.read.add(20.0)
+    costly.contention.add(1.3)
+    modes = []
+    for _ in range(32):
+        modes.append(costly.hiding(16))
+        costly.exploration.began_request(modes[-1], reads=True)
+    assert modes == ["off"] * 31 + ["before"]  # tried once more, now and then
+    for _ in range(31):
+        costly.exploration.began_request("off", reads=True)
+    costly.exploration.began_request("before", reads=False)
+    assert costly.hiding(16) == "before"  # a request that the drafter did not read tried nothing
+
+
+def test_a_cold_first_answer_does_not_cap_hidden_drafts():
+    """One request waited 50 ms for 3 nodes: that says nothing of what a fourth would take."""
+    model = CostModel()
+    model.verify.add(1, 0.007)
+    model.wait_hidden.add(3, 0.05)
+    assert model.hidden_nodes(40) == 40
+    assert model.verify_depth(8) == 8
+
+
+def test_an_empty_draft_that_was_not_waited_for_is_no_reason_to_stop_asking():
+    model = CostModel()
+    model.verify.add(1, 0.007)
+    for _ in range(50):
+        model.saw_draft(8, 0, 0, waited=0.0001)
+    assert model.rounds.arrivals(8) == CostModel().rounds.arrivals(8)
+    for _ in range(50):
+        model.saw_draft(8, 0, 0, waited=0.004)
+    assert model.rounds.arrivals(8)[0] < 0.1
+
+
+def test_a_request_is_not_read_where_that_takes_longer_than_drafting_saves():
+    assert reader(0.0).reading_pays(64)
+    assert reader(0.01).reading_pays(64)
+    assert not reader(1000.0).reading_pays(64)
+    t = reader(0.0).verify(1)
+    saved = t - reader(0.0).plan(16, RequestDifficulty()).token_s
+    assert saved > 0
+    usual = 20 * saved + 8 * t
+    assert reader(0.9 * usual).reading_pays(64)
+    assert not reader(0.9 * usual).reading_pays(2)  # a short answer saves less
+
+
+def reads(model) -> bool:
+    """A request is taken up: whether the drafter reads it."""
+    pays = model.reading_pays(64)
+    model.exploration.began_request("before", reads=pays)
+    return pays
+
+
+def test_one_slow_reading_is_no_habit_and_a_slow_reader_is_tried_again():
+    model = reader(1000.0)
+    model.read_waits.append(0.001)
+    assert model.reading_pays(64)
+    model = reader(1000.0)
+    assert [reads(model) for _ in range(64)].count(True) == 2
+    model.read_waits.append(0.001)
+    assert all(reads(model) for _ in range(5))
+    assert CostModel().reading_pays(64)
