@@ -122,7 +122,7 @@ def test_real_drafters_are_clocked(scene):
     ticks = []
     times = time_drafts(target, drafters, [known, known], 6, ticks.append)
     assert times.positions == 2 * 3
-    assert ticks == ["clock"] * 2
+    assert ticks == ["timing"] * 2
     assert times.drafters["event"].nodes == 6
     event = times.drafters["event"]
     assert event.draft.median >= event.commit.median > 0

@@ -6,8 +6,18 @@ import pytest
 import torch
 
 from crossdraft.bench.assembly import Models
-from crossdraft.bench.identity import IdentityCheck, check_config, reference_answers, run_identity
-from crossdraft.bench.run_configs import ALL_SPECS, EVENT_CONFIGS, PROCESS, RunConfig, choose_configs, configs_of
+from crossdraft.bench.identity import (
+    ALL_SPECS,
+    EVENT_CONFIGS,
+    PROCESS,
+    IdentityCheck,
+    RunConfig,
+    check_config,
+    choose_configs,
+    configs_of,
+    reference_answers,
+    run_identity,
+)
 from crossdraft.bench.specs import POLICIES
 from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.conformance import full_forward

@@ -97,58 +97,58 @@ def test_the_usual_methods_hold_what_every_comparison_should():
 def test_all_methods_compute_in_one_thread(models, monkeypatch):
     """A pool of OpenMP threads for each of them would make a second core worthless to all."""
     target = models.load_target()
-    lined, seen = (
+    methods, threads = (
         make_methods(["target", "target-all", "hf", "event-inline", "lookahead"], target, models, None),
         set(),
     )
     extend = type(target).extend
 
     def watched(self, *arguments, **named):
-        seen.add(threading.get_ident())
+        threads.add(threading.get_ident())
         return extend(self, *arguments, **named)
 
     monkeypatch.setattr(type(target), "extend", watched)
     try:
-        measure(lined, list(items(Workload(pairs=1, max_new_tokens=4))), 1)
+        measure(methods, list(items(Workload(pairs=1, max_new_tokens=4))), 1)
     finally:
-        close_all(lined.values())
-    assert seen == {threading.get_ident()}
+        close_all(methods.values())
+    assert threads == {threading.get_ident()}
 
 
 def test_each_runs_on_its_own_cores_and_with_as_many_threads(models):
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
         pytest.skip("needs two cores")
-    cores, seen = Cores((allowed[0],), (allowed[1],)), {}
+    cores, used = Cores((allowed[0],), (allowed[1],)), {}
     target = models.load_target()
-    lined = make_methods(["target", "target-all", "hf", "hf-all"], target, models, cores)
-    for name, method in lined.items():
+    methods = make_methods(["target", "target-all", "hf", "hf-all"], target, models, cores)
+    for name, method in methods.items():
         whole = method.answer
 
         def watched(item, name=name, whole=whole):
-            seen[name] = (sorted(os.sched_getaffinity(0)), torch.get_num_threads())
+            used[name] = (sorted(os.sched_getaffinity(0)), torch.get_num_threads())
             return whole(item)
 
         method.answer = watched
     threads = torch.get_num_threads()
-    results = measure(lined, list(items(Workload(pairs=1, max_new_tokens=4))), 1)
+    results = measure(methods, list(items(Workload(pairs=1, max_new_tokens=4))), 1)
     one, both = (allowed[:1], 1), (allowed[:2], 2)
-    assert seen == {"target": one, "target-all": both, "hf": one, "hf-all": both}
-    assert len({run.tokens for name in lined for run in results.of(name)}) == 1
+    assert used == {"target": one, "target-all": both, "hf": one, "hf-all": both}
+    assert len({run.tokens for name in methods for run in results.of(name)}) == 1
     assert (sorted(os.sched_getaffinity(0)), torch.get_num_threads()) == (allowed, threads)
 
 
 def test_cheap_drafters_race_inline_and_give_the_targets_tokens(models):
     target = models.load_target()
-    lined = make_methods(["target", "lookahead"], target, models, None, ["union:ngram,memory"])
+    methods = make_methods(["target", "lookahead"], target, models, None, ["union:ngram,memory"])
     try:
-        assert list(lined) == ["target", "lookahead", "union:ngram,memory"]
-        engines = [c.engine for c in lined.values() if isinstance(c, EngineMethod)]
+        assert list(methods) == ["target", "lookahead", "union:ngram,memory"]
+        engines = [c.engine for c in methods.values() if isinstance(c, EngineMethod)]
         assert [type(engine.drafter) for engine in engines] == [type(None), DraftRunner, DraftRunner]
         for item in items(Workload(pairs=2, max_new_tokens=24)):
-            assert len({method.answer(item).tokens for method in lined.values()}) == 1
+            assert len({method.answer(item).tokens for method in methods.values()}) == 1
     finally:
-        close_all(lined.values())
+        close_all(methods.values())
 
 
 def test_a_folder_is_a_drafter_too(pair):

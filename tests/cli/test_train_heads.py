@@ -68,11 +68,11 @@ def test_from_a_capture_to_a_head_that_drafts(
     provenance = json.loads((head / "provenance.json").read_text())
     assert provenance["recipe"]["network"] == "eagle"
     assert provenance["data"]["answers"] == 8
-    asked = ["ask", "What is ahead?", "--video", str(clip.video), "--target", str(pair.target)]
-    asked += ["--max-new-tokens", "12", "--json", "--device", "cpu"]
+    command = ["ask", "What is ahead?", "--video", str(clip.video), "--target", str(pair.target)]
+    command += ["--max-new-tokens", "12", "--json", "--device", "cpu"]
     answers = {}
     for drafter in ("none", f"eagle2:dir={head}", f"eagle1:dir={head}", f"union:(eagle2:dir={head}),memory"):
-        assert main([*asked, "--drafter", drafter]) == 0
+        assert main([*command, "--drafter", drafter]) == 0
         answers[drafter] = json.loads(capsys.readouterr().out)["text"]
     assert len(set(answers.values())) == 1
 
@@ -145,11 +145,11 @@ def test_heads_that_read_no_features_learn_and_draft(
     }  # fmt: skip
     assert f"| {'pass' if method == 'pass' else 'hidden'} |" in (head / "README.md").read_text()
     model = "" if method == "pass" else f",model={pair.event}"
-    asked = ["ask", "What is ahead?", "--video", str(clip.video), "--events", str(clip.events)]
-    asked += ["--target", str(pair.target), "--max-new-tokens", "12", "--json", "--device", "cpu"]
+    command = ["ask", "What is ahead?", "--video", str(clip.video), "--events", str(clip.events)]
+    command += ["--target", str(pair.target), "--max-new-tokens", "12", "--json", "--device", "cpu"]
     answers = {}
     for drafter in ("none", f"{method}:dir={head}{model}"):
-        assert main([*asked, "--drafter", drafter]) == 0
+        assert main([*command, "--drafter", drafter]) == 0
         answers[drafter] = json.loads(capsys.readouterr().out)["text"]
     assert len(set(answers.values())) == 1
 

@@ -59,13 +59,13 @@ def test_a_new_target_and_its_head_draft_losslessly(
     assert (data["target"], data["new_target"], data["online_scenes"]) == (old, new, 1)
     kept = f"Of 2 answers to questions about validation scenes, **{report['kept']} are still"
     assert kept in (out / "head" / "README.md").read_text()
-    asked = ["ask", "What is ahead?", "--video", str(clip.video), "--max-new-tokens", "12", "--device", "cpu"]
+    command = ["ask", "What is ahead?", "--video", str(clip.video), "--max-new-tokens", "12", "--device", "cpu"]
     answers = []
     for drafter in ("none", f"medusa:dir={out / 'head'}", f"medusa:dir={out / 'head'},tree=chain"):
-        assert main([*asked, "--json", "--target", str(out / "target"), "--drafter", drafter]) == 0
+        assert main([*command, "--json", "--target", str(out / "target"), "--drafter", drafter]) == 0
         answers.append(json.loads(capsys.readouterr().out)["text"])
     assert len(set(answers)) == 1
-    assert main([*asked, "--target", str(pair.target), "--drafter", f"medusa:dir={out / 'head'}"]) == 2
+    assert main([*command, "--target", str(pair.target), "--drafter", f"medusa:dir={out / 'head'}"]) == 2
     assert "trained for another target" in capsys.readouterr().err
 
 

@@ -6,10 +6,9 @@ confidence of 0.4.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,38 +43,28 @@ def white_frames(config: EventGPTConfig) -> NDArray[np.uint8]:
     return np.full((config.num_event_frames, side, side, 3), 255, np.uint8)
 
 
-class PassClock:
-    """Start and end of every forward of a module while the context is open; `None` watches nothing."""
+@contextmanager
+def clocked_passes(module: nn.Module | None) -> Iterator[list[tuple[float, float]]]:
+    """Start and end of every forward of a module while the context is open, in seconds; none of `None`."""
+    starts: list[float] = []
+    spans: list[tuple[float, float]] = []
 
-    def __init__(self, module: nn.Module | None) -> None:
-        self.module = module
-        self.spans: list[tuple[float, float]] = []
-        self._start = 0.0
-
-    def __enter__(self) -> Self:
-        hooks = []
-        if self.module is not None:
-            hooks = [self.module.register_forward_pre_hook(self._begin), self.module.register_forward_hook(self._end)]
-        self._hooks = hooks
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def seconds(self, until: float = float("inf")) -> float:
-        """Time in passes that ended by `until` (seconds on `time.perf_counter`)."""
-        return sum(end - start for start, end in self.spans if end <= until)
-
-    def _begin(self, module: nn.Module, arguments: object) -> None:
-        self._start = time.perf_counter()
-
-    def _end(self, module: nn.Module, arguments: object, output: object) -> None:
+    def end(*_: object) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the caller reads the result next in any case
-        self.spans.append((self._start, time.perf_counter()))
+        spans.append((starts.pop(), time.perf_counter()))
+
+    with ExitStack() as hooks:
+        if module is not None:
+            begin = module.register_forward_pre_hook(lambda *_: starts.append(time.perf_counter()))
+            hooks.callback(begin.remove)
+            hooks.callback(module.register_forward_hook(end).remove)
+        yield spans
+
+
+def seconds_in(spans: Sequence[tuple[float, float]], until: float = float("inf")) -> float:
+    """Time in passes that ended by then."""
+    return sum(end - start for start, end in spans if end <= until)
 
 
 class FirstToken(BaseStreamer):
@@ -133,7 +122,7 @@ class HFBaseline:
         if request.sampling.seed is not None:
             torch.manual_seed(request.sampling.seed)  # HF draws from torch's global generator
         model: Any = self.target.model
-        with PassClock(model) as passes, PassClock(self.assistant) as drafts, _saying_nothing(model):
+        with clocked_passes(model) as passes, clocked_passes(self.assistant) as drafts, _saying_nothing(model):
             ids = model.generate(
                 **self._inputs(prompt),
                 generation_config=config,
@@ -143,18 +132,16 @@ class HFBaseline:
             )
         end = time.perf_counter()
         tokens = tuple(ids[0, len(prompt) :].tolist())
-        first_pass = passes.spans[0][1]
-        hidden = drafts.seconds(until=first_pass)
+        first_pass = passes[0][1]
+        hidden = seconds_in(drafts, first_pass)
         stages = {
             "prepare": prepared - start,
             "prefill": first_pass - prepared - hidden,  # encoding included
-            "draft": drafts.seconds(),
-            "verify": passes.seconds() - passes.seconds(until=first_pass),
+            "draft": seconds_in(drafts),
+            "verify": seconds_in(passes) - seconds_in(passes, first_pass),
         }
         stages["other"] = end - start - sum(stages.values())
-        return Run(
-            tokens=tokens, total_s=end - start, ttft_s=first.at - start, stages_s=stages, rounds=len(passes.spans)
-        )
+        return Run(tokens=tokens, total_s=end - start, ttft_s=first.at - start, stages_s=stages, rounds=len(passes))
 
     def close(self) -> None:
         """Nothing else runs."""

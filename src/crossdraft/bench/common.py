@@ -57,6 +57,26 @@ def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
             )
 
 
+def check_each_once(what: str, names: Sequence[str]) -> None:
+    """Refuse a list in which a name stands twice.
+
+    Raises:
+        CrossdraftError: it does.
+    """
+    if len(set(names)) != len(names):
+        raise CrossdraftError(f"A {what} is named twice in {', '.join(names)}; name each once.")
+
+
+def check_repeats(repeats: int, what: str = "pair") -> None:
+    """Refuse fewer than one run.
+
+    Raises:
+        CrossdraftError: so few.
+    """
+    if repeats < 1:
+        raise CrossdraftError(f"The number of repeats is {repeats}; run each {what} at least once.")
+
+
 def orders(methods: Sequence[T], seed: int = 0) -> Iterator[list[T]]:
     """Endless balanced orders, the same for the same seed: blocks of a Williams design, their rows shuffled.
 
@@ -103,7 +123,7 @@ def check_outputs(*paths: Path | None, force: bool) -> None:
 
 
 def write_json(report: Mapping[str, object], path: Path | None, *, stdout: bool = False) -> None:
-    """Write to a file, whole or not at all, and to standard output, as asked."""
+    """Write to a file, whole or not at all, and to standard output, where wanted."""
     if path is None and not stdout:
         return
     text = json.dumps(report, indent=1, default=_unknown, ensure_ascii=False) + "\n"

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from crossdraft.bench.common import check_repeats
 from crossdraft.bench.environment import peak_bytes_of
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.errors import CrossdraftError
@@ -91,8 +92,7 @@ def run_events(recording: Path | None, seconds: float, repeats: int, tick: Calla
     """
     if not 1 <= seconds <= LONGEST_S:
         raise CrossdraftError(f"A file of {seconds:g} s cannot be sliced; give 1 to {LONGEST_S} seconds.")
-    if repeats < 1:
-        raise CrossdraftError(f"The number of repeats is {repeats}; run each measurement at least once.")
+    check_repeats(repeats, "measurement")
     timings = []
     for timing in measure(window_of(recording), seconds, repeats):
         timings.append(timing)

@@ -13,7 +13,7 @@ from crossdraft.bench.heads_timing import DraftTime, DraftTimes, time_drafts
 from crossdraft.bench.identity import ReferenceAnswer, reference_answers, with_events
 from crossdraft.bench.measure import Divergence, find_divergence, measure
 from crossdraft.bench.specs import is_blind
-from crossdraft.bench.statistics import AcceptanceFigures, Interval, acceptance_figures, ratio, tau_ratio
+from crossdraft.bench.statistics import AcceptanceFigures, Interval, acceptance_figures, tau_ratio
 from crossdraft.bench.workload import Workload, describe, items
 from crossdraft.drafters.evaluate import AcceptanceStats, decode_all, total
 from crossdraft.engine.drafter import Drafter
@@ -213,7 +213,7 @@ def run_heads(heads: HeadsBench, tick: Tick | None = None) -> HeadsReport:
     """Measure every drafter, pinned to the target's cores.
 
     Raises:
-        CrossdraftError: a model or a head that cannot be loaded, or answers too short to clock a draft along.
+        CrossdraftError: a model or a head that cannot be loaded, or answers too short to time drafts along.
     """
     with pinned(None if heads.cores is None else heads.cores.target):
         return _run(heads, tick)
@@ -327,7 +327,7 @@ def _speedups(
         close_all(methods.values())
     for name in names:
         _compare(target, scores[name], timed, [run.tokens for run in results.of(name)])
-    return {name: ratio(results.seconds("target"), results.seconds(name)) for name in names}
+    return {name: results.speedup(name, "target", per_token=False) for name in names}
 
 
 def check_expectations(

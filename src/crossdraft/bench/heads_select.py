@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from crossdraft.bench.common import check_names
+from crossdraft.bench.common import check_each_once, check_names
 from crossdraft.bench.specs import spec_of
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.load import HEAD_WEIGHTS
@@ -81,8 +81,7 @@ def select_heads(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> He
         return HeadSelection({name: Spec(name) for name in present}, (note,) if absent else ())
     check_names("method", methods or (), TRAINED)
     named = (*(methods or ()), *specs)
-    if len(set(named)) != len(named):
-        raise CrossdraftError(f"A drafter is named twice in {', '.join(named)}; name each once.")
+    check_each_once("drafter", named)
     if not named:
         raise CrossdraftError(f"No method is named; choose among {', '.join(TRAINED)}.")
     chosen = {name: spec_of(name) for name in named}

@@ -71,15 +71,15 @@ def time_drafts(
     Raises:
         CrossdraftError: no answer is long enough for a second position.
     """
-    clock = _Clock(target, drafters, nodes)
+    timer = _DraftTimer(target, drafters, nodes)
     for pair in known:
-        clock.walk(pair)
+        timer.walk(pair)
         if tick is not None:
-            tick("clock")
-    return clock.times()
+            tick("timing")
+    return timer.times()
 
 
-class _Clock:
+class _DraftTimer:
     """Samples by name, in seconds."""
 
     def __init__(self, target: Target, drafters: Mapping[str, Drafter[Any]], nodes: int) -> None:

@@ -1,23 +1,89 @@
 """`crossdraft bench identity`: is it the same text? Every placement, and batches that join and leave; no timing."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import ceil
+from typing import Any
 
 import numpy as np
 
+from crossdraft.assembly import assemble
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.baselines import blank_window
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Divergence, find_divergence, gaps_in_words
-from crossdraft.bench.run_configs import RunConfig, open_configs
-from crossdraft.bench.specs import is_blind, spec_of
+from crossdraft.bench.specs import POLICIES, is_blind, spec_of
 from crossdraft.bench.workload import Item
 from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.runner.parallel import BEST
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import SHIPPED
+from crossdraft.options import Options
 
 WAVE = 12  # requests in a queue at a time
+PROCESS = "process"  # every other placement is an inline one's hidden mode
+ALL = "all"
+# What `all` stands for: every example of every drafter of ours, and every policy of parallel drafting.
+ALL_SPECS = (*(spec for method in SHIPPED.values() for spec in method.examples or ()), *POLICIES)
 Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """One way of running a drafter.
+
+    Args:
+        name: of the way, for people.
+        spec: of the drafter.
+        placements: where the drafter runs and how many requests share a pass; taken in turn, wave by wave.
+        adaptive: let the cost model trim and silence the drafter, as it does for users. If not, every round verifies
+            as much as the drafter will write, whether that pays or not.
+    """
+
+    name: str
+    spec: str
+    placements: tuple[tuple[str, int], ...]
+    adaptive: bool = True
+
+
+EVENT_CONFIGS = (  # every placement of the event drafter, its blind twin, and shared passes
+    RunConfig("event", "event", ((PROCESS, 1),)),
+    *(RunConfig(f"event-inline, hidden {hidden}", "event", ((hidden, 1),)) for hidden in ("before", "beside", "off")),
+    RunConfig("blind", "blind", ((PROCESS, 1),)),
+    *(RunConfig(f"batch of up to {size}", "event", ((PROCESS, size),)) for size in (1, 2, 3)),
+    RunConfig("batch of up to 4", "event", (("before", 4),)),
+)
+
+
+def configs_of(spec: str) -> tuple[RunConfig, ...]:
+    """For any drafter: as it is used, in this process, and in batches of every size."""
+    return (
+        RunConfig(f"{spec}, process", spec, ((PROCESS, 1),)),
+        RunConfig(f"{spec}, inline", spec, (("beside", 1),), adaptive=False),
+        RunConfig(f"{spec}, batches of 2 to 4", spec, ((PROCESS, 2), ("before", 3), ("off", 4)), adaptive=False),
+    )
+
+
+def choose_configs(drafters: Sequence[str]) -> list[tuple[RunConfig, ...]]:
+    """Groups of ways that are open together: one for each drafter named, or the event drafter's if none is.
+
+    Raises:
+        CrossdraftError: a spec that cannot be read, or that stands there twice.
+    """
+    if not drafters:
+        return [EVENT_CONFIGS]
+    specs = [spec for name in drafters for spec in (ALL_SPECS if name == ALL else (name,))]
+    for spec in specs:
+        spec_of(spec)
+        if specs.count(spec) > 1:
+            raise CrossdraftError(f"The drafter {spec} is named twice; name each once.")
+    return [configs_of(spec) for spec in specs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +155,47 @@ def run_identity(
                 pairs = with_events(known, blank) if is_blind(spec_of(config.spec)) else known
                 check_config(target, checks[-1], decoders, pairs, tick)
     return checks
+
+
+@contextmanager
+def open_configs(
+    target: Target, models: Models, cores: Cores | None, configs: Sequence[RunConfig]
+) -> Iterator[list[tuple[Decoder, ...]]]:
+    """For each way a decoder for each placement. Ways of the same drafter share its process, and its inline one."""
+    with ExitStack() as stack:
+
+        @cache
+        def runner(spec: str) -> DraftRunner[Any]:
+            """As users run it; a policy of parallel drafting even where the two share a core."""
+            with pinned(None if cores is None else cores.pair):  # of which this process may have the target's only
+                options = Options(
+                    placement="process",
+                    parallel=POLICIES.get(spec, BEST),
+                    target_cores=None if cores is None else cores.target,
+                    draft_cores=None if cores is None else cores.draft or None,
+                )
+            made = assemble(models.spec(spec), models.context(target), target, options)
+            stack.callback(made.close)
+            return made
+
+        @cache
+        def drafter(spec: str) -> Drafter[Any]:
+            return models.build(spec_of(spec), target)
+
+        def runner_at(spec: str, where: str) -> DraftRunner[Any]:
+            if where == PROCESS:
+                return runner(spec)
+            made = DraftRunner(drafter(spec), where, target.device)
+            stack.callback(made.close)
+            return made
+
+        yield [
+            tuple(
+                Decoder(target, runner_at(config.spec, where), max_batch=size, adaptive=config.adaptive)
+                for where, size in config.placements
+            )
+            for config in configs
+        ]
 
 
 def reference_answers(target: Target, items: Iterable[Item], tick: Tick | None = None) -> Iterator[ReferenceAnswer]:

@@ -7,14 +7,14 @@ from typing import Protocol
 
 import torch
 
-from crossdraft.bench.common import orders
+from crossdraft.bench.common import check_repeats, orders
 from crossdraft.bench.cores import Cores
+from crossdraft.bench.statistics import Interval, acceptance_length, ratio, ratio_per_token
 from crossdraft.bench.workload import Item
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
-from crossdraft.errors import CrossdraftError
 
 MOST_GAPS = 8  # in a line for people
 
@@ -97,6 +97,17 @@ class Results:
         """Total time of each pair, repeats added up."""
         return [sum(run.total_s for run in repeats) for repeats in self.runs[name]]
 
+    def tau(self, name: str) -> Interval:
+        """Tokens of the answers per verify pass."""
+        return acceptance_length(self.tokens(name), self.rounds(name))
+
+    def speedup(self, name: str, against: str, *, per_token: bool) -> Interval:
+        """How many times as fast: by the time of all answers, or by that of a token where they may differ in length."""
+        theirs, ours = self.seconds(against), self.seconds(name)
+        if per_token:
+            return ratio_per_token(theirs, self.tokens(against), ours, self.tokens(name))
+        return ratio(theirs, ours)
+
 
 def measure(
     methods: Mapping[str, BenchMethod],
@@ -118,8 +129,7 @@ def measure(
             cost model learns its times.
         tick: called with the method's name after every run, warm-ups included.
     """
-    if repeats < 1:
-        raise CrossdraftError(f"The number of repeats is {repeats}; run each pair at least once.")
+    check_repeats(repeats)
     names, turns = list(methods), orders(list(methods))
     results = Results({name: [[] for _ in items] for name in names})
     for item in warm_ups:
@@ -156,7 +166,7 @@ class Divergence:
 
     Args:
         seed: of the scene.
-        question: that was asked.
+        question: of the pair.
         position: index of the first token that differs.
         gap: the target's top logit minus its second there. Rounding that depends on the shape of a pass can flip a
             gap near zero; nothing but a fault explains a wide one.
@@ -188,7 +198,7 @@ def first_difference(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def top2_gap(target: Target, request: Request, prefix: Sequence[int]) -> float:
-    """How far the target's first choice behind an answer's prefix is ahead of its second, in logits."""
+    """How far the target's first choice behind an answer's prefix is above its second, in logits."""
     logits = full_forward(target, target.prepare(request), prefix)
     first, second = torch.topk(logits.double(), 2).values.tolist()
     return first - second

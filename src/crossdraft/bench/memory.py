@@ -39,7 +39,7 @@ class MemoryTiming:
 def time_memory(
     tokens: int = 1_000_000, nodes: int = 32, drafts: int = 300, tick: Callable[[], None] | None = None
 ) -> MemoryTiming:
-    """Fill a store, then draft in the middle of answers that it has not seen.
+    """Fill a store, then draft in the middle of answers that it does not hold.
 
     Raises:
         CrossdraftError: fewer tokens than a few answers have.

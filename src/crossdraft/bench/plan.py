@@ -212,7 +212,7 @@ class Advice:
 
     @property
     def source(self) -> str:
-        """What is said with every number."""
+        """The source that every number is shown with."""
         return f"simulated from {'measured stages' if self.measured else 'typed-in numbers'}"
 
 

@@ -23,10 +23,10 @@ from crossdraft.api import Engine, Options
 from crossdraft.assembly import assemble
 from crossdraft.bench.assembly import EngineMethod, Models, options_of
 from crossdraft.bench.baselines import white_frames
-from crossdraft.bench.common import check_names, table
+from crossdraft.bench.common import check_names, check_repeats, table
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Results, measure
-from crossdraft.bench.statistics import Interval, acceptance_length, ratio, ratio_per_token
+from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.engine.policy import CostModel
 from crossdraft.engine.runner.runner import DraftRunner
@@ -87,8 +87,7 @@ class Sweep:
         check_names("load", self.loads, tuple(LOADS))
         if not self.loads:
             raise CrossdraftError(f"No load is named; choose among {', '.join(LOADS)}.")
-        if self.repeats < 1:
-            raise CrossdraftError(f"The number of repeats is {self.repeats}; run each pair at least once.")
+        check_repeats(self.repeats)
         workload("easy", self.pairs)
 
     @property
@@ -203,19 +202,16 @@ def load_result(load: str, results: Results) -> LoadResult:
 
 
 def speed(results: Results, name: str, against: str) -> Interval:
-    """How many times as fast: by the time of all answers, or by that of a token where they differ in length."""
-    theirs, ours = results.seconds(against), results.seconds(name)
-    their_tokens, our_tokens = results.tokens(against), results.tokens(name)
-    if their_tokens == our_tokens:
-        return ratio(theirs, ours)
-    return ratio_per_token(theirs, their_tokens, ours, our_tokens)
+    """How many times as fast; per token where the answers differ in length."""
+    return results.speedup(name, against, per_token=results.tokens(against) != results.tokens(name))
 
 
 def _line(name: str, results: Results) -> BudgetResult:
     runs = results.of(name)
-    tau = acceptance_length([len(run.tokens) for run in runs], [run.rounds for run in runs]).value
     waited = sum(run.stages_s.get(stage, 0.0) for run in runs for stage in ("draft", "communication"))
-    return BudgetResult(name, speed(results, name, ALONE), tau, waited / sum(run.total_s for run in runs))
+    return BudgetResult(
+        name, speed(results, name, ALONE), results.tau(name).value, waited / sum(run.total_s for run in runs)
+    )
 
 
 def _blank(event: str) -> object:

@@ -28,7 +28,7 @@ class Trace:
 
     Args:
         scene: which clip it is about.
-        question: what was asked.
+        question: the prompt.
         target_tokens: the target's greedy answer, n ≥ 1 ids.
         draft_tokens: what a drafter of its own drafted for the same clip; may be empty.
         target_stage_ms: milliseconds of each of `STAGES`, if they were measured.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from crossdraft.bench.common import check_names
+from crossdraft.bench.common import check_each_once, check_names
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import SHIPPED, check_spec, methods_in, read_spec
 from crossdraft.specs import Spec
@@ -92,6 +92,4 @@ def check_methods(names: Sequence[str], specs: Sequence[str] = ()) -> None:
     check_names("method", names, ALL_METHODS)
     for spec in specs:
         spec_of(spec)
-    named = (*names, *specs)
-    if len(set(named)) != len(named):
-        raise CrossdraftError(f"A method is named twice in {', '.join(named)}; name each once.")
+    check_each_once("method", (*names, *specs))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 
 from crossdraft.bench.assembly import Models, close_all, cores_of, make_method, make_methods, parallel_of
+from crossdraft.bench.common import check_repeats
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment, peak_cuda_mib, peak_rss_of
 from crossdraft.bench.measure import Results, Run, answer_once, measure
@@ -55,8 +56,7 @@ class Suite:
 
     def __post_init__(self) -> None:
         check_methods(self.methods, self.drafters)
-        if self.repeats < 1:
-            raise CrossdraftError(f"The number of repeats is {self.repeats}; run each pair at least once.")
+        check_repeats(self.repeats)
         if self.warm_ups < 0:
             raise CrossdraftError(f"The number of warm-ups is {self.warm_ups}; give 0 or more.")
 

@@ -5,15 +5,7 @@ from dataclasses import dataclass
 
 from crossdraft.bench.measure import Divergence, Results, Run, find_divergence
 from crossdraft.bench.specs import ALONE
-from crossdraft.bench.statistics import (
-    Interval,
-    Quartiles,
-    acceptance_length,
-    per_position,
-    quartiles,
-    ratio,
-    ratio_per_token,
-)
+from crossdraft.bench.statistics import Interval, Quartiles, per_position, quartiles
 from crossdraft.bench.workload import Item
 from crossdraft.engine.target import Target
 
@@ -128,12 +120,12 @@ def _method(name: str, results: Results, items: Sequence[Item], target: Target, 
         latency=quartiles([run.total_s for run in runs]),
         tokens_per_s=quartiles([len(run.tokens) / run.total_s for run in runs]).median,
         speedups={
-            baseline: _speedup(results, baseline, name, greedy=greedy)
+            baseline: results.speedup(name, baseline, per_token=not greedy)
             for baseline in BASELINES
             if baseline in results.runs
         },
         against=against,
-        tau=acceptance_length(results.tokens(name), results.rounds(name)),
+        tau=results.tau(name),
         per_position=tuple(per_position([run.accepted_at for run in runs], [run.offered_at for run in runs])),
         hidden_share=sum(run.hidden_inside_s for run in runs) / hidden if hidden else None,
         prefill_slowdown=_slowdown(name, results),
@@ -143,13 +135,6 @@ def _method(name: str, results: Results, items: Sequence[Item], target: Target, 
         notes=tuple(sorted({note for run in runs for note in run.notes})),
         lossy=next((run.lossy for run in runs if run.lossy is not None), None),
     )
-
-
-def _speedup(results: Results, baseline: str, name: str, *, greedy: bool) -> Interval:
-    theirs, ours = results.seconds(baseline), results.seconds(name)
-    if greedy:
-        return ratio(theirs, ours)
-    return ratio_per_token(theirs, results.tokens(baseline), ours, results.tokens(name))
 
 
 def _divergences(name: str, results: Results, items: Sequence[Item], target: Target) -> tuple[Divergence, ...]:

@@ -1,4 +1,4 @@
-"""What is asked: held-out scenes, held-out wordings, and everything that a method reads laid out in memory."""
+"""The workload: held-out scenes, held-out wordings, and everything that a method reads laid out in memory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -137,7 +137,7 @@ def _timed(work: Workload) -> str:
 
 
 def workload_in_words(work: Workload, pairs: Sequence[Item], mean_tokens: float) -> list[str]:
-    """Sentences: what was asked, how long the answers were, what the clock covers.
+    """Sentences: which questions, how long the answers were, what the clock covers.
 
     Args:
         work: the workload.

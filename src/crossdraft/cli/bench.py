@@ -1,6 +1,7 @@
 """`crossdraft bench`: how fast, against what, and is it still the same text."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +18,7 @@ from crossdraft.errors import CrossdraftError
 if TYPE_CHECKING:
     from crossdraft.bench.assembly import Models
     from crossdraft.bench.cores import Cores
+    from crossdraft.engine.target import Target as LoadedTarget
 
 app = typer.Typer(add_completion=False)
 
@@ -201,20 +203,14 @@ def identity(
     output.check()
     from rich.markup import escape
 
-    from crossdraft.bench.environment import environment
-    from crossdraft.bench.identity import run_identity
-    from crossdraft.bench.run_configs import choose_configs
+    from crossdraft.bench.identity import choose_configs, run_identity
     from crossdraft.bench.workload import Workload, describe, items
-    from crossdraft.engine.fast.pinning import pinned
 
     work, groups = Workload(pairs, "any", listed(kinds), max_new_tokens), choose_configs(drafters or ())
     chosen, pair = cores.cores(models.device), models.models(blind)
-    hush()
-    with pinned(None if chosen is None else chosen.target):
-        found = environment()
-        target = pair.load_target()
-        with progress("comparing", pairs * (1 + sum(map(len, groups)))) as tick:
-            checks = run_identity(target, pair, chosen, groups, items(work), tick)
+    answers = pairs * (1 + sum(map(len, groups)))
+    with _loaded(pair, chosen) as (found, target), progress("comparing", answers) as tick:
+        checks = run_identity(target, pair, chosen, groups, items(work), tick)
     rows = table(None, "checked against the target alone", ("identical", "drafted", "accepted"))
     rows.add_column("", overflow="fold")
     for check in checks:
@@ -240,18 +236,12 @@ def policy(
 ) -> None:
     """Compare the policy that budgets each round with fixed budgets and the target alone, under four loads."""
     output.check()
-    from crossdraft.bench.environment import environment
     from crossdraft.bench.policy import LOADS, Sweep, results_table, run_sweep, sentences
-    from crossdraft.engine.fast.pinning import pinned
 
     chosen, pair = cores.cores(models.device), models.models(draft_device=draft_device)
     sweep = Sweep(pair, pairs, repeats, tuple(LOADS) if loads is None else listed(loads), chosen)
-    hush()
-    with pinned(None if chosen is None else chosen.target):
-        found = environment()
-        target = pair.load_target()
-        with progress("measuring", sweep.runs) as tick:
-            results = run_sweep(sweep, target, tick)
+    with _loaded(pair, chosen) as (found, target), progress("measuring", sweep.runs) as tick:
+        results = run_sweep(sweep, target, tick)
     output.console.print(results_table(results), *sentences(results), sep="\n")
     each = [result.to_json() for result in results]
     output.write({"environment": found, "pairs": pairs, "repeats": repeats, "loads": each})
@@ -282,16 +272,12 @@ def acceptance(
     from rich.markup import escape
 
     from crossdraft.bench.acceptance import DRAFTERS, check_drafters, compare_acceptance
-    from crossdraft.bench.environment import environment
     from crossdraft.bench.workload import Workload, describe, items
 
     specs = tuple(drafters or DRAFTERS)
     check_drafters(specs)
     work, pair = Workload(pairs, answers, listed(kinds), max_new_tokens), models.models(blind)
-    hush()
-    where = environment()
-    target = pair.load_target()
-    with progress("accepting", len(specs) * pairs) as tick:
+    with _loaded(pair) as (where, target), progress("accepting", len(specs) * pairs) as tick:
         found = compare_acceptance(target, pair, list(items(work)), nodes, specs, tick)
     rows = table(None, "kind", [*(f"τ {escape(spec)}" for spec in specs), "first / best other"], fold=True)
     for kind, ratio in found.ratio_by_kind.items():
@@ -397,6 +383,18 @@ def memory(
         timing = time_memory(tokens, nodes, tick=lambda: tick(""))
     output.lines(lines(timing))
     output.write({"environment": found, **timing.to_json()})
+
+
+@contextmanager
+def _loaded(models: "Models", cores: "Cores | None" = None) -> "Iterator[tuple[dict[str, object], LoadedTarget]]":
+    """The environment before anything is loaded, and the target; pinned to its cores."""
+    from crossdraft.bench.environment import environment
+    from crossdraft.engine.fast.pinning import pinned
+
+    hush()
+    with pinned(None if cores is None else cores.target):
+        found = environment()
+        yield found, models.load_target()
 
 
 def _refuse_options(ctx: typer.Context) -> None:

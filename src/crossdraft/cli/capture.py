@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.cli.options import AsJson, Device, Dtype, check_values
+from crossdraft.cli.options import AsJson, Device, Dtype, LocalTarget, check_values
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ VisualLayers = Annotated[
 @app.command()
 def capture(
     out: Annotated[Path, typer.Argument(help="Folder of the capture; an interrupted one is resumed.")],
-    target: Annotated[str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")] = "reference",
+    target: LocalTarget = "reference",
     layers: Layers = None,
     visual_layers: VisualLayers = None,
     clips: Annotated[int | None, typer.Option(min=1, help="How many clips; 64 scenes, or a whole list.")] = None,

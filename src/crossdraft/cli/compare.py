@@ -53,7 +53,7 @@ class AnswerComparison:
     repeats: int
     cores: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
-    lossy: str | None = None  # the rule that verified the drafted answers, if it changes what is said
+    lossy: str | None = None  # the rule that verified the drafted answers, if it may change them
     drafted: Answer | None = field(default=None, repr=False)
     alone: Answer | None = field(default=None, repr=False)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.cli.options import AsJson
+from crossdraft.cli.options import AsJson, LocalTarget
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -17,15 +17,13 @@ app = typer.Typer(
     help="Show heads, and convert them from and for other projects.", no_args_is_help=True, add_completion=False
 )
 
-Target = Annotated[str, typer.Option(help="'reference', or the folder of the target's Hugging Face checkpoint.")]
-
 
 @app.command()
 def export(
     head: Annotated[str, typer.Argument(help="Folder of a head, or the name of a shipped one.")],
     out: Annotated[Path, typer.Argument(help="New folder, written whole or not at all.")],
     layout: Annotated[str, typer.Option("--as", help="eagle, speculators, medusa or dflash.")],
-    target: Target = "reference",
+    target: LocalTarget = "reference",
     name: Annotated[
         str | None, typer.Option(help="Name of the target in the files: a hub id or path; by default its folder.")
     ] = None,
@@ -42,7 +40,7 @@ def export(
 def import_(
     head: Annotated[Path, typer.Argument(help="Folder of another project's head: config.json and weights.")],
     out: Annotated[Path, typer.Argument(help="New folder, written whole or not at all.")],
-    target: Target = "reference",
+    target: LocalTarget = "reference",
     as_json: AsJson = False,
 ) -> None:
     """Make a head of ours from a folder in the layout of EAGLE, speculators, Medusa or DFlash."""

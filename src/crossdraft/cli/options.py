@@ -38,6 +38,7 @@ Target = Annotated[
         "--target", help="'reference', the folder of a Hugging Face checkpoint, or the id of one in the local cache."
     ),
 ]
+LocalTarget = Annotated[str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")]
 Device = Annotated[str | None, typer.Option(help="Device of the target; by default CUDA if there is a GPU.")]
 DraftDevice = Annotated[str | None, typer.Option(help="Device of the drafter; by default the target's.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default float32 on a CPU, bfloat16 on a GPU.")]

@@ -5,14 +5,13 @@ from typing import Annotated
 
 import typer
 
-from crossdraft.cli.options import AsJson, Device
+from crossdraft.cli.options import AsJson, Device, LocalTarget
 
 app = typer.Typer(help="Train models from recipes.", no_args_is_help=True, add_completion=False)
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, such as optim.steps=500")
 ]
-Target = Annotated[str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")]
 
 
 @app.command()
@@ -81,7 +80,7 @@ def head(
             help="Validation capture, of other clips: checks and the final measurement use it.",
         ),
     ] = None,
-    target: Target = "reference",
+    target: LocalTarget = "reference",
     out: Annotated[Path | None, typer.Option(help="Folder; runs/heads/METHOD by default.")] = None,
     device: Device = None,
     online: Annotated[

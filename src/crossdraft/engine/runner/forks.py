@@ -144,6 +144,7 @@ def main() -> None:
 def _work(handle: int, server: int) -> None:
     """In the fork: do what is asked for, and end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _server.set(ForkServer(socket.socket(fileno=server)))
     link = Connection(handle)
     try:
