@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import fields, replace
+from functools import cache
 
 import pytest
 import torch
@@ -66,10 +67,25 @@ SPECS = [
 OPTIONS = Options(placement="inline", device="cpu", dtype="float64", max_batch=3, nodes=6)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_target():
+    """Every engine here shares the target that the first one has loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("crossdraft.api.load_target", cache(load_target))
+        yield
+
+
 @pytest.fixture(scope="module")
 def requests(clip):
     questions = ("What is ahead?", "Describe the road.", "What is ahead?", "Is it raining?", "what is ahead?")
     return [Request(text, str(clip.video), str(clip.events), 12 + 3 * i) for i, text in enumerate(questions)]
+
+
+@pytest.fixture(scope="module")
+def decoded(requests):
+    """The same requests with their frames decoded once for all tests."""
+    frames, _ = read_frames(requests[0].video, 8)
+    return [replace(request, video=frames) for request in requests]
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +96,10 @@ def alone(pair, requests):
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "fixed"])
-def test_every_method_gives_the_targets_own_tokens(pair, requests, alone, spec, adaptive):
+def test_every_method_gives_the_targets_own_tokens(pair, decoded, alone, spec, adaptive):
     spec = spec.replace("event", str(pair.event)).replace("TARGET", str(pair.target))
     with Engine.load(str(pair.target), spec, replace(OPTIONS, adaptive=adaptive)) as engine:
-        first, again = engine.generate(requests), engine.generate(requests)
+        first, again = engine.generate(decoded), engine.generate(decoded)
     assert [answer.tokens for answer in first] == alone
     assert [answer.tokens for answer in again] == alone
     assert not any(answer.notes for answer in (*first, *again))
@@ -133,33 +149,38 @@ def owned(spec, pair, heads) -> str:
 
 @pytest.mark.parametrize("spec", OWN)
 @pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "fixed"])
-def test_heads_of_this_pair_give_the_targets_own_tokens(pair, heads, requests, alone, spec, adaptive):
+def test_heads_of_this_pair_give_the_targets_own_tokens(pair, heads, decoded, alone, spec, adaptive):
     with Engine.load(str(pair.target), owned(spec, pair, heads), replace(OPTIONS, adaptive=adaptive)) as engine:
-        found = engine.generate(requests)
+        found = engine.generate(decoded)
     assert [answer.tokens for answer in found] == alone
     assert not any(answer.notes for answer in found)
     assert adaptive or sum(answer.stats.drafted for answer in found) > 0
 
 
-def test_a_glance_in_a_process_of_its_own_drafts_what_it_drafts_beside_the_target(pair, heads, requests, alone):
-    """There it is given the target's visual features: of frames too that no path leads to."""
-    frames, _ = read_frames(requests[0].video, 8)
-    asked = [replace(requests[0], video=frames), *requests[1:3]]
-    for placement in ("inline", "process"):
-        options = replace(OPTIONS, adaptive=False, hidden_nodes=8, placement=placement)
-        with Engine.load(str(pair.target), owned(OWN[3], pair, heads), options) as engine:
-            found = [settled(engine, request) for request in asked]
-        assert [answer.tokens for answer in found] == alone[:3]
-        assert not any(answer.notes for answer in found)
-
-
-def test_a_glance_apart_from_a_target_without_a_clip_goes_on_without(pair, heads, requests):
-    options = replace(OPTIONS, adaptive=False, placement="process")
-    blind = Request("What is ahead?", None, requests[0].events, 4)
+@pytest.fixture(scope="module")
+def remote_glance(pair, heads):
+    options = replace(OPTIONS, adaptive=False, hidden_nodes=8, placement="process")
     with Engine.load(str(pair.target), owned(OWN[3], pair, heads), options) as engine:
-        with pytest.raises(CrossdraftError, match="no video"):
-            engine.generate(blind)
-        assert settled(engine, requests[0]).notes == ()
+        yield engine
+
+
+def test_a_glance_in_a_process_of_its_own_drafts_what_it_drafts_inline(
+    pair, heads, requests, decoded, alone, remote_glance
+):
+    """There it is given the target's visual features: of frames too that no path leads to."""
+    options = replace(OPTIONS, adaptive=False, hidden_nodes=8)
+    with Engine.load(str(pair.target), owned(OWN[3], pair, heads), options) as inline:
+        for engine in (inline, remote_glance):
+            found = [settled(engine, request) for request in (decoded[0], *requests[1:3])]
+            assert [answer.tokens for answer in found] == alone[:3]
+            assert not any(answer.notes for answer in found)
+
+
+def test_a_glance_in_a_process_goes_on_behind_a_request_without_a_clip(remote_glance, requests):
+    without_clip = Request("What is ahead?", None, requests[0].events, 4)
+    with pytest.raises(CrossdraftError, match="no video"):
+        remote_glance.generate(without_clip)
+    assert settled(remote_glance, requests[0]).notes == ()
 
 
 def settled(engine, request):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.specs import RUNS_IN, Count, Limit, Share, Spec, check_settings, parse, read_settings, told_settings
+from crossdraft.specs import RUNS_IN, Count, Limit, Share, Spec, check_settings, parse, read_settings, settings_text
 
 EVENT, MEMORY = Spec("event"), Spec("memory")
 
@@ -122,7 +122,7 @@ def test_settings_are_read_by_their_types():
     text = "x:folder=a/b,capacity=7,keep=1,rate=2e-4,how=tli,layers=2+4,even=8,dir=home"
     assert read_settings(Settings, parse(text)) == Settings(Path("a/b"), 7, 1.0, 2e-4, "tli", (2, 4), 8, "home")
     assert read_settings(Settings, parse("x")) == Settings()
-    assert told_settings(Settings()) == "folder,capacity=5,keep=0.5,rate=1.0,how,layers,even=2,dir="
+    assert settings_text(Settings()) == "folder,capacity=5,keep=0.5,rate=1.0,how,layers,even=2,dir="
 
 
 @pytest.mark.parametrize(

@@ -92,12 +92,12 @@ def located(spec: Spec, placement: str) -> Spec:
                 f"'{spec}' looks into the target and runs in its process; leave out '@process', or say it of a part "
                 "that does not."
             )
-        if any(_says_process(part) for part in spec.parts):
+        if any(_names_process(part) for part in spec.parts):
             raise CrossdraftError(f"In '{spec}' one process would hold another; say '@process' once.")
         return spec
     if spec.runs_in == "inline":
         return spec
-    if placement == "process" and not needs_target(spec) and not any(_says(part) for part in spec.parts):
+    if placement == "process" and not needs_target(spec) and not any(_names_any(part) for part in spec.parts):
         return replace(spec, runs_in="process")
     return replace(spec, parts=tuple(_located_part(part, placement) for part in spec.parts))
 
@@ -107,12 +107,12 @@ def _located_part(part: Spec, placement: str) -> Spec:
     return part if alone else located(part, placement)
 
 
-def _says(spec: Spec) -> bool:
-    return spec.runs_in is not None or any(map(_says, spec.parts))
+def _names_any(spec: Spec) -> bool:
+    return spec.runs_in is not None or any(map(_names_any, spec.parts))
 
 
-def _says_process(spec: Spec) -> bool:
-    return spec.runs_in == "process" or any(map(_says_process, spec.parts))
+def _names_process(spec: Spec) -> bool:
+    return spec.runs_in == "process" or any(map(_names_process, spec.parts))
 
 
 def decided(options: Options, spec: Spec | None) -> Options:
@@ -121,9 +121,9 @@ def decided(options: Options, spec: Spec | None) -> Options:
         return options
     allowed = available_cores()
     on_cpu = _on_cpu(options.draft_device or options.device)
-    said = spec is not None and _says_process(spec)
+    named = spec is not None and _names_process(spec)
     fits = spec is not None and repays_a_core(spec) and options.hidden == "auto" and len(allowed) > 1 and on_cpu
-    if options.placement == "process" or not (said or fits):
+    if options.placement == "process" or not (named or fits):
         return replace(options, placement="inline", draft_cores=None)
     if options.target_cores is None and _on_cpu(options.device) and on_cpu and len(allowed) > 1:
         draft = options.draft_cores or allowed[-1:]

@@ -36,7 +36,7 @@ class DrafterContext:
         device, dtype: of the drafter.
         vocab_size, eos, banned: of the target: ids are below `vocab_size`, `eos` end an answer, `banned` are no text.
         packed: give its layers the layout that is fastest here.
-        methods: drafters by name beside the table's own: those registered, which another process needs too.
+        methods: drafters by name in addition to the table's own: those registered, which another process needs too.
         host: the target itself, for drafters that run in its process; without one they load their own.
         tokenizer: the target's, where it has no folder to be read from.
         num_frames, fps: the target's options, for those that load their own.
@@ -179,9 +179,9 @@ def build_view(spec: Spec, options: settings.ViewSettings, context: DrafterConte
         raise CrossdraftError(
             f"The target {context.target} reads no video frames, of which '{spec}' could leave out some."
         )
-    seen = target.prepare.sampling.num_frames
-    if seen is not None and options.frames > seen:
-        raise CrossdraftError(f"'{spec}' asks for more than the {seen} frames that the target itself sees.")
+    own_frames = target.prepare.sampling.num_frames
+    if own_frames is not None and options.frames > own_frames:
+        raise CrossdraftError(f"'{spec}' asks for more than the {own_frames} frames that the target itself sees.")
     prepare = FewerFrames(target.model, tokenizer, target.prepare.spec, options.frames)
     return view_of(target, prepare, context.banned)
 

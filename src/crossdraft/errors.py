@@ -26,10 +26,10 @@ class BatchError(CrossdraftError):
 
     def __init__(self, results: Sequence[object]) -> None:
         self.results = tuple(results)
-        failed = [(place, error) for place, error in enumerate(self.results) if isinstance(error, BaseException)]
-        place, first = failed[0]
+        failed = [(i, error) for i, error in enumerate(self.results) if isinstance(error, BaseException)]
+        index, first = failed[0]
         kept = "errors and answers" if len(failed) < len(self.results) else "errors of all"
         super().__init__(
-            f"{len(failed)} of {len(self.results)} requests failed, the first of them request {place + 1}: {first} "
+            f"{len(failed)} of {len(self.results)} requests failed, the first of them request {index + 1}: {first} "
             f"(The {kept} are in this error's `results`.)"
         )

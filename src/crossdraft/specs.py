@@ -175,7 +175,7 @@ def read_settings(kind: type[T], spec: Spec, what: str = "drafter") -> T:
         if key not in known:
             raise CrossdraftError(
                 f"The {what} '{spec.name}' has no setting '{key}'{did_you_mean(key, known)}; its settings are: "
-                f"{told_settings(kind())}."
+                f"{settings_text(kind())}."
             )
         read, limit = known[key]
         try:
@@ -195,7 +195,7 @@ def check_settings(settings: object, name: str, what: str) -> None:
             raise CrossdraftError(_complaint(what, name, key, value, limit))
 
 
-def told_settings(settings: Any) -> str:
+def settings_text(settings: Any) -> str:
     """Settings and their values, `longest=3,copied=10`; those that have none by their names alone."""
     values = {one.name: getattr(settings, one.name) for one in fields(settings)}
     return ",".join(key if value is None else f"{key}={value}" for key, value in values.items())

@@ -15,7 +15,7 @@ from crossdraft.drafters.lookahead import LookaheadDrafter
 from crossdraft.drafters.memory.drafter import Datastores, MemoryDrafter
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.drafters.tree_model import TreeDrafter
-from crossdraft.drafters.trees import expand_and_rerank
+from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.tree_model import TreeDrafter, branches_of
-from crossdraft.drafters.trees import RankCounts, Shape, TopK, TreeBuilder, expand_and_rerank, fill, sequoia_tree
-from crossdraft.drafters.trees.dynamic import chain_with_siblings
+from crossdraft.drafters.trees.builder import TopK, TreeBuilder
+from crossdraft.drafters.trees.dynamic import chain_with_siblings, expand_and_rerank
+from crossdraft.drafters.trees.sequoia import sequoia_tree
+from crossdraft.drafters.trees.static import RankCounts, Shape, fill
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import full_forward

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from crossdraft.drafters.trees import Shape, fill
+from crossdraft.drafters.trees.static import Shape, fill
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, PromptFeatures, VerifyOutput
 from crossdraft.engine.fast.packed_linear import prepack

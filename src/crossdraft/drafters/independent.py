@@ -104,7 +104,7 @@ class IndependentState:
     reused: int = 0
     # Where subclasses need them, [h] each: of the prompt's last token, of each of `fed`; what is behind is void.
     features: list[Tensor] = field(default_factory=list)
-    seen: Sequence[tuple[Tensor, Tensor]] = ()  # keys and values of the frames, a layer each; see `heads.glance`
+    frame_kv: Sequence[tuple[Tensor, Tensor]] = ()  # keys and values of the frames, a layer each; see `heads.glance`
     dists: list[Tensor] = field(default_factory=list)  # [V] each, of the drafted tokens, when sampling
 
     @property
@@ -155,14 +155,14 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         prompt, cache, out = read_prompt(self.model, request, request.token_limit, self.capture)
         generator, ids = draft_generator(self.model, request), prompt.input_ids.tolist()
         features = [layer[-1] for layer in out.hidden[0]]
-        seen = self.glance.encode(request) if self.glance is not None else ()
-        logits = self.logits_of(out, seen)
-        return IndependentState(request.sampling, cache, ids, generator, logits, features=features, seen=seen)
+        frame_kv = self.glance.encode(request) if self.glance is not None else ()
+        logits = self.logits_of(out, frame_kv)
+        return IndependentState(request.sampling, cache, ids, generator, logits, features=features, frame_kv=frame_kv)
 
-    def logits_of(self, out: TargetOut, seen: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    def logits_of(self, out: TargetOut, frame_kv: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """[1 + n, V] logits behind what a pass fed last, and behind each of its candidates."""
         logits = out.logits[0]
-        return logits if self.glance is None else self.glance.logits(out.hidden[0][0][-len(logits) :], seen)
+        return logits if self.glance is None else self.glance.logits(out.hidden[0][0][-len(logits) :], frame_kv)
 
     def _propose(self, state: IndependentState, budget: Budget) -> Draft:
         """Draft on until the budget, the end of the answer, or the stop signal."""
@@ -218,7 +218,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         out = self.model.extend(state.cache, slice(0, 1), [chunk], [tree], self.capture)
         for layer in out.hidden[0]:
             state.features[1 + len(state.fed) :] = layer
-        state.logits = self.logits_of(out, state.seen)
+        state.logits = self.logits_of(out, state.frame_kv)
         state.fed = written
 
     def _candidates(self, state: IndependentState, written: Sequence[int], most: int) -> list[int]:

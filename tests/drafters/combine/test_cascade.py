@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from crossdraft.drafters.combine.cascade import CascadeDrafter
-from crossdraft.drafters.combine.two_level import main_path, readable
+from crossdraft.drafters.combine.cascade import CascadeDrafter, main_path, readable
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.ngram import NgramDrafter

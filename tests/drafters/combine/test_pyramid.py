@@ -6,8 +6,7 @@ from functools import cache
 import pytest
 import torch
 
-from crossdraft.drafters.combine.cascade import PyramidDrafter, close
-from crossdraft.drafters.combine.two_level import TwoLevelDrafter, point_mass
+from crossdraft.drafters.combine.cascade import PyramidDrafter, TwoLevelDrafter, close, point_mass
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.engine.conformance import full_forward

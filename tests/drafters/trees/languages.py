@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.trees import ProbsFn
+from crossdraft.drafters.trees.builder import ProbsFn
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.tree import DraftTree
 from tests.engine.drafting import Language

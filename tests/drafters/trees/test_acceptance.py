@@ -1,7 +1,6 @@
 import pytest
 
-from crossdraft.drafters.trees import RankCounts
-from crossdraft.drafters.trees.static import PRIOR
+from crossdraft.drafters.trees.static import PRIOR, RankCounts
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 

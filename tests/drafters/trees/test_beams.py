@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossdraft.drafters.trees import TopK, TreeBuilder
-from crossdraft.drafters.trees.beams import beam_search
+from crossdraft.drafters.trees.builder import TopK, TreeBuilder
+from crossdraft.drafters.trees.dynamic import beam_search
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.tree import ROOT
 from tests.drafters.trees.languages import ByChance, says, table

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.trees import TopK, by_confidence, expand_and_rerank
-from crossdraft.drafters.trees.dynamic import BINS, allot, chain_with_siblings
+from crossdraft.drafters.trees.builder import TopK
+from crossdraft.drafters.trees.dynamic import BINS, allot, by_confidence, chain_with_siblings, expand_and_rerank
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.tree import ROOT, DraftTree
 from tests.drafters.trees.languages import says, table

@@ -4,8 +4,9 @@ from functools import partial
 
 import pytest
 
-from crossdraft.drafters.trees import BuiltTree, Shape, TreeBuilder, expand_and_rerank, fill
-from crossdraft.drafters.trees.dynamic import chain_with_siblings
+from crossdraft.drafters.trees.builder import BuiltTree, TreeBuilder
+from crossdraft.drafters.trees.dynamic import chain_with_siblings, expand_and_rerank
+from crossdraft.drafters.trees.static import Shape, fill
 from crossdraft.engine.drafter import Budget
 from tests.drafters.trees.languages import ByChance, says
 from tests.engine.drafting import Language

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.trees import Shape, greedy_shape
+from crossdraft.drafters.trees.static import Shape, greedy_shape
 
 ACCURACIES = [[0.6, 0.3], [0.5, 0.2], [0.4, 0.1]]
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.trees import Shape, TopK
+from crossdraft.drafters.trees.builder import TopK
 from crossdraft.drafters.trees.sequoia import DEEPEST, ShapeTable, best_shape, sequoia_tree
+from crossdraft.drafters.trees.static import Shape
 from crossdraft.engine.drafter import Budget
 from tests.drafters.trees.languages import table
 

@@ -1,6 +1,6 @@
 import pytest
 
-from crossdraft.drafters.trees import Shape
+from crossdraft.drafters.trees.static import Shape
 from crossdraft.errors import CrossdraftError
 
 

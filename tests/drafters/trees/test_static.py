@@ -1,6 +1,7 @@
 import pytest
 
-from crossdraft.drafters.trees import Shape, TopK, fill
+from crossdraft.drafters.trees.builder import TopK
+from crossdraft.drafters.trees.static import Shape, fill
 from crossdraft.engine.drafter import Budget
 from tests.drafters.trees.languages import says, table
 from tests.engine.drafting import Language

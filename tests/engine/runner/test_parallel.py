@@ -12,8 +12,15 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, Outcome, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.fork_memory import copy_bytes, held_bytes
-from crossdraft.engine.runner.parallel import ANY, LEAST_PROB, POLICIES, STEP, ParallelSpeculator
+from crossdraft.engine.runner.parallel import (
+    ANY,
+    LEAST_PROB,
+    POLICIES,
+    STEP,
+    ParallelSpeculator,
+    copy_bytes,
+    held_bytes,
+)
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
@@ -256,7 +263,7 @@ def test_outcomes_that_cannot_come_any_more_are_not_prepared():
     """They lie behind words that were cut off; or they leave the tree by a word that stands in it."""
     outcomes = (Outcome((1, 2, 3, 40), 0.9), Outcome((1, 30), 0.2), Outcome((1, 2), 0.8))
     speculator, state, pushed = begun("ssd", Counting(outcomes), nodes=4)
-    state.judged(state.draft.first(2), 2)
+    state.verifying(state.draft.first(2), 2)
     speculator.work(never)
     assert {tokens for _, _, tokens, _ in pushed} == {(1, 2, 3), (1, 30)}
 

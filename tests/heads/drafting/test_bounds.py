@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from crossdraft.drafters.trees import Shape, fill
+from crossdraft.drafters.trees.static import Shape, fill
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from crossdraft.drafters.trees import Shape, fill
+from crossdraft.drafters.trees.static import Shape, fill
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.drafting.recurrent import RecurrentDrafter

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from crossdraft.drafters.trees import TopK
+from crossdraft.drafters.trees.builder import TopK
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT

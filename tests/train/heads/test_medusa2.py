@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from crossdraft.drafters.trees import RankCounts
+from crossdraft.drafters.trees.static import RankCounts
 from crossdraft.engine.decode import Decoder
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective

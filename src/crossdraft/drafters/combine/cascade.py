@@ -1,25 +1,214 @@
 """The drafters `cascade` (cascade speculative drafting: Chen et al. 2023) and `pyramid` (PyramidSD 2025).
 
-Both are two-level cascades, see `two_level`; they differ in what the outer drafter accepts. Whatever that is, it
-decides only which draft the target sees: the target verifies it by its own rule, and with an exact one the answer is
-the target's own.
+Both are two-level cascades. The inner (cheap) drafter drafts a few tokens; the outer (better) one's model reads them in
+one pass, keeps those that it accepts, and adds one of its own; the inner one goes on behind that. So the outer one
+drafts in fewer passes. The two differ in what the outer drafter accepts. Whatever that is, it decides only which draft
+the target sees: the target verifies it by its own rule, and with an exact one the answer is the target's own.
+
+The inner drafter's own state follows what is committed. What is not committed yet is given to a fork of it: where the
+text goes another way, that one is dropped and another forked. So any drafter can be the inner one.
 """
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from crossdraft.drafters.base import show
-from crossdraft.drafters.combine.two_level import Accepts, TwoLevelDrafter, TwoLevelState
+from crossdraft.drafters.alternatives import TokenAlternatives
+from crossdraft.drafters.base import PerRequestDrafter, show
+from crossdraft.drafters.combine.tree_merger import default_probs
+from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.drafters.settings import CascadeSettings, PyramidSettings
-from crossdraft.engine.drafter import Budget, Draft, Drafter
+from crossdraft.engine.accept import as_wide
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
+from crossdraft.engine.request import Request
 from crossdraft.engine.rules.fuzzy import Fuzzy
+from crossdraft.engine.sampling import sample_one, warp
+from crossdraft.engine.seeds import split_seeds
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
-GUESS = 0.7  # assumed probability of a later token whose drafter gives none, given the one before
+Accepts = Callable[[Tensor, int, Tensor], bool]
+"""(p, token, q): whether the outer drafter, of distribution p [V], accepts a token that was drawn from q [V]."""
+
+
+@dataclass(eq=False)
+class InnerState:
+    """A state of the inner drafter, and the answer as far as it was committed to it."""
+
+    state: Any
+    text: list[int] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class TwoLevelState:
+    """One answer: the outer drafter's state, the inner one's, and its fork behind what is not committed."""
+
+    outer: IndependentState
+    inner: InnerState
+    trial: InnerState | None = None
+
+
+class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
+    """Drafts a chain that `inner` drafts and `outer` verifies.
+
+    Args:
+        outer: the better drafter, of the target's own vocabulary.
+        inner: the cheaper one; of a tree, its main path is read.
+        accepts: what `outer` accepts beside the token it would have taken itself, which in a greedy answer it always
+            does. When sampling it must not look at a token that was drawn: see `PyramidDrafter`.
+        ahead: most tokens that `inner` drafts between two passes of `outer`.
+
+    Raises:
+        CrossdraftError: `outer` is no model that can verify.
+    """
+
+    def __init__(
+        self, outer: Drafter[Any], inner: Drafter[Any], accepts: Accepts, ahead: int = CascadeSettings.ahead
+    ) -> None:
+        if not isinstance(outer, IndependentDrafter):
+            raise CrossdraftError(
+                "The first drafter of a cascade or pyramid must be a model of the target's own vocabulary, such as "
+                "event, blind or view."
+            )
+        self.outer = outer
+        self.inner = inner
+        self.accepts = accepts
+        self.ahead = ahead
+        # Of the target's outputs, nothing.
+        self.needs = Needs(
+            video=outer.needs.video or inner.needs.video,
+            visual=outer.needs.visual or inner.needs.visual,
+            learns=outer.needs.learns or inner.needs.learns,
+        )
+
+    def end(self, states: Sequence[TwoLevelState]) -> None:
+        for state in states:
+            self._commit_inner(state.inner, state.outer.committed)  # what it learns must be what was said
+        self.inner.end([state.inner.state for state in states])
+        self.outer.end([state.outer for state in states])
+
+    def _begin(self, request: Request) -> TwoLevelState:
+        (outer,), (inner,) = self.outer.begin([request]), self.inner.begin(split_seeds([request], 1))
+        return TwoLevelState(outer, InnerState(inner))
+
+    def _propose(self, state: TwoLevelState, budget: Budget) -> Draft:
+        """Draft on until the budget, the end of the answer, or the stop signal."""
+        outer = state.outer
+        while len(outer.drafted) < budget.nodes and outer.path_prob >= budget.min_confidence and not budget.stopped:
+            if self.outer.ended(outer) or self.outer.room(outer) == 0:
+                break
+            before = len(outer.drafted)
+            self._write(state, budget)
+            show(outer.pending[before:], budget)
+        # All is drafted; what remains is to make it a `Draft`.
+        return self.outer.propose([outer], [Budget(min(budget.nodes, len(outer.drafted)))])[0]
+
+    def _commit(self, state: TwoLevelState, output: VerifyOutput) -> None:
+        # The inner one follows with the next draft: most of what the target says it knows by then.
+        self.outer.commit([state.outer], [output])
+
+    def _fork(self, state: TwoLevelState) -> TwoLevelState:
+        return TwoLevelState(self.outer.fork([state.outer])[0], self._fork_inner(state.inner))
+
+    def inner_draft(self, state: TwoLevelState, nodes: int, stop: Callable[[], bool] | None) -> Draft:
+        """What the inner one drafts behind the outer one's text: the main path of its draft."""
+        if nodes == 0:
+            return Draft(DraftTree.empty())
+        return main_path(self.inner.propose([self._inner_behind(state.outer, state)], [Budget(nodes, stop=stop)])[0])
+
+    def _inner_behind(self, outer: IndependentState, state: TwoLevelState) -> Any:
+        """The inner state behind the outer one's text: its own if all of that is committed, else a fork."""
+        if not outer.drafted:
+            self._commit_inner(state.inner, outer.committed)
+            return state.inner.state
+        written = [*outer.committed, *outer.pending]
+        if state.trial is None or state.trial.text != written[: len(state.trial.text)]:
+            state.trial = self._fork_inner(state.inner)
+        self._commit_inner(state.trial, written)
+        return state.trial.state
+
+    def _fork_inner(self, inner: InnerState) -> InnerState:
+        return InnerState(self.inner.fork([inner.state])[0], [*inner.text])
+
+    def _commit_inner(self, inner: InnerState, text: Sequence[int]) -> None:
+        """Commit what this text adds to what the state knows."""
+        if len(text) > len(inner.text):
+            self.inner.commit([inner.state], [VerifyOutput((), tuple(text[len(inner.text) :]))])
+            inner.text = [*text]
+
+    def _write(self, state: TwoLevelState, budget: Budget) -> None:
+        """One pass of the outer model over the inner draft: append what it accepts, and one token of its own."""
+        outer = state.outer
+        written = [*outer.committed, *outer.pending]
+        draft = DraftTree.empty()
+        if len(written) > len(outer.fed):  # else only the prompt was read, and its own logits are there already
+            most = min(self.ahead, budget.nodes - len(outer.drafted) - 1, self.outer.room(outer))
+            draft = readable(self.inner_draft(state, most, budget.stop).tree, self.outer.model.vocab_size)
+            self.outer.feed(outer, written, draft.tokens)
+        kept = self._verify(outer, draft)
+        outer.cache.keep(0, range(kept))
+        outer.fed = [*outer.fed, *draft.tokens[:kept]]
+        outer.logits = outer.logits[kept:]
+
+    def _verify(self, outer: IndependentState, draft: DraftTree) -> int:
+        """Append tokens until the outer model says something else; returns how many were accepted and read."""
+        for node, token in enumerate(draft.tokens):
+            row = draft.drawn_from[node]
+            q = None if draft.dists is None or row < 0 else draft.dists[row]
+            if self._append(outer, outer.logits[node], token, q) != token:
+                return node
+            if token in self.outer.model.eos:
+                return node  # it is accepted, but nothing is read behind it, itself neither
+        self._append(outer, outer.logits[len(draft)])
+        return len(draft)
+
+    def _append(self, outer: IndependentState, logits: Tensor, token: int = -1, dist: Tensor | None = None) -> int:
+        """Append `token` if it is accepted, else one from the outer model's logits [V]; returns which.
+
+        `dist` [V] is what `token` was drawn from, `None` if it was chosen deterministically.
+        """
+        logits = logits + self.outer.banned
+        p = warp(logits, outer.sampling, [*outer.prompt, *outer.committed, *outer.pending])
+        q = None
+        if token >= 0:
+            q = point_mass(token, p) if dist is None else dist.to(p)
+        if outer.sampling.greedy:
+            taken = int(p.argmax())
+            if q is not None and token != taken and self.accepts(p.softmax(-1), token, q):
+                taken = token
+            prob = math.exp(logits[taken] - logits.logsumexp(-1))
+        else:
+            accepted = q is not None and self.accepts(p, token, q)
+            q = q if accepted and q is not None else p
+            taken = token if accepted else sample_one(q, outer.generator)
+            prob = float(q[taken])
+            outer.dists.append(q)
+        outer.drafted.append(TokenAlternatives((taken,), (prob,)))
+        return taken
+
+
+def main_path(draft: Draft) -> Draft:
+    """The chain of first children, with its distributions and path probabilities."""
+    if draft.tree.is_chain:
+        return draft
+    path = draft.tree.main_path
+    return Draft(draft.tree.keep(path), tuple(draft.path_probs[node] for node in path) if draft.path_probs else ())
+
+
+def readable(chain: DraftTree, vocabulary: int) -> DraftTree:
+    """As much of a chain as a model of this many tokens can read; distributions must be over these alone."""
+    unknown = (node for node, token in enumerate(chain.tokens) if token >= vocabulary)
+    return as_wide(chain.first(next(unknown, len(chain))), vocabulary)
+
+
+def point_mass(token: int, like: Tensor) -> Tensor:
+    """[V] all on one token."""
+    return F.one_hot(torch.tensor(token, device=like.device), like.shape[-1]).to(like)
 
 
 class CascadeDrafter(TwoLevelDrafter):
@@ -136,5 +325,5 @@ def joined(early: Draft, later: Draft) -> Draft:
     ((1, 2), (0.8, 0.4))
     """
     above = early.path_probs[-1] if early.path_probs else 1.0
-    behind = tuple(above * prob for prob in later.path_probs or [GUESS**depth for depth in later.tree.depths])
+    behind = tuple(above * prob for prob in later.path_probs or default_probs(later.tree))
     return Draft(DraftTree.chain([*early.tree.tokens, *later.tree.tokens]), (*early.path_probs, *behind))

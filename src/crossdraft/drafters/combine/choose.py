@@ -97,19 +97,19 @@ class ChooseDrafter:
 
 def learn(arms: Sequence[Arm], taken: int, rate: float) -> None:
     """An answer was drafted by `taken` and got `rate` tokens a second; what is older counts for less."""
-    for place, arm in enumerate(arms):
+    for i, arm in enumerate(arms):
         arm.answers *= FADING
         arm.rate *= FADING
-        if place == taken:
+        if i == taken:
             arm.answers += 1
             arm.rate += rate
 
 
 def best_arm(arms: Sequence[Arm]) -> int:
     """The arm of the highest upper bound; one that was hardly tried comes first."""
-    untried = next((place for place, arm in enumerate(arms) if arm.answers < 0.5), None)
+    untried = next((i for i, arm in enumerate(arms) if arm.answers < 0.5), None)
     if untried is not None:
         return untried
-    seen, best = sum(arm.answers for arm in arms), max(arm.mean for arm in arms)
-    bounds = [arm.mean + CURIOSITY * best * math.sqrt(math.log(1 + seen) / arm.answers) for arm in arms]
+    tried, best = sum(arm.answers for arm in arms), max(arm.mean for arm in arms)
+    bounds = [arm.mean + CURIOSITY * best * math.sqrt(math.log(1 + tried) / arm.answers) for arm in arms]
     return bounds.index(max(bounds))

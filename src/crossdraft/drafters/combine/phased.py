@@ -27,15 +27,15 @@ class PhasedDrafter:
     """Drafts with `hidden` until the first commit, with `later` from then on.
 
     The second one follows the answer from its beginning, so that it is ready when its turn comes. The first one ends
-    with its turn; if it learns from answers, it is told all of this one at its end.
+    with its turn; if it learns from answers, all of this one is committed to it at its end.
     """
 
     def __init__(self, hidden: Drafter[Any], later: Drafter[Any]) -> None:
         self.hidden = hidden
         self.later = later
         self.needs = Needs.of_all([hidden.needs, later.needs])
-        # Who needs the target's features cannot be told an answer without them.
-        self._told = hidden.needs.nothing and hidden.needs.learns
+        # Who needs the target's features cannot learn from an answer without them.
+        self._teaches_hidden = hidden.needs.nothing and hidden.needs.learns
 
     def begin(self, requests: Sequence[Request]) -> list[PhasedState]:
         hidden, later = self.hidden.begin(split_seeds(requests, 0)), self.later.begin(split_seeds(requests, 1))
@@ -56,9 +56,9 @@ class PhasedDrafter:
 
     def commit(self, states: Sequence[PhasedState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
-            # The first tree that was judged was the other's: of its own, which was empty, nothing was accepted.
+            # The first tree that was verified was the other's: of its own, which was empty, nothing was accepted.
             self.later.commit([state.later], [output if state.answering else replace(output, path=())])
-            if not state.answering and not self._told:
+            if not state.answering and not self._teaches_hidden:
                 self.hidden.end([state.hidden])
             state.answered += output.tokens
 
@@ -67,9 +67,9 @@ class PhasedDrafter:
 
     def end(self, states: Sequence[PhasedState]) -> None:
         for state in states:
-            if state.answering and self._told:
+            if state.answering and self._teaches_hidden:
                 self.hidden.commit([state.hidden], [VerifyOutput((), state.answered)])
-            if not state.answering or self._told:
+            if not state.answering or self._teaches_hidden:
                 self.hidden.end([state.hidden])
         self.later.end([state.later for state in states])
 

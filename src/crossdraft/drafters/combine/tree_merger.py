@@ -45,11 +45,11 @@ def default_probs(tree: DraftTree) -> tuple[float, ...]:
 def conditional(draft: Draft, calibration: float = 1.0) -> list[float]:
     """[n] probability of every node given its parent, calibrated; siblings sum to 1 at most."""
     tree = draft.tree
-    given = draft.path_probs or default_probs(tree)
+    path_probs = draft.path_probs or default_probs(tree)
     probs = []
     for node, parent in enumerate(tree.parents):
-        above = 1.0 if parent == ROOT else given[parent]
-        probs.append(min(1.0, calibration * given[node] / above) if above > 0 else 0.0)
+        above = 1.0 if parent == ROOT else path_probs[parent]
+        probs.append(min(1.0, calibration * path_probs[node] / above) if above > 0 else 0.0)
     for parent in {*tree.parents}:
         children = tree.children(parent)
         total = sum(probs[child] for child in children)
@@ -103,11 +103,11 @@ def merged(trees: Sequence[DraftTree], probs: Sequence[Sequence[float]], weights
 
 
 def learn(
-    weights: Sequence[DrafterWeight], trees: Sequence[DraftTree], probs: Sequence[Sequence[float]], said: Sequence[int]
+    weights: Sequence[DrafterWeight], trees: Sequence[DraftTree], probs: Sequence[Sequence[float]], text: Sequence[int]
 ) -> None:
-    """The text went on with `said`: every node along it tells of the drafters that proposed anything there."""
+    """The text went on with `text`: every node along it tells of the drafters that proposed anything there."""
     at: dict[int, int] = dict.fromkeys(range(len(trees)), ROOT)
-    for token in said:
+    for token in text:
         likeliest: dict[int, int] = {}
         for i, node in at.items():
             children = trees[i].children(node)
@@ -151,9 +151,9 @@ class TreeMerger:
             return Draft(reduce(DraftTree.union, trees))
         return merged(trees, self._probs(drafts), [weight.wins for weight in self.weights], nodes)
 
-    def learn(self, drafts: Sequence[Draft], said: Sequence[int]) -> None:
-        """The text went on with `said` behind where these drafts, chosen and not drawn, began."""
-        learn(self.weights, [draft.tree for draft in drafts], self._probs(drafts), said)
+    def learn(self, drafts: Sequence[Draft], text: Sequence[int]) -> None:
+        """The text went on with `text` behind where these drafts, chosen and not drawn, began."""
+        learn(self.weights, [draft.tree for draft in drafts], self._probs(drafts), text)
 
     def _probs(self, drafts: Sequence[Draft]) -> list[list[float]]:
         pairs = zip(drafts, self.weights, strict=True)

@@ -30,7 +30,7 @@ class UnionState:
     Args:
         parts: states, by drafter.
         greedy: whether nothing is drawn.
-        drafts: by drafter; empty once they are judged.
+        drafts: by drafter; empty once they are verified.
         rounds: verify passes so far.
         waited_s: seconds until the last drafts were here.
         drafted: when that was.
@@ -67,7 +67,7 @@ class UnionDrafter:
         self.needs = Needs.of_all([drafter.needs for drafter in drafters])
         everyone = range(len(drafters))
         self._free = [i for i in everyone if drafters[i].needs.may_hide]  # may draft while the target reads
-        self._coupled = [i for i in everyone if i not in self._free]
+        self._needing_target = [i for i in everyone if i not in self._free]
 
     def begin(self, requests: Sequence[Request]) -> list[UnionState]:
         columns = [drafter.begin(split_seeds(requests, i)) for i, drafter in enumerate(self.drafters)]
@@ -89,7 +89,7 @@ class UnionDrafter:
             self._collect(first, everybody, made)
             asked = [k for k, state in enumerate(states) if state.rounds and self._worthwhile(state, made[k])]
             if asked:
-                self._collect({i: self._ask(i, states, budgets, asked) for i in self._coupled}, asked, made)
+                self._collect({i: self._ask(i, states, budgets, asked) for i in self._needing_target}, asked, made)
             now = time.perf_counter()
             for state, budget, drafts in zip(states, budgets, made, strict=True):
                 state.drafts = [widened(d, budget.nodes, self.ends) if state.greedy else d for d in drafts]
@@ -102,7 +102,7 @@ class UnionDrafter:
         for state, output in zip(states, outputs, strict=True):
             if state.greedy and state.drafts and not state.forked:
                 self.merger.learn(state.drafts, output.tokens)
-                if state.rounds and self._free and self._coupled:
+                if state.rounds and self._free and self._needing_target:
                     self._teach_gate(state, output)
         for i, drafter in enumerate(self.drafters):
             own = [own_output(state.drafts, i, output) for state, output in zip(states, outputs, strict=True)]
@@ -128,7 +128,7 @@ class UnionDrafter:
         own = []
         for k in asked:
             budget = self.merger.share(budgets[k], part, greedy=states[k].greedy)
-            waits = budget.until is not None or not self._coupled or part in self._coupled
+            waits = budget.until is not None or not self._needing_target or part in self._needing_target
             own.append(budget if waits else replace(budget, wait_s=0.0))
         return propose_async(self.drafters[part], [states[k].parts[part] for k in asked], own)
 
@@ -140,7 +140,7 @@ class UnionDrafter:
 
     def _worthwhile(self, state: UnionState, drafts: Sequence[Draft]) -> bool:
         """Whether the parts that look into the target are asked too."""
-        if not self._coupled:
+        if not self._needing_target:
             return False
         return not (state.greedy and self._free and self.gate.enough([drafts[i] for i in self._free]))
 
@@ -149,13 +149,13 @@ class UnionDrafter:
         drafts = state.drafts
         draft = self.merger.merge(drafts, nodes, greedy=state.greedy)
         refusals = [drafts[i].refusal for i in range(len(drafts)) if state.rounds or i in self._free]
-        refusal = refusals[0] if refusals and all(refusals) and (state.rounds or not self._coupled) else None
+        refusal = refusals[0] if refusals and all(refusals) and (state.rounds or not self._needing_target) else None
         spans = tuple(span for one in drafts for span in one.spans)
         return replace(with_probes(draft, drafts), refusal=refusal, spans=spans)
 
     def _teach_gate(self, state: UnionState, output: VerifyOutput) -> None:
         prepared = [state.drafts[i] for i in self._free]
-        written = any(len(state.drafts[i].tree) for i in self._coupled)
+        written = any(len(state.drafts[i].tree) for i in self._needing_target)
         self.gate.saw(prepared, output, state.waited_s, time.perf_counter() - state.drafted, written=written)
 
 
@@ -178,24 +178,24 @@ class BenefitGate:
     def enough(self, prepared: Sequence[Draft]) -> bool:
         """True if they may go alone. Not before both have been tried."""
         both, both_s, check_s = self.both.value, self.both_s.value, self.check_s.value
-        hope = expected_tokens(prepared)
-        if not hope or both is None or both_s is None or check_s is None:
+        expected = expected_tokens(prepared)
+        if not expected or both is None or both_s is None or check_s is None:
             return False
         fulfilled = (self.kept.value or 0.0) / (self.expected.value or 1.0)
-        return (1 + fulfilled * hope) * both_s > both * check_s
+        return (1 + fulfilled * expected) * both_s > both * check_s
 
     def saw(
         self, prepared: Sequence[Draft], output: VerifyOutput, waited_s: float, checked_s: float, *, written: bool
     ) -> None:
-        """A round of these drafts, which took so long to write and to judge, ended so; `written`: with the others'."""
+        """A round of these drafts, which took so long to write and to verify, ended so; `written`: with the others'."""
         if written or any(len(draft.tree) for draft in prepared):
             self.check_s.add(checked_s)
         if written:
             self.both.add(len(output.tokens))
             self.both_s.add(waited_s + checked_s)
-        if hope := expected_tokens(prepared):
+        if expected := expected_tokens(prepared):
             accepted = output.tokens[: len(output.path)]
-            self.expected.add(hope)
+            self.expected.add(expected)
             self.kept.add(max(len(draft.tree.follow(accepted)) for draft in prepared))
 
 

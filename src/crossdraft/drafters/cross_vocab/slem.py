@@ -52,10 +52,10 @@ def continuation(
     offered: list[TargetToken] = []
     at = 0
     for token in [*_bytes(target, text[:rest]), *_read_behind(target, committed, readable)]:
-        spelled = target.token_bytes[token] if 0 <= token < target.width else None
-        if spelled is None or text[at : at + len(spelled)] != spelled:
+        piece = target.token_bytes[token] if 0 <= token < target.width else None
+        if piece is None or text[at : at + len(piece)] != piece:
             return offered
-        at += len(spelled)
+        at += len(piece)
         offered.append(TargetToken(token, at))
     if not ended or rest + size < len(text):
         return offered[:-1]
@@ -74,8 +74,8 @@ def _read_behind(target: TokenTable, committed: Sequence[int], text: str) -> lis
     if not text:
         return []
     for start in range(len(committed) - 1, max(-1, len(committed) - 1 - LOOK_BACK), -1):
-        spelled = target.token_bytes[committed[start]] or b""
-        if not spelled.startswith(b" "):
+        piece = target.token_bytes[committed[start]] or b""
+        if not piece.startswith(b" "):
             continue
         word = list(committed[start:])
         before = target.to_bytes(word)

@@ -193,8 +193,8 @@ class TokenIntersection:
 
     def _learn(self, state: AssistantState, count: int) -> None:
         """Note which of the last `count` committed tokens the drafter says in several."""
-        own, said = self.own.to_bytes(state.own_ids), state.text[: state.own_bytes]
-        if self.grams is None or state.own_bytes < len(state.text) or own.lstrip(b" ") != said.lstrip(b" "):
+        own, text = self.own.to_bytes(state.own_ids), state.text[: state.own_bytes]
+        if self.grams is None or state.own_bytes < len(state.text) or own.lstrip(b" ") != text.lstrip(b" "):
             return
         theirs = [self.target.to_bytes([i]) for i in state.committed]
         for i, j, k in aligned(theirs, [self.own.to_bytes([i]) for i in state.own_ids]):

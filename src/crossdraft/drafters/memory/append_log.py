@@ -49,7 +49,7 @@ class AppendLog:
     Args:
         path: of the file; made if it is not there.
         capacity: tokens worth keeping.
-        vocabulary: a fingerprint; a file of another vocabulary or version is put aside and begun anew.
+        vocabulary: a fingerprint; a file of another vocabulary or version is renamed and begun anew.
 
     Raises:
         CrossdraftError: the file is none of ours, or cannot be read or written.
@@ -120,9 +120,9 @@ class AppendLog:
             with self.path.open("rb") as file:
                 reason = self._fault(file.readline(4096))
         if reason is not None:
-            aside = self.path.with_suffix(".old")
-            self.path.replace(aside)
-            log.warning("The memory %s %s; it was begun anew, the old one is %s.", self.path, reason, aside.name)
+            old = self.path.with_suffix(".old")
+            self.path.replace(old)
+            log.warning("The memory %s %s; it was begun anew, the old one is %s.", self.path, reason, old.name)
         if not self.path.exists():
             self._write([])
         else:

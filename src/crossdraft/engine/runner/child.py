@@ -12,9 +12,9 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
+from crossdraft.engine.runner.__main__ import run
 from crossdraft.engine.runner.forks import ForkedChild, fork_server
-from crossdraft.engine.runner.handled import Handled
-from crossdraft.engine.runner.worker import run
+from crossdraft.engine.runner.link import Handled
 from crossdraft.errors import CrossdraftError
 
 CALL_TIMEOUT_S = 120.0  # for a child to start and call back, before it loads anything
@@ -56,7 +56,7 @@ def _started(address: str, cores: Sequence[int] | None, folder: str, key: bytes)
     environment = dict(os.environ)
     if cores is not None:
         environment["OMP_NUM_THREADS"] = str(len(cores))
-    arguments = ["-m", "crossdraft.engine.runner.worker", address, ",".join(map(str, cores or ())), folder]
+    arguments = ["-m", "crossdraft.engine.runner", address, ",".join(map(str, cores or ())), folder]
     child = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, env=environment)
     stdin = child.stdin
     if stdin is None:

@@ -1,6 +1,6 @@
 """Parallel drafting: a drafter drafts on while the target verifies. One speculator, three policies.
 
-While a draft is judged, its drafter would be idle. Instead it prepares for what the judgement may be: for an *outcome*
+While a draft is verified, its drafter would be idle. Instead it prepares for what may come of that: for an *outcome*
 (the tokens that the target then emits) it drafts on a fork of its state as if that had been committed. What is
 prepared is pushed at once, so that the target finds it when the outcome is known and waits for nobody. If another
 outcome comes, the forks are dropped, and nothing is lost but idle time. What is emitted never depends on it: it only
@@ -11,21 +11,21 @@ The policies differ in two points, which outcomes are prepared and how long the 
 | policy     | prepares                             | the target waits                                           |
 |------------|--------------------------------------|------------------------------------------------------------|
 | `pipespec` | that everything is accepted          | until there is a draft at all (PipeSpec 2025)              |
-| `pearl`    | that everything is accepted          | likewise; after a rejection not at all: it judges its own  |
+| `pearl`    | that everything is accepted          | likewise; after a rejection not at all: it checks its own  |
 |            |                                      | next token while the drafter writes (PEARL 2025)           |
 | `ssd`      | likely rejections too, by their prob | for a few tokens if the outcome was not prepared (SSD 2026) |
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Generic, TypeVar
 
+from crossdraft.engine.cache import KVCache
 from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.devices import resolve
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Outcome, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.fork_memory import FORK_BYTES, copy_bytes, held_bytes
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
 
@@ -34,6 +34,7 @@ MOST = 12  # outcomes that are prepared for one draft; fewer if copies of the dr
 STEP = 4  # tokens behind which a growing draft is sent on
 LEAST_PROB = 0.01  # less likely outcomes are not worth a pass
 ANY = 10**9  # "a whole draft", however long
+FORK_BYTES = 2 * 2**30  # keys and values of all copies together that drafting ahead holds; for a 7B drafter about five
 
 State = TypeVar("State")
 Stop = Callable[[], bool]
@@ -89,11 +90,11 @@ class ParallelState(Generic[State]):
         greedy: whether nothing is drawn.
         key: by which `Push` names the request.
         undrawn: of a sampled answer, the state before anything was drawn; see `ParallelSpeculator.missed`.
-        draft: what the target judges now.
+        draft: what the target verifies now.
         nodes: how much to draft for an outcome.
         ready: tokens that are drafted already behind what is committed.
         predicted: whether the last outcome was prepared.
-        unprepared: whether the draft is being judged, and nothing was prepared for that yet.
+        unprepared: whether the draft is being verified, and nothing was prepared for that yet.
         waiting: outcomes to be prepared, or prepared further, likeliest last.
         prepared: for an outcome's tokens the forked state, and its draft.
         offered: the draft that was prepared for the last outcome, which the target may have taken.
@@ -114,8 +115,8 @@ class ParallelState(Generic[State]):
     offered: Draft = NOTHING
     round: int = 0
 
-    def judged(self, draft: Draft, nodes: int) -> None:
-        """The target judges this draft now: what is prepared begins from there."""
+    def verifying(self, draft: Draft, nodes: int) -> None:
+        """The target verifies this draft now: what is prepared begins from there."""
         self.draft, self.nodes, self.offered = draft, nodes, NOTHING
         self.ready, self.predicted, self.unprepared = 0, True, True
         self.waiting, self.prepared = [], {}
@@ -130,7 +131,7 @@ class ParallelSpeculator(Generic[State]):
 
     Args:
         drafter, policy: see the module's text.
-        push: told every draft that is prepared.
+        push: called with every draft that is prepared.
         fork_bytes: most memory of the keys and values of all copies together; what has no room is not prepared.
         spans: gets a span of each piece of work.
     """
@@ -163,23 +164,23 @@ class ParallelSpeculator(Generic[State]):
         if not state.greedy:
             state.undrawn = self.drafter.fork([state.inner])[0]
         (draft,) = drafts_of(self.drafter.propose([state.inner], [budget]), 1)
-        state.judged(draft, min(NODES, budget.nodes))
+        state.verifying(draft, min(NODES, budget.nodes))
         return draft
 
     def missed(self, states: Sequence[ParallelState[State]]) -> None:
-        """Their first drafts came too late for the target to judge.
+        """Their first drafts came too late for the target to verify.
 
         What was drawn for them is not drafted any more: that it took long says something of it (that the text did not
-        end at once), so it would follow another distribution than the one told with it.
+        end at once), so it would follow another distribution than the one sent with it.
         """
         for state in states:
             if state.undrawn is not None:
                 state.inner = state.undrawn
-                state.judged(NOTHING, state.nodes)
+                state.verifying(NOTHING, state.nodes)
 
     def propose(self, states: Sequence[ParallelState[State]], budgets: Sequence[Budget]) -> list[Draft]:
         # A draft that was prepared for this outcome is the draft, though the target asked before it saw that. What was
-        # drawn would otherwise be drawn anew where it took long, and follow another distribution than the one told.
+        # drawn would otherwise be drawn anew where it took long, and follow another distribution than the one sent.
         drafts = {id(state): state.offered for state in states}
         asked = [(state, b) for state, b in zip(states, budgets, strict=True) if not len(state.offered.tree)]
         drafts |= self._ask(asked)
@@ -189,7 +190,7 @@ class ParallelSpeculator(Generic[State]):
         made = []
         for state, budget in zip(states, budgets, strict=True):
             made.append(drafts[id(state)].first(budget.nodes))
-            state.judged(made[-1], budget.nodes)
+            state.verifying(made[-1], budget.nodes)
         return made
 
     def _ask(self, asked: Sequence[tuple[ParallelState[State], Budget]], *, anew: bool = False) -> dict[int, Draft]:
@@ -200,9 +201,9 @@ class ParallelSpeculator(Generic[State]):
         return {id(state): draft for (state, _), draft in zip(asked, made, strict=True)}
 
     def took(self, state: ParallelState[State], tree: DraftTree) -> None:
-        """The target judges this part of the draft that was pushed for its last outcome."""
+        """The target verifies this part of the draft that was pushed for its last outcome."""
         draft = replace(state.offered, tree=tree, path_probs=())
-        state.judged(draft, state.nodes)
+        state.verifying(draft, state.nodes)
 
     def commit(
         self, states: Sequence[ParallelState[State]], outputs: Sequence[VerifyOutput], asked: Sequence[bool] = ()
@@ -259,7 +260,7 @@ class ParallelSpeculator(Generic[State]):
         return waiting
 
     def _room(self, state: ParallelState[State]) -> bool:
-        """Whether one more copy of the request's state fits beside those that are held."""
+        """Whether one more copy of the request's state fits in addition to those that are held."""
         forks = (fork for one in self._states for fork, _ in one.prepared.values())
         return sum(map(held_bytes, forks)) + copy_bytes(state.inner) <= self.fork_bytes
 
@@ -298,7 +299,7 @@ class ParallelSpeculator(Generic[State]):
         else:
             (fork,), before = self.drafter.fork([state.inner]), NOTHING
             self.drafter.commit([fork], [VerifyOutput(tuple(state.draft.tree.follow(tokens[:-1])), tokens)])
-        # What is drawn is drawn once: of two draws, the longer one would not follow the distribution told with it.
+        # What is drawn is drawn once: of two draws, the longer one would not follow the distribution sent with it.
         budget = Budget(state.nodes, stop=stop)
         step = _until(budget, STEP, before.tree.main_path_tokens) if state.greedy else budget
         draft = self.drafter.propose([fork], [step])[0]
@@ -316,9 +317,9 @@ class ParallelSpeculator(Generic[State]):
         """Go on from what was prepared for this outcome; false if nothing was."""
         fork, draft = state.prepared.get(output.tokens, (None, NOTHING))
         drafted, count = state.draft.tree.main_path_tokens, len(output.tokens)
-        # Where the target judged a part only of what was drafted, the rest of it may be what follows.
+        # Where the target verified a part only of what was drafted, the rest of it may be what follows.
         kept = len(drafted) - count if drafted[:count] == output.tokens else 0
-        state.judged(NOTHING, state.nodes)
+        state.verifying(NOTHING, state.nodes)
         state.offered, state.ready = draft, kept if fork is None else 0
         state.predicted = fork is not None or kept > 0
         # Who is not asked prepares for the target's own next token where it has nothing to offer.
@@ -338,7 +339,7 @@ class ParallelSpeculator(Generic[State]):
 
 
 def _possible(outcome: Outcome, tree: DraftTree) -> bool:
-    """Whether the target may leave the tree so, if this is all of a draft that it judges."""
+    """Whether the target may leave the tree so, if this is all of a draft that it verifies."""
     return len(tree.follow(outcome.tokens)) == len(outcome.tokens) - 1
 
 
@@ -362,3 +363,24 @@ def _until(budget: Budget, enough: int, known: Sequence[int] = ()) -> Budget:
             written += 1
 
     return replace(budget, stop=lambda: written >= enough or budget.stopped, on_token=on_token)
+
+
+def held_bytes(state: object) -> int:
+    """Bytes of the keys and values that a state holds."""
+    return sum(cache.nbytes for cache in caches_of(state))
+
+
+def copy_bytes(state: object) -> int:
+    """Bytes of the keys and values that a copy of the state would hold."""
+    return sum(cache.copy_bytes for cache in caches_of(state))
+
+
+def caches_of(state: object) -> list[KVCache]:
+    """The caches in a drafter's state: a dataclass, whose fields and lists may hold further states."""
+    if isinstance(state, KVCache):
+        return [state]
+    if is_dataclass(state):
+        return [cache for field in fields(state) for cache in caches_of(getattr(state, field.name))]
+    if isinstance(state, list | tuple) and state and not isinstance(state[0], int | float | str):
+        return [cache for part in state for cache in caches_of(part)]
+    return []

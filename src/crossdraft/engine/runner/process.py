@@ -1,7 +1,7 @@
 """A drafter in a process of its own, on its own cores or its own GPU.
 
-The worker is an ordinary child (`python -m crossdraft.engine.runner.worker`), not a fork of ours: it can pin itself to
-its cores before torch starts a thread, and a script needs no `__main__` guard. (Who starts many has them made by
+The worker is an ordinary child (`python -m crossdraft.engine.runner`), not a fork of ours: it can pin itself to its
+cores before torch starts a thread, and a script needs no `__main__` guard. (Who starts many has them made by
 `forks`, from a process in which torch has no threads either.) Both sides speak over a private socket. A hidden draft
 ends at its own stop message, or where the target waits for something else; another request's beginning waits for it.
 """
@@ -36,7 +36,7 @@ from crossdraft.errors import CrossdraftError
 LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
 DRAFTER_TIMEOUT_S = 10.0
 LONGEST_WAIT_S = 1.0  # for a draft, where it is known that none is worth more
-TOO_LATE = "its draft came too late, and what was drawn for it must not be judged any more"
+TOO_LATE = "its draft came too late, and what was drawn for it must not be verified any more"
 Turn = tuple[int, tuple[int, ...]]  # a verify pass: how many came before it, the tokens that it emits
 
 
@@ -52,7 +52,7 @@ class ProcessState:
         refusal: why there will be no draft for it any more.
         turn: the last verify pass.
         prepared: by the turn that they are for, drafts that came unasked.
-        asked: whether its last draft was waited for.
+        waits: whether the target waits for its drafts.
     """
 
     key: int
@@ -62,7 +62,7 @@ class ProcessState:
     refusal: str | None = None
     turn: Turn | None = None
     prepared: dict[Turn, Any] = field(default_factory=dict)
-    asked: bool = True
+    waits: bool = True
 
 
 class ProcessDrafter:
@@ -114,7 +114,7 @@ class ProcessDrafter:
         incoming = self._incoming = SimpleQueue[Any]()
         self._replies: dict[int, tuple[str, Any]] = {}  # arrived, not fetched yet; by the question's serial
         self._open: dict[int, float] = {}  # questions that have no reply yet, and since when one is due
-        self._heard = time.monotonic()  # when the child last sent anything
+        self._last_message_s = time.monotonic()  # when the child last sent anything
         self._states: dict[int, ProcessState] = {}
         self._on_token: dict[int, OnToken] = {}
         self._spans: list[Span] = []
@@ -173,16 +173,16 @@ class ProcessDrafter:
         if any(budget.until is not None for budget in budgets):
             return self._ask_hidden(states, budgets)
         drafts: dict[int, Draft] = {}
-        for place, (state, budget) in enumerate(zip(states, budgets, strict=True)):
-            state.asked = budget.wait_s != 0
+        for i, (state, budget) in enumerate(zip(states, budgets, strict=True)):
+            state.waits = budget.wait_s != 0
             if (known := self._known(state, budget)) is not None:
-                drafts[place] = known
-        missing = [place for place in range(len(states)) if place not in drafts]
+                drafts[i] = known
+        missing = [i for i in range(len(states)) if i not in drafts]
         question = self._ask_drafts([states[i] for i in missing], [budgets[i] for i in missing])
 
         def wait() -> list[Draft]:
             made = drafts | dict(zip(missing, question(), strict=False))
-            return self._with_spans([made.get(place, NOTHING) for place in range(len(states))])
+            return self._with_spans([made.get(i, NOTHING) for i in range(len(states))])
 
         return wait
 
@@ -191,7 +191,7 @@ class ProcessDrafter:
         for state, output in known:
             state.turn = (0 if state.turn is None else state.turn[0] + 1), output.tokens
         missed = [state.key for state, _ in known if state.hidden is not None]
-        self._send(("commit", (missed, [(s.key, o.path, o.tokens, o.probe_top, s.asked) for s, o in known])))
+        self._send(("commit", (missed, [(s.key, o.path, o.tokens, o.probe_top, s.waits) for s, o in known])))
 
     def fork(self, states: Sequence[ProcessState]) -> list[ProcessState]:
         forks = [replace(state, key=next(self._keys), prepared={}, hidden=None) for state in states]
@@ -215,7 +215,7 @@ class ProcessDrafter:
 
     def _begin(self, request: Request) -> ProcessState:
         state = ProcessState(next(self._keys), request.sampling.greedy, self._launches)
-        seen: Future[Tensor | None] | None = request.visual_features if self.needs.visual else None
+        features: Future[Tensor | None] | None = request.visual_features if self.needs.visual else None
         video = request.video
         if not self.needs.video:  # decoded frames are large
             video = video if isinstance(video, str | os.PathLike) else None
@@ -223,14 +223,14 @@ class ProcessDrafter:
         packed, arrays = pack_request(replace(request, video=video, inputs=inputs, visual_features=None))
         self._states[state.key] = state
         self._send(("begin", (state.key, packed, [array.nbytes for array in arrays])), arrays)
-        if seen is not None:
-            seen.add_done_callback(partial(self._send_visual, state))
+        if features is not None:
+            features.add_done_callback(partial(self._send_visual, state))
         return state
 
-    def _send_visual(self, state: ProcessState, seen: "Future[Tensor | None]") -> None:
-        """What the target sees is known, or will never be."""
-        failed = seen.cancelled() or seen.exception() is not None
-        packed, arrays = pack_tensor(None if failed else seen.result())
+    def _send_visual(self, state: ProcessState, features: "Future[Tensor | None]") -> None:
+        """Send the target's visual features, which are known now, or will never be."""
+        failed = features.cancelled() or features.exception() is not None
+        packed, arrays = pack_tensor(None if failed else features.result())
         if self._mine(state):
             with suppress(DrafterLost):  # whoever asks next hears of it
                 self._send(("visual", (state.key, packed, [array.nbytes for array in arrays])), arrays)
@@ -288,8 +288,8 @@ class ProcessDrafter:
             return NOTHING
         if budget.wait_s != 0:
             return self._prepared(state, budget)
-        # Not for what is drawn: drafts that end early would come in time and others not, so what is judged would follow
-        # another distribution than the one told with it.
+        # Not for what is drawn: drafts that end early would come in time and others not, so what is verified would
+        # follow another distribution than the one sent with it.
         return (self._prepared(state, budget) if state.greedy else None) or NOTHING
 
     def _prepared(self, state: ProcessState, budget: Budget) -> Draft | None:
@@ -313,9 +313,9 @@ class ProcessDrafter:
         all_worth = len(worth) == len(budgets)
         wait = min(max(worth), LONGEST_WAIT_S, self.drafter_timeout_s) if all_worth else self.drafter_timeout_s
         if all_worth and not all(state.greedy for state in states):
-            wait = min(LONGEST_WAIT_S, self.drafter_timeout_s)  # what is drawn and not judged ends drafting; see below
-        asked = [(s.key, budget.nodes, budget.min_confidence) for s, budget in zip(states, budgets, strict=True)]
-        serial, deadline = self._ask("propose", asked), time.monotonic() + wait
+            wait = min(LONGEST_WAIT_S, self.drafter_timeout_s)  # unverified draws end drafting; see below
+        questions = [(s.key, budget.nodes, budget.min_confidence) for s, budget in zip(states, budgets, strict=True)]
+        serial, deadline = self._ask("propose", questions), time.monotonic() + wait
 
         def fetch() -> list[Draft]:
             try:
@@ -323,7 +323,7 @@ class ProcessDrafter:
             except TimeoutError:
                 self._unanswered()
                 # A drafter drafts on from what it drew. That this took long may depend on what was drawn, so it would
-                # follow another distribution than the one told with it.
+                # follow another distribution than the one sent with it.
                 return [NOTHING if state.greedy else _refused(state, TOO_LATE) for state in states]
             return drafts_of([unpack_draft(one) for one in sent] if isinstance(sent, list) else sent, len(states))
 
@@ -361,7 +361,7 @@ class ProcessDrafter:
         """Seconds since an answer is due and nothing has been heard; 0 if none is due."""
         if not self._open:
             return 0.0
-        return time.monotonic() - max(self._heard, min(self._open.values()))
+        return time.monotonic() - max(self._last_message_s, min(self._open.values()))
 
     def _ask(self, kind: str, value: object) -> int:
         """Send a question; returns its serial. Answers that nobody fetched (Ctrl-C came first) are dropped."""
@@ -419,7 +419,7 @@ class ProcessDrafter:
         """Keep what came in until somebody asks for it."""
         if message is None:
             raise DrafterLost("its process ended")
-        self._heard = time.monotonic()
+        self._last_message_s = time.monotonic()
         try:
             kind, (key, spans, body) = message
             self._spans.extend(span for span in spans if isinstance(span, Span))

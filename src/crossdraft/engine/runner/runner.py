@@ -91,6 +91,11 @@ class DraftSlot(Generic[State]):
     until: threading.Event | None = None
     hidden: Proposal | None = None
 
+    def stop(self) -> None:
+        """Have the hidden draft handed over."""
+        if self.until is not None:
+            self.until.set()
+
 
 class DraftRunner(Generic[State]):
     """One drafter, and the requests that it drafts for. To be used by one thread.
@@ -111,7 +116,7 @@ class DraftRunner(Generic[State]):
         device: torch.device | None = None,
         workers: Sequence[Worker] = (),
     ) -> None:
-        self.drafter = self._given = drafter
+        self.drafter = self._unwrapped = drafter
         self._device = device
         self.needs = drafter.needs
         self.workers = tuple(workers)
@@ -148,7 +153,7 @@ class DraftRunner(Generic[State]):
         budget = replace(budget, until=slot.until)
         if not self.remote:
             self._thread = self._thread or ThreadPoolExecutor(1, "drafter")
-            made = self._thread.submit(self._beside, slot, budget, self._stream and self._stream.point())
+            made = self._thread.submit(self._concurrent, slot, budget, self._stream and self._stream.point())
             slot.hidden = lambda: [made.result()]
         elif (state := self._begun(slot)) is not None:
             slot.hidden = propose_async(self.drafter, [state], [budget])
@@ -157,8 +162,7 @@ class DraftRunner(Generic[State]):
         """The target is at its last piece: stop, and hand over what there is, or why the request cannot be read."""
         slot = self._slots[request_id]
         slot.work.prefill_s = time.perf_counter() - slot.returned
-        if slot.until is not None:
-            slot.until.set()
+        slot.stop()
         hidden, slot.hidden = slot.hidden, None
         if slot.refusal is not None:
             return replace(NOTHING, refusal=slot.refusal)
@@ -185,18 +189,17 @@ class DraftRunner(Generic[State]):
     def commit(self, request_ids: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
         """See `Drafter.commit`."""
         states = [self._begun(self._slots[request_id]) for request_id in request_ids]
-        told = [(state, output) for state, output in zip(states, outputs, strict=True) if state is not None]
+        committed = [(state, output) for state, output in zip(states, outputs, strict=True) if state is not None]
         start = time.perf_counter()
-        if told:
-            self.drafter.commit([state for state, _ in told], [output for _, output in told])
+        if committed:
+            self.drafter.commit([state for state, _ in committed], [output for _, output in committed])
         self._record("resync", start)
 
     def end(self, request_ids: Sequence[int]) -> None:
         """See `Drafter.end`; hidden drafting is stopped."""
         slots = [self._slots.pop(request_id) for request_id in request_ids if request_id in self._slots]
         for slot in slots:
-            if slot.until is not None:
-                slot.until.set()
+            slot.stop()
             if slot.hidden is not None and not self.remote:
                 slot.hidden()  # its thread is done with the state
         self.drafter.end([slot.state for slot in slots if slot.state is not None])
@@ -215,8 +218,7 @@ class DraftRunner(Generic[State]):
     def stop(self) -> None:
         """Stop whatever runs; `restarted` may follow."""
         for slot in list(self._slots.values()):
-            if slot.until is not None:
-                slot.until.set()
+            slot.stop()
         for worker in self.workers:
             worker.stop()
 
@@ -236,24 +238,23 @@ class DraftRunner(Generic[State]):
             self.drafter.end(states)
         except Exception:  # it has failed already
             log.exception("A drafter that failed could not free what it held.")
-        return type(self)(self._given, self.hidden, self._device, self.workers)
+        return type(self)(self._unwrapped, self.hidden, self._device, self.workers)
 
     def close(self) -> None:
         """Stop whatever runs, for good."""
         for slot in list(self._slots.values()):
-            if slot.until is not None:
-                slot.until.set()
+            slot.stop()
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
         for worker in self.workers:
             worker.close()
 
-    def _beside(self, slot: DraftSlot[State], budget: Budget, point: "torch.cuda.Event | None") -> Draft:
+    def _concurrent(self, slot: DraftSlot[State], budget: Budget, point: "torch.cuda.Event | None") -> Draft:
         """`_first` in the drafter's thread; on a GPU behind `point`, on the drafter's stream."""
         if self._stream is None or point is None:
             return self._first(slot, budget)
-        with self._stream.beside(point):
+        with self._stream.concurrent(point):
             return self._first(slot, budget)
 
     def _first(self, slot: DraftSlot[State], budget: Budget) -> Draft:

@@ -1,4 +1,4 @@
-"""A CUDA stream of the drafter's own: on one GPU its work can then run beside the target's prefill.
+"""A CUDA stream of the drafter's own: on one GPU its work can then run concurrently with the target's prefill.
 
 Work of one stream runs in its order; between two streams nothing is ordered but what one is told to wait for. So the
 drafter's stream waits for what it is given, and the stream that takes a draft waits for the drafter's, never the whole
@@ -41,7 +41,7 @@ class StreamDrafter(Generic[State]):
         return event
 
     @contextmanager
-    def beside(self, point: torch.cuda.Event) -> Iterator[None]:
+    def concurrent(self, point: torch.cuda.Event) -> Iterator[None]:
         """In another thread: work behind `point`, but not behind what the caller launches from then on."""
         self.stream.wait_event(point)
         with torch.cuda.stream(self.stream):

@@ -1,4 +1,4 @@
-"""Keeping a drafter alive: it is restarted when it is lost, not too often, and beside the answers that go on."""
+"""Keeping a drafter alive: it is restarted when it is lost, not too often, while answers go on."""
 
 import logging
 import threading

@@ -3,17 +3,38 @@
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from crossdraft.engine.checks import faulty
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.wire_rows import PackedRows, pack_rows, unpack_rows
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
+
+class SparseRows(NamedTuple):
+    """[m, V] distributions, most of them zero, as behind top-k, top-p or min-p: only the rest is sent.
+
+    Of a vocabulary of 152,064 ids 32 distributions are 19.5 MB; after top-k 50 they are 13 kB. They arrive to the bit:
+    exact rejection needs what the tokens were drawn from.
+
+    Args:
+        width: V.
+        counts: [m] how many entries of each row are not zero.
+        ids, values: these entries, row by row.
+    """
+
+    width: int
+    counts: np.ndarray
+    ids: np.ndarray
+    values: np.ndarray
+
+
+PackedRows = np.ndarray | SparseRows | None
 PackedTensor = tuple[str, tuple[int, ...]]  # dtype, shape
 PackedDraft = tuple[tuple[int, ...], tuple[int, ...], PackedRows, tuple[int, ...], Draft]
 """The tree's tokens, parents, distributions and rows; the rest of the draft."""
@@ -73,3 +94,31 @@ def unpack_tensor(packed: PackedTensor | None, arrays: Sequence[bytearray]) -> T
 def unpack_request(packed: bytes, arrays: Sequence[bytearray]) -> Request:
     """The inverse of `pack_request`; the arrays may be written to, as those that were packed."""
     return pickle.loads(packed, buffers=arrays)  # noqa: S301 - from the parent, over their own authenticated socket
+
+
+def pack_rows(tree: DraftTree) -> PackedRows:
+    """A tree's distributions, without those of nodes that were cut off."""
+    if tree.dists is None:
+        return None
+    rows = tree.dists[: max(tree.drawn_from, default=-1) + 1].cpu()
+    nonzero = rows.nonzero()
+    if 3 * len(nonzero) > rows.numel():
+        return rows.numpy()
+    counts = torch.bincount(nonzero[:, 0], minlength=len(rows))
+    values = rows[nonzero[:, 0], nonzero[:, 1]]
+    return SparseRows(rows.shape[-1], counts.numpy(), nonzero[:, 1].int().numpy(), values.numpy())
+
+
+def unpack_rows(packed: PackedRows) -> Tensor | None:
+    """The inverse of `pack_rows`.
+
+    Raises:
+        ValueError, IndexError, RuntimeError: it is none.
+    """
+    if packed is None or isinstance(packed, np.ndarray):
+        return None if packed is None else torch.from_numpy(packed)
+    counts = torch.from_numpy(packed.counts)
+    rows = torch.zeros(len(counts), packed.width, dtype=torch.from_numpy(packed.values).dtype)
+    lines = torch.arange(len(counts)).repeat_interleave(counts)
+    rows[lines, torch.from_numpy(packed.ids).long()] = torch.from_numpy(packed.values)
+    return rows

@@ -1,47 +1,27 @@
-"""The child's side of `process.py`: `python -m crossdraft.engine.runner.worker ADDRESS CORES FOLDER`, key on stdin."""
+"""The child's side of `process.py`: a drafter, and the messages that ask for its drafts."""
 
 import logging
 import pickle
-import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
-from multiprocessing.connection import Client, Connection
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from typing import Any
 
-from crossdraft.engine.fast.cores import bind_cores
-from crossdraft.engine.runner.handled import Handled
+import torch
 
-if TYPE_CHECKING:
-    from crossdraft.engine.drafter import Draft
-    from crossdraft.engine.runner.parallel import ParallelState
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
+from crossdraft.engine.runner.link import Handled
+from crossdraft.engine.runner.parallel import POLICIES, ParallelSpeculator, ParallelState
+from crossdraft.engine.runner.wire import pack_draft, unpack_request, unpack_tensor
+from crossdraft.engine.timeline import Span
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
-
-
-def main() -> None:
-    """As `run`, the key being read from stdin."""
-    address, cores, folder = sys.argv[1:4]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    key = bytes.fromhex(sys.stdin.read())
-    run(address, tuple(map(int, cores.split(","))) if cores else None, folder, key)
-
-
-def run(address: str, cores: Sequence[int] | None, folder: str, key: bytes) -> None:
-    """Pin to the given cores, call back, serve one drafter until told to close."""
-    if cores is not None:
-        bind_cores(cores)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    handled = Handled(Path(folder))
-    # When the parent is gone there is nobody to tell.
-    with suppress(EOFError, ConnectionError), Client(address, authkey=key) as connection:
-        serve(connection, handled, None if cores is None else len(cores))
-
 
 Received = tuple[str, Any, list[bytearray]]  # kind, body, arrays
 HIDDEN_FIRST = ("begin", "hidden", "visual", "drop")  # messages that a hidden draft under way goes before
@@ -52,7 +32,7 @@ class Inbox:
 
     Args:
         connection: to the parent.
-        handled: told how many messages are done whenever there is nothing to do but wait for the next.
+        handled: gets how many messages are done whenever there is nothing to do but wait for the next.
     """
 
     def __init__(self, connection: Connection, handled: Handled) -> None:
@@ -112,10 +92,6 @@ def _sizes(kind: str, value: Any) -> Sequence[int]:
 
 def serve(connection: Connection, handled: Handled, threads: int | None) -> None:
     """Load the drafter that the first message describes, then answer messages in order."""
-    import torch
-
-    from crossdraft.errors import CrossdraftError
-
     if threads is not None:
         torch.set_num_threads(threads)
     _, (factory, policy) = connection.recv()
@@ -140,7 +116,6 @@ class DraftServer:
     """
 
     def __init__(self, drafter: Any, policy: str, inbox: Inbox) -> None:
-        from crossdraft.engine.runner.parallel import POLICIES, ParallelSpeculator
 
         self.inbox = inbox
         self.spans: list[Any] = []
@@ -153,8 +128,6 @@ class DraftServer:
 
         `works_while_read`: also while the target reads, which has a better use for shared or lent cores.
         """
-        from crossdraft.errors import CrossdraftError
-
         kind = ""
         while True:
             if works_while_read or kind not in ("begin", "hidden"):
@@ -181,8 +154,6 @@ class DraftServer:
 
     def _answer(self, kind: str, serial: int, asked: Any) -> None:
         """Answer a question, or say in one sentence why not."""
-        from crossdraft.errors import CrossdraftError
-
         try:
             reply = "answer", self._propose(asked) if kind == "propose" else self._hidden(serial, *asked)
         except CrossdraftError as error:
@@ -191,9 +162,6 @@ class DraftServer:
 
     def _begin(self, value: Any, arrays: Sequence[bytearray]) -> None:
         """Read a request; why that cannot be done is said when something is asked of it."""
-        from crossdraft.engine.runner.wire import unpack_request
-        from crossdraft.errors import CrossdraftError
-
         key, packed, _ = value
         if self.inbox.ends(key):  # a slow reader must not fall behind by one answer after another
             self.refused[key] = "The answer was complete before it was read."
@@ -215,9 +183,6 @@ class DraftServer:
 
     def _hidden(self, serial: int, key: int, nodes: int, watched: bool) -> Any:
         """Draft until done, or until that is stopped."""
-        from crossdraft.engine.drafter import Budget
-        from crossdraft.engine.runner.wire import pack_draft
-
         if key not in self.states:
             return self._refusal(key)
         on_token = (lambda token: self._send(("token", (key, token)))) if watched else None
@@ -229,9 +194,6 @@ class DraftServer:
 
     def _propose(self, asked: Sequence[tuple[int, int, float]]) -> list[Any]:
         """One round's drafts."""
-        from crossdraft.engine.drafter import Budget
-        from crossdraft.engine.runner.wire import pack_draft
-
         able = [entry for entry in asked if entry[0] in self.states]
         budgets = [Budget(nodes, confidence) for _, nodes, confidence in able]
         start = time.perf_counter()
@@ -241,25 +203,21 @@ class DraftServer:
         return [drafts[key] if key in drafts else self._refusal(key) for key, *_ in asked]
 
     def _refusal(self, key: int) -> Any:
-        from crossdraft.engine.drafter import NOTHING
-        from crossdraft.engine.runner.wire import pack_draft
 
         return pack_draft(replace(NOTHING, refusal=self.refused.get(key, "The drafter does not know the request.")))
 
-    def _commit(self, missed: Sequence[int], told: Sequence[tuple[int, Any, Any, Any, bool]]) -> None:
-        from crossdraft.engine.drafter import VerifyOutput
+    def _commit(self, missed: Sequence[int], outputs: Sequence[tuple[int, Any, Any, Any, bool]]) -> None:
 
         self.drafter.missed([self.states[key] for key in missed if key in self.states])
-        able = [entry for entry in told if entry[0] in self.states]
+        able = [entry for entry in outputs if entry[0] in self.states]
         with self._timed("resync"):
             self.drafter.commit(
                 [self.states[key] for key, *_ in able],
                 [VerifyOutput(path, tokens, probe_top=top) for _, path, tokens, top, _ in able],
-                [asked for *_, asked in able],
+                [waits for *_, waits in able],
             )
 
     def _took(self, key: int, tokens: tuple[int, ...], parents: tuple[int, ...]) -> None:
-        from crossdraft.engine.tree import DraftTree
 
         if key in self.states:
             self.drafter.took(self.states[key], DraftTree(tokens, parents))
@@ -281,8 +239,7 @@ class DraftServer:
         for key in keys:
             self.refused.pop(key, None)
 
-    def _push(self, key: int, turn: int, tokens: tuple[int, ...], draft: "Draft") -> None:
-        from crossdraft.engine.runner.wire import pack_draft
+    def _push(self, key: int, turn: int, tokens: tuple[int, ...], draft: Draft) -> None:
 
         self._send(("prepared", ((key, (turn, tokens)), self._drain(), pack_draft(draft))))
 
@@ -295,7 +252,6 @@ class DraftServer:
         return spans
 
     def _record(self, name: str, start: float, tokens: int = 0) -> None:
-        from crossdraft.engine.timeline import Span
 
         self.spans.append(Span("drafter", name, start, time.perf_counter(), tokens))
 
@@ -314,9 +270,6 @@ def _visual_features(inbox: Inbox, key: int) -> Any:
     Raises:
         CrossdraftError: it cannot be had, or the target could not read the clip.
     """
-    from crossdraft.engine.runner.wire import unpack_tensor
-    from crossdraft.errors import CrossdraftError
-
     skipped: list[Received] = []
     while (received := inbox.receive())[0] in ("hidden", "begin"):  # asked already, and answered when it is read
         skipped.append(received)
@@ -325,15 +278,11 @@ def _visual_features(inbox: Inbox, key: int) -> Any:
         inbox.put_back(message)
     if kind != "visual":
         raise CrossdraftError("The target could not read the clip, so that nothing of it can be looked at.")
-    seen, packed, _ = value
+    of, packed, _ = value
     features = unpack_tensor(packed, arrays)
-    if features is None or seen != key:
+    if features is None or of != key:
         raise CrossdraftError(
             "What the target sees cannot be had apart from its reading: it was given no video, or this version of "
             "transformers does not tell them apart."
         )
     return features
-
-
-if __name__ == "__main__":
-    main()

@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.base import PerRequestDrafter, fork_of
-from crossdraft.drafters.trees import RankCounts, expand_and_rerank, fill, greedy_shape
-from crossdraft.drafters.trees.beams import beam_search
 from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, WithoutReplacement
-from crossdraft.drafters.trees.dynamic import chain_with_siblings
+from crossdraft.drafters.trees.dynamic import beam_search, chain_with_siblings, expand_and_rerank
+from crossdraft.drafters.trees.static import RankCounts, fill, greedy_shape
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree

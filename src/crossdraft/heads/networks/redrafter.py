@@ -3,7 +3,7 @@
     s' = SiLU(W·e(x) + U·s + b)        s = 0 before the root
     logits = W_out · ResBlocks([f; s])
 
-The same weights serve every depth, so drafts may be of any length. Trees are beam searches (`trees.beams`).
+The same weights serve every depth, so drafts may be of any length. Trees are beam searches (`beam_search`).
 """
 
 import torch

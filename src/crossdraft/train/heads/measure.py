@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from crossdraft.drafters.evaluate import AcceptanceStats, decode_all, total
-from crossdraft.drafters.trees import RankCounts, Shape, fill, greedy_shape
+from crossdraft.drafters.trees.static import RankCounts, Shape, fill, greedy_shape
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
 from crossdraft.engine.request import Request

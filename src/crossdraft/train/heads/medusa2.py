@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from crossdraft.drafters.trees import RankCounts
+from crossdraft.drafters.trees.static import RankCounts
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
