@@ -16,7 +16,8 @@ from crossdraft.checkpoints.files import check_files, read_config
 from crossdraft.checkpoints.locate import find_checkpoint, repair_hint
 from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, load_weights
-from crossdraft.drafters.cross_vocab.drafter import CrossVocabDrafter
+from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
+from crossdraft.drafters.cross_vocab.drafter import cross_vocab_drafter
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
@@ -207,7 +208,7 @@ def load_model_drafter(
     if how is None and same:
         banned = [i for i, text in enumerate(target.token_bytes) if text is None and i not in target.eos]
         return IndependentDrafter(model, banned, sees=sees)
-    return CrossVocabDrafter(model, own, target, how or "slem", sees=sees)
+    return cross_vocab_drafter(model, own, target, how or "slem", sees=sees)
 
 
 def _draft_dtype(device: str | None) -> str | None:

@@ -147,11 +147,11 @@ def test_what_a_fork_was_told_teaches_a_union_nothing():
 def test_nor_one_of_another_vocabulary():
     drafter = foreign("video_llava", "omni")
     (page,) = drafter.begin([Request("What is that?")])
-    letter = next(i for i in range(80, 96) if len(drafter.method.own.encode(chr(48 + i))) == 2)
+    letter = next(i for i in range(80, 96) if len(drafter.own.encode(chr(48 + i))) == 2)
     (fork,) = drafter.fork([page])
     drafter.commit([fork], [VerifyOutput((), (20, letter, 21))])
-    assert len(drafter.method.grams) == 0
+    assert len(drafter.grams) == 0
     by_text = foreign("video_llava", "slem")
     (page,) = by_text.begin([Request("What is that?")])
     by_text.commit(by_text.fork([page]), [VerifyOutput((), (20,))])
-    assert by_text.method.target_prefix is None
+    assert by_text.target_prefix is None

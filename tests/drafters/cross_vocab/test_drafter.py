@@ -5,7 +5,8 @@ import functools
 import pytest
 import torch
 
-from crossdraft.drafters.cross_vocab.drafter import CROSS_VOCAB_METHODS, CrossVocabDrafter
+from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
+from crossdraft.drafters.cross_vocab.drafter import CROSS_VOCAB_METHODS, cross_vocab_drafter
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -57,16 +58,16 @@ def reader(kind: str) -> tuple[Target, TokenTable]:
 
 def drafter(kind: str, how: str) -> CrossVocabDrafter:
     model, own = reader(kind)
-    return CrossVocabDrafter(model, own, letters(target_of(kind)), how)
+    return cross_vocab_drafter(model, own, letters(target_of(kind)), how)
 
 
 def drafted(kind: str, how: str, sampling: Sampling, batch: int, hidden: str = "before") -> list[Answer]:
-    place = DraftRunner(drafter(kind, how), hidden)
-    decoder = Decoder(target_of(kind), place, max_batch=batch, nodes=5, hidden_nodes=9, adaptive=False)
+    runner = DraftRunner(drafter(kind, how), hidden)
+    decoder = Decoder(target_of(kind), runner, max_batch=batch, nodes=5, hidden_nodes=9, adaptive=False)
     try:
         return decoder.generate(requests(sampling))
     finally:
-        place.close()
+        runner.close()
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -82,7 +83,7 @@ def test_the_answer_is_the_targets_own(kind, how, batch):
 
 @pytest.mark.parametrize(("how", "hidden"), [("slem", "beside"), ("tli", "beside"), ("omni", "off")])
 def test_sampling_runs_with_penalties_and_biases(how, hidden):
-    """That its law is right is shown by enumeration; here, that nothing breaks, beside the prefill and behind it."""
+    """Exactness is shown by enumeration; here, that nothing breaks, during the prefill and behind it."""
     sampling = Sampling(temperature=0.8, top_k=40, repetition_penalty=1.2, logit_bias=((20, -5.0), (EOS, -9.0)), seed=4)
     for answer in drafted("video_llava", how, sampling, 2, hidden):
         assert 0 < len(answer.tokens) <= 24
@@ -93,12 +94,12 @@ def test_what_the_target_says_in_one_token_is_learned():
     """A letter of two bytes is one token of the target's, and two of the drafter's."""
     made = drafter("video_llava", "omni")
     state = made.begin([Request("What is that?")])[0]
-    pairs = [(i, made.method.own.encode(chr(48 + i))) for i in range(80, 96)]
+    pairs = [(i, made.own.encode(chr(48 + i))) for i in range(80, 96)]
     letter, halves = next((i, ids) for i, ids in pairs if len(ids) == 2)
-    assert made.method.table.to_drafter[letter] == -1
+    assert made.table.to_drafter[letter] == -1
     made.commit([state], [VerifyOutput((), (20, letter, 21))])
-    assert made.method.grams.find(halves) == letter
-    assert len(made.method.grams) == 1
+    assert made.grams.find(halves) == letter
+    assert len(made.grams) == 1
 
 
 @torch.inference_mode()
@@ -113,13 +114,13 @@ def test_after_a_refusal_the_drafter_has_read_what_was_said(how):
     made.commit([state], [VerifyOutput((0, 1), (*first[:2], other))])
     made.propose([state], [Budget(6)])
     fresh = made.begin([request])[0]
-    logits = made.method.assistant.logits_behind(fresh, state.fed)
+    logits = made.logits_behind(fresh, state.fed)
     length = len(state.prompt) + len(state.fed)
     assert state.cache.lengths == [length]
     assert logits.allclose(state.last_logits, atol=1e-12)
     for mine, theirs in zip(state.cache.layers, fresh.cache.layers, strict=True):
         assert mine.keys[:, :, :length].allclose(theirs.keys[:, :, :length], atol=1e-12)
-    spoken = made.method.own.to_bytes(state.written)
+    spoken = made.own.to_bytes(state.written)
     assert spoken.startswith(b" " + state.text)  # behind "ASSISTANT:" the drafter begins with a space
 
 
@@ -138,7 +139,7 @@ def test_an_answer_beyond_the_drafters_context_is_left_to_the_target():
         assert len(made.propose([state], [Budget(5)])[0].tree) <= 5
 
 
-def test_an_unknown_way_is_told():
+def test_an_unknown_method_is_refused():
     target = target_of("video_llava")
     with pytest.raises(CrossdraftError, match="choose one of slem, tli, omni"):
-        CrossVocabDrafter(target, letters(target), letters(target), "slam")
+        cross_vocab_drafter(target, letters(target), letters(target), "slam")

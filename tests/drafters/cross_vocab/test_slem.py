@@ -3,7 +3,6 @@
 import pytest
 
 from crossdraft.drafters.cross_vocab.assistant import complete_text
-from crossdraft.drafters.cross_vocab.drafter import CrossVocabDrafter
 from crossdraft.drafters.cross_vocab.slem import StringLevelMatch, TargetToken, continuation
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_table
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -82,11 +81,9 @@ OWN = byte_level(" is", " tu", "rning", " left", "é", ".")
 TEXTS = (" is turning left.",)
 
 
-def drafter(texts=TEXTS) -> tuple[CrossVocabDrafter, StringLevelMatch]:
+def drafter(texts=TEXTS) -> StringLevelMatch:
     model, own = as_drafter(bigram_model(OWN, texts, lead=":"), OWN)
-    made = CrossVocabDrafter(model, own, lexicon(), "slem")
-    assert isinstance(made.method, StringLevelMatch)
-    return made, made.method
+    return StringLevelMatch(model, own, lexicon())
 
 
 def propose(made, state, nodes=16):
@@ -97,14 +94,14 @@ def propose(made, state, nodes=16):
 
 
 def test_the_whole_answer_is_drafted_in_the_targets_tokens():
-    made, _ = drafter()
+    made = drafter()
     state = made.begin([Request("What?")])[0]
     assert propose(made, state) == [*ids(" is", " turning", " left", "."), END]
     assert propose(made, state, 2) == ids(" is", " turning")
 
 
 def test_what_the_target_confirms_is_kept_and_nothing_is_written_twice():
-    made, _ = drafter()
+    made = drafter()
     state = made.begin([Request("What?")])[0]
     propose(made, state)
     fed = list(state.fed)
@@ -115,7 +112,7 @@ def test_what_the_target_confirms_is_kept_and_nothing_is_written_twice():
 
 def test_the_target_may_say_the_same_text_in_other_tokens():
     """ " turn" + "ing" for " turning": the text agrees, so does the draft behind it."""
-    made, _ = drafter()
+    made = drafter()
     state = made.begin([Request("What?")])[0]
     propose(made, state)
     made.commit([state], [VerifyOutput((0,), tuple(ids(" is", " turn")))])
@@ -124,7 +121,7 @@ def test_the_target_may_say_the_same_text_in_other_tokens():
 
 @pytest.mark.parametrize("said", [(" left",), (" is", " left"), (" is", " t", "x", " is")])
 def test_after_a_refusal_the_cache_is_that_of_a_fresh_reading(said):
-    made, way = drafter()
+    made = drafter()
     request = Request("What?")
     state = made.begin([request])[0]
     propose(made, state)
@@ -132,7 +129,7 @@ def test_after_a_refusal_the_cache_is_that_of_a_fresh_reading(said):
     assert OWN.decode(state.own_ids).encode() == state.text == "".join(said).encode()
     propose(made, state)
     fresh = made.begin([request])[0]
-    logits = way.assistant.logits_behind(fresh, state.fed)
+    logits = made.logits_behind(fresh, state.fed)
     assert logits.allclose(state.last_logits, atol=1e-12)
     length = len(state.prompt) + len(state.fed)
     assert state.cache.lengths == fresh.cache.lengths == [length]
@@ -143,7 +140,7 @@ def test_after_a_refusal_the_cache_is_that_of_a_fresh_reading(said):
 
 def test_inside_a_character_only_what_completes_it_is_offered():
     """The target says the first byte of an é; the drafter has the letter as one token."""
-    made, _ = drafter((" isé left.",))
+    made = drafter((" isé left.",))
     state = made.begin([Request("What?")])[0]
     words = lexicon()
     first, second = (words.ids[bytes([byte])] for byte in "é".encode())
@@ -155,7 +152,7 @@ def test_inside_a_character_only_what_completes_it_is_offered():
 
 
 def test_inside_a_character_that_the_drafter_does_not_write_it_is_silent():
-    made, _ = drafter()
+    made = drafter()
     state = made.begin([Request("What?")])[0]
     first, second = (lexicon().ids[bytes([byte])] for byte in "é".encode())
     made.commit([state], [VerifyOutput((), (*ids(" is"), first))])
@@ -166,7 +163,7 @@ def test_inside_a_character_that_the_drafter_does_not_write_it_is_silent():
 
 def test_the_target_begins_its_answers_as_it_does():
     """A target without a space in front: known after its first answer, and the next first draft is right."""
-    made, _ = drafter((" is turning left.",))
+    made = drafter((" is turning left.",))
     state = made.begin([Request("What?")])[0]
     i, s = ids("i", "s")
     made.commit([state], [VerifyOutput((), (i, s))])
@@ -179,7 +176,7 @@ def test_a_chat_model_begins_without_a_space(monkeypatch):
     """Its prompt ends with a line break; the target's answer with a space in front is said without it."""
     monkeypatch.setattr(OWN, "chat_template", "{{ messages[0].content }}{{ '\\n' }}", raising=False)
     model, own = as_drafter(bigram_model(OWN, ["is turning left."], lead="\n"), OWN)
-    made = CrossVocabDrafter(model, own, lexicon())
+    made = StringLevelMatch(model, own, lexicon())
     state = made.begin([Request("What?")])[0]
     made.commit([state], [VerifyOutput((), tuple(ids(" is")))])
     assert (OWN.decode(state.own_ids), state.text) == ("is", b" is")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.cross_vocab import tli as translation
-from crossdraft.drafters.cross_vocab.assistant import AssistantModel, AssistantState, DraftStep
+from crossdraft.drafters.cross_vocab.assistant import AssistantState, CrossVocabDrafter, DraftStep
 from crossdraft.drafters.cross_vocab.tli import Gram, NgramCache, TokenIntersection, aligned, target_dist
-from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.sampling import Sampling, warp
@@ -93,7 +93,7 @@ TARGET, DRAFTER = Language(5, 1), Language(4, 3)
 WARM = Sampling(temperature=1.0)
 
 
-class ToyAssistant(AssistantModel):
+class ToyAssistant(CrossVocabDrafter):
     """A language instead of a network."""
 
     def logits_behind(self, state: AssistantState, ids: Sequence[int]) -> Tensor:
@@ -104,19 +104,23 @@ class ToyAssistant(AssistantModel):
 
 
 def drafter(grams: NgramCache | None, kind: type[TokenIntersection] = TokenIntersection) -> Grow:
-    """A way of drafting chains of two, with chances that can be enumerated."""
+    """Drafts chains of two, with draws that can be enumerated."""
     model = SimpleNamespace(vocab_size=4, device="cpu")
-    way = kind(ToyAssistant(model), OWN, THEIRS, map_vocabularies(OWN, THEIRS), grams)
+
+    class Toy(ToyAssistant, kind):
+        pass
+
+    toy = Toy(model, OWN, THEIRS, grams)
 
     def grow(chance: Chance) -> DraftTree:
         state = AssistantState(WARM, chance, None, [], torch.empty(0), torch.empty(0))
-        return way.propose(state, Budget(2)).tree
+        return toy.propose([state], [Budget(2)])[0].tree
 
     return grow
 
 
 def grams() -> NgramCache:
-    """Any two letters are one token: "ab" or "x", the one with a law of its own, the other without."""
+    """Any two letters are one token: "ab" or "x", the one with a distribution of its own, the other without."""
     known = NgramCache()
     for first in range(4):
         for second in range(4):
@@ -132,7 +136,7 @@ def _enumerated(monkeypatch):
 
 @pytest.mark.parametrize("rule", ["speculative", "block"])
 @pytest.mark.parametrize("known", [None, grams()], ids=["tli", "omni"])
-def test_what_is_emitted_has_the_targets_law(rule, known):
+def test_what_is_emitted_has_the_targets_distribution(rule, known):
     assert error(rule, TARGET, drafter(known), 3) < 1e-12
 
 

@@ -1,4 +1,4 @@
-"""The assistant model of cross-vocabulary drafting, and its state for one answer.
+"""What drafters of another vocabulary share: the assistant model, and its state for one answer.
 
 The answer exists twice: as the target's tokens, and as the assistant's. `text` is what the committed tokens spell;
 `own_ids` are the assistant's tokens for it, and `pending` what it drafted behind them and is not verified yet.
@@ -7,14 +7,22 @@ The answer exists twice: as the target's tokens, and as the assistant's. `text` 
 import codecs
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.base import common_prefix, draft_generator, own_prompt, read_encoded
+from crossdraft.drafters.base import (
+    PerRequestDrafter,
+    common_prefix,
+    draft_generator,
+    fork_of,
+    own_prompt,
+    read_encoded,
+)
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.engine.cache import KVCache
+from crossdraft.engine.drafter import Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Chunk, Target
@@ -80,13 +88,27 @@ class AssistantState:
         self.pending = []
 
 
-class AssistantModel:
-    """A language model with a vocabulary of its own ("assistant" in HF's universal assisted generation)."""
+class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
+    """A drafter with a language model of another vocabulary ("assistant" in HF's universal assisted generation).
 
-    def __init__(self, model: Target) -> None:
+    Args:
+        model: the assistant behind the adapter, with its own `prepare`.
+        own: its tokenizer, as wide as its head.
+        target: the target's tokenizer, as wide as the target's head; what must not be drafted has no bytes in it.
+        sees: whether the assistant looks at the request's video.
+        learns: whether it learns from answers.
+    """
+
+    def __init__(
+        self, model: Target, own: TokenTable, target: TokenTable, *, sees: bool = False, learns: bool = False
+    ) -> None:
+        self.needs = Needs(video=sees, learns=learns)
         self.model = model
+        self.own = own
+        self.target = target
+        self.readable = self.allow_only(i for i, text in enumerate(own.token_bytes) if text is not None or i in own.eos)
 
-    def begin(self, request: Request) -> AssistantState:
+    def _begin(self, request: Request) -> AssistantState:
         """Prefill.
 
         Raises:
@@ -99,6 +121,9 @@ class AssistantModel:
         logits, ids, generator = out.logits[0][-1], prompt.input_ids.tolist(), draft_generator(model, request)
         prefix = self._prefix_space(ids)
         return AssistantState(request.sampling, generator, cache, ids, logits, logits, prefix_space=prefix)
+
+    def _fork(self, state: AssistantState) -> AssistantState:
+        return replace(fork_of(state), is_fork=True)
 
     def _prefix_space(self, prompt: list[int]) -> bytes:
         """A space follows "ASSISTANT:"; nothing follows the line break that a chat template ends with."""

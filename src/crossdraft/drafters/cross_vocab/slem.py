@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from crossdraft.drafters.base import show
-from crossdraft.drafters.cross_vocab.assistant import AssistantModel, AssistantState, DraftStep, complete_text
+from crossdraft.drafters.cross_vocab.assistant import AssistantState, CrossVocabDrafter, DraftStep, complete_text
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 
 READ_EVERY = 4  # assistant tokens after which a word without an end is read nevertheless
@@ -87,29 +88,19 @@ def _read_behind(target: TokenTable, committed: Sequence[int], text: str) -> lis
     return target.encode(text)
 
 
-class StringLevelMatch:
-    """SLEM.
+class StringLevelMatch(CrossVocabDrafter):
+    """SLEM; arguments as in `CrossVocabDrafter`."""
 
-    Args:
-        assistant: the drafter's model.
-        own, target: the two tokenizers.
-    """
-
-    def __init__(self, assistant: AssistantModel, own: TokenTable, target: TokenTable) -> None:
-        self.assistant = assistant
-        self.own = own
-        self.target = target
+    def __init__(self, model: Target, own: TokenTable, target: TokenTable, *, sees: bool = False) -> None:
+        super().__init__(model, own, target, sees=sees)
         self.target_prefix: bytes | None = None  # how the target begins an answer; known once it has
-        readable = [i for i, text in enumerate(own.token_bytes) if text is not None or i in own.eos]
-        self.mask = assistant.allow_only(readable)
 
-    def begin(self, request: Request) -> AssistantState:
-        """Prefill."""
-        state = self.assistant.begin(request)
+    def _begin(self, request: Request) -> AssistantState:
+        state = super()._begin(request)
         state.target_prefix = self.target_prefix
         return state
 
-    def propose(self, state: AssistantState, budget: Budget) -> Draft:
+    def _propose(self, state: AssistantState, budget: Budget) -> Draft:
         """Draft on until the text makes enough target tokens, or until the answer ends."""
         offered = self._offer(state)
         shown, unread = len(offered), 0
@@ -125,7 +116,7 @@ class StringLevelMatch:
         offered = (self._offer(state) if unread else offered)[: budget.nodes]
         return Draft(DraftTree.chain([node.token for node in offered]), self._path_probs(state, offered))
 
-    def commit(self, state: AssistantState, output: VerifyOutput) -> None:
+    def _commit(self, state: AssistantState, output: VerifyOutput) -> None:
         """Keep what was drafted as far as the committed text agrees with it; else encode that text anew."""
         written = state.text[: state.own_bytes] + b"".join(self._texts(state))
         if not state.committed and not state.is_fork:
@@ -137,14 +128,14 @@ class StringLevelMatch:
 
     def _write(self, state: AssistantState) -> bytes:
         """One more token of the assistant's; returns its text."""
-        logits = self.assistant.logits_behind(state, state.written) + self.mask
+        logits = self.logits_behind(state, state.written) + self.readable
         token = int(logits.argmax())
         state.pending.append(DraftStep((token,), math.exp(logits[token] - logits.logsumexp(-1))))
         return self._texts(state)[-1]
 
     def _may_write(self, state: AssistantState) -> bool:
         """Not behind the answer's end, not where the text has diverged already, not beyond the context."""
-        fits = self.assistant.has_room(state, len(state.written))
+        fits = self.has_room(state, len(state.written))
         return fits and not self._ended(state) and self._uncommitted(state) is not None
 
     def _ended(self, state: AssistantState) -> bool:

@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.base import common_prefix, show
-from crossdraft.drafters.cross_vocab.assistant import AssistantModel, AssistantState, DraftStep
-from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, VocabularyMap
+from crossdraft.drafters.cross_vocab.assistant import AssistantState, CrossVocabDrafter, DraftStep
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 
 LONGEST = 6  # drafter tokens of an n-gram
@@ -123,49 +124,39 @@ def target_dist(q: Tensor, to_target: Tensor, width: int, gram: Gram | None = No
     return dist / dist.sum()
 
 
-class TokenIntersection:
+class TokenIntersection(CrossVocabDrafter):
     """TLI; with an n-gram cache, OmniDraft's.
 
     Args:
-        assistant: the drafter's model.
-        own, target: the two tokenizers.
-        table: which ids spell the same.
+        model, own, target, sees: see `CrossVocabDrafter`.
         grams: `None` = the shared tokens alone.
+
+    Raises:
+        CrossdraftError: the two vocabularies share no token.
     """
 
     def __init__(
-        self,
-        assistant: AssistantModel,
-        own: TokenTable,
-        target: TokenTable,
-        table: VocabularyMap,
-        grams: NgramCache | None = None,
+        self, model: Target, own: TokenTable, target: TokenTable, grams: NgramCache | None = None, *, sees: bool = False
     ) -> None:
-        self.assistant = assistant
-        self.own = own
-        self.target = target
-        self.table = table
+        super().__init__(model, own, target, sees=sees, learns=grams is not None)
+        self.table = map_vocabularies(own, target)
         self.grams = grams
-        self.to_target = torch.tensor(table.to_target, device=assistant.model.device)
-        self.readable = assistant.allow_only(
-            i for i, text in enumerate(own.token_bytes) if text is not None or i in own.eos
-        )
-        self.shared = assistant.allow_only(i for i, id_ in enumerate(table.to_target) if id_ >= 0)
+        self.to_target = torch.tensor(self.table.to_target, device=model.device)
+        self.shared = self.allow_only(i for i, id_ in enumerate(self.table.to_target) if id_ >= 0)
 
-    def begin(self, request: Request) -> AssistantState:
-        """Prefill."""
-        state = self.assistant.begin(request)
+    def _begin(self, request: Request) -> AssistantState:
+        state = super()._begin(request)
         state.sampling = self._own_sampling(request.sampling)
         return state
 
-    def propose(self, state: AssistantState, budget: Budget) -> Draft:
+    def _propose(self, state: AssistantState, budget: Budget) -> Draft:
         """Draft token by token, each drawn from the distribution that is reported with it."""
         if state.own_bytes < len(state.text):  # inside a character
             return Draft(DraftTree.empty())
         path_prob = math.prod(step.prob for step in state.pending[: budget.nodes])
         while len(state.pending) < budget.nodes and path_prob >= budget.min_confidence and not budget.stopped:
             ended = bool(state.pending) and state.pending[-1].token == self.target.eos_id
-            if ended or not self.assistant.has_room(state, len(state.written)):
+            if ended or not self.has_room(state, len(state.written)):
                 break
             step = self._write(state)
             state.pending.append(step)
@@ -177,7 +168,7 @@ class TokenIntersection:
         path_probs = accumulate((step.prob for step in steps), operator.mul)
         return Draft(tree, tuple(path_probs) if state.sampling.greedy else ())
 
-    def commit(self, state: AssistantState, output: VerifyOutput) -> None:
+    def _commit(self, state: AssistantState, output: VerifyOutput) -> None:
         """Keep what was drafted as far as the target's tokens agree with it; else encode the text anew, and learn."""
         agreed = common_prefix([step.token for step in state.pending], output.tokens)
         state.committed += output.tokens
@@ -203,7 +194,7 @@ class TokenIntersection:
 
     def _write(self, state: AssistantState) -> DraftStep:
         ids = state.written
-        logits = self.assistant.logits_behind(state, ids)
+        logits = self.logits_behind(state, ids)
         gram = self._gram(state, ids, logits)
         return self._likeliest(logits, gram) if state.sampling.greedy else self._drawn(state, ids, logits, gram)
 
@@ -230,9 +221,9 @@ class TokenIntersection:
         found: Gram | None = None
         path: list[int] = []
         rest = 1.0
-        while self.grams is not None and len(path) < LONGEST and self.assistant.has_room(state, len(ids) + len(path)):
+        while self.grams is not None and len(path) < LONGEST and self.has_room(state, len(ids) + len(path)):
             if path:
-                logits = self.assistant.logits_behind(state, [*ids, *path])
+                logits = self.logits_behind(state, [*ids, *path])
             probs = (logits + self.readable).softmax(-1)
             path.append(int(probs.argmax()))
             rest *= float(probs[path[-1]]) if len(path) > 1 else 1.0
