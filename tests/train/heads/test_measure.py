@@ -1,7 +1,6 @@
 """What is measured of hidden drafts: the first draft and those of the rounds separately."""
 
 import pytest
-from tests.heads.rehearsal import some_head
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.decode import Decoder
@@ -10,6 +9,7 @@ from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.registry import HEADS
 from crossdraft.train.heads.measure import measure_hidden, with_tree
 from tests.engine.zoo import ZOO, as_target, noisy
+from tests.heads.consistency import some_head
 
 REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 4)]
 
