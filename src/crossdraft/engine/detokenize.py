@@ -64,22 +64,22 @@ class Detokenizer:
         if run:
             if broken and run < self._patience + UNFINISHED:
                 return ""
-            said = decoded[self._shown :]
+            text = decoded[self._shown :]
             self._reset()
-            return said
+            return text
         certain = max(self._shown, len(decoded) - min(broken, UNFINISHED))
-        said, self._shown = decoded[self._shown : certain], certain
+        text, self._shown = decoded[self._shown : certain], certain
         if len(self._window) > WINDOW and (cut := self._cut(self._window)):
             self._window = self._window[cut:]
             # Counted from the end: the first characters of a window may be others than in the whole text.
             self._shown = len(self._text.decode(self._window)) - (len(decoded) - certain)
-        return said
+        return text
 
     def flush(self) -> str:
         """What was held back: no token follows."""
-        said = self._text.decode(self._window)[self._shown :]
+        text = self._text.decode(self._window)[self._shown :]
         self._reset()
-        return said
+        return text
 
     def _reset(self) -> None:
         self._window = list(self._anchor)
@@ -125,22 +125,22 @@ class AnswerText:
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text that may be shown now; `stopped` is set if a stop string is complete."""
-        said = ""
+        text = ""
         for part, visible in self._spelt(tokens):
             if not self.stopped:
-                said += self._release(part, visible=visible)
-        return self._shown(said)
+                text += self._release(part, visible=visible)
+        return self._shown(text)
 
     def flush(self) -> str:
         """What was held back: the answer has ended."""
         if self.stopped:
             return ""
-        said = self._release(self._detokenizer.flush(), visible=True)
+        text = self._release(self._detokenizer.flush(), visible=True)
         if not self.stopped:
-            said += "".join(char for char, visible in self._held if visible)
+            text += "".join(char for char, visible in self._held if visible)
         self._held = []
-        said, self._broken = self._shown(said), ""
-        return said
+        text, self._broken = self._shown(text), ""
+        return text
 
     def _spelt(self, tokens: Sequence[int]) -> Iterator[tuple[str, bool]]:
         """Text of the tokens, and whether it is to be shown; special tokens matter to stop strings alone."""
@@ -165,18 +165,18 @@ class AnswerText:
             self.stopped, keep = True, min(found)
         else:
             keep = len(text) - max(_overlap(text, stop) for stop in self._stops)
-        said = "".join(char for char, shown in self._held[:keep] if shown)
+        text = "".join(char for char, shown in self._held[:keep] if shown)
         self._held = self._held[keep:]
-        return said
+        return text
 
-    def _shown(self, said: str) -> str:
+    def _shown(self, text: str) -> str:
         """Without spaces in front of the answer, and without a broken character until another follows."""
         if not self._begun:
-            said = said.lstrip(" ")
-            self._begun = bool(said)
-        said = self._broken + said
-        whole = said.rstrip(BROKEN)
-        self._broken = said[len(whole) :]
+            text = text.lstrip(" ")
+            self._begun = bool(text)
+        text = self._broken + text
+        whole = text.rstrip(BROKEN)
+        self._broken = text[len(whole) :]
         return whole
 
 

@@ -147,9 +147,9 @@ def read_defaults(values: Mapping[str, Any], where: str, vocabulary: int | None 
     Raises:
         CrossdraftError: a field is refused, or its value is of a wrong type or out of range.
     """
-    said = {name: value for name, value in values.items() if value is not None}
+    config = {name: value for name, value in values.items() if value is not None}
     known = vars(GenerationConfig())
-    for name, value in said.items():
+    for name, value in config.items():
         if name in HONOURED or name in WITHOUT_EFFECT or name not in known or name.startswith("_"):
             continue
         neutral, needed = REFUSED.get(name, ((), "what this version does not know"))
@@ -159,38 +159,38 @@ def read_defaults(values: Mapping[str, Any], where: str, vocabulary: int | None 
                 f"supported, so remove that field from {FILE} if you can do without."
             )
     try:
-        defaults = _defaults(said)
+        defaults = _defaults(config)
         _check_ids(defaults, vocabulary)
     except CrossdraftError as error:
         raise CrossdraftError(f"The generation config of {where} cannot be honoured: {error}") from error
     return defaults
 
 
-def _defaults(said: Mapping[str, Any]) -> GenerationDefaults:
-    eos = _token_ids(said, "eos_token_id") or ()
-    samples = said.get("do_sample", False)
+def _defaults(config: Mapping[str, Any]) -> GenerationDefaults:
+    eos = _token_ids(config, "eos_token_id") or ()
+    samples = config.get("do_sample", False)
     if not isinstance(samples, bool):
         raise CrossdraftError(f"do_sample is {samples!r}; it must be true or false.")
-    heat = _number(said, "temperature")
-    if samples and heat is not None and heat <= 0:
-        raise CrossdraftError(f"do_sample is true and temperature {heat}; it must be above 0.")
-    top_p = _number(said, "top_p")
+    temperature = _number(config, "temperature")
+    if samples and temperature is not None and temperature <= 0:
+        raise CrossdraftError(f"do_sample is true and temperature {temperature}; it must be above 0.")
+    top_p = _number(config, "top_p")
     sampling = Sampling(
-        temperature=(1.0 if heat is None else heat) if samples else 0.0,
-        top_k=said.get("top_k", DEFAULT_TOP_K if samples else None),
+        temperature=(1.0 if temperature is None else temperature) if samples else 0.0,
+        top_k=config.get("top_k", DEFAULT_TOP_K if samples else None),
         top_p=math.ulp(0.0) if top_p == 0 else top_p,  # the likeliest token alone
-        **{name: _number(said, name) for name in NUMBERS},
-        **{name: said.get(name) for name in COUNTS_AND_FLAGS},
-        forced_bos_token_id=_token_ids(said, "forced_bos_token_id"),
-        forced_eos_token_id=_token_ids(said, "forced_eos_token_id"),
-        **{name: _tuples(said.get(name)) for name in LISTS},
+        **{name: _number(config, name) for name in NUMBERS},
+        **{name: config.get(name) for name in COUNTS_AND_FLAGS},
+        forced_bos_token_id=_token_ids(config, "forced_bos_token_id"),
+        forced_eos_token_id=_token_ids(config, "forced_eos_token_id"),
+        **{name: _tuples(config.get(name)) for name in LISTS},
     )
     return GenerationDefaults(
         sampling,
-        _count(said, "max_new_tokens"),
-        _count(said, "max_length"),
-        stop_strings(said.get("stop_strings", ())),
-        _seconds(said),
+        _count(config, "max_new_tokens"),
+        _count(config, "max_length"),
+        stop_strings(config.get("stop_strings", ())),
+        _seconds(config),
         eos,
     )
 
@@ -227,8 +227,8 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
-def _number(said: Mapping[str, Any], name: str) -> float | None:
-    value = said.get(name)
+def _number(config: Mapping[str, Any], name: str) -> float | None:
+    value = config.get(name)
     if value is None:
         return None
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
@@ -236,22 +236,22 @@ def _number(said: Mapping[str, Any], name: str) -> float | None:
     return float(value)
 
 
-def _seconds(said: Mapping[str, Any]) -> float | None:
-    value = _number(said, "max_time")
+def _seconds(config: Mapping[str, Any]) -> float | None:
+    value = _number(config, "max_time")
     if value is not None and value <= 0:
         raise CrossdraftError(f"max_time is {value}; it must be a number of seconds above 0.")
     return value
 
 
-def _count(said: Mapping[str, Any], name: str) -> int | None:
-    value = said.get(name)
+def _count(config: Mapping[str, Any], name: str) -> int | None:
+    value = config.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise CrossdraftError(f"{name} is {value!r}; it must be a whole number above 0.")
     return value
 
 
-def _token_ids(said: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
-    value = said.get(name)
+def _token_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
+    value = config.get(name)
     if value is None:
         return None
     ids = value if isinstance(value, list | tuple) else [value]

@@ -128,8 +128,8 @@ class Sampling:
 
     def over(self, defaults: "Sampling") -> "Sampling":
         """These settings where they say something, else those of `defaults`."""
-        said = {name: value for name in NAMES if (value := getattr(self, name)) is not None}
-        return replace(defaults, **said)
+        own = {name: value for name in NAMES if (value := getattr(self, name)) is not None}
+        return replace(defaults, **own)
 
     def seeded(self) -> Self:
         """With a seed: its own, else one drawn from torch's global generator, as `transformers` draws."""
