@@ -18,7 +18,7 @@ from crossdraft.checks import did_you_mean
 from crossdraft.checks import text as check_text
 from crossdraft.drafters import settings
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.registry import HEADS, OTHER_HEADS, HeadRecord, weights_of
+from crossdraft.heads.registry import HEADS, HeadRecord, weights_of
 from crossdraft.specs import NoSettings, Spec, parse, read_settings
 
 if TYPE_CHECKING:
@@ -87,11 +87,6 @@ def _of_head(name: str, head: HeadRecord) -> Method:
         drafts_trees=head.tree != "chain", senses=("video",) if head.sees else (), needs_target=True, examples=(),
         weights={"dir": weights_of(name)}, network=head.network,
     )  # fmt: skip
-
-
-def _titles(name: str) -> tuple[str, str, str]:
-    """Name, summary and paper of a head that has a builder of its own."""
-    return name, OTHER_HEADS[name].summary, OTHER_HEADS[name].paper
 
 
 EVENT, VIDEO = ("events",), ("video",)
@@ -164,22 +159,26 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
         examples=(),  # it drafts as its head does
     ),
     Method(
-        *_titles("event_medusa"), builders.build_event_head,
+        "event_medusa", "the event drafter with Medusa heads on its own features",
+        "Medusa: Cai 2024; Hydra: Ankner 2024", builders.build_event_head,
         settings=settings.EventHeadSettings, trained=True, senses=EVENT, weights={"dir": "event_medusa"},
         model="event", network="event_medusa", task="events",
     ),
     Method(
-        *_titles("fast"), builders.build_event_head, settings=settings.EventHeadSettings,
-        trained=True, drafts_trees=True, senses=EVENT,
+        "fast", "the answer's beginning from the event encoder alone, without a language model", "crossdraft",
+        builders.build_event_head, settings=settings.EventHeadSettings, trained=True, drafts_trees=True, senses=EVENT,
         weights={"dir": "fast"}, model="event", model_parts=EVENT_ENCODER, network="fast", task="events",
     ),
     Method(
-        *_titles("glance"), builders.build_glance, settings=settings.GlanceSettings, trained=True,
-        senses=(*EVENT, *VIDEO),
+        "glance",
+        "the event drafter with cross-attention to a few frames, of which the target hands over its visual features",
+        "crossdraft; GLIDE: Du 2024", builders.build_glance,
+        settings=settings.GlanceSettings, trained=True, senses=(*EVENT, *VIDEO),
         weights={"dir": "glance", "heads": "event_medusa"}, model="event", network="glance", task="events",
     ),
     Method(
-        *_titles("pass"), builders.build_pass, settings=settings.PassSettings, trained=True, needs_target=True,
+        "pass", "learned look-ahead embeddings in extra rows of the target's passes", "PaSS: Monea 2023",
+        builders.build_pass, settings=settings.PassSettings, trained=True, needs_target=True,
         weights={"dir": "pass"}, network="pass", task="rows",
     ),
     Method(
