@@ -54,7 +54,7 @@ def seed_everything() -> None:
 
 @pytest.fixture
 def no_drafters_registered() -> Iterator[None]:
-    """What a test registers is forgotten behind it."""
+    """What a test registers is forgotten after it."""
     from crossdraft.builders import REGISTERED
 
     yield

@@ -1,6 +1,6 @@
 """An EventGPT with placeholders of its own drafts for a target of the same text vocabulary, as the real pair does.
 
-Video-LLaVA-7B and EventGPT-7B share 32,000 tokens; behind them stand `<image>`, `<video>` and `<pad>` in one,
+Video-LLaVA-7B and EventGPT-7B share 32,000 tokens; after them stand `<image>`, `<video>` and `<pad>` in one,
 `<event>` in the other, at the same ids.
 """
 

@@ -10,7 +10,7 @@ the target's; without either the engine decides:
     phased:event,(union:event,memory)      event while the target reads, the union of both afterwards
     union:event@process,memory@inline      each part where it is said to run
     (union:event,memory)@process           the whole union in one process of its own
-    event:words=2@process                  behind a setting: the drafter whose setting it is
+    event:words=2@process                  after a setting: the drafter whose setting it is
 
 Settings are the fields of a frozen dataclass, which says their types, defaults and limits.
 """

@@ -29,7 +29,7 @@ class Stream:
 
     @property
     def answer(self) -> Answer | None:
-        """The whole, once the iteration is over; behind one that was left early, this waits for the round to end.
+        """The whole, once the iteration is over; after one that was left early, this waits for the round to end.
 
         Raises:
             CrossdraftError: it would have to wait for its own thread (`PendingAnswer.check_waiter`).

@@ -68,7 +68,7 @@ def test_baselines_follow_the_checkpoints_settings_and_the_requests(pair, tmp_pa
     own = EngineMethod(Engine(target, None, Options(), CostModel())).answer(changed)
     tokenizer = tokenizer_of(str(folder))
     peers = [HFBaseline(target, tokenizer=tokenizer)]
-    if "stop_strings" not in fields:  # prompt lookup looks for them only behind a round's last token
+    if "stop_strings" not in fields:  # prompt lookup looks for them only after a round's last token
         peers.append(HFBaseline(target, lookup=True, tokenizer=tokenizer))
     for peer in peers:
         assert peer.answer(changed).tokens == own.tokens

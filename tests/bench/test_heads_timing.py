@@ -59,7 +59,7 @@ def test_drafters_get_what_the_engine_gives_them(scene):
     times = time_drafts(target, {"recorder": ours}, [known], 7)
     decoder = Decoder(target, DraftRunner(theirs, "off"), adaptive=False, nodes=STEP)
     decoder.generate([known.item.request])
-    assert times.positions == 3  # and the one behind the prompt, which does not count
+    assert times.positions == 3  # and the one after the prompt, which does not count
     assert ours.budgets == [7] * 4
     assert len(ours.outputs) == len(theirs.outputs) == 4
     for mine, real in zip(ours.outputs, theirs.outputs, strict=True):
@@ -84,7 +84,7 @@ def test_a_drafter_gets_no_more_than_it_needs(scene):
 
 
 def test_probes_are_answered_as_in_the_engine(scene):
-    """Behind the draft's last node, wherever the text goes next."""
+    """After the draft's last node, wherever the text goes next."""
     _, target, known = scene
 
     class Prober(Recorder):

@@ -37,7 +37,7 @@ def train(pair: PairPaths, captured: Path, out: Path, *more: str, method: str = 
 
 @pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Runs a training that is stopped behind its first checkpoint."""
+    """Runs a training that is stopped after its first checkpoint."""
 
     def interrupt(run: Callable[..., int], *args: Any) -> None:
         save = Trainer.save

@@ -44,7 +44,7 @@ def bigram_model(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], lead:
 
 
 def as_drafter(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> tuple[Target, TokenTable]:
-    """Behind the adapter, and its vocabulary."""
+    """After the adapter, and its vocabulary."""
     ends = [tokenizer.eos_token_id]
     adapter = text_model(model, TextPrompt(tokenizer), tokenizer.decode, ends)
     return adapter, read_token_table(tokenizer, adapter.vocab_size, ends)

@@ -66,12 +66,12 @@ DRAFTERS = {
 
 
 def says(token: int) -> int:
-    """What the target says behind a token."""
+    """What the target says after a token."""
     return RING[(token + 1) % len(RING)]
 
 
 def output(draft, bonus: int) -> VerifyOutput:
-    """Of the main path two nodes are accepted, and a word is put behind them."""
+    """Of the main path two nodes are accepted, and a word is put after them."""
     path = draft.tree.path(len(draft.tree) - 1)[:2]
     tokens = (*(draft.tree.tokens[node] for node in path), bonus)
     probes = () if draft.probes is None else draft.probes.tokens

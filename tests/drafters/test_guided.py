@@ -59,7 +59,7 @@ def test_of_a_whole_clip_the_target_itself_drafts_all(target, alone):
 
 @torch.inference_mode()
 def test_it_drafts_what_the_model_says_of_the_pruned_prompt(target, kin):
-    """The tokens that stay are those of one plain pass of the target; the draft is plain greedy behind them."""
+    """The tokens that stay are those of one plain pass of the target; the draft is plain greedy after them."""
     drafter, read = GuidedDrafter(kin, target), []
     read_on = kin.extend
 

@@ -1,4 +1,4 @@
-"""Text models behind the adapter that was made for models that see."""
+"""Text models after the adapter that was made for models that see."""
 
 import pytest
 import torch

@@ -115,7 +115,7 @@ def test_penalties_count_the_words_of_a_guess(twin, sampling, monkeypatch):
 
 
 def drafts(twin: IndependentDrafter, sampling: Sampling) -> list[tuple[int, ...]]:
-    """A draft, and the one behind it when its third word was overruled."""
+    """A draft, and the one after it when its third word was overruled."""
     (state,) = twin.begin([Request(QUESTIONS[0], max_new_tokens=64, sampling=sampling)])
     (first,) = twin.propose([state], [Budget(LENGTH)])
     twin.commit([state], [VerifyOutput((0, 1), (*first.tree.tokens[:2], 300))])

@@ -26,7 +26,7 @@ QUESTION = "k" * 3
 
 
 def after(token: int) -> int:
-    """What the scripted target says behind a token: the next of the ring; from elsewhere, into it."""
+    """What the scripted target says after a token: the next of the ring; from elsewhere, into it."""
     return RING[(RING.index(token) + 1) % len(RING)] if token in RING else RING[token % len(RING)]
 
 
@@ -70,8 +70,8 @@ def test_the_window_step_by_step():
     drafter = LookaheadDrafter(lambda text: [20, 21], window=2, level=3, grams=4)
     *played, (state,) = play(drafter, Request("?"), 4, after)
     assert [window for _, window in played] == [
-        [[20, 21]],  # filling: one column more; behind root, 20 and 21 stand 11, 10, 11
-        [[21], [10, 11]],  # the root is 11 now; behind (10, 11) stand 11, 12
+        [[20, 21]],  # filling: one column more; after root, 20 and 21 stand 11, 10, 11
+        [[21], [10, 11]],  # the root is 11 now; after (10, 11) stand 11, 12
         [[11], [11, 12]],  # the root is 12
         [[12], [12, 13]],
     ]
@@ -79,7 +79,7 @@ def test_the_window_step_by_step():
         # the root of the first round was not known yet, and the second one's is 11
         11: [(10, 11), (12, 13)],  # column 0 of round two; column 1 of round three
         21: [(11, 12)],
-        12: [(11, 12), (13, 14)],  # column 0 of round three: the guess 11 behind 12 was wrong
+        12: [(11, 12), (13, 14)],  # column 0 of round three: the guess 11 after 12 was wrong
         13: [(12, 13)],
     }
     assert played[3][0].tree == DraftTree.empty()  # 13 is not known as a first token yet
@@ -100,7 +100,7 @@ def test_the_newest_ngrams_are_drafted_first_and_the_oldest_go():
 
 
 def test_a_window_is_a_tree_of_probes():
-    """The columns' texts, by hand: level 0 is a row, every later level stands behind the one above it."""
+    """The columns' texts, by hand: level 0 is a row, every later level stands after the one above it."""
     probes = probes_of([[1, 2], [5, 6, 7], [8, 9, 10]], 2)
     fed = probes.behind(DraftTree.chain([40, 41]))
     texts = [fed.path_tokens(2 + i) for i in range(len(probes))]
@@ -212,13 +212,13 @@ def test_the_ids_behind_the_last_accepted_node_make_the_next_draft():
     assert [fed.path_tokens(i) for i in range(2, 8)] == [[8], [8, 9], [21, 8], [21, 8, 9], [21, 22, 8], [21, 22, 8, 9]]
     said = ((1,), (2,), (3,), (33,), (5,), (6,))
     drafter.commit([state], [VerifyOutput((0,), (21, 7), probe_top=said)])
-    assert state.tokens == (3,)  # behind node 0; an id that must not be drafted ends it
+    assert state.tokens == (3,)  # after node 0; an id that must not be drafted ends it
     drafter.commit([state], [VerifyOutput((), (7,))])
     assert state.tokens == ()
 
 
 def test_a_target_that_knows_its_ids_is_faster():
-    """A text of one token over and over: behind the id of that token the target says it again."""
+    """A text of one token over and over: after the id of that token the target says it again."""
     target, request = ring_target(), Request(QUESTION, max_new_tokens=30)
     with torch.no_grad():
         target.model.lm_head.weight.zero_()[17].fill_(1.0)

@@ -41,7 +41,7 @@ def test_failures_make_guesses_short_and_success_makes_them_long():
 
 def test_what_held_is_behind_us():
     told = OLD.candidates([8, 7], 99)[0].after(offered=6, held=2)
-    assert guess(told, 3, 6) == [5, 3]  # behind the word that was written in the place of 4
+    assert guess(told, 3, 6) == [5, 3]  # after the word that was written in the place of 4
 
 
 def test_older_texts_stay_behind_newer_ones_but_not_for_ever():

@@ -93,7 +93,7 @@ def test_greedy_answers_of_other_classes(name):
 
 
 class Spoken:
-    """A model as a language: what it says behind its prompt, two tokens to choose from each time."""
+    """A model as a language: what it says after its prompt, two tokens to choose from each time."""
 
     def __init__(self, model: Target, request: Request) -> None:
         self.model, self.request, self.vocabulary = model, request, model.vocab_size
@@ -155,7 +155,7 @@ def test_a_seed_fixes_a_sampled_answer(target, kin):
 
 
 def by_full_passes(model: Target, request: Request, answer: Sequence[int], bias: Tensor):
-    """What the model says behind nodes, without any cache of ours."""
+    """What the model says after nodes, without any cache of ours."""
     prompt = model.prepare(request)
 
     def expand(tree: DraftTree, nodes: Sequence[int]) -> Tensor:

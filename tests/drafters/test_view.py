@@ -60,7 +60,7 @@ def test_it_writes_what_the_model_says_of_that_prompt(target, clip, frames):
 
 
 def test_the_view_matters(target, clip):
-    """The control: another view, other logits behind the prompt."""
+    """The control: another view, other logits after the prompt."""
     request = Request(QUESTION, str(clip.video))
     rows = [read_prompt(view(target, frames).model, request, 1)[2].logits[0] for frames in (1, 2, 8)]
     assert not torch.allclose(rows[0], rows[1])

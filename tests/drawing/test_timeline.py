@@ -168,7 +168,7 @@ def crossing(one, other) -> bool:
 
 
 def check_text(drawing) -> None:
-    """No text over text, none beyond the card, labels within the boxes behind them, no empty space at the bottom."""
+    """No text over text, none beyond the card, labels within the boxes after them, no empty space at the bottom."""
     texts = [(shape, extent(shape)) for shape in drawing.shapes if isinstance(shape, TextLine) and shape.text.strip()]
     for (one, its), (other, others) in combinations(texts, 2):
         assert not crossing(its, others), (one.text, other.text)

@@ -14,7 +14,7 @@ Prefix = tuple[int, ...]
 
 
 class Language:
-    """A distribution over V tokens behind every prefix, fixed by a seed; some tokens have probability 0."""
+    """A distribution over V tokens after every prefix, fixed by a seed; some tokens have probability 0."""
 
     def __init__(self, vocabulary: int, seed: int, sharpness: float = 1.0, zeros: int = 0) -> None:
         self.vocabulary, self.seed, self.sharpness, self.zeros = vocabulary, seed, sharpness, zeros
@@ -123,5 +123,5 @@ def union_of(*drafters: Grow) -> Grow:
 
 
 def probs_of(target: Language, tree: DraftTree) -> Tensor:
-    """[1 + n, V] the target's distributions behind the root and every node."""
+    """[1 + n, V] the target's distributions after the root and every node."""
     return torch.stack([target(tuple(tree.path_tokens(node))) for node in range(ROOT, len(tree))])

@@ -71,7 +71,7 @@ def test_another_vocabulary_is_refused(verify):
 
 
 def test_heads_that_are_padded_differently_share_a_vocabulary():
-    """A narrower q is zero behind its end, and so is a wider one where the target ends."""
+    """A narrower q is zero after its end, and so is a wider one where the target ends."""
     p = torch.tensor([[0.2, 0.3, 0.5], [0.5, 0.5, 0.0]], dtype=torch.float64)
     narrow = torch.tensor([[0.6, 0.4]], dtype=torch.float64)
     wide = torch.tensor([[0.6, 0.4, 0.0, 0.0]], dtype=torch.float64)

@@ -314,7 +314,7 @@ def test_drafts_never_hold_a_banned_id(target):
 
 
 def test_the_outputs_of_the_passes_are_the_answer(target, alone):
-    """Also what came in the last round: a memory keeps it; and no token behind the end, which a draft may go beyond."""
+    """Also what came in the last round: a memory keeps it; and no token after the end, which a draft may go beyond."""
     for request, tokens in zip(REQUESTS, alone, strict=True):
         script = Scripted([DraftTree.chain([*tokens[:2], 1]), DraftTree.chain([*tokens[3:], 5, 6])])
         (answer,) = decoder(target, script, adaptive=False, nodes=99, hidden_nodes=99).generate([request])
@@ -338,7 +338,7 @@ def test_what_a_drafter_refuses_midway_costs_no_answer(target, alone, method):
 
 
 def test_tokens_behind_an_answers_end_count_neither_as_accepted_nor_for_tau(target, alone):
-    """A draft that goes on behind the stop string is accepted there as well, but nothing of it is emitted."""
+    """A draft that goes on after the stop string is accepted there as well, but nothing of it is emitted."""
     whole = alone[4]
     request = replace(REQUESTS[4], stop=(target.decode(whole[5:7]),))
     assert len(whole) > 12

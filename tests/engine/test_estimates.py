@@ -53,7 +53,7 @@ def test_a_mean_fades():
 
 
 def test_a_pass_over_one_token_is_no_part_of_the_line_of_the_others():
-    """6 ms for one token, 8 + 0.1·(n − 2) behind it: one line through all would make a plain step dearer than it is."""
+    """6 ms for one token, 8 + 0.1·(n − 2) after it: one line through all would make a plain step dearer than it is."""
     times = PassTimes()
     for n in (1, 2, 6, 12):
         times.add(n, 6.0 if n == 1 else 8.0 + 0.1 * (n - 2))

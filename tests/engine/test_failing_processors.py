@@ -1,4 +1,4 @@
-"""A logits processor that fails behind a draft: as for the target alone, at the token where that would meet it."""
+"""A logits processor that fails after a draft: as for the target alone, at the token where that would meet it."""
 
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ CONTEXT = [3, 4]
 
 
 class Failing(LogitsProcessor):
-    """Cannot go on behind some tokens."""
+    """Cannot go on after some tokens."""
 
     def __init__(self, tokens, error=None):
         self.tokens, self.error = frozenset(tokens), error or ValueError("nothing is allowed")
@@ -136,7 +136,7 @@ def test_a_processor_that_works_in_place_is_applied_once(target):
 
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_no_rule_says_anything_behind_a_context_that_fails(target, name):
-    """Of the chain 7, 8, 9 the target would say all; behind 8 the processor fails."""
+    """Of the chain 7, 8, 9 the target would say all; after 8 the processor fails."""
     rule, tree = RULES[name], DraftTree.chain([7, 8, 9])
     logits = torch.zeros(4, target.vocab_size)
     for row, token in enumerate((7, 8, 9, 6)):

@@ -38,7 +38,7 @@ def test_text_that_cannot_fit_reaches_no_tokenizer(target, drafter, monkeypatch)
 
 
 def test_a_drafter_does_not_read_beyond_its_own_context(drafter, clip, monkeypatch):
-    """It would take memory and seconds for nothing: there is no room for a draft behind it."""
+    """It would take memory and seconds for nothing: there is no room for a draft after it."""
     monkeypatch.setattr(drafter.model, "encode", unread)
     monkeypatch.setattr(drafter.model, "extend", unread)
     with pytest.raises(CrossdraftError, match=r"reads the question as \d+ tokens, its context has 512"):

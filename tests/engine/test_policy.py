@@ -144,7 +144,7 @@ def test_of_a_tree_the_worthwhile_nodes_come_best_first_and_with_their_parents()
     #        │         └─ 3: .4 ── 4: .2
     #        └─ 1: .3
     assert model.worthwhile((-1, -1, 0, 0, 3), (0.5, 0.3, 0.09, 0.4, 0.2)) == [0, 3, 1, 4]
-    # A drafter that thinks better of a node than of its parent is corrected: 2 goes with 0, and 3 stays behind 1.
+    # A drafter that thinks better of a node than of its parent is corrected: 2 goes with 0, and 3 stays after 1.
     assert model.worthwhile((-1, -1, 0, 1), (0.05, 0.3, 0.9, 0.8)) == [1, 3]
     assert model.worthwhile((), ()) == []
     assert CostModel().worthwhile((-1, -1), (0.0, 0.4)) == [1, 0]  # nothing is known yet: all

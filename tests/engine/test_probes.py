@@ -1,4 +1,4 @@
-"""Probe rows: the target answers behind them, and nothing else notices that they are there."""
+"""Probe rows: the target answers after them, and nothing else notices that they are there."""
 
 import time
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import ZOO, as_target
 
 REQUESTS = [Request("x" * i, max_new_tokens=5 + 3 * i) for i in range(1, 4)]
-BRANCHES = (-1, 0, -1)  # a right token, one behind it, and a wrong one: the accepted path is not in front
+BRANCHES = (-1, 0, -1)  # a right token, one after it, and a wrong one: the accepted path is not in front
 BEHIND = (-1, 3, 0, 5, 2, 1)  # root, a probe, node 0, a probe of a node, nodes 2 and 1
 IDS = tuple(range(60, 66))
 

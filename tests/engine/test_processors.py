@@ -278,7 +278,7 @@ def outcome(processors, logits, tree, context):
 
 
 class Shout(LogitsProcessor):
-    """The token behind an even one is odd."""
+    """The token after an even one is odd."""
 
     def __call__(self, input_ids, scores):
         even = (input_ids[:, -1] % 2 == 0)[:, None]

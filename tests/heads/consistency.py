@@ -72,7 +72,7 @@ def some_batch(head: Head, rows: int = 1) -> TrainBatch:
 
 
 def state_at(drafter: HeadDrafter, batch: TrainBatch, position: int, pieces: int = 1):
-    """The state of a drafter that has read the text up to `position`; the token behind it is the root."""
+    """The state of a drafter that has read the text up to `position`; the token after it is the root."""
     text = batch.tokens[0].tolist()
     visual = {layer: rows[0] for layer, rows in batch.visual.items()}
     prefix = () if batch.visual_ids is None else tuple(batch.visual_ids[0].tolist())

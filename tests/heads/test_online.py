@@ -83,7 +83,7 @@ def head_network(method):
 
 
 def serve(target, drafter, requests, **options):
-    """The answers, and tokens a round behind the first."""
+    """The answers, and tokens a round after the first."""
     cost = CostModel()
     decoder = Decoder(target, DraftRunner(drafter, "off"), cost=cost, adaptive=False, nodes=4, **options)
     answers = decoder.generate(requests)

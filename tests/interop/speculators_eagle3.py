@@ -82,7 +82,7 @@ def compare(drafted: int) -> float:
         found = theirs(foreign, batch)
     if len(found) != STEPS:
         raise SystemExit(f"speculators drafted {len(found)} steps, not {STEPS}.")
-    whole = batch.tokens.shape[1] - STEPS - 1  # behind it, places read tokens that are not there
+    whole = batch.tokens.shape[1] - STEPS - 1  # after it, places read tokens that are not there
     return max(float((a[:whole] - b[:whole]).abs().max()) for a, b in zip(ours, found, strict=True))
 
 

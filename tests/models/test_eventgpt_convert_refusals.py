@@ -1,4 +1,4 @@
-"""What the converter refuses: weights, shapes, files and folders, each with one sentence and nothing left behind."""
+"""What the converter refuses: weights, shapes, files and folders, each with one sentence and nothing left after."""
 
 import json
 import os
@@ -130,7 +130,7 @@ def test_a_damaged_shard_is_named(tmp_path, damage: str, pickled: bool):
 
 
 class Bomb:
-    """Leaves a file behind when it is unpickled."""
+    """Leaves a file after when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Writing mp4: what comes back, what is refused, what is left behind."""
+"""Writing mp4: what comes back, what is refused, what is left after."""
 
 import subprocess
 import sys

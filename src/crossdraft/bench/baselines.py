@@ -161,7 +161,7 @@ class HFBaseline:
         config.max_time = request.max_time
         if self.lookup:
             config.prompt_lookup_num_tokens = LOOKUP_TOKENS
-            # Lookup would copy the clip's placeholders behind "USER:" into its first draft, and the forward would
+            # Lookup would copy the clip's placeholders after "USER:" into its first draft, and the forward would
             # then refuse the prompt ("features and tokens do not match"); it leaves out what may not be generated.
             config.suppress_tokens = sorted(self.target.traits.visual_ids.union(request.sampling.suppress_tokens or ()))
         return config

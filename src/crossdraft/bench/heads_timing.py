@@ -174,7 +174,7 @@ class _TargetStep:
 class _TeacherForced:
     """An answer that is known, fed to the target anew: iterating yields what it makes of the prompt, then of each step.
 
-    In between, `verify` makes a pass from where the text is, and leaves nothing behind.
+    In between, `verify` makes a pass from where the text is, and leaves nothing after.
     """
 
     def __init__(self, target: Target, request: Request, tokens: Sequence[int], nodes: int, needs: Needs) -> None:
@@ -199,7 +199,7 @@ class _TeacherForced:
         self._try(DraftTree.chain([self.tokens[self.done]] * nodes))
 
     def probe(self, draft: Draft) -> Tensor:
-        """[m, V] what the target says behind a draft's probes."""
+        """[m, V] what the target says after a draft's probes."""
         return self._try(draft.input_tree, draft.probe_embeds)[1 + len(draft.tree) :]
 
     def _step(self) -> _TargetStep:

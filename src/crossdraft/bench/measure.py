@@ -119,7 +119,7 @@ def measure(
     """Let every method answer every pair `repeats` times.
 
     Whatever disturbs the machine for a while (another process, heat) then falls on all of them, and the order (see
-    `orders`) sees to it that none always runs behind the same predecessor.
+    `orders`) sees to it that none always runs after the same predecessor.
 
     Args:
         methods: by name.
@@ -150,7 +150,7 @@ def measure(
 
 
 def answer_once(method: BenchMethod, item: Item) -> Run:
-    """Let it answer on its own cores, with as many torch threads; the clock starts behind the change."""
+    """Let it answer on its own cores, with as many torch threads; the clock starts after the change."""
     with pinned(None if method.cores is None else method.cores.target):
         return method.answer(item)
 
@@ -198,7 +198,7 @@ def first_difference(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def top2_gap(target: Target, request: Request, prefix: Sequence[int]) -> float:
-    """How far the target's first choice behind an answer's prefix is above its second, in logits."""
+    """How far the target's first choice after an answer's prefix is above its second, in logits."""
     logits = full_forward(target, target.prepare(request), prefix)
     first, second = torch.topk(logits.double(), 2).values.tolist()
     return first - second

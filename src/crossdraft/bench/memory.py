@@ -12,7 +12,7 @@ from crossdraft.drafters.memory.retrieval import retrieve
 from crossdraft.errors import CrossdraftError
 
 VOCABULARY, LENGTH, QUESTIONS = 32_000, 50, 40
-TEMPLATES = 200  # openings that answers share; behind them each goes its own way
+TEMPLATES = 200  # openings that answers share; after them each goes its own way
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,11 @@ class Stages:
         step: t = V(1), one decode step of the target.
         draft_step: d, one drafted token; c = d / t.
         acceptance: probability that a drafted token is accepted, given those before it: one value for all positions,
-            or one for each. What lies behind the last of several is never accepted.
+            or one for each. What lies after the last of several is never accepted.
         tokens: N, length of an answer.
         draft_prefill: P_D, the drafter's encode and prefill.
         passes: (n, V(n)), the time of one target pass over n new tokens, for any n; V(1) is `step`, so with none V is
-            flat. Straight lines join the points and lead on behind the last. A pass over more tokens is not faster: a
+            flat. Straight lines join the points and lead on after the last. A pass over more tokens is not faster: a
             point below an earlier one is lifted to it.
         contention: what the drafter's work during the prefill adds to the longer of the two, as a share of the shorter:
             0 = a device of its own, 1 = one shared device, no better than one after the other.
@@ -234,7 +234,7 @@ def best_budget(stages: Stages) -> int:
 
 
 def best_hidden(stages: Stages, budget: int) -> int:
-    """k ≥ 1 behind which one more node of the hidden draft no longer repays what it costs.
+    """k ≥ 1 after which one more node of the hidden draft no longer repays what it costs.
 
     The least total over all k, since V need not be a straight line: where a pass over two tokens already costs much
     more than a step, the first node does not pay, and the tenth may.
@@ -263,7 +263,7 @@ def _steady(stages: Stages, alpha: float, gamma: int) -> float:
 
 
 def _total(stages: Stages, hidden: int, budget: int) -> float:
-    """T in milliseconds. A token of a round costs t / S; so does the first one behind a prefill without a draft."""
+    """T in milliseconds. A token of a round costs t / S; so does the first one after a prefill without a draft."""
     token = stages.step / _steady(stages, stages.alpha, budget)
     drafting = stages.drafting(hidden) if hidden or budget else 0.0
     contended = stages.contended(hidden) if hidden or budget else 0.0

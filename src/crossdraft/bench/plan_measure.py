@@ -50,7 +50,7 @@ class Pair:
 
 
 def measure_stages(pair: Pair, pairs: int, tick: Callable[[str], None]) -> Stages:
-    """Every pair is answered by the target alone and with the drafter, in turn; then V(n) behind the first prompt.
+    """Every pair is answered by the target alone and with the drafter, in turn; then V(n) after the first prompt.
 
     One pair of another split warms up. `tick` is called after every answer and after V(n): 2·(pairs + 1) + 1 times.
 
@@ -127,7 +127,7 @@ def _alpha(answers: Sequence[Answer]) -> float:
 
 
 def _passes(target: Target, request: Request) -> list[tuple[int, float]]:
-    """V(n) in milliseconds behind a request's own prompt."""
+    """V(n) in milliseconds after a request's own prompt."""
     prompt = target.prepare(request)
     fixed = Target(target.model, lambda _: prompt, target.decode, tuple(target.eos))
     measured = measure_passes(fixed, BUDGET_S)

@@ -36,7 +36,7 @@ BEST, ERROR, INK, FAINT = "#1a7f37", "#424a53", "#1f2328", "#59636e"
 PROVISIONAL = "first provisional text"
 ROW = 0.66  # height of a bar; rows lie 1 from another
 WIDTH, SIZE = 10.0, 10  # of the figure in inches, of its text in points
-ROOM = 3.0  # length of an axis over its longest bar: the figures stand in a column behind the bars
+ROOM = 3.0  # length of an axis over its longest bar: the figures stand in a column after the bars
 ENDINGS = (".png", ".svg")
 
 
@@ -196,5 +196,5 @@ def _intervals(axes: "Axes", values: "list[Interval]", label: str, colour: str) 
 
 
 def _short(value: float) -> str:
-    """Three digits at least, and no more than two behind the point."""
+    """Three digits at least, and no more than two after the point."""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"

@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PrefillTime:
-    """The target's prefill in seconds: the vision encoder, the piece with the clip, the text behind it."""
+    """The target's prefill in seconds: the vision encoder, the piece with the clip, the text after it."""
 
     tokens: int
     encode: Quartiles
@@ -176,7 +176,7 @@ def measure_prefill(target: Target, budget_s: float) -> PrefillTime:
 
 @torch.inference_mode()
 def measure_passes(target: Target, budget_s: float) -> list[Pass]:
-    """V(n) behind the whole prompt, chains of n - 1 nodes."""
+    """V(n) after the whole prompt, chains of n - 1 nodes."""
     prompt = target.prepare(Request("scale"))
     capacity = len(prompt) + max(WIDTHS) + 1
     cache = target.new_cache(capacity=capacity)

@@ -25,9 +25,9 @@ from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTConfig
 
-VOCABULARY, IMAGE, VIDEO = (32064, 32000, 32001)  # Video-LLaVA-7B's head has padded rows behind its 32003 tokens
+VOCABULARY, IMAGE, VIDEO = (32064, 32000, 32001)  # Video-LLaVA-7B's head has padded rows after its 32003 tokens
 FRAMES = 8
-BEFORE, AFTER = 6, 30  # text tokens in front of the clip and behind it
+BEFORE, AFTER = 6, 30  # text tokens in front of the clip and after it
 SPARE = 1.1  # room for activations and caches, relative to the weights
 
 
@@ -133,7 +133,7 @@ class FixedPrompt:
 
 
 def random_target(config: PretrainedConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Target:
-    """A model with random weights behind our adapter. It never ends an answer by itself.
+    """A model with random weights after our adapter. It never ends an answer by itself.
 
     The weights are drawn on the device in their final dtype: there is no copy in float32 anywhere.
 

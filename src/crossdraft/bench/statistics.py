@@ -1,4 +1,4 @@
-"""The arithmetic behind every reported number: quartiles, pooled ratios, bootstrap intervals. Pure numpy."""
+"""The arithmetic after every reported number: quartiles, pooled ratios, bootstrap intervals. Pure numpy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def ratio_per_token(
 def acceptance_length(tokens: Sequence[int], rounds: Sequence[int]) -> Interval:
     """τ, mean acceptance length: Σ tokens of the answers / Σ verify passes over pairs, as `ratio`.
 
-    The bonus tokens are among them; what a pass verified behind an answer's end is not.
+    The bonus tokens are among them; what a pass verified after an answer's end is not.
 
     Args:
         tokens, rounds: of each pair; every answer takes a pass.

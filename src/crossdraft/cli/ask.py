@@ -84,7 +84,7 @@ def ask(
     pair.check()
     recording.refuse_unused()
     request = _request(question, video, recording, pair, sampling, output)
-    # Behind what can be refused without them: these take seconds.
+    # After what can be refused without them: these take seconds.
     from crossdraft.cli.compare import compare, target_alone
     from crossdraft.cli.session import opened, stream, with_drafter
     from crossdraft.cli.view import answer_console, say, show
@@ -154,7 +154,7 @@ def typical(answer: "Answer", comparison: "AnswerComparison | None") -> "tuple[A
     """The answer whose figures are shown, and the target alone.
 
     After a comparison these are its runs of median time, so that every time that is shown is of the same runs; but a
-    sampled answer is shown with its own figures, because the runs behind the comparison drew other tokens.
+    sampled answer is shown with its own figures, because the runs after the comparison drew other tokens.
     """
     if comparison is None or comparison.drafted is None or comparison.drafted.tokens != answer.tokens:
         return answer, None

@@ -144,7 +144,7 @@ def bench(
     from crossdraft.video.clip import DEFAULT_FRAMES
 
     work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, frames=frames or DEFAULT_FRAMES)
-    # Behind what can be refused without them: these take seconds.
+    # After what can be refused without them: these take seconds.
     from crossdraft.bench.plot import plot
     from crossdraft.bench.replay import write_traces
     from crossdraft.bench.report import tables, to_json

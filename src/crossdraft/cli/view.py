@@ -76,7 +76,7 @@ class PartialAnswer:
 
     @property
     def draft(self) -> str:
-        """Provisional text behind the final text; empty once the target has written anything else."""
+        """Provisional text after the final text; empty once the target has written anything else."""
         final = [token for piece in self.final for token in piece.tokens]
         drafted: list[int] = []
         rest: list[str] = []

@@ -1,8 +1,8 @@
 """Top-k alternatives: a tree from a chain whose drafter knows what else it might have said.
 
-A chain breaks at the first wrong token, and what stood behind it is lost, though mostly only that token was wrong: "a
+A chain breaks at the first wrong token, and what stood after it is lost, though mostly only that token was wrong: "a
 red car ahead" for "a white car ahead". So every position keeps a few likely tokens, and a path through the tree takes
-one of each position in turn. What stands behind a replaced token was drafted without it; its probability counts `HOLDS`
+one of each position in turn. What stands after a replaced token was drafted without it; its probability counts `HOLDS`
 times what the drafter gave it.
 
 Nodes are taken best first, as in EAGLE-2 (Li et al. 2024), but none costs the drafter a pass.
@@ -47,7 +47,7 @@ def tree_from_topk(
         chain: the positions, in turn.
         nodes: most nodes.
         words: most tokens of a position that become nodes; with 1 the tree is the drafted chain.
-        ends: tokens behind which a text does not go on.
+        ends: tokens after which a text does not go on.
 
     Returns:
         The tree with its path probabilities. Its `outcomes` are the likeliest tokens that are no nodes.

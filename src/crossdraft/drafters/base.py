@@ -109,7 +109,7 @@ def own_prompt(model: Target, request: Request) -> Prompt:
 def read_prompt(
     model: Target, request: Request, spare: int, capture: Sequence[int] = ()
 ) -> tuple[Prompt, KVCache, TargetOut]:
-    """The drafter's own prefill: the prompt, a cache with room for `spare` more tokens, and [1, V] logits behind it.
+    """The drafter's own prefill: the prompt, a cache with room for `spare` more tokens, and [1, V] logits after it.
 
     Raises:
         CrossdraftError: see `own_prompt`.

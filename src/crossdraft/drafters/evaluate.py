@@ -20,7 +20,7 @@ class AcceptanceStats:
     """One answer, or several added up; see `TAU`.
 
     Args:
-        passes: verify passes behind the prompt's own.
+        passes: verify passes after the prompt's own.
         emitted: tokens that these gave.
         offered_at, kept_at: [d] drafts at least d + 1 deep, and those whose path was kept to that depth.
     """

@@ -1,10 +1,10 @@
 """An independent drafter: a model of its own that reads the request through its own sense.
 
-It needs nothing of the target, so it may draft while the target still reads. It runs behind the same adapter as a
+It needs nothing of the target, so it may draft while the target still reads. It runs after the same adapter as a
 target does, with its own prompt, encoder, cache and positions; the only thing the two share is the vocabulary.
 
-Draft reuse: where the target rejects a token, most of what was drafted behind it usually still holds. So the drafter
-does not write it again token by token: it reads the rejected text behind the new token in one pass, and keeps it as far
+Draft reuse: where the target rejects a token, most of what was drafted after it usually still holds. So the drafter
+does not write it again token by token: it reads the rejected text after the new token in one pass, and keeps it as far
 as it would say the same now. What it proposes is what token-by-token drafting proposes; only the passes are fewer.
 Subclasses may take candidates from elsewhere (`_candidates`): the draft stays the same.
 """
@@ -44,7 +44,7 @@ class DraftReuse:
 
     Args:
         tokens: all of it, the latest first.
-        at: the position of the candidates: behind what stood where the last token was written.
+        at: the position of the candidates: after what stood where the last token was written.
         length: how many candidates to read.
     """
 
@@ -59,8 +59,8 @@ class DraftReuse:
     def candidates(self, written: Sequence[int], most: int) -> tuple["DraftReuse", list[int]]:
         """What may follow `written`, at most `most` tokens; and where that was found.
 
-        Behind the nearest position further on where the last two tokens stand, else any such; failing that, the last
-        token replaced another, and the rejected text goes on behind that.
+        After the nearest position further on where the last two tokens stand, else any such; failing that, the last
+        token replaced another, and the rejected text goes on after that.
         """
         at = self._position_of(tuple(written[-GRAM:]))
         end = min(len(self.tokens), at + min(self.length, most))
@@ -87,7 +87,7 @@ class DraftReuse:
 class IndependentState:
     """One answer as the drafter sees it.
 
-    `drafted` is what it wrote behind the committed tokens and is not verified yet: when the target agrees with a prefix
+    `drafted` is what it wrote after the committed tokens and is not verified yet: when the target agrees with a prefix
     of it, the rest is the next proposal, for free. `reuse` is what was rejected, and `reused` counts the last
     candidates that came from there.
     """
@@ -96,13 +96,13 @@ class IndependentState:
     cache: KVCache
     prompt: list[int]  # its ids, for repetition penalties too
     generator: torch.Generator
-    logits: Tensor  # [1 + n, V] behind everything that was fed, and behind each candidate
+    logits: Tensor  # [1 + n, V] after everything that was fed, and after each candidate
     committed: list[int] = field(default_factory=list)
     fed: list[int] = field(default_factory=list)  # answer tokens in the cache
     drafted: list[TokenAlternatives] = field(default_factory=list)
     reuse: DraftReuse = field(default_factory=DraftReuse)
     reused: int = 0
-    # Where subclasses need them, [h] each: of the prompt's last token, of each of `fed`; what is behind is void.
+    # Where subclasses need them, [h] each: of the prompt's last token, of each of `fed`; what is after is void.
     features: list[Tensor] = field(default_factory=list)
     frame_kv: Sequence[tuple[Tensor, Tensor]] = ()  # keys and values of the frames, a layer each; see `heads.glance`
     dists: list[Tensor] = field(default_factory=list)  # [V] each, of the drafted tokens, when sampling
@@ -122,7 +122,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
     """Drafts with a model of its own.
 
     Args:
-        model: the drafter's network behind the adapter, with its own `prepare`.
+        model: the drafter's network after the adapter, with its own `prepare`.
         banned: ids that must never be drafted: what the target must not see as text. They are masked before the
             softmax, so that q stays a distribution.
         sees: whether it reads the request's video.
@@ -160,7 +160,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         return IndependentState(request.sampling, cache, ids, generator, logits, features=features, frame_kv=frame_kv)
 
     def logits_of(self, out: TargetOut, frame_kv: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """[1 + n, V] logits behind what a pass fed last, and behind each of its candidates."""
+        """[1 + n, V] logits after what a pass fed last, and after each of its candidates."""
         logits = out.logits[0]
         return logits if self.glance is None else self.glance.logits(out.hidden[0][0][-len(logits) :], frame_kv)
 
@@ -203,7 +203,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         return new
 
     def _read_on(self, state: IndependentState, most: int) -> list[int]:
-        """Feed what is missing and, behind it, at most `most` candidates; returns these."""
+        """Feed what is missing and, after it, at most `most` candidates; returns these."""
         written = [*state.committed, *state.pending]
         missing = written[len(state.fed) :]
         if not missing:
@@ -213,7 +213,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         return candidates
 
     def feed(self, state: IndependentState, written: list[int], candidates: Sequence[int]) -> None:
-        """One pass over what of `written` is not in the cache yet, and the candidates behind it."""
+        """One pass over what of `written` is not in the cache yet, and the candidates after it."""
         chunk, tree = Chunk(torch.tensor(written[len(state.fed) :])), DraftTree.chain(candidates)
         out = self.model.extend(state.cache, slice(0, 1), [chunk], [tree], self.capture)
         for layer in out.hidden[0]:

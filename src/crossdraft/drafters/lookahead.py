@@ -5,13 +5,13 @@ levels are the last iterations, and read diagonally they are n-grams of the targ
 
     root ─ a1 ─ a2                level 0: `window` columns, the root is the first one's
      │     │     │
-     b0    b1    b2               level 1 behind it, at the positions one further
+     b0    b1    b2               level 1 after it, at the positions one further
      │     │     │
-     c0    c1    c2               … `level - 1` of them; behind the last one new tokens n0 n1 n2 are read
+     c0    c1    c2               … `level - 1` of them; after the last one new tokens n0 n1 n2 are read
 
 Every column is a text (root a1 b1 c1, then n1), so the window is a tree of probes. Each pass yields the n-grams
-(b0 c0 n0) behind the root, (b1 c1 n1) behind a1, and so on; then the oldest level goes and the window moves on by
-one: b1 b2 are the next level 0. The newest n-grams known behind the last token are the draft.
+(b0 c0 n0) after the root, (b1 c1 n1) after a1, and so on; then the oldest level goes and the window moves on by
+one: b1 b2 are the next level 0. The newest n-grams known after the last token are the draft.
 """
 
 from collections.abc import Callable, Sequence
@@ -90,7 +90,7 @@ class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
         state.root = output.tokens[-1]
 
     def _learn(self, state: LookaheadState, first: int, read: Sequence[int]) -> None:
-        """The target says `first` behind the root, and `read` behind the window's tokens."""
+        """The target says `first` after the root, and `read` after the window's tokens."""
         found = [first, *read] if len(state.levels) == 1 else list(read[-len(state.levels[-1]) :])
         if len(state.levels) == self.level - 1:
             for start, gram in ngrams(state.root, state.levels, found):
@@ -110,7 +110,7 @@ class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
 
 
 def probes_of(levels: Levels, nodes: int) -> Probes | None:
-    """The window as probes behind a tree of so many nodes, level by level; `None` if it has no column but the root's.
+    """The window as probes after a tree of so many nodes, level by level; `None` if it has no column but the root's.
 
     >>> probes_of([[1], [5, 6]], 0)
     Probes(tokens=(1, 5, 6), parents=(-1, -1, 0), top=1)
@@ -136,7 +136,7 @@ def ngrams(root: int | None, levels: Levels, found: Sequence[int]) -> list[tuple
 
 
 def moved_on(levels: Levels, most: int) -> Levels:
-    """The window behind the next root: at most so many levels, the oldest of too many goes.
+    """The window after the next root: at most so many levels, the oldest of too many goes.
 
     >>> moved_on([[1, 2], [5, 6, 7]], 2)
     [[2], [6, 7]]

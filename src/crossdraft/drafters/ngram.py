@@ -1,7 +1,7 @@
 """The drafter `ngram`: prompt lookup decoding (Saxena 2023).
 
 The longest of the last `longest` … 1 tokens that occurs earlier, in the prompt or the answer, is looked up, and what
-stood behind it is copied. Of several matches the newest is taken.
+stood after it is copied. Of several matches the newest is taken.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ class NgramDrafter(PerRequestDrafter[NgramState]):
 
 
 def lookup(text: Sequence[int], longest: int, most: int) -> tuple[int, ...]:
-    """At most `most` tokens that stood behind the newest earlier match of the last tokens of `text`.
+    """At most `most` tokens that stood after the newest earlier match of the last tokens of `text`.
 
     >>> lookup([7, 1, 2, 3, 4, 9, 1, 2], longest=3, most=3)
     (3, 4, 9)

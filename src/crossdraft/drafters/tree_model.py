@@ -25,7 +25,7 @@ from crossdraft.engine.sampling import Sampling, warp_tree
 from crossdraft.engine.target import Chunk, Target
 from crossdraft.engine.tree import ROOT, DraftTree
 
-SPARE = 192  # tokens of the cache behind the answer, for nodes that are fed together
+SPARE = 192  # tokens of the cache after the answer, for nodes that are fed together
 BuildTree = Callable[[ProbsFn, SelectFn, Budget], BuiltTree]
 ACCEPTED = (0.951, 0.037, 0.008, 0.001)  # by rank: `event` in 40 greedy validation answers of the reference pair
 
@@ -34,8 +34,8 @@ ACCEPTED = (0.951, 0.037, 0.008, 0.001)  # by rank: `event` in 40 greedy validat
 class TreeModelState:
     """One answer as the drafter sees it.
 
-    `held` is what the cache holds. Behind it lie, not committed, the keys and values of `uncommitted`: the nodes that
-    the last pass fed. `logits` [1 + n, V] stand behind `held` and behind each of them.
+    `held` is what the cache holds. After it lie, not committed, the keys and values of `uncommitted`: the nodes that
+    the last pass fed. `logits` [1 + n, V] stand after `held` and after each of them.
     """
 
     sampling: Sampling
@@ -52,7 +52,7 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
     """Drafts a tree with a model of its own.
 
     Args:
-        model: the drafter's network behind the adapter, with its own `prepare`.
+        model: the drafter's network after the adapter, with its own `prepare`.
         build: how the tree is built: a function of `drafters.trees`, with its settings bound by `functools.partial`.
         banned: ids that must never be drafted; see `IndependentDrafter`.
     """
@@ -109,7 +109,7 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
         state.uncommitted = DraftTree.empty()
 
     def _probs(self, state: TreeModelState, tree: DraftTree, nodes: Sequence[int]) -> Tensor:
-        """[m, V] distributions behind the nodes, 0 where the answer or the context ends."""
+        """[m, V] distributions after the nodes, 0 where the answer or the context ends."""
         alive = [at for at, node in enumerate(nodes) if self._goes_on(state, tree, node)]
         found = self._distributions(state, tree, [nodes[at] for at in alive]) if alive else None
         if found is None:
@@ -124,7 +124,7 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
         return not ended and len(state.written) + depth < self.model.context
 
     def _distributions(self, state: TreeModelState, tree: DraftTree, nodes: Sequence[int]) -> Tensor | None:
-        """[m, V] what the model says behind the nodes, in one pass; `None` if the cache has no room for it."""
+        """[m, V] what the model says after the nodes, in one pass; `None` if the cache has no room for it."""
         trunk = shared_path(tree, nodes)
         text = [*state.written, *(tree.tokens[node] for node in trunk)]
         branches = sorted({step for node in nodes for step in tree.path(node)} - set(trunk))
@@ -133,12 +133,12 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
         if logits is None:
             return None
         warped = warp_tree(logits + self.banned, branch_tree, text, state.sampling)
-        rows = {node: row for row, node in enumerate(branches, 1)}  # row 0: behind the trunk
+        rows = {node: row for row, node in enumerate(branches, 1)}  # row 0: after the trunk
         wanted = warped[[rows.get(node, 0) for node in nodes]]
         return wanted.softmax(-1) if state.sampling.greedy else wanted
 
     def _read(self, state: TreeModelState, text: list[int], branch_tree: DraftTree) -> Tensor | None:
-        """[1 + n, V] logits behind `text` and each node of the tree behind it; `None` if they do not fit."""
+        """[1 + n, V] logits after `text` and each node of the tree after it; `None` if they do not fit."""
         if len(text) + len(branch_tree) > state.cache.capacity:
             return None
         if state.logits is None or state.held != text or len(branch_tree):

@@ -1,6 +1,6 @@
 """The drafter `view`: the target itself, seeing fewer frames of the clip. Hidden drafting without an event camera.
 
-Reading is what costs a video model its time, and most of that is frames. The same weights behind a prompt of one or two
+Reading is what costs a video model its time, and most of that is frames. The same weights after a prompt of one or two
 frames have read, and written a draft, while the target still reads all of them; and nobody knows better than the
 target itself how it would put things. While hidden it pays; in later rounds it writes as slowly as the target, so
 something cheap should take over: `phased:view,ngram`.

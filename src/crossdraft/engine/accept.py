@@ -1,6 +1,6 @@
 """What every acceptance rule is made of: its result, its random decisions, the arithmetic of two distributions.
 
-An acceptance rule decides which path of a draft tree the target keeps, and the token it adds behind it. The rules
+An acceptance rule decides which path of a draft tree the target keeps, and the token it adds after it. The rules
 themselves live in `engine/rules/`, one file each; here is what they share.
 """
 
@@ -24,7 +24,7 @@ class Acceptance:
 
     Args:
         path: accepted nodes, from a child of the root downwards; may be empty.
-        bonus: the token that the target adds behind them.
+        bonus: the token that the target adds after them.
     """
 
     path: tuple[int, ...]
@@ -146,7 +146,7 @@ def acceptance_ratios(tree: DraftTree, probs: Tensor) -> list[float]:
 
     Args:
         tree: `aligned` with `probs`.
-        probs: [1 + n, V] the target's distributions behind the root and every node.
+        probs: [1 + n, V] the target's distributions after the root and every node.
     """
     if not len(tree):
         return []
@@ -200,5 +200,5 @@ def aligned(tree: DraftTree, probs: Tensor) -> DraftTree:
     tree = as_wide(tree, probs.shape[-1])
     if tree.dists is None:
         return tree
-    used = tree.dists[: max(tree.drawn_from, default=-1) + 1]  # the rows behind these belong to nodes cut off
+    used = tree.dists[: max(tree.drawn_from, default=-1) + 1]  # the rows after these belong to nodes cut off
     return replace(tree, dists=to_device(used, probs.device).to(probs))

@@ -1,7 +1,7 @@
 """The key-value cache: preallocated rows of their own lengths, written in place.
 
 Hugging Face's growing cache concatenates at every step, a fifth of a small model's decode time. Here a pass writes
-its keys and values behind each row's last committed token, and `keep` compacts an accepted path: nothing is
+its keys and values after each row's last committed token, and `keep` compacts an accepted path: nothing is
 copied but what was accepted. One row is one request; rows are packed (0 … rows-1), so that a batched pass reads a
 plain slice.
 
@@ -59,7 +59,7 @@ class _Layer(CacheLayerMixin):
         return like.new_zeros(self.owner.max_rows, like.shape[1], positions, like.shape[-1])
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: object) -> tuple[Tensor, Tensor]:
-        """Write [B, H, n, D] behind the window's rows; return everything the pass may attend to."""
+        """Write [B, H, n, D] after the window's rows; return everything the pass may attend to."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, index, end = self.owner.window
@@ -210,13 +210,13 @@ class KVCache(Cache):
         self.lengths[row] += count
 
     def truncate(self, row: int, length: int) -> None:
-        """Forget everything behind the first `length` tokens of a row."""
+        """Forget everything after the first `length` tokens of a row."""
         if length > self.lengths[row]:
             raise CrossdraftError(f"Row {row} holds {self.lengths[row]} tokens and cannot be cut to {length}.")
         self.lengths[row] = length
 
     def keep(self, row: int, path: Sequence[int]) -> None:
-        """Commit an accepted path: tree nodes (offsets behind the row's length) become its next tokens."""
+        """Commit an accepted path: tree nodes (offsets after the row's length) become its next tokens."""
         start, count = self.lengths[row], len(path)
         if list(path) != list(range(count)):  # a chain's prefix already lies where it belongs
             source = self._sent([start + node for node in path])

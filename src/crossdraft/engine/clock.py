@@ -26,7 +26,7 @@ class Clock(Protocol):
     """Marks points in the work of one device."""
 
     def mark(self) -> Mark:
-        """The point behind everything that this thread has launched on the device's current stream."""
+        """The point after everything that this thread has launched on the device's current stream."""
         ...
 
 

@@ -91,7 +91,7 @@ def check_conformance(target: Target, prompt: Prompt, tokens: Sequence[int]) -> 
 
 @torch.inference_mode()
 def full_forward(target: Target, prompt: Prompt, continuation: Sequence[int]) -> Tensor:
-    """[V] logits behind prompt + continuation, by the model alone: no cache, no pre-encoding, no mask of ours."""
+    """[V] logits after prompt + continuation, by the model alone: no cache, no pre-encoding, no mask of ours."""
     features = {name: value.to(target.device) for name, value in prompt.features.items()}
     if "mm_token_type_ids" in features:
         kinds = features["mm_token_type_ids"]

@@ -121,7 +121,7 @@ class Draft:
             knows none, and where tokens were drawn: a drawn token must not be dropped because of its value.
         refusal: why there will be none for this request, in one sentence; it goes on without a drafter.
         fault: what is wrong with this draft, where it could not be read; it is dropped.
-        probes: inputs to feed behind the tree without verifying them; see `Probes`.
+        probes: inputs to feed after the tree without verifying them; see `Probes`.
         outcomes: where the target may leave the tree, as far as the drafter can tell; for parallel drafting.
         spans: of work that was done elsewhere since the last draft; for the timeline.
     """
@@ -145,7 +145,7 @@ class Draft:
         return None if self.probes is None else self.probes.embeddings
 
     def keep(self, nodes: Sequence[int]) -> "Draft":
-        """The draft of these nodes, parents before their children; without its probes if one stood behind another."""
+        """The draft of these nodes, parents before their children; without its probes if one stood after another."""
         if list(nodes) == list(range(len(self.tree))):
             return self
         tree = self.tree.keep(nodes)
@@ -166,7 +166,7 @@ class PromptFeatures:
     """The prompt as the target read it, for drafters that look into it.
 
     Args:
-        tokens: [m] ids of the last piece, the text behind the last visual token; the first draft's root is its last.
+        tokens: [m] ids of the last piece, the text after the last visual token; the first draft's root is its last.
         visual_tokens: [N] ids of the piece in front, placeholders where something visual stands.
         visual: for each visual layer asked for, [N, h] features of that piece.
     """
@@ -187,7 +187,7 @@ class VerifyOutput:
             where the answer was cut short); at the first commit those of the prompt's last piece, [m, h], stand for the
             root.
         prompt: that prompt, at the first commit of a drafter that asked for features.
-        probe_top: [m][top] likeliest ids behind each probe, the likeliest first; empty if none was fed.
+        probe_top: [m][top] likeliest ids after each probe, the likeliest first; empty if none was fed.
     """
 
     path: tuple[int, ...]
@@ -219,7 +219,7 @@ class VerifyOutput:
         return output if draft.probes is None else output.with_probes(draft.probes, logits[1 + len(draft.tree) :])
 
     def with_probes(self, probes: Probes, logits: Tensor) -> "VerifyOutput":
-        """The output with the target's likeliest ids behind the probes, of their logits [m, V]."""
+        """The output with the target's likeliest ids after the probes, of their logits [m, V]."""
         top = logits.topk(min(probes.top, logits.shape[-1])).indices
         return replace(self, probe_top=tuple(map(tuple, top.tolist())))
 
@@ -238,7 +238,7 @@ class Drafter(Protocol[State]):
         ...
 
     def propose(self, states: Sequence[State], budgets: Sequence[Budget]) -> list[Draft]:
-        """Continue each answer behind what is committed. An empty tree is a valid proposal."""
+        """Continue each answer after what is committed. An empty tree is a valid proposal."""
         ...
 
     def commit(self, states: Sequence[State], outputs: Sequence[VerifyOutput]) -> None:

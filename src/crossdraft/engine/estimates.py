@@ -17,7 +17,7 @@ PROBE_FIRST, PROBE_LAST = 4, 256
 PROBE_DEPTH = 2
 # With a draft every so many rounds one goes without: until it is known what that takes, and to see if that changes.
 PLAIN_FIRST, PLAIN_EVERY = 16, 256
-HIDING_EVERY = 32  # requests without a hidden draft behind which one is tried
+HIDING_EVERY = 32  # requests without a hidden draft after which one is tried
 READING_EVERY = 32  # of the requests that the drafter does not read, every so many is read
 
 
@@ -112,7 +112,7 @@ class Ema:
 
 @dataclass
 class PassTimes:
-    """V(n): a step from one token to two (another kernel, a mask), and a line behind it.
+    """V(n): a step from one token to two (another kernel, a mask), and a line after it.
 
     The line is never steeper than from V(1) to the mean of the wider passes: widths that hardly differ tell nothing
     of it, whatever their noise says.
@@ -130,7 +130,7 @@ class PassTimes:
 
     @property
     def slope(self) -> float:
-        """dV/dn behind the step."""
+        """dV/dn after the step."""
         if not self.wide.w:
             return 0.0
         n, seconds = self.wide.x / self.wide.w, self.wide.y / self.wide.w

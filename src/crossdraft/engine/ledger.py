@@ -84,7 +84,7 @@ class Ledger:
         self.stats.hidden_inside_s = sum(part.overlap(span.start, span.end) for part in hidden for span in reading)
         first = next((span.end - self.started for span in hidden if span.name == "read"), None)
         if first is not None and self.stats.ttft_s and first >= self.stats.ttft_s:
-            first = None  # what comes behind the first final token is not provisional
+            first = None  # what comes after the first final token is not provisional
         self.stats.first_provisional_s = first
 
     def _count_waits(self) -> None:

@@ -112,7 +112,7 @@ class CostModel:
 
         Args:
             request: whose draft it was.
-            verified, kept: the level behind the last one kept is verified too, if the draft has it.
+            verified, kept: the level after the last one kept is verified too, if the draft has it.
             probs: [verified] the drafter's own probability of each, given those above it; empty if it knows none.
             hidden: the draft was made for the ride-along.
         """

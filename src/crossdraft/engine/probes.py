@@ -1,11 +1,11 @@
-"""Probe rows: further inputs of a target pass that nobody verifies; only what the target says behind them is wanted.
+"""Probe rows: further inputs of a target pass that nobody verifies; only what the target says after them is wanted.
 
     root ─┬─ 0:"a" ─┬─ 1:"car"        the draft tree
-          │         └─ 3:"?"          a probe behind node 0,
-          └─ 2:"is" ─ 4:"red"         and two in a row behind the root
+          │         └─ 3:"?"          a probe after node 0,
+          └─ 2:"is" ─ 4:"red"         and two in a row after the root
 
-Probes are numbered on behind the tree, as if they were further nodes of it, and fed that way: a probe stands at the
-position behind its parent and sees the committed text, its ancestors and itself; no node sees a probe, for a node's
+Probes are numbered on after the tree, as if they were further nodes of it, and fed that way: a probe stands at the
+position after its parent and sees the committed text, its ancestors and itself; no node sees a probe, for a node's
 ancestors are nodes. They are never accepted and never stay in the cache. Lookahead's window, PaSS's look-ahead tokens
 and mask tokens are such rows.
 """
@@ -20,12 +20,12 @@ from crossdraft.errors import CrossdraftError
 
 @dataclass(frozen=True)
 class Probes:
-    """Tokens to feed behind a draft tree of n nodes.
+    """Tokens to feed after a draft tree of n nodes.
 
     Args:
         tokens: [m] ids of the target.
-        parents: [m] what each stands behind: -1 the root, 0 … n-1 a node, n + j probe j, which comes before it.
-        top: how many of the likeliest ids behind each are wanted.
+        parents: [m] what each stands after: -1 the root, 0 … n-1 a node, n + j probe j, which comes before it.
+        top: how many of the likeliest ids after each are wanted.
         embeddings: [m, h] what is fed in place of the ids' own embeddings, which then only hold the positions; learned
             ones are no row of the target's table. They stay in this process.
 
@@ -56,12 +56,12 @@ class Probes:
         """What is fed: the nodes of `tree`, then the probes.
 
         Raises:
-            CrossdraftError: a probe stands behind one that comes later.
+            CrossdraftError: a probe stands after one that comes later.
         """
         return DraftTree(tree.tokens + self.tokens, tree.parents + self.parents)
 
     def moved(self, old: DraftTree, new: DraftTree) -> "Probes | None":
-        """The probes behind the same texts of another tree; `None` if one of these texts is not in it."""
+        """The probes after the same texts of another tree; `None` if one of these texts is not in it."""
         if new is old:
             return self
         texts = {tuple(new.path_tokens(node)): node for node in range(ROOT, len(new))}

@@ -72,7 +72,7 @@ class TreeProcessors:
 
     @torch.inference_mode()
     def warp_tree(self, logits: Tensor, tree: DraftTree, context: Sequence[int]) -> Tensor:
-        """The distribution behind the root and behind every node; as `sampling.warp_tree`.
+        """The distribution after the root and after every node; as `sampling.warp_tree`.
 
         Args:
             logits: [1 + n, V], the root's first.
@@ -97,7 +97,7 @@ class TreeProcessors:
         return scores if self.greedy else scores.softmax(-1)
 
     def _processed(self, ids: Any, scores: Tensor, root: int) -> Tensor:
-        """Scores [rows, V] behind contexts [rows, length]; NaN where a processor cannot do with a draft's context.
+        """Scores [rows, V] after contexts [rows, length]; NaN where a processor cannot do with a draft's context.
 
         Some raise where every token is forbidden, a grammar where a draft leaves it. That matters only at a node that
         is accepted, see `verify_tree`; the root, with its `root` tokens of context, always is.
@@ -125,7 +125,7 @@ class TreeProcessors:
 def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Acceptance:
     """What a rule accepts of a tree; `warped` [1 + n, V], by `TreeProcessors.warp_tree`, may have NaN in some rows.
 
-    Nothing is verified behind the node of such a row. Where one is accepted, it is the last token of its round: in the
+    Nothing is verified after the node of such a row. Where one is accepted, it is the last token of its round: in the
     next its context is the root's, and there the processor fails as for the target alone, unless the answer ends first.
     """
     lost = warped.isnan().any(-1).tolist()

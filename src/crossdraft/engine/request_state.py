@@ -123,7 +123,7 @@ class RequestState:
         return on_token
 
     def begin(self, prompt: Prompt, target: Target) -> None:
-        """Note the prompt and check that the answer fits behind it.
+        """Note the prompt and check that the answer fits after it.
 
         Raises:
             CrossdraftError: prompt and answer exceed the model's context.

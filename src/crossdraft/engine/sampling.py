@@ -51,7 +51,7 @@ class Sampling:
         sequence_bias: (sequence of token ids, number added to the logit of its last one where the others precede it).
         suppress_tokens, begin_suppress_tokens: ids that are never drawn, or not as the answer's first token.
         min_length, min_new_tokens: no end of the answer before prompt and answer, or the answer, have so many tokens.
-        forced_bos_token_id, forced_eos_token_id: ids of which one is taken behind a prompt of one token, or as the last
+        forced_bos_token_id, forced_eos_token_id: ids of which one is taken after a prompt of one token, or as the last
             token that fits; () = off.
         exponential_decay_length_penalty: (start, factor): from this token of the answer on its end becomes likelier;
             () = off.
@@ -238,7 +238,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def warp(logits: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor:
-    """The distribution behind one context.
+    """The distribution after one context.
 
     Args:
         logits: [..., V], raw.
@@ -253,7 +253,7 @@ def warp(logits: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor
 
 
 def warp_tree(logits: Tensor, tree: DraftTree, context: Sequence[int], sampling: Sampling) -> Tensor:
-    """The distribution behind the root and behind every node; each node has seen its own path and no other.
+    """The distribution after the root and after every node; each node has seen its own path and no other.
 
     Args:
         logits: [1 + n, V], the root's first.

@@ -37,7 +37,7 @@ class Stats:
     def tau(self) -> float:
         """Mean acceptance length: tokens emitted per verify pass, bonus included.
 
-        A token that the pass also verified but that lies behind the answer's end is not emitted and does not count.
+        A token that the pass also verified but that lies after the answer's end is not emitted and does not count.
         """
         return self.new_tokens / self.rounds if self.rounds else 0.0
 
@@ -76,7 +76,7 @@ class Stats:
     def count_round(self, depth: int, nodes: int, accepted: int, emitted: int, *, hidden: bool) -> None:
         """One verify pass over a tree of `nodes` nodes and `depth` levels accepted a path of `accepted` nodes.
 
-        `emitted` tokens came of it: accepted + 1, or fewer where the answer ended inside the path. What lies behind
+        `emitted` tokens came of it: accepted + 1, or fewer where the answer ended inside the path. What lies after
         that end counts neither as offered nor as accepted.
         """
         if emitted <= accepted:

@@ -58,7 +58,7 @@ class Chunk:
         tokens: [m] ids, m ≥ 1.
         positions: [m] or [3, m] positions; `None` = count on from the row's length.
         encoded: visual features whose placeholders stand in `tokens`.
-        skip_logits: nobody will ask for logits behind it: another chunk follows.
+        skip_logits: nobody will ask for logits after it: another chunk follows.
     """
 
     tokens: Tensor
@@ -76,7 +76,7 @@ class TargetOut:
     """What one pass returns, row by row.
 
     Args:
-        logits: [1 + n, V] at the root and at every node; [0, V] behind a chunk that skips them.
+        logits: [1 + n, V] at the root and at every node; [0, V] after a chunk that skips them.
         hidden: for each captured layer [m + n, h], at the chunk's tokens and at every node.
         began, done: where the model's own forward begins and ends in the device's work.
 
@@ -281,7 +281,7 @@ class Target:
         capture: Sequence[int] = (),
         probe_embeds: Sequence[Tensor | None] = (),
     ) -> TargetOut:
-        """One pass over each row's chunk and, behind it, its draft tree.
+        """One pass over each row's chunk and, after it, its draft tree.
 
         The chunks are committed; of the trees nothing is, until `cache.keep` says which path. Rows may differ in
         every length. Feature `capture` indexes `hidden_states` (0 = embeddings, last = after the final norm).
@@ -338,7 +338,7 @@ class Target:
     def _inputs(
         self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int
     ) -> tuple[Tensor, Tensor]:
-        """Ids [B, width] and positions [(3,) B, width] of one pass; rows are padded behind their tree."""
+        """Ids [B, width] and positions [(3,) B, width] of one pass; rows are padded after their tree."""
         ids, positions = [], []
         for row, (chunk, tree) in enumerate(zip(chunks, trees, strict=True), rows.start):
             m, start = len(chunk.tokens), cache.lengths[row] + cache.rope_deltas[row]
@@ -366,7 +366,7 @@ class Target:
             lowest = torch.finfo(self.model.dtype).min
             mask = torch.zeros_like(mask, dtype=self.model.dtype).masked_fill_(~mask, lowest)
         arguments: dict[str, object] = {"input_ids": ids, "position_ids": positions, "attention_mask": mask}
-        if embeds is not None:  # behind text alone: features that replace placeholders need their ids
+        if embeds is not None:  # after text alone: features that replace placeholders need their ids
             arguments["input_ids"], arguments["inputs_embeds"] = None, embeds
         if encoded and self.traits.takes_encoded:
             arguments["mm_encoder_outputs"] = dict(encoded)
@@ -398,7 +398,7 @@ class Target:
         past: int | Tensor = lengths[0]
         if not level:
             past = to_device(torch.tensor(lengths), self.device).view(-1, 1, 1, 1)
-        # Up to itself is right for a chunk and for a chain; what is padded behind them nobody sees.
+        # Up to itself is right for a chunk and for a chain; what is padded after them nobody sees.
         queries = torch.arange(width, device=self.device)[:, None]
         causal = torch.arange(keys, device=self.device) <= past + queries
         mask = causal.expand(len(chunks), 1, width, keys).contiguous()

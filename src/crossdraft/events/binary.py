@@ -156,7 +156,7 @@ def _aedat_header(content: bytes) -> tuple[int, str]:
     """Where the events begin, and the text before: the leading lines of text that begin with #.
 
     An event's first byte may be a # as well, so a line that says where the header ends is believed, and a line without
-    such an end behind it counts only if it is text.
+    such an end after it counts only if it is text.
     """
     end = _END.match(content)
     if end is not None:

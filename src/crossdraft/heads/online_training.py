@@ -48,7 +48,7 @@ class Sample:
     """One answer of the target, text as in `TrainBatch`.
 
     Args:
-        tokens: [T] ids of the text behind the visual part and of the answer.
+        tokens: [T] ids of the text after the visual part and of the answer.
         start: index of the answer's first token.
         hidden: layer -> [T - 1, H] features at all positions but the last.
     """

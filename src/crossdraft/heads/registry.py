@@ -101,7 +101,7 @@ HEADS: Mapping[str, HeadRecord] = {
     ),
     "specvlm": HeadRecord(
         "specvlm", "networks.specvlm.SpecVLM", AUTOREGRESSIVE,
-        "the same, behind a compressor chosen for each question", "SpecVLM: Huang 2025", "dynamic", sees=True,
+        "the same, after a compressor chosen for each question", "SpecVLM: Huang 2025", "dynamic", sees=True,
     ),
     "massv": HeadRecord(
         "massv", "networks.massv.MASSV", AUTOREGRESSIVE,
@@ -123,7 +123,7 @@ HEADS: Mapping[str, HeadRecord] = {
     ),
     "hydra++": HeadRecord(
         "hydra++", "networks.medusa.HydraPlus", RECURRENT,
-        "deeper ones behind a layer over all features of the text", "Hydra++: Ankner 2024", STATIC,
+        "deeper ones after a layer over all features of the text", "Hydra++: Ankner 2024", STATIC,
     ),
     "redrafter": HeadRecord(
         "redrafter", "networks.redrafter.ReDrafter", RECURRENT,

@@ -133,7 +133,7 @@ def test_passes_by_hand(twin, monkeypatch):
     monkeypatch.setattr(twin.model, "extend", counted)
     (draft,) = cascade.propose([state], [Budget(9)])
     assert draft.tree.tokens == text[:9]
-    # words 1 … 5 are read behind word 0, where word 3 is wrong; 4 … 8 behind 3, where 7 is; then word 8 alone
+    # words 1 … 5 are read after word 0, where word 3 is wrong; 4 … 8 after 3, where 7 is; then word 8 alone
     assert widths == [(1, 5), (1, 4), (1, 0)]
     assert state.trial.text == list(text[:4])  # the last pass had room for its own word alone: nobody was asked
 
@@ -167,7 +167,7 @@ def test_it_is_forked_only_where_the_text_went_another_way(twin):
     cascade = CascadeDrafter(twin, Counted(text, wrong=4), ahead=2)
     (state,) = cascade.begin([Request(QUESTIONS[0], max_new_tokens=64)])
     cascade.propose([state], [Budget(LENGTH)])
-    assert len(forks) == 1  # however often it was asked behind what is not committed
+    assert len(forks) == 1  # however often it was asked after what is not committed
     cascade.commit([state], [VerifyOutput(tuple(range(6)), text[:7])])
     cascade.propose([state], [Budget(LENGTH)])
     assert len(forks) == 1  # the target said the same

@@ -30,7 +30,7 @@ def twin() -> IndependentDrafter:
 
 @pytest.fixture(scope="module")
 def law(twin):
-    """The twin's distribution [V] behind an answer, by the plain model."""
+    """The twin's distribution [V] after an answer, by the plain model."""
     prompt = twin.model.prepare(Request(QUESTION))
 
     @cache
@@ -46,7 +46,7 @@ class Near(NgramDrafter):
     def __init__(self, law):
         super().__init__(lambda question: [])
         self.twins = law
-        self.asked = set()  # behind what it was asked for a word
+        self.asked = set()  # after what it was asked for a word
         self.generator = torch.Generator().manual_seed(5)
 
     def law(self, answer):

@@ -42,7 +42,7 @@ def chain(*tokens, path_probs=()):
 
 
 def test_both_opinions_as_one_trie():
-    """They agree on 1; behind it each has a word of its own, and both weigh the same."""
+    """They agree on 1; after it each has a word of its own, and both weigh the same."""
     one, two = chain(1, 2, 3, path_probs=(0.9, 0.54, 0.1)), chain(1, 4, path_probs=(0.8, 0.64))
     union = UnionDrafter([Scripted(one), Scripted(two)])
     (draft,) = union.propose(union.begin([Request("?")]), [Budget(3)])

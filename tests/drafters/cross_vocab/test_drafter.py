@@ -83,7 +83,7 @@ def test_the_answer_is_the_targets_own(kind, how, batch):
 
 @pytest.mark.parametrize(("how", "hidden"), [("slem", "beside"), ("tli", "beside"), ("omni", "off")])
 def test_sampling_runs_with_penalties_and_biases(how, hidden):
-    """Exactness is shown by enumeration; here, that nothing breaks, during the prefill and behind it."""
+    """Exactness is shown by enumeration; here, that nothing breaks, during the prefill and after it."""
     sampling = Sampling(temperature=0.8, top_k=40, repetition_penalty=1.2, logit_bias=((20, -5.0), (EOS, -9.0)), seed=4)
     for answer in drafted("video_llava", how, sampling, 2, hidden):
         assert 0 < len(answer.tokens) <= 24
@@ -121,7 +121,7 @@ def test_after_a_refusal_the_drafter_has_read_what_was_said(how):
     for mine, theirs in zip(state.cache.layers, fresh.cache.layers, strict=True):
         assert mine.keys[:, :, :length].allclose(theirs.keys[:, :, :length], atol=1e-12)
     spoken = made.own.to_bytes(state.written)
-    assert spoken.startswith(b" " + state.text)  # behind "ASSISTANT:" the drafter begins with a space
+    assert spoken.startswith(b" " + state.text)  # after "ASSISTANT:" the drafter begins with a space
 
 
 def test_a_question_beyond_the_drafters_context_is_refused():

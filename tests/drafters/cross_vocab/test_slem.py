@@ -67,7 +67,7 @@ def test_ends_count_bytes():
 
 
 def test_what_the_tokenizer_would_say_otherwise_is_not_offered():
-    """A target that reads "x" as "y": not one token of that, nor any behind it."""
+    """A target that reads "x" as "y": not one token of that, nor any after it."""
     words = lexicon()
     wrong = TokenTable(
         words.token_bytes, lambda text: words.encode(text.replace("x", "y")), words.ids, words.eos, words.eos_id
@@ -111,7 +111,7 @@ def test_what_the_target_confirms_is_kept_and_nothing_is_written_twice():
 
 
 def test_the_target_may_say_the_same_text_in_other_tokens():
-    """ " turn" + "ing" for " turning": the text agrees, so does the draft behind it."""
+    """ " turn" + "ing" for " turning": the text agrees, so does the draft after it."""
     made = drafter()
     state = made.begin([Request("What?")])[0]
     propose(made, state)

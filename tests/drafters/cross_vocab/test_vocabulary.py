@@ -73,7 +73,7 @@ def test_the_end_is_the_tokenizers_own():
 
 
 def test_the_shipped_vocabulary_beside_a_small_one():
-    """Every pair decodes to the same text behind the same word, and no special token has a twin."""
+    """Every pair decodes to the same text after the same word, and no special token has a twin."""
     theirs = AutoTokenizer.from_pretrained(SHIPPED)
     corpus = [" There is a red car ahead of us, and it is keeping its distance. Ünïcode"] * 9
     own = byte_level_from(corpus, 320)
@@ -89,7 +89,7 @@ def test_the_shipped_vocabulary_beside_a_small_one():
 
 
 def test_what_decoding_does_not_confirm_is_left_out():
-    """A byte-level vocabulary behind a decoder that swallows a letter: those tokens spell nothing."""
+    """A byte-level vocabulary after a decoder that swallows a letter: those tokens spell nothing."""
     from tokenizers import decoders
 
     tokenizer = byte_level(" car", " cat")

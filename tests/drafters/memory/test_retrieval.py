@@ -88,7 +88,7 @@ def test_an_answer_is_trusted_more_than_the_newest_one_about_its_clip():
     said = list(range(20, 40))
     store.add(HERE, [*said, 3])
     assert tree(store, HERE, [*said, 8, *said], 1) == [(8, -1)]
-    (own,) = own_matches([START, 2, 2], 1)[1].tolist()  # behind the first 2: [nothing, START, 2]
+    (own,) = own_matches([START, 2, 2], 1)[1].tolist()  # after the first 2: [nothing, START, 2]
     assert own == pytest.approx(math.exp(-2.5 - 1.25) * (1 + OLD))
 
 
@@ -117,7 +117,7 @@ def test_it_is_a_tree_of_distinct_siblings_best_first(answers, nodes):
 
 
 def test_a_tree_by_hand():
-    """Two matches of weights 3 and 1 agree on a first token; behind it each goes its own way."""
+    """Two matches of weights 3 and 1 agree on a first token; after it each goes its own way."""
     grown = tree_from_matches(np.array([[5, 6], [5, 7]], np.int32), np.array([3.0, 1.0]), 9, 0.0)
     total = 4 + UNPREDICTED
     assert (grown.tree.tokens, grown.tree.parents) == ((5, 6, 7), (-1, 0, 0))
@@ -126,7 +126,7 @@ def test_a_tree_by_hand():
 
 
 def test_a_contradicted_match_keeps_its_place_among_lighter_ones():
-    """Behind 7, the match of 5 has 0.03 left beside 1; behind 5, the match of 7 has 0.01 beside 3 and is dropped."""
+    """After 7, the match of 5 has 0.03 left beside 1; after 5, the match of 7 has 0.01 beside 3 and is dropped."""
     ahead = np.array([[5, 6], [7, 8]], np.int32)
     grown = tree_from_matches(ahead, np.array([3.0, 1.0]), 9, 0.0)
     below = {
@@ -146,7 +146,7 @@ def test_next_tokens_by_hand():
 
 
 def test_matches_behind_a_token_by_hand():
-    """Of 2 behind 5: least is 0.04; the agreeing 0.03 goes, and of the others 10 and 4.1 have more than that left."""
+    """Of 2 after 5: least is 0.04; the agreeing 0.03 goes, and of the others 10 and 4.1 have more than that left."""
     matches = [(10.0, 0), (4.1, 1), (3.9, 2), (2.0, 3), (0.03, 4)]
     stays = reweighted(matches, [(2.0, 3), (0.03, 4)], [6, 7, 7, 5, 5])
     assert stays == [(2.0, 3), (10.0 * CONTRADICTED, 0), (4.1 * CONTRADICTED, 1)]
@@ -159,7 +159,7 @@ def plain(ahead, weights, nodes, faintest):
     tree, places = {(): -1}, []
 
     def children(path):
-        """(token, share) behind a path: Bayes along it, then the mixture."""
+        """(token, share) after a path: Bayes along it, then the mixture."""
         weighed = dict(enumerate(weights))
         for depth, token in enumerate(path):
             weighed = {

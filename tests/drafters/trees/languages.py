@@ -1,4 +1,4 @@
-"""Small languages as drafters: their distributions behind every node, and chances that can be drawn or enumerated."""
+"""Small languages as drafters: their distributions after every node, and chances that can be drawn or enumerated."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from tests.engine.drafting import Language
 
 
 def says(language: Language) -> ProbsFn:
-    """What a language says behind nodes of a tree."""
+    """What a language says after nodes of a tree."""
 
     def expand(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
         return torch.stack([language(tuple(tree.path_tokens(node))) for node in nodes])

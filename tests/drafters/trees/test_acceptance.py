@@ -11,7 +11,7 @@ TREE = DraftTree((5, 6, 7, 8, 9), (-1, -1, 0, 0, 2))
 
 def counted():
     counts = RankCounts()
-    counts.observe(TREE, (0, 3))  # first guess, then the second; behind it nothing was offered
+    counts.observe(TREE, (0, 3))  # first guess, then the second; after it nothing was offered
     counts.observe(TREE, (1,))
     counts.observe(TREE, ())
     return counts

@@ -50,7 +50,7 @@ def test_what_cannot_come_among_the_best_is_not_asked_for():
         return table(ROWS)(tree, nodes)
 
     expand_and_rerank(expand, TopK(), Budget(2), 2, two, 3)
-    assert asked == [[()], [(0,)]]  # 0.3 is held by a node already: nothing behind (1,) can surpass it
+    assert asked == [[()], [(0,)]]  # 0.3 is held by a node already: nothing after (1,) can surpass it
 
 
 def test_nothing_behind_an_unlikely_path_and_nothing_after_a_stop():

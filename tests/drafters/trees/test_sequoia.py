@@ -103,4 +103,4 @@ def test_the_shape_is_filled_with_the_drafters_tokens():
     rows = {(): [0.2, 0.5, 0.3], (1,): [0.1, 0.3, 0.6], (2,): [0.9, 0.1, 0.0]}
     built = sequoia_tree(table(rows), TopK(), Budget(3), (0.5, 0.4))
     paths = {tuple(built.tree.path_tokens(node)) for node in range(len(built.tree))}
-    assert paths == {(1,), (2,), (1, 2)}  # two siblings, and the likeliest behind the first
+    assert paths == {(1,), (2,), (1, 2)}  # two siblings, and the likeliest after the first

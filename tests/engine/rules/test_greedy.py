@@ -22,7 +22,7 @@ def logits_for(best: list[int], vocabulary: int = 10) -> Tensor:
 
 
 def test_greedy_by_hand():
-    """Root: 5 is wanted and there; behind it 7, the second child; behind that 3, which nobody drafted."""
+    """Root: 5 is wanted and there; after it 7, the second child; after that 3, which nobody drafted."""
     tree = DraftTree(tokens=(4, 5, 6, 7, 9), parents=(-1, -1, 1, 1, 3))
     assert greedy(tree, logits_for([5, 0, 7, 0, 3, 0]), generator()) == Acceptance((1, 3), 3)
 

@@ -83,7 +83,7 @@ def test_a_planted_bug_shows(bug, monkeypatch):
 
 
 def test_a_bonus_from_the_wrong_row_shows():
-    """The bonus behind an accepted leaf comes from the leaf's row, not from its parent's."""
+    """The bonus after an accepted leaf comes from the leaf's row, not from its parent's."""
     tree = DraftTree((0,), (ROOT,))
     found = distribution(lambda chance: VERIFIERS["speculative"](tree, P(()).repeat(2, 1), chance))
     second = torch.tensor([found.get(Acceptance((0,), token), 0) for token in range(3)])

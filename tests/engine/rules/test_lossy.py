@@ -46,7 +46,7 @@ FLAT, SHARP = [0.25] * 4, [0.97, 0.01, 0.01, 0.01]
 
 
 def test_typical_by_hand():
-    """Behind four equal chances (e^-H = 1/4) the bar is 0.075; behind a sharp row (e^-H = 0.845) it is eps = 0.09."""
+    """After four equal chances (e^-H = 1/4) the bar is 0.075; after a sharp row (e^-H = 0.845) it is eps = 0.09."""
     chain = DraftTree.chain([3, 1])
     assert Typical()(chain, rows(FLAT, SHARP, FLAT), generator()) == Acceptance((0,), 0)
     assert Typical()(chain, rows(SHARP, FLAT, FLAT), generator()) == Acceptance((), 0)
@@ -79,7 +79,7 @@ def test_divergence_by_hand():
 
 
 def test_fuzzy_by_hand():
-    """q is kept where p is a fair coin, whichever token was drawn; behind it p is sure of the other token."""
+    """q is kept where p is a fair coin, whichever token was drawn; after it p is sure of the other token."""
     chain = DraftTree.chain([0, 0], rows([1.0, 0.0], [1.0, 0.0]))
     probs = rows([0.5, 0.5], [0.0, 1.0], [0.5, 0.5])
     fuzzy = Fuzzy(threshold=0.25)

@@ -83,7 +83,7 @@ KINDS: dict[str, list[Way]] = {"speculative": [sampled, certain, with_replacemen
 
 
 def random_drafter(rule: str, seed: int) -> tuple[Language, Grow]:
-    """A target and a drafter for it: at most four siblings at the root and two behind each of them."""
+    """A target and a drafter for it: at most four siblings at the root and two after each of them."""
     dice = random.Random(seed)
     vocabulary = dice.randint(2, 4)
     language = partial(random_language, dice, vocabulary)

@@ -260,7 +260,7 @@ def test_the_next_word_is_found_though_a_larger_tree_would_not_show_it():
 
 
 def test_outcomes_that_cannot_come_any_more_are_not_prepared():
-    """They lie behind words that were cut off; or they leave the tree by a word that stands in it."""
+    """They lie after words that were cut off; or they leave the tree by a word that stands in it."""
     outcomes = (Outcome((1, 2, 3, 40), 0.9), Outcome((1, 30), 0.2), Outcome((1, 2), 0.8))
     speculator, state, pushed = begun("ssd", Counting(outcomes), nodes=4)
     state.verifying(state.draft.first(2), 2)

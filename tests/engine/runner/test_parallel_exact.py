@@ -51,7 +51,7 @@ class Tossing(Counting):
 
 
 def next_toss(seed: int, drafter: Tossing) -> int | None:
-    """What is drawn behind a token that was not predicted; `None` if it was."""
+    """What is drawn after a token that was not predicted; `None` if it was."""
     speculator = ParallelSpeculator(drafter, Policy())
     state, _ = begun(speculator, seed, Budget(1))
     speculator.work(never)
@@ -82,7 +82,7 @@ class Stopping(Tossing):
 
 
 def next_words(seed: int) -> tuple[int, ...]:
-    """What is drafted behind a verify pass that ended while its draft was written, and before the target saw that.
+    """What is drafted after a verify pass that ended while its draft was written, and before the target saw that.
 
     Of these drafts a short one is pushed in time, hence taken; a long one is asked for.
     """

@@ -80,7 +80,7 @@ def process(shared_process, factory):
     drafter.drafter_timeout_s = drafter.drain_timeout_s = 60
     try:
         drafter.end([*drafter._states.values()])
-        drafter._fetch(drafter._ask("propose", []), 5)  # answered behind all that was asked before
+        drafter._fetch(drafter._ask("propose", []), 5)  # answered after all that was asked before
     except (DrafterLost, TimeoutError):
         drafter.close()
     else:
@@ -194,7 +194,7 @@ def test_where_nothing_is_ready_nobody_is_asked(process, runner, requests):
 
 
 def drawn_behind_its_first_word(process, runner, request, *, late: bool) -> bool:
-    """Whether what a sampled answer's hidden draft said behind its first word is what is drafted next."""
+    """Whether what a sampled answer's hidden draft said after its first word is what is drafted next."""
     nodes = 6
     runner.start(0, request, nodes, "beside")
     serial = state_of(runner).hidden
@@ -392,7 +392,7 @@ def test_a_large_request_is_not_waited_for(process, runner, requests):
 
 
 def test_who_is_interrupted_while_a_request_is_on_its_way_writes_nothing_into_it(process, runner, requests):
-    """Ctrl-C in `collect`, and the end of the request behind it: the arrays arrive whole all the same."""
+    """Ctrl-C in `collect`, and the end of the request after it: the arrays arrive whole all the same."""
     os.kill(process.pid, signal.SIGSTOP)
     runner.start(0, heavy(requests[0]), 4, "beside")
 
@@ -537,7 +537,7 @@ def test_arrays_of_any_size_reach_the_child_and_what_follows_is_not_taken_for_on
 
 
 class Counted:
-    """In the child: writes how many states it was told the end of, behind what is committed."""
+    """In the child: writes how many states it was told the end of, after what is committed."""
 
     needs = Needs()
 
@@ -606,7 +606,7 @@ def test_the_stop_of_one_hidden_draft_does_not_stop_the_next_requests(process, r
     os.kill(process.pid, signal.SIGSTOP)
     runner.start(0, requests[0], 4, "beside")
     runner.start(1, requests[1], 6, "beside")
-    runner.collect(0)  # its stop lies behind the second question
+    runner.collect(0)  # its stop lies after the second question
     os.kill(process.pid, signal.SIGCONT)
     assert until(process.spare_cores)
     process.drain_timeout_s = 60

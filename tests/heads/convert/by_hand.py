@@ -47,7 +47,7 @@ def layered(x: Tensor, into: Tensor, t: dict[str, Tensor], layer: str, config: d
 
 
 def eagle(embeds: Tensor, features: Tensor, t: dict[str, Tensor], config: dict) -> Tensor:
-    """EAGLE-1: pairs [n, H] -> the next feature behind each, [n, H]."""
+    """EAGLE-1: pairs [n, H] -> the next feature after each, [n, H]."""
     x = torch.cat((embeds, features), -1) @ t["fc.weight"].T + t["fc.bias"]
     return layered(x, x, t, "layers.0", config)
 
@@ -63,7 +63,7 @@ def eagle3(embeds: Tensor, features: Tensor, t: dict[str, Tensor], config: dict,
 
 
 def dflash(rows: Tensor, target: Tensor, t: dict[str, Tensor], config: dict) -> Tensor:
-    """DFlash: a block [b, H] behind the target's features [n, k·H] -> [b, H] for the target's output layer."""
+    """DFlash: a block [b, H] after the target's features [n, k·H] -> [b, H] for the target's output layer."""
     eps, theta = config["rms_norm_eps"], config["rope_parameters"]["rope_theta"]
     known = rms(target @ t["fc.weight"].T, t["hidden_norm.weight"], eps)
     positions = torch.arange(len(known) + len(rows))

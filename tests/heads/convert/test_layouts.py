@@ -20,7 +20,7 @@ def spread_out(logits, ids):
 
 
 def eagle3_elsewhere(foreign, levels, layer="midlayer"):
-    """Two drafts of an exported EAGLE-3 behind `POSITION`, over the target's ids, as another program computes them."""
+    """Two drafts of an exported EAGLE-3 after `POSITION`, over the target's ids, as another program computes them."""
     head_words = foreign.config.get("transformer_layer_config", foreign.config)
     t, rows = dict(foreign.tensors), host().shared.embeddings
     batch = random_batch(exported("eagle3", "eagle")[0])

@@ -23,7 +23,7 @@ def some(method, tree="beams", **options):
 
 @pytest.mark.parametrize("method", ["hydra", "hydra++", "redrafter"])
 def test_a_draft_with_states_of_other_tokens_would_be_noticed(method, monkeypatch):
-    """The planted bug: the state behind a node is that of another token."""
+    """The planted bug: the state after a node is that of another token."""
     drafter, batch = some(method), some_batch(some_head(method, **MORE))
     predictions, next_state = drafter.head(batch), drafter.head.next_state
     monkeypatch.setattr(drafter.head, "forward", lambda batch: predictions)

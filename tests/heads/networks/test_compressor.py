@@ -53,7 +53,7 @@ def test_a_convolution_by_hand():
     conv.depthwise.weight.copy_(torch.tensor([[[1.0, 10.0]], [[0.0, 1.0]]]))
     conv.pointwise.weight.copy_(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
     rows, positions = conv(ROWS)
-    # rows (0, 1), (2, 3): channel 0 is 0 + 10·2, channel 1 is 3, then the two are exchanged; zeros stand behind row 4.
+    # rows (0, 1), (2, 3): channel 0 is 0 + 10·2, channel 1 is 3, then the two are exchanged; zeros stand after row 4.
     assert rows.tolist() == [[[3, 20], [7, 64], [0, 8]]]
     assert positions.tolist() == [1, 3, 4]
 

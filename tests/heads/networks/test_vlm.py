@@ -20,7 +20,7 @@ def test_a_prefix_is_keys_and_values_only():
     head = some_head("eaglevlm")
     batch = some_batch(head, 2)
     logits = head(batch)[0].logits
-    # Places of the whole prompt: five visual ones, then the text. Each goes with the embedding of the position behind.
+    # Places of the whole prompt: five visual ones, then the text. Each goes with the embedding of the position after.
     embeds = torch.cat((batch.visual[0], head.embed(batch.tokens)), 1)[:, 1:]
     features = torch.cat((batch.visual[LAYERS], batch.hidden[LAYERS][:, :-1]), 1)
     whole = head.logits(head.decode(embeds, features, TTTAttention(head.rotary), 0))

@@ -11,7 +11,7 @@ from crossdraft.heads.pass_.drafter import PassDrafter
 
 
 class LookaheadIds(PassDrafter):
-    """Probes these ids in a row behind the root and behind every node of the draft."""
+    """Probes these ids in a row after the root and after every node of the draft."""
 
     def __init__(self, ids: Sequence[int], banned: Sequence[int] = ()) -> None:
         super().__init__(SimpleNamespace(ahead=torch.zeros(len(ids), 1)), banned)

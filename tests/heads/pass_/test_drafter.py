@@ -1,4 +1,4 @@
-"""PaSS: the target reads learned embeddings, and its top tokens behind them are the next draft."""
+"""PaSS: the target reads learned embeddings, and its top tokens after them are the next draft."""
 
 import pytest
 import torch

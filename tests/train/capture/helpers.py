@@ -65,7 +65,7 @@ def zoo_plan(
 
 
 def answers(visual: int, *lengths: tuple[int, int], base: int = 0) -> list[CapturedAnswer]:
-    """Answers of (length of the last piece, length of the answer) behind a first piece of `visual` tokens.
+    """Answers of (length of the last piece, length of the answer) after a first piece of `visual` tokens.
 
     Every token and feature is a number of its own: tokens count on from `base`, the feature of layer k at the position
     of token t is t + k / 8 in each of its columns.

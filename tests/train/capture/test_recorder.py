@@ -144,7 +144,7 @@ def test_other_pixels_are_another_first_piece(tmp_path: Path) -> None:
 
 
 def pieces(folder: Path, recorded: list[CapturedAnswer]) -> list[int]:
-    """How many answers stand behind each first piece of a shard."""
+    """How many answers stand after each first piece of a shard."""
     write_shard(folder / "shard", recorded, ALL)
     return torch.bincount(load_file(folder / "shard")["piece.of"]).tolist()
 

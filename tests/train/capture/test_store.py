@@ -35,7 +35,7 @@ def write(folder: Path, *shards: list[CapturedAnswer]) -> CaptureIndex:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two shards: answers of (2 + 3) and (4 + 1) tokens behind a piece of 3, and (1 + 2) behind another of 3."""
+    """Two shards: answers of (2 + 3) and (4 + 1) tokens after a piece of 3, and (1 + 2) after another of 3."""
     write(tmp_path, answers(3, (2, 3), (4, 1)), answers(3, (1, 2), base=100))
     return tmp_path
 

@@ -31,7 +31,7 @@ def small_head(network: str = "eagle", steps: int = 2) -> Head:
 
 
 def counting(rows: int, first: int = 0) -> TrainBatch:
-    """Answers that count on, modulo the draft vocabulary; each feature points at the token behind it."""
+    """Answers that count on, modulo the draft vocabulary; each feature points at the token after it."""
     length, start = 12, 4
     begin = torch.arange(first, first + rows)[:, None]
     tokens = IDS[0] + (begin + torch.arange(length)) % len(IDS)

@@ -1,4 +1,4 @@
-"""Heads on an event model: its features behind the target's words, and the losses that learn from them."""
+"""Heads on an event model: its features after the target's words, and the losses that learn from them."""
 
 from dataclasses import dataclass
 

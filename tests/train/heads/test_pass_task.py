@@ -1,4 +1,4 @@
-"""PaSS's training: what is rehearsed behind an answer is what the engine's probes will read there."""
+"""PaSS's training: what is rehearsed after an answer is what the engine's probes will read there."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def answered(target, count=2) -> list[AnsweredPrompt]:
 
 
 def probed(target, head, prompted: AnsweredPrompt) -> torch.Tensor:
-    """[n, L, V] what the engine's probes say behind the prompt and behind all but the last of the answer's tokens."""
+    """[n, L, V] what the engine's probes say after the prompt and after all but the last of the answer's tokens."""
     tree = DraftTree.chain(prompted.answer[:-1])
     probes = PassDrafter(head).probes(len(tree))
     cache = target.new_cache(capacity=256)

@@ -120,6 +120,6 @@ def test_a_setting_of_the_callers_own_stands_before_the_references() -> None:
 
 def test_scales_are_one_over_the_root_mean_square_of_what_is_there() -> None:
     hidden = {3: torch.full((2, 4, 5), 8.0), 7: torch.full((2, 4, 5), 0.25)}
-    hidden[3][0, 2:] = 1e9  # behind the end of a shorter answer: of three tokens two have features
+    hidden[3][0, 2:] = 1e9  # after the end of a shorter answer: of three tokens two have features
     assert scales_of(hidden, [3, 5], [3, 7, 3]) == [0.12, 4.0, 0.12]
     assert scales_of({1: torch.zeros(1, 4, 5)}, [4], [1]) == [1.0]

@@ -38,7 +38,7 @@ def pairs() -> list[tuple[list[int], list[int]]]:
 
 
 def own_forward(model, prefix_embeds, pairs, row: int) -> torch.Tensor:
-    """Logits of one unpacked row behind its clip's prefix."""
+    """Logits of one unpacked row after its clip's prefix."""
     question, answer = pairs[row]
     text = model.model.embed_tokens(torch.tensor([[*question, *answer]]))
     embeds = torch.cat((prefix_embeds[row // QUESTIONS][None], text), 1)

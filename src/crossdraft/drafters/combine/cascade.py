@@ -1,7 +1,7 @@
 """The drafters `cascade` (cascade speculative drafting: Chen et al. 2023) and `pyramid` (PyramidSD 2025).
 
 Both are two-level cascades. The inner (cheap) drafter drafts a few tokens; the outer (better) one's model reads them in
-one pass, keeps those that it accepts, and adds one of its own; the inner one goes on behind that. So the outer one
+one pass, keeps those that it accepts, and adds one of its own; the inner one goes on after that. So the outer one
 drafts in fewer passes. The two differ in what the outer drafter accepts. Whatever that is, it decides only which draft
 the target sees: the target verifies it by its own rule, and with an exact one the answer is the target's own.
 
@@ -46,7 +46,7 @@ class InnerState:
 
 @dataclass(eq=False)
 class TwoLevelState:
-    """One answer: the outer drafter's state, the inner one's, and its fork behind what is not committed."""
+    """One answer: the outer drafter's state, the inner one's, and its fork after what is not committed."""
 
     outer: IndependentState
     inner: InnerState
@@ -116,13 +116,13 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         return TwoLevelState(self.outer.fork([state.outer])[0], self._fork_inner(state.inner))
 
     def inner_draft(self, state: TwoLevelState, nodes: int, stop: Callable[[], bool] | None) -> Draft:
-        """What the inner one drafts behind the outer one's text: the main path of its draft."""
+        """What the inner one drafts after the outer one's text: the main path of its draft."""
         if nodes == 0:
             return Draft(DraftTree.empty())
         return main_path(self.inner.propose([self._inner_behind(state.outer, state)], [Budget(nodes, stop=stop)])[0])
 
     def _inner_behind(self, outer: IndependentState, state: TwoLevelState) -> Any:
-        """The inner state behind the outer one's text: its own if all of that is committed, else a fork."""
+        """The inner state after the outer one's text: its own if all of that is committed, else a fork."""
         if not outer.drafted:
             self._commit_inner(state.inner, outer.committed)
             return state.inner.state
@@ -163,7 +163,7 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
             if self._append(outer, outer.logits[node], token, q) != token:
                 return node
             if token in self.outer.model.eos:
-                return node  # it is accepted, but nothing is read behind it, itself neither
+                return node  # it is accepted, but nothing is read after it, itself neither
         self._append(outer, outer.logits[len(draft)])
         return len(draft)
 
@@ -224,7 +224,7 @@ class CascadeDrafter(TwoLevelDrafter):
 
     Args:
         outer, inner, ahead: see `TwoLevelDrafter`.
-        early: tokens of a draft that `outer` verifies; `inner` alone drafts those behind. `None` = all.
+        early: tokens of a draft that `outer` verifies; `inner` alone drafts those after. `None` = all.
         leniency: a token is accepted if `outer` finds its own best at most this many times as likely; 1 = its best
             only.
 
@@ -318,7 +318,7 @@ def close(threshold: float) -> Accepts:
 
 
 def joined(early: Draft, later: Draft) -> Draft:
-    """Two chains, one behind the other.
+    """Two chains, one after the other.
 
     >>> draft = joined(Draft(DraftTree.chain([1]), (0.8,)), Draft(DraftTree.chain([2]), (0.5,)))
     >>> draft.tree.tokens, draft.path_probs

@@ -210,7 +210,7 @@ def prober_of(drafts: Sequence[Draft]) -> int | None:
 
 
 def with_probes(merged: Draft, drafts: Sequence[Draft]) -> Draft:
-    """The draft made of these, with the probes that are fed; without if what one stood behind is not in it."""
+    """The draft made of these, with the probes that are fed; without if what one stood after is not in it."""
     i = prober_of(drafts)
     if i is None or (probes := drafts[i].probes) is None:
         return merged

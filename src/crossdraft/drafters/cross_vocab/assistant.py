@@ -1,7 +1,7 @@
 """What drafters of another vocabulary share: the assistant model, and its state for one answer.
 
 The answer exists twice: as the target's tokens, and as the assistant's. `text` is what the committed tokens spell;
-`own_ids` are the assistant's tokens for it, and `pending` what it drafted behind them and is not verified yet.
+`own_ids` are the assistant's tokens for it, and `pending` what it drafted after them and is not verified yet.
 """
 
 import codecs
@@ -61,8 +61,8 @@ class AssistantState:
     generator: torch.Generator
     cache: KVCache
     prompt: list[int]
-    prompt_logits: Tensor  # [V] behind the prompt
-    last_logits: Tensor  # [V] behind everything fed
+    prompt_logits: Tensor  # [V] after the prompt
+    last_logits: Tensor  # [V] after everything fed
     fed: list[int] = field(default_factory=list)  # answer tokens in the cache
     committed: list[int] = field(default_factory=list)  # the target's tokens
     text: bytes = b""
@@ -92,7 +92,7 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
     """A drafter with a language model of another vocabulary ("assistant" in HF's universal assisted generation).
 
     Args:
-        model: the assistant behind the adapter, with its own `prepare`.
+        model: the assistant after the adapter, with its own `prepare`.
         own: its tokenizer, as wide as its head.
         target: the target's tokenizer, as wide as the target's head; what must not be drafted has no bytes in it.
         sees: whether the assistant looks at the request's video.
@@ -140,7 +140,7 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
         return len(state.prompt) + count <= min(self.model.context, state.cache.capacity)
 
     def logits_behind(self, state: AssistantState, ids: Sequence[int]) -> Tensor:
-        """[V] logits behind these answer tokens. The cache is kept as far as it agrees with them."""
+        """[V] logits after these answer tokens. The cache is kept as far as it agrees with them."""
         kept = common_prefix(state.fed, ids)
         if kept == len(ids) == len(state.fed):
             return state.last_logits

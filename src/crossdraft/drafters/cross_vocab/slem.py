@@ -37,7 +37,7 @@ class TargetToken:
 def continuation(
     target: TokenTable, committed: Sequence[int], text: bytes, *, ended: bool = False
 ) -> list[TargetToken]:
-    """The target's tokens for a text behind committed tokens.
+    """The target's tokens for a text after committed tokens.
 
     Only tokens whose bytes lie completely inside the text, and not the last of them while the text may go on: more of
     it could make that token another one ("turn" becomes "turning").
@@ -45,7 +45,7 @@ def continuation(
     Args:
         target: the target's tokenizer.
         committed: the answer's tokens so far; they stay as they are, whatever the tokenizer would make of them now.
-        text: what the assistant drafted behind them; may end inside a character.
+        text: what the assistant drafted after them; may end inside a character.
         ended: the assistant ended the answer there.
     """
     rest = len(text) - len(text.lstrip(INNER))  # the end of a character that the committed tokens began
@@ -71,7 +71,7 @@ def _bytes(target: TokenTable, text: bytes) -> list[int]:
 
 
 def _read_behind(target: TokenTable, committed: Sequence[int], text: str) -> list[int]:
-    """As the tokenizer reads it behind the word in front, if that leaves the committed tokens alone; else by itself."""
+    """As the tokenizer reads it after the word in front, if that leaves the committed tokens alone; else by itself."""
     if not text:
         return []
     for start in range(len(committed) - 1, max(-1, len(committed) - 1 - LOOK_BACK), -1):
@@ -134,7 +134,7 @@ class StringLevelMatch(CrossVocabDrafter):
         return self._texts(state)[-1]
 
     def _may_write(self, state: AssistantState) -> bool:
-        """Not behind the answer's end, not where the text has diverged already, not beyond the context."""
+        """Not after the answer's end, not where the text has diverged already, not beyond the context."""
         fits = self.has_room(state, len(state.written))
         return fits and not self._ended(state) and self._uncommitted(state) is not None
 
@@ -149,7 +149,7 @@ class StringLevelMatch(CrossVocabDrafter):
         return texts
 
     def _uncommitted(self, state: AssistantState) -> bytes | None:
-        """The text behind the committed one; `None` if the assistant diverged inside a character."""
+        """The text after the committed one; `None` if the assistant diverged inside a character."""
         written, waiting = b"".join(self._texts(state)), state.text[state.own_bytes :]
         if written.startswith(waiting):
             return written[len(waiting) :]

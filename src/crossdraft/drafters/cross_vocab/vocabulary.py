@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from crossdraft.errors import CrossdraftError
 
-ANCHOR = "a"  # what a token is decoded behind: decoders treat the start of a text in their own way
+ANCHOR = "a"  # what a token is decoded after: decoders treat the start of a text in their own way
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -166,7 +166,7 @@ def _encoder(tokenizer: PreTrainedTokenizerBase, token_bytes: Sequence[bytes | N
         plain = _plain(tokenizer, text)
         if spell(plain) == text.encode():
             return plain
-        # Sentencepiece puts a space in front of what it takes for a text's start; behind a line break it does not.
+        # Sentencepiece puts a space in front of what it takes for a text's start; after a line break it does not.
         behind = _plain(tokenizer, f"\n{text}")
         breaks = (at for at, i in enumerate(behind) if spell([i]) == b"\n")
         rest = behind[next(breaks, -1) + 1 :]

@@ -104,7 +104,7 @@ class AppendLog:
             return file.read()
 
     def _begin(self, line: bytes) -> LogPosition | None:
-        """Where the records begin behind this first line; nowhere if they are of another tokenizer by now."""
+        """Where the records begin after this first line; nowhere if they are of another tokenizer by now."""
         fault = self._fault(line)
         if fault is None:
             return LogPosition(json.loads(line)["edition"], len(line))

@@ -99,7 +99,7 @@ class Datastores:
 
 @dataclass(eq=False)
 class MemoryState:
-    """One answer: its namespace, its scope, and its tokens behind START."""
+    """One answer: its namespace, its scope, and its tokens after START."""
 
     namespace: str | None
     scope: Scope

@@ -5,8 +5,8 @@ A match's weight falls with every preceding token that differs from ours, the mo
 its age, and with the distance of its scope.
 
 The tree is the mixture of what the matches predict (Bayes' rule for a mixture of experts, each of which predicts one
-text). Behind a token that a match did not predict, it keeps the share `CONTRADICTED` of its weight but stays in place:
-where one token was replaced by another, the tokens behind it are the same again. Nodes are taken best first.
+text). After a token that a match did not predict, it keeps the share `CONTRADICTED` of its weight but stays in place:
+where one token was replaced by another, the tokens after it are the same again. Nodes are taken best first.
 """
 
 import heapq
@@ -34,7 +34,7 @@ DEEPEST = 48  # levels of a tree
 FAINT = 1e-6  # least path probability of a node
 NO_TOKEN = -2  # in front of START
 
-CONTRADICTED = 0.01  # what is left of a match's weight behind a token that it did not predict
+CONTRADICTED = 0.01  # what is left of a match's weight after a token that it did not predict
 PRUNE = 0.02  # of the greatest weight: lighter matches are dropped
 UNPREDICTED = 0.05  # the weight of whatever no match predicts
 BRANCHES = 10  # most children of a node
@@ -44,7 +44,7 @@ Matches = list[Match]  # heaviest first
 
 
 def retrieve(store: Datastore, scope: Scope, context: Sequence[int], nodes: int, faintest: float = FAINT) -> Draft:
-    """The likeliest `nodes` nodes behind `context`, which begins with START.
+    """The likeliest `nodes` nodes after `context`, which begins with START.
 
     Args:
         faintest: least path probability of a node.
@@ -63,7 +63,7 @@ def retrieve(store: Datastore, scope: Scope, context: Sequence[int], nodes: int,
 def own_matches(context: Sequence[int], depth: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """[M, depth] continuations at positions of this answer that resemble its end, and their [M] weights.
 
-    Behind the last token a continuation repeats from its own position: what was repeated may be so again.
+    After the last token a continuation repeats from its own position: what was repeated may be so again.
     """
     recent = np.array(context[-RECENT:], np.int32)
     known = recent[-CONTEXT:]
@@ -172,7 +172,7 @@ def next_tokens(matches: Matches, column: Sequence[int]) -> list[tuple[int, floa
 
 
 def reweighted(matches: Matches, agreeing: Matches, column: Sequence[int]) -> Matches:
-    """The matches behind the token that `agreeing` predicts: the others lose weight, and the lightest are dropped."""
+    """The matches after the token that `agreeing` predicts: the others lose weight, and the lightest are dropped."""
     if len(agreeing) == len(matches):
         token, heaviest_other = None, 0.0
     else:

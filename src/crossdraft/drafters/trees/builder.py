@@ -1,6 +1,6 @@
 """A draft tree while it is built, and the two callbacks that every builder function takes.
 
-`ProbsFn` gives a drafter's distributions behind nodes of the tree so far, `SelectFn` takes children from one of them.
+`ProbsFn` gives a drafter's distributions after nodes of the tree so far, `SelectFn` takes children from one of them.
 """
 
 import itertools
@@ -16,10 +16,10 @@ from crossdraft.engine.tree import ROOT, DraftTree
 
 
 class ProbsFn(Protocol):
-    """A drafter's distributions behind nodes of the tree so far."""
+    """A drafter's distributions after nodes of the tree so far."""
 
     def __call__(self, tree: DraftTree, nodes: Sequence[int]) -> Tensor:
-        """[m, V] the distribution behind each of the m nodes (`-1` = the root); 0 where nothing follows."""
+        """[m, V] the distribution after each of the m nodes (`-1` = the root); 0 where nothing follows."""
         ...
 
 

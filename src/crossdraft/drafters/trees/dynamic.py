@@ -37,9 +37,9 @@ def expand_and_rerank(
 
     Args:
         expand, choose: the drafter.
-        budget: nodes behind a path less likely than `min_confidence` are not drafted, nor anything once it is stopped.
+        budget: nodes after a path less likely than `min_confidence` are not drafted, nor anything once it is stopped.
         beam: how many nodes per level get children.
-        width: how many children a node gets at most, by the distribution [V] behind it.
+        width: how many children a node gets at most, by the distribution [V] after it.
         depth: most levels; `None` = as many as nodes.
     """
     builder = TreeBuilder(budget.on_token)
@@ -61,7 +61,7 @@ def expand_and_rerank(
 def _likeliest(builder: TreeBuilder, front: Sequence[int], rows: Tensor, nodes: int, width: WidthFn) -> list[int]:
     """The likeliest children of each node of a level, as far as they may still come among the best `nodes`.
 
-    A path is never likelier than its beginning, so what falls behind now stays behind.
+    A path is never likelier than its beginning, so what falls after now stays after.
     """
     widths = [width(probs) for probs in rows]
     values, tokens = rows.topk(min(max(widths), rows.shape[-1]))
@@ -91,7 +91,7 @@ def _drawn(
 def allot(path_probs: Sequence[float], rows: Sequence[Tensor], widths: Sequence[int], nodes: int) -> list[int]:
     """How many children each node of a level gets, where the level may have so many nodes.
 
-    The j-th child of a node is taken to be as likely as the j-th likeliest token behind it: an estimate that does not
+    The j-th child of a node is taken to be as likely as the j-th likeliest token after it: an estimate that does not
     depend on what will be drawn.
     """
     expected = [
@@ -161,7 +161,7 @@ def _next(
     """The likeliest texts one level on: those that have ended anyway, and new ones, which are added.
 
     Args:
-        rows: [m, D] distributions behind the nodes of `front`.
+        rows: [m, D] distributions after the nodes of `front`.
     """
     above = rows.new_tensor([builder.path_prob_of(node) for node in front])
     values, flat = (rows * above[:, None]).flatten().topk(min(beams, rows.numel()))

@@ -217,7 +217,7 @@ def greedy_shape(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
 def fill(shape: Shape, expand: ProbsFn, choose: SelectFn, budget: Budget) -> BuiltTree:
     """Fill a shape with a drafter's tokens, level by level; of a larger shape than the budget its first nodes.
 
-    What lies behind a node that is too unlikely, or that ends the answer, is left out. Drawn siblings stand in the
+    What lies after a node that is too unlikely, or that ends the answer, is left out. Drawn siblings stand in the
     order of drawing, whatever the ranks there: skipping a draw would falsify the next one's distribution.
     """
     shape = shape.first(budget.nodes)

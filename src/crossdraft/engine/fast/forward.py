@@ -56,7 +56,7 @@ class FastDecoder:
         kept: int,
         embeds: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        """One pass over [B, n] ids, written behind the cache's window.
+        """One pass over [B, n] ids, written after the cache's window.
 
         Args:
             ids, positions: [B, n].
@@ -67,7 +67,7 @@ class FastDecoder:
 
         Returns:
             Logits [B, kept, V], and hidden states as `output_hidden_states` counts them: embeddings, then after each
-            layer, the last of them behind the final norm.
+            layer, the last of them after the final norm.
         """
         states = [self.text.embed_tokens(ids) if embeds is None else embeds]
         turn = self._turn(states[0], positions)
@@ -118,7 +118,7 @@ class FastDecoder:
     def _remember(
         self, attention: Any, store: Any, normed: Tensor, turn: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Write keys and values behind those that are there; returns all of them."""
+        """Write keys and values after those that are there; returns all of them."""
         key = _rotate(_heads(attention.k_proj(normed), attention.head_dim), *turn)
         return store.update(key, _heads(attention.v_proj(normed), attention.head_dim))
 

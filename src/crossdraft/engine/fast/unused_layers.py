@@ -1,7 +1,7 @@
 """Vision layers whose output nobody reads.
 
 LLaVA and its kin take their visual features from an inner layer of the vision encoder (`vision_feature_layer`, mostly
-the last but one), and `transformers` computes the layers behind it all the same: one of 24 in CLIP's large encoder, one
+the last but one), and `transformers` computes the layers after it all the same: one of 24 in CLIP's large encoder, one
 of 5 in the reference target's. Here such layers hand on what they are given. The features are the same, to the bit.
 """
 
@@ -15,7 +15,7 @@ ENCODERS = ("vision_tower", "video_tower", "image_tower")
 
 
 def pass_unread(model: PreTrainedModel) -> int:
-    """Let vision layers behind the last one that is read hand on their input, in place; returns how many there were.
+    """Let vision layers after the last one that is read hand on their input, in place; returns how many there were.
 
     They keep their weights, and their hidden states among the encoder's. Only the encoder's own last state is no
     longer what it was. A model that does not say which layer it reads stays as it is.

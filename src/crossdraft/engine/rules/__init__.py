@@ -1,4 +1,4 @@
-"""Acceptance rules: which path of a draft tree the target keeps, and the token it adds behind it. One file each.
+"""Acceptance rules: which path of a draft tree the target keeps, and the token it adds after it. One file each.
 
 Lossless rules give the target's own answer, in distribution when sampling. Lossy ones are opt-in, and whatever shows
 their answers says so.

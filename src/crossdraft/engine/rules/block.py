@@ -4,13 +4,13 @@ Token by token, a chain ends where the first token is refused, even if what foll
 the joint ratio decides, capped at every step, and the longest prefix that passes is kept:
 
     w_0 = 1;   w_i = min(1, w_{i-1} · p_i(x_i) / q_i(x_i))                   how much of the prefix x_1 … x_i is owed
-    r_i(x) = max(0, w_i · p_{i+1}(x) - q_{i+1}(x)),   s_i = Σ r_i            what is owed behind it beyond the draft
+    r_i(x) = max(0, w_i · p_{i+1}(x) - q_{i+1}(x)),   s_i = Σ r_i            what is owed after it beyond the draft
     x_1 … x_i passes with probability  s_i / (s_i + 1 - w_i),  the whole chain with probability w_n.
 
-The bonus token is drawn from r_i / s_i, behind the whole chain from p. Why it is exact: say that x_1 … x_i is kept,
+The bonus token is drawn from r_i / s_i, after the whole chain from p. Why it is exact: say that x_1 … x_i is kept,
 alone or within a longer prefix, with probability w_i. A longer one is kept with probability Σ_x min(w_i p, q) =
 w_i - s_i, else x_1 … x_i passes with probability h: so (w_i - s_i) + h (1 - w_i + s_i) = w_i, which gives the h above.
-Behind it, x comes from the draft with weight min(w_i p(x), q(x)), as the bonus with h (1 - w_i + s_i) r_i(x) / s_i =
+After it, x comes from the draft with weight min(w_i p(x), q(x)), as the bonus with h (1 - w_i + s_i) r_i(x) / s_i =
 r_i(x); together that is w_i p(x). Hence x follows p, whatever was kept before. On average this accepts at least as many
 tokens as `speculative`, and no lossless rule for chains accepts more.
 

@@ -8,7 +8,7 @@ from crossdraft.engine.tree import ROOT, DraftTree
 
 
 def verify(tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Acceptance:
-    """Keep the path whose every token is the argmax behind the one before it; add the argmax behind the last."""
+    """Keep the path whose every token is the argmax after the one before it; add the argmax after the last."""
     best = logits.argmax(-1).tolist()
     path: list[int] = []
     node = ROOT

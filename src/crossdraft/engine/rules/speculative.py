@@ -13,7 +13,7 @@ distribution of x *given the siblings tried before it*. That is
     renormalised                the tree only where no elder sibling had the same token.
 
 So chains, top-k trees, sampled trees and unions of all these are one rule. What it asks of a drafter: a sampled token
-must not be dropped because of its value (whether anything is drafted behind it may depend on that), and a
+must not be dropped because of its value (whether anything is drafted after it may depend on that), and a
 deterministic choice must not depend on what its siblings were sampled as.
 """
 

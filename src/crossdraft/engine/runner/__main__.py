@@ -27,7 +27,7 @@ def run(address: str, cores: Sequence[int] | None, folder: str, key: bytes) -> N
     handled = Handled(Path(folder))
     # When the parent is gone there is nobody to tell.
     with suppress(EOFError, ConnectionError), Client(address, authkey=key) as connection:
-        from crossdraft.engine.runner.worker import serve  # PyTorch: behind the pinning and the call
+        from crossdraft.engine.runner.worker import serve  # PyTorch: after the pinning and the call
 
         serve(connection, handled, None if cores is None else len(cores))
 

@@ -31,7 +31,7 @@ from crossdraft.engine.tree import DraftTree
 
 NODES = 32  # longest draft that is prepared for one outcome
 MOST = 12  # outcomes that are prepared for one draft; fewer if copies of the drafter's cache take too much memory
-STEP = 4  # tokens behind which a growing draft is sent on
+STEP = 4  # tokens after which a growing draft is sent on
 LEAST_PROB = 0.01  # less likely outcomes are not worth a pass
 ANY = 10**9  # "a whole draft", however long
 FORK_BYTES = 2 * 2**30  # keys and values of all copies together that drafting ahead holds; for a 7B drafter about five
@@ -92,7 +92,7 @@ class ParallelState(Generic[State]):
         undrawn: of a sampled answer, the state before anything was drawn; see `ParallelSpeculator.missed`.
         draft: what the target verifies now.
         nodes: how much to draft for an outcome.
-        ready: tokens that are drafted already behind what is committed.
+        ready: tokens that are drafted already after what is committed.
         predicted: whether the last outcome was prepared.
         unprepared: whether the draft is being verified, and nothing was prepared for that yet.
         waiting: outcomes to be prepared, or prepared further, likeliest last.
@@ -265,7 +265,7 @@ class ParallelSpeculator(Generic[State]):
         return sum(map(held_bytes, forks)) + copy_bytes(state.inner) <= self.fork_bytes
 
     def _accept_all(self, fork: State, tree: DraftTree, stop: Stop) -> tuple[int, ...] | None:
-        """Tell the fork that everything was accepted, and its own next token behind it; `None` if it has none.
+        """Tell the fork that everything was accepted, and its own next token after it; `None` if it has none.
 
         The target will emit one token more than the draft has: the drafter takes its own for that.
         """
@@ -349,7 +349,7 @@ def _extent(draft: Draft) -> tuple[int, int]:
 
 
 def _until(budget: Budget, enough: int, known: Sequence[int] = ()) -> Budget:
-    """The budget, to be stopped, too, when so many tokens have been written behind the `known` ones.
+    """The budget, to be stopped, too, when so many tokens have been written after the `known` ones.
 
     A drafter that writes anew from the root is told of those again, one that keeps its text is not: they do not count.
     """

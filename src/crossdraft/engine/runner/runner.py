@@ -251,7 +251,7 @@ class DraftRunner(Generic[State]):
             worker.close()
 
     def _concurrent(self, slot: DraftSlot[State], budget: Budget, point: "torch.cuda.Event | None") -> Draft:
-        """`_first` in the drafter's thread; on a GPU behind `point`, on the drafter's stream."""
+        """`_first` in the drafter's thread; on a GPU after `point`, on the drafter's stream."""
         if self._stream is None or point is None:
             return self._first(slot, budget)
         with self._stream.concurrent(point):

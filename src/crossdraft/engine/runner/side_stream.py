@@ -42,7 +42,7 @@ class StreamDrafter(Generic[State]):
 
     @contextmanager
     def concurrent(self, point: torch.cuda.Event) -> Iterator[None]:
-        """In another thread: work behind `point`, but not behind what the caller launches from then on."""
+        """In another thread: work after `point`, but not after what the caller launches from then on."""
         self.stream.wait_event(point)
         with torch.cuda.stream(self.stream):
             yield
@@ -83,7 +83,7 @@ class StreamDrafter(Generic[State]):
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        """The body's work goes to the stream, behind what this thread has launched."""
+        """The body's work goes to the stream, after what this thread has launched."""
         stream = torch.cuda.current_stream(self.device)
         if stream != self.stream:
             self.stream.wait_stream(stream)

@@ -17,7 +17,7 @@ from crossdraft.errors import CrossdraftError
 
 
 class SparseRows(NamedTuple):
-    """[m, V] distributions, most of them zero, as behind top-k, top-p or min-p: only the rest is sent.
+    """[m, V] distributions, most of them zero, as after top-k, top-p or min-p: only the rest is sent.
 
     Of a vocabulary of 152,064 ids 32 distributions are 19.5 MB; after top-k 50 they are 13 kB. They arrive to the bit:
     exact rejection needs what the tokens were drawn from.

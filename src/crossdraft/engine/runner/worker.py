@@ -86,7 +86,7 @@ class Inbox:
 
 
 def _sizes(kind: str, value: Any) -> Sequence[int]:
-    """Bytes of each array that is sent behind a message."""
+    """Bytes of each array that is sent after a message."""
     return value[-1] if kind in ("begin", "visual") else ()
 
 

@@ -7,7 +7,7 @@ loads `midlayer` only and leaves a layer that it does not find random; vLLM and 
 
 **speculators** (EAGLE-3): the layer's settings are nested, and the layer is `layers.0`. Hidden states are numbered by
 the layer that they enter. `norm_before_residual` is written, though false is its default: with true the residual would
-be the feature *behind* `hidden_norm`, and ours is the feature as it came, as in EAGLE's own code.
+be the feature *after* `hidden_norm`, and ours is the feature as it came, as in EAGLE's own code.
 """
 
 from collections.abc import Mapping
@@ -129,7 +129,7 @@ def read_eagle3(
     theirs: Mapping[str, Any], tensors: Mapping[str, Tensor], host: TargetInfo, drafted: int, steps: int = STEPS_3
 ) -> NativeHead:
     """EAGLE-3 from a flat config and tensors in either spelling; `drafted` = D, as the config has it."""
-    only = (False, None)  # EAGLE-3.1's norms, and a residual behind the norm, are other networks
+    only = (False, None)  # EAGLE-3.1's norms, and a residual after the norm, are other networks
     require(theirs, {"norm_before_residual": only, "fc_norm": only, "norm_before_fc": only})
     levels = _levels(theirs, host)
     spelled = {name.replace("layers.0.", "midlayer.", 1): value for name, value in tensors.items()}

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from crossdraft.engine.cache import KVCache
 from crossdraft.heads.networks.layers import Attend, KeyValue, Rotary, rotate
 
-SPARE = 192  # positions of the cache behind the answer, for a draft
+SPARE = 192  # positions of the cache after the answer, for a draft
 SLOT = slice(0, 1)
 
 

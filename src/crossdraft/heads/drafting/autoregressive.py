@@ -1,7 +1,7 @@
 """Drafting with autoregressive heads: EAGLE and its kin.
 
 The head's keys and values of the text are computed from the target's own features, in one pass per round over the
-verified tokens; a draft's are behind them until the next round. The head's text is one position shorter than the
+verified tokens; a draft's are after them until the next round. The head's text is one position shorter than the
 target's: its last pair is the feature of the token before the root, and the root.
 """
 
@@ -109,7 +109,7 @@ class AutoregressiveStep:
 
     def __init__(self, head: Autoregressive, state: AutoregressiveState, output: Tensor) -> None:
         self.head, self.state = head, state
-        self.outputs = [output]  # [1, m, H] each: behind the root, then behind each depth's nodes
+        self.outputs = [output]  # [1, m, H] each: after the root, then after each depth's nodes
         self.rows = {ROOT: 0}  # of `outputs`
         self.before = {ROOT: state.before}
         self.count = 0  # nodes so far

@@ -23,7 +23,7 @@ class BlockState:
     """One request: keys and values of its text.
 
     `pending` [1, n, H] are features whose keys and values are not in the cache yet; `logits` [steps, D] are the block's
-    behind `root`, once computed.
+    after `root`, once computed.
     """
 
     cache: KVCache
@@ -71,7 +71,7 @@ class BlockDrafter(HeadDrafter[BlockState]):
         own.pending = []
 
     def _block_logits(self, own: BlockState) -> Tensor:
-        """[steps, D] logits of the block behind the root. Its own keys and values are not kept."""
+        """[steps, D] logits of the block after the root. Its own keys and values are not kept."""
         past, device = own.cache.lengths[0], self.head.draft_ids.device
         rows = self.head.block(torch.tensor([own.root], device=device))
         width = rows.shape[1]

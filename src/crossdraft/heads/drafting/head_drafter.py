@@ -1,7 +1,7 @@
 """`HeadDrafter`: drafts a tree with a head that reads the target's features.
 
-A subclass defines how verified tokens and features enter the head (`update`) and its logits behind the nodes of a draft
-(`step_fn`). Requests, tree building, warping and the draft vocabulary are here. Behind the head's last position nothing
+A subclass defines how verified tokens and features enter the head (`update`) and its logits after the nodes of a draft
+(`step_fn`). Requests, tree building, warping and the draft vocabulary are here. After the head's last position nothing
 is drafted.
 
 A plain greedy draft is built over the draft vocabulary, a few hundred ids, and mapped to the target's ids at the end.
@@ -56,7 +56,7 @@ class StepFn(Protocol):
     """A head's logits in one draft, depth by depth."""
 
     def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int], depth: int) -> Tensor:
-        """[m, D] logits behind nodes of one depth (1 = children of the root); `[ROOT]`, [], [], 0 = behind the root.
+        """[m, D] logits after nodes of one depth (1 = children of the root); `[ROOT]`, [], [], 0 = after the root.
 
         Parents were nodes of an earlier call.
         """
@@ -88,7 +88,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         CrossdraftError: the head drafts nothing but banned ids.
     """
 
-    min_positions = 0  # that a draft takes behind the text, however small it is
+    min_positions = 0  # that a draft takes after the text, however small it is
 
     def __init__(self, head: Head, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()) -> None:
         self.head = head.eval()
@@ -137,7 +137,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         if not self._has_positions(state.positions):
             state.head_state = None
             return
-        # An answer that was cut short has fewer tokens than features; nothing is drafted behind it.
+        # An answer that was cut short has fewer tokens than features; nothing is drafted after it.
         count = len(output.tokens) + (0 if output.prompt is None else len(output.prompt.tokens) - 1)
         dtype = self.head.embeddings.dtype
         self.update(state, output, {layer: rows[None, :count].to(dtype) for layer, rows in output.hidden.items()})
@@ -199,7 +199,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         return self._open_nodes(probs_of, self.ends)
 
     def _open_nodes(self, probs_fn: ProbsFn, ends: frozenset[int]) -> ProbsFn:
-        """`probs_fn`, but 0 behind nodes whose token ends the answer, and behind the head's last depth."""
+        """`probs_fn`, but 0 after nodes whose token ends the answer, and after the head's last depth."""
         most = self.head.max_depth
 
         def probs_of(tree: DraftTree, nodes: Sequence[int]) -> Tensor:

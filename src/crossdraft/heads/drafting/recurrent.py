@@ -20,7 +20,7 @@ from crossdraft.heads.networks.recurrent import Recurrent
 
 @dataclass(eq=False)
 class RecurrentState:
-    """One request: drafts behind `root` start from `feature` [1, H]; `pending` [1, n, H] are not read yet."""
+    """One request: drafts after `root` start from `feature` [1, H]; `pending` [1, n, H] are not read yet."""
 
     root: int
     cache: KVCache | None = None
@@ -67,7 +67,7 @@ class RecurrentDrafter(HeadDrafter[RecurrentState]):
 
 
 class RecurrentStep:
-    """`StepFn` of one draft: the state behind every node."""
+    """`StepFn` of one draft: the state after every node."""
 
     def __init__(self, head: Recurrent, feature: Tensor, root: int) -> None:
         self.head = head

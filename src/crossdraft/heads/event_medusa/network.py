@@ -70,7 +70,7 @@ class DrafterMedusa(Head):
         Args:
             feature: [H] the event model's, at the position before `tokens`.
             tokens: those since the feature, one or more; each costs a head.
-            ends: ids behind which nothing follows.
+            ends: ids after which nothing follows.
         """
         embeds = list(self.embed(torch.tensor(tokens, device=self.draft_ids.device)))
         feature = feature.to(self.embeddings.dtype)

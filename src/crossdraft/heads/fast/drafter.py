@@ -41,7 +41,7 @@ class FastDrafter(PerRequestDrafter[FastState]):
     """Drafts the beginnings of answers.
 
     Args:
-        model: the event model behind its adapter; only its prompts and event encoder are used.
+        model: the event model after its adapter; only its prompts and event encoder are used.
         head: the fast head, on its device.
         banned: ids that must never be drafted.
         words: top-k tokens of a position that may become nodes, in greedy answers; 1 = chains.
@@ -78,7 +78,7 @@ class FastDrafter(PerRequestDrafter[FastState]):
         return encoded["video"].pooler_output
 
     def _question_ids(self, prompt: Prompt) -> Tensor:
-        """[n] ids behind the last event feature."""
+        """[n] ids after the last event feature."""
         ids = prompt.input_ids
         visual = [at for at, token in enumerate(ids.tolist()) if token in self.model.traits.visual_ids]
         first = visual[-1] + 1 if visual else 0

@@ -125,7 +125,7 @@ class Glance(Head):
         return [layer.keys_values(visual.to(self.embeddings)) for layer in self._layers]
 
     def logits(self, features: Tensor, visual: Sequence[KeyValue]) -> Tensor:
-        """[B, T, H] last features of the drafter's model -> [B, T, D] logits of the tokens behind them."""
+        """[B, T, H] last features of the drafter's model -> [B, T, D] logits of the tokens after them."""
         features = features.to(self.embeddings)
         for layer, rows in zip(self._layers, visual, strict=True):
             features = layer(features, rows)

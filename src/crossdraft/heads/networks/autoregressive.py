@@ -1,8 +1,8 @@
-"""Autoregressive heads (EAGLE and its kin): each row is a pair of a feature and the token behind it.
+"""Autoregressive heads (EAGLE and its kin): each row is a pair of a feature and the token after it.
 
     position              …   t-1          t          |  the draft
     the target's feature      f(t-1)       f(t)       |  g(t+1)     g(t+2)     outputs, fed back as features
-    the token behind it       x(t)         x(t+1)     |  d1         d2         x(t+1) is the root
+    the token after it       x(t)         x(t+1)     |  d1         d2         x(t+1) is the root
     predicts                               d1         |  d2         d3
 
 They differ in feature fusion, in how a pair becomes a row, and in the visual prefix.
@@ -24,7 +24,7 @@ class Autoregressive(Head):
     config_class = DecoderConfig
     config: DecoderConfig
     cache_layers = 1  # layers that keep keys and values
-    span = 1  # tokens of a row: the one behind the feature, and those before that
+    span = 1  # tokens of a row: the one after the feature, and those before that
 
     def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)

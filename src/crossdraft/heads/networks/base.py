@@ -23,7 +23,7 @@ class HeadConfig:
     Args:
         hidden_size: H, of the target.
         vocab_size: V, of the target.
-        num_layers: L, of the target: its feature behind the final norm is number L.
+        num_layers: L, of the target: its feature after the final norm is number L.
         draft_ids: [D] ids that the head may draft, ascending. Answers need few of a target's ids, and a short LM head
             is a fast one (FR-Spec: Zhao et al. 2025); the other ids are left to the target.
 

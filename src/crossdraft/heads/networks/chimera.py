@@ -1,7 +1,7 @@
 """Chimera (Zeng et al. 2024): a trigram encoder, and one layer whose keys and values are the target's last features.
 
     position t of the text        keys and values of the target's feature f(t)
-    draft token j behind it       keys and values of the layer's own output ĥ(t+j) instead
+    draft token j after it       keys and values of the layer's own output ĥ(t+j) instead
     queries                       trigram of the newest token and the two before it; no other row attends to them
 
 The layer thus predicts the target's next feature, ĥ, and is trained to. A residual head on the target's last feature

@@ -63,7 +63,7 @@ class Conv(nn.Module):
         nn.init.zeros_(self.pointwise.bias)
 
     def forward(self, rows: Tensor) -> Compressed:
-        """[B, N, H] -> [B, ⌈N / stride⌉, H] and their positions; zeros stand behind the last row."""
+        """[B, N, H] -> [B, ⌈N / stride⌉, H] and their positions; zeros stand after the last row."""
         padded = F.pad(rows.transpose(1, 2), (0, -rows.shape[1] % self.stride))
         return self.pointwise(self.depthwise(padded).transpose(1, 2)), ends(rows, self.stride)
 

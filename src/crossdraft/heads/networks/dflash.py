@@ -162,7 +162,7 @@ class DFlash(Head):
 
 
 class BlockAttention:
-    """Attention of blocks: each over the text up to its anchor, and over its own rows at the positions behind it.
+    """Attention of blocks: each over the text up to its anchor, and over its own rows at the positions after it.
 
     Args:
         rotary: the head's.

@@ -83,7 +83,7 @@ class PrefixKV:
     Args:
         key, value: [B, kv_heads, P, d], not rotated, of the first layer; P may be 0.
         positions: [P] of its rows.
-        start: position of the text's first row: that which it would have behind the uncompressed prefix.
+        start: position of the text's first row: that which it would have after the uncompressed prefix.
         weights: [B, P] added to the attention scores of each row (soft selection); `None` = 0.
         global_feature: [B, 1, H] global visual vector, added to every row of the text (`Autoregressive.add_global`).
         deeper: keys and values of each further layer.
@@ -183,7 +183,7 @@ class GatedMLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Llama's decoder layer: attention and MLP, each behind a norm, with residuals.
+    """Llama's decoder layer: attention and MLP, each after a norm, with residuals.
 
     `first_norm=False` leaves out the norm before the attention: EAGLE-1's only layer has none.
     """

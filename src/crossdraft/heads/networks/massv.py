@@ -1,6 +1,6 @@
-"""MASSV (Ganesan et al. 2025) and Spec-LLaVA (Huo et al. 2025): a small VLM behind the target's vision encoder.
+"""MASSV (Ganesan et al. 2025) and Spec-LLaVA (Huo et al. 2025): a small VLM after the target's vision encoder.
 
-A small language model behind a projector of the target's visual embeddings, trained on the target's answers. It reads
+A small language model after a projector of the target's visual embeddings, trained on the target's answers. It reads
 no features of the target's language model, so none needs to be predicted, and accuracy does not fall with the depth of
 a draft. The two methods differ in the trees that are drafted.
 
@@ -40,7 +40,7 @@ class MASSVConfig(DecoderConfig):
     Args:
         width: of its rows.
         layers: how many.
-        pool: visual positions that are averaged to one row, behind the projector; the papers keep every position.
+        pool: visual positions that are averaged to one row, after the projector; the papers keep every position.
         sees: false = text-only.
     """
 

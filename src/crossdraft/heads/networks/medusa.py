@@ -15,7 +15,7 @@ from crossdraft.specs import Count
 class Medusa(Recurrent):
     """Medusa-1: ResBlocks and an LM head of its own for each depth, which starts from the target's (`INIT_SCALE`).
 
-    The k-th head predicts the k-th token behind the root from the target's last feature alone, without knowing the root
+    The k-th head predicts the k-th token after the root from the target's last feature alone, without knowing the root
     or the tokens between: all nodes of one depth have the same distribution.
 
     The released code repeats one ResBlock `layers` times, weights and all; here each has its own.
@@ -82,7 +82,7 @@ class FirstBlock(nn.Module):
 class Hydra(Recurrent):
     """Hydra: Medusa's heads, each conditioned on the tokens that were drafted before its own.
 
-    A state is the feature and, behind it, the narrowed embeddings of the root and of every token drafted since.
+    A state is the feature and, after it, the narrowed embeddings of the root and of every token drafted since.
     """
 
     config_class = HydraConfig
@@ -111,7 +111,7 @@ class Hydra(Recurrent):
 
 
 class HydraPlus(Hydra):
-    """Hydra++: deeper heads, behind one decoder layer over all of the target's last features ("prefix attention").
+    """Hydra++: deeper heads, after one decoder layer over all of the target's last features ("prefix attention").
 
     It is trained on the target's distribution instead of its tokens (its recipe's loss).
     """

@@ -2,7 +2,7 @@ r"""Recurrent heads: a state vector that starts from the target's last feature (
 
     position              …   t          |  the draft
     the target's feature      f(t)       |                        the last one known
-    the token behind it       x(t+1)     |  d1         d2         x(t+1) is the root
+    the token after it       x(t+1)     |  d1         d2         x(t+1) is the root
     state                     s0         |  s1         s2         s0 = init_state(f(t), x(t+1)), s1 = next_state(s0, d1)
     predicts                  d1         |  d2         d3
 
@@ -55,15 +55,15 @@ class Recurrent(Head):
         return features
 
     def init_state(self, features: Tensor, tokens: Tensor) -> Tensor:
-        """Features [..., H] and the tokens [...] behind them -> states [..., S] behind the root."""
+        """Features [..., H] and the tokens [...] after them -> states [..., S] after the root."""
         raise NotImplementedError
 
     def next_state(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """States [..., S] and the tokens [...] drafted there -> states [..., S'] behind these."""
+        """States [..., S] and the tokens [...] drafted there -> states [..., S'] after these."""
         raise NotImplementedError
 
     def logits(self, states: Tensor, depth: int) -> Tensor:
-        """States [..., S] behind nodes `depth` steps from the root -> logits [..., D]."""
+        """States [..., S] after nodes `depth` steps from the root -> logits [..., D]."""
         raise NotImplementedError
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:

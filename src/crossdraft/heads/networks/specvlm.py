@@ -1,6 +1,6 @@
 """SpecVLM (Huang et al. 2025): EagleVLM with an elastic compressor, chosen for each question.
 
-A gate reads the target's feature behind the question and picks how the visual tokens are compressed: none kept, mean
+A gate reads the target's feature after the question and picks how the visual tokens are compressed: none kept, mean
 pooling, pruning, convolution, or a resampler. While drafting only the picked one is computed. In training the choice is
 soft (Gumbel-softmax): the prefix holds the rows of all compressors, weighted by their probabilities. Rows of the prefix
 do not attend to each other, so weights of 1 and 0 are the hard choice itself. Rotary positions do not depend on the
@@ -25,8 +25,8 @@ CHOICES = ("text-only", "pool", "prune", "conv", "resampler")
 class EagleVLM(Eagle):
     """EagleVLM (SpecVLM's baseline): EAGLE-2 with a norm before its layer and every visual token in its prefix.
 
-    A visual position is a pair like any other: the target's feature there, and the embedding behind it, which is the
-    next position's visual feature. Behind the last of them comes the text's first token.
+    A visual position is a pair like any other: the target's feature there, and the embedding after it, which is the
+    next position's visual feature. After the last of them comes the text's first token.
     """
 
     first_norm = True

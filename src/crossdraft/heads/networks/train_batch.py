@@ -1,6 +1,6 @@
 r"""`TrainBatch`, the input of a head in training, and `DraftLogits`, its output.
 
-A batch holds the target's answers as text behind the last visual token:
+A batch holds the target's answers as text after the last visual token:
 
     position     0     1    …   s-1     s      s+1   …   T-1
     tokens       \n   What  …   :       A      red   …   </s>       s = where the answer begins
@@ -23,8 +23,8 @@ class TrainBatch:
     """B answers of the target, padded on the right.
 
     Args:
-        tokens: [B, T] ids of the text behind the visual part and of the answer.
-        hidden: layer -> [B, T, H] the target's features; 0 at the last token of each row and behind.
+        tokens: [B, T] ids of the text after the visual part and of the answer.
+        hidden: layer -> [B, T, H] the target's features; 0 at the last token of each row and after.
         starts: [B] position of each answer's first token.
         lengths: [B] tokens of each row.
         visual: layer -> [B, N, H] features at the prompt's first piece, which ends with its last visual token; empty

@@ -20,7 +20,7 @@ class ViSpecConfig(DecoderConfig):
 
 
 class ViSpec(Eagle):
-    """EAGLE behind a resampler of the target's visual embeddings.
+    """EAGLE after a resampler of the target's visual embeddings.
 
     The outputs of all but the last query are the prefix, at the last positions of the visual piece. The last one's, g,
     enters with every feature f of the text: img_fc([f; g]). The two halves of that map are two layers here, so that

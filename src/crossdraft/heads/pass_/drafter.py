@@ -1,12 +1,12 @@
 """The drafter `pass`, PaSS (Monea et al. 2023): the target reads learned look-ahead embeddings and drafts for itself.
 
-The embeddings stand for unknown tokens. They are probe rows behind the root and behind every node of the draft, so that
+The embeddings stand for unknown tokens. They are probe rows after the root and after every node of the draft, so that
 one pass both verifies a draft and makes the next one, as in P-EAGLE (2026); PaSS takes two passes:
 
     root ─ 0:"the" ─ 1:"car"          drafted last round
      ├ ? ─ ?  ├ ? ─ ?  └ ? ─ ?        look-ahead rows; the first has the position of the target's own token
 
-Wherever the draft is rejected, the rows behind the last accepted node predict the next draft. That costs L·(L + 1) rows
+Wherever the draft is rejected, the rows after the last accepted node predict the next draft. That costs L·(L + 1) rows
 a pass: little on a GPU, much on a CPU. The target's weights are unchanged: the embeddings are trained
 (`train.heads.pass_task`). They have no ids, so the drafter runs in the target's process.
 """
@@ -32,7 +32,7 @@ class PassState:
 
 
 class PassDrafter(PerRequestDrafter[PassState]):
-    """Drafts what the target predicted behind learned embeddings.
+    """Drafts what the target predicted after learned embeddings.
 
     Args:
         head: L embeddings, on the target's device; as many tokens are drafted.
@@ -55,20 +55,20 @@ class PassDrafter(PerRequestDrafter[PassState]):
 
     def _commit(self, state: PassState, output: VerifyOutput) -> None:
         count = len(self.embeddings)
-        first = len(output.path) * count  # a chain: the rows behind the last accepted node
+        first = len(output.path) * count  # a chain: the rows after the last accepted node
         predicted = [top[0] for top in output.probe_top[first : first + count]]
         stop = next((i for i, token in enumerate(predicted) if token in self.banned), len(predicted))
         state.tokens = tuple(predicted[:stop])
 
     def probes(self, nodes: int) -> Probes:
-        """The rows behind a chain of so many nodes."""
+        """The rows after a chain of so many nodes."""
         count = len(self.embeddings)
         tokens = (PLACEHOLDER,) * (count * (nodes + 1))
         return Probes(tokens, lookahead_parents(count, nodes), top=1, embeddings=self.embeddings.repeat(nodes + 1, 1))
 
 
 def lookahead_parents(count: int, nodes: int) -> tuple[int, ...]:
-    """Parents of `count` rows in a chain behind the root, and behind every node of a chain.
+    """Parents of `count` rows in a chain after the root, and after every node of a chain.
 
     >>> lookahead_parents(2, 1)
     (-1, 1, 0, 3)

@@ -321,7 +321,7 @@ def _first_clip(plan: CapturePlan) -> float:
 
 
 def check_length(prompt: Prompt, target: Target, clip: str, spec: CaptureSpec) -> None:
-    """Check that an answer fits behind a prompt about that clip.
+    """Check that an answer fits after a prompt about that clip.
 
     Raises:
         CrossdraftError: together they exceed the model's context.

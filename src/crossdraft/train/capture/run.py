@@ -1,4 +1,4 @@
-"""The capture: clips in, shards out, resumable behind every shard."""
+"""The capture: clips in, shards out, resumable after every shard."""
 
 import time
 from collections import deque

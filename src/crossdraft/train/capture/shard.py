@@ -1,6 +1,6 @@
 r"""A captured answer, and the file that holds many of them.
 
-An answer is text behind the prompt's first piece, which ends with the last visual token:
+An answer is text after the prompt's first piece, which ends with the last visual token:
 
     position     0     1    …   s-1     s      s+1   …   T-1
     tokens       \n   What  …   :       A      red   …   </s>        s = `start`
@@ -13,7 +13,7 @@ A shard is a safetensors file of whole clips, laid end to end in flat tensors, w
     piece.ids [ΣN] int32        piece.at [P + 1]      P first pieces (one a clip, as a rule)
     piece.<layer> [ΣN, H]
     tokens [ΣT] int32           tokens.at [Q + 1]     Q answers
-    starts [Q]                  piece.of [Q]          where each answer begins, and behind whose first piece
+    starts [Q]                  piece.of [Q]          where each answer begins, and after whose first piece
     hidden.<layer> [Σ(T-1), H]                        begins at tokens.at[i] - i: an answer has one feature less
 
 Features are bfloat16. Shards of earlier versions also hold `top.ids`, `top.logits` and `top.at`, which nothing reads.
@@ -41,7 +41,7 @@ class CaptureSpec:
     """What is kept of each answer.
 
     Args:
-        layers: hidden states of the text behind the first piece, counted as `plan` says.
+        layers: hidden states of the text after the first piece, counted as `plan` says.
         visual_layers: those of the first piece.
         max_new_tokens: the longest answer.
     """
@@ -60,7 +60,7 @@ class CaptureSpec:
         return OFFSET_BYTES + tokens * (ID_BYTES + FEATURE_BYTES * hidden_size * len(self.visual_layers))
 
     def answer_bytes(self, text: int, answer: int, hidden_size: int) -> int:
-        """What an answer of `answer` tokens behind `text` tokens of the prompt takes on disk."""
+        """What an answer of `answer` tokens after `text` tokens of the prompt takes on disk."""
         features = (text + answer - 1) * FEATURE_BYTES * hidden_size * len(self.layers)
         return 3 * OFFSET_BYTES + (text + answer) * ID_BYTES + features
 
@@ -84,7 +84,7 @@ class CapturedAnswer:
     visual: Mapping[int, Tensor] = field(default_factory=dict)
 
     def same_piece(self, other: "CapturedAnswer") -> bool:
-        """True if both stand behind the same first piece, ids and features."""
+        """True if both stand after the same first piece, ids and features."""
         if not torch.equal(self.visual_ids, other.visual_ids):
             return False
         return all(torch.equal(features, other.visual[layer]) for layer, features in self.visual.items())

@@ -140,7 +140,7 @@ class OnlineBatches:
 
 
 def cycled(source: ClipSource, step: int, count: int) -> list[tuple[int, int]]:
-    """(clip, question) of a step's `count` answers: step 0 has the first, and behind the last comes the first again."""
+    """(clip, question) of a step's `count` answers: step 0 has the first, and after the last comes the first again."""
     numbers = range(step * count, (step + 1) * count)
     return [source.locate(number % source.answers) for number in numbers]
 
@@ -165,7 +165,7 @@ def add_noise(batch: TrainBatch, noise: float, seed: int, step: int, first: int 
     for row, length in enumerate(batch.lengths.tolist()):
         generator = torch.Generator().manual_seed(hash((seed, step, first + row)) % 2**62)
         for layer in sorted(hidden):
-            features = hidden[layer][row, : length - 1]  # behind it there are none
+            features = hidden[layer][row, : length - 1]  # after it there are none
             drawn = torch.rand(features.shape, generator=generator).to(features.device) * 2 - 1
             features += drawn * noise * features.std()
     return replace(batch, hidden=hidden)

@@ -1,4 +1,4 @@
-"""What heads on an event model learn from: the target's answers, read by the event model behind its view of the clip.
+"""What heads on an event model learn from: the target's answers, read by the event model after its view of the clip.
 
 A batch is as in `networks.train_batch`, with the event model's features instead of the target's, and the target's
 answers as the text.
@@ -53,7 +53,7 @@ class FeatureCache(EpochSampler):
     """A feature source of a capture's clips: each is encoded once, and kept in a file for the next run.
 
     Args:
-        model: the event model behind its adapter.
+        model: the event model after its adapter.
         source: the clips.
         seed: of their order.
         file: of the features.
@@ -218,7 +218,7 @@ class GlanceData:
     """Answers step by step; a pure function of the step.
 
     Args:
-        answers: behind events.
+        answers: after events.
         store: the capture, with layer 0 of the visual part: the features of the target's vision encoder.
         first_answer: by clip, the number of one of its answers.
         visual_ids: ids that stand for something visual in the target's prompts.

@@ -144,7 +144,7 @@ class JointModel(nn.Module):
         self.layers = []
 
     def _batch(self, features: Tensor, ids: Tensor, start: int) -> TrainBatch:
-        """The text behind the last visual token; gradients go through its features into the target."""
+        """The text after the last visual token; gradients go through its features into the target."""
         visual = [i for i, token in enumerate(ids[:start].tolist()) if token in self.visual_ids]
         cut = min(visual[-1] + 1, start - 1) if visual else 0
         starts, lengths = (torch.tensor([count], device=ids.device) for count in (start - cut, len(ids) - cut))

@@ -158,7 +158,7 @@ def measure_hidden(
 
     Returns:
         `hidden`: tokens of the pass that the hidden draft rides along with, bonus included, and the share of those
-        drafts accepted to each position. `rounds`: tokens of every pass behind it.
+        drafts accepted to each position. `rounds`: tokens of every pass after it.
     """
     runner = DraftRunner(drafter, "before")
     answers = Decoder(target, runner, adaptive=False, nodes=nodes).generate(requests)

@@ -292,7 +292,7 @@ def training_config(recipe: JointRecipe, inputs: JointInputs) -> dict[str, Any]:
 def _check(recipe: JointRecipe, target: Target, joint: JointModel) -> Check | None:
     """Validation on scenes, for recipes that watch a figure; a check costs more than the steps between two of them.
 
-    Its scenes lie behind those of the final measurement: figures that choose weights are not those that are reported.
+    Its scenes lie after those of the final measurement: figures that choose weights are not those that are reported.
     """
     if recipe.optim.watch is None:
         return None

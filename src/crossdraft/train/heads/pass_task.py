@@ -1,10 +1,10 @@
 """Training of PaSS's look-ahead embeddings (`heads.pass_.network`): through the frozen target, to its input rows.
 
-The engine itself reads prompt and answer, as it will when it drafts; of that only keys and values are kept. Behind a
+The engine itself reads prompt and answer, as it will when it drafts; of that only keys and values are kept. After a
 few positions of the answer the embeddings then stand as the probes of `heads.pass_.drafter` will,
 
     position p of the answer   A     red   car   …
-    read behind it             e1 e2 …  e1 e2 …        e(j) sees the text up to p, and e1 … e(j) of its own position
+    read after it             e1 e2 …  e1 e2 …        e(j) sees the text up to p, and e1 … e(j) of its own position
     predicts                   the token at p + 1 + j
 
 and in that pass alone gradients flow: L·H numbers learn, all else stays as it is.
@@ -79,7 +79,7 @@ def pass_loss(
         head: the embeddings; the objective's step weight falls from the first of them to the last.
         answered_of: a step's answers.
         objective: losses of labels or logits, over the whole vocabulary.
-        anchors: positions of each answer behind which the embeddings stand, drawn from (seed, step).
+        anchors: positions of each answer after which the embeddings stand, drawn from (seed, step).
 
     Raises:
         CrossdraftError: the objective weighs a loss of features.
@@ -118,7 +118,7 @@ def read_answer(target: Target, answered: AnsweredPrompt) -> ReadAnswer:
 
 
 def lookahead_logits(target: Target, head: LookaheadEmbeddings, read: ReadAnswer, anchors: Sequence[int]) -> Tensor:
-    """[anchors, L, V] logits behind the embeddings, which stand behind `anchors[i]` tokens of the answer."""
+    """[anchors, L, V] logits after the embeddings, which stand after `anchors[i]` tokens of the answer."""
     model, steps, past = target.model, head.config.steps, read.keys[0].shape[2]
     embeds = head.ahead.to(model.dtype).repeat(len(anchors), 1)[None]
     before = torch.tensor(anchors, device=target.device).repeat_interleave(steps)
@@ -142,7 +142,7 @@ def lookahead_logits(target: Target, head: LookaheadEmbeddings, read: ReadAnswer
 
 
 def _draw_positions(length: int, anchors: int, rng: np.random.Generator) -> list[int]:
-    """Some of the positions behind which there is at least one token to predict."""
+    """Some of the positions after which there is at least one token to predict."""
     able = max(0, length - 1)
     return sorted(rng.permutation(able)[:anchors].tolist())
 

@@ -142,7 +142,7 @@ def scales_of(hidden: Mapping[int, Tensor], lengths: Sequence[int], levels: Sequ
 
     Args:
         hidden: features [B, T, H] by layer.
-        lengths: tokens of each answer, B of them; features behind an answer's end do not count.
+        lengths: tokens of each answer, B of them; features after an answer's end do not count.
         levels: which of them.
     """
     scales = []

@@ -128,7 +128,7 @@ def record_answers(
     max_new_tokens: int,
     note: str,
 ) -> list[ClipAnswer]:
-    """Answers to all questions, kept in `path`; an interrupted run is resumed behind its last whole batch.
+    """Answers to all questions, kept in `path`; an interrupted run is resumed after its last whole batch.
 
     Raises:
         CrossdraftError: the file holds answers to other questions.

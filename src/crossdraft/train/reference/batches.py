@@ -132,7 +132,7 @@ class Branches:
 def pack(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], pad_id: int, multiple: int = 8) -> Branches:
     """Lay (question ids, answer ids) pairs out as rows; the length is rounded up to `multiple`.
 
-    Padding needs no mask: it stands behind every real token of its row, where causality hides it.
+    Padding needs no mask: it stands after every real token of its row, where causality hides it.
     """
     longest = max(len(question) + len(answer) for question, answer in pairs)
     length = -(-longest // multiple) * multiple

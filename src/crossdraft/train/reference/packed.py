@@ -53,7 +53,7 @@ def read_prefix(llama: LlamaModel, embeds: Tensor) -> Prefix:
 
 
 def run_branches(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> Tensor:
-    """Hidden states [rows, length, d] after the final norm of branches [rows, length, d] behind `prefix`.
+    """Hidden states [rows, length, d] after the final norm of branches [rows, length, d] after `prefix`.
 
     Rows are clip-major; every branch starts at position P.
     """
@@ -71,7 +71,7 @@ class BranchCache:
     """Keys and values of branches while they are decoded: rows of their own lengths, written in place."""
 
     def __init__(self, prefix: Prefix, rows: int, capacity: int) -> None:
-        """Reserve `capacity` positions behind the prefix for each of `rows` rows."""
+        """Reserve `capacity` positions after the prefix for each of `rows` rows."""
         _, heads, _, width = prefix.keys[0].shape
         shape = (rows, heads, capacity, width)
         self.prefix = prefix
@@ -96,7 +96,7 @@ class BranchCache:
 def step_branches(llama: LlamaModel, cache: BranchCache, embeds: Tensor, start: Tensor) -> Tensor:
     """Run `embeds` [rows, m, d] at branch positions `start[row]`…`start[row]+m-1`; return hidden [rows, m, d].
 
-    Whatever the cache held at those positions and behind is overwritten or unseen: a rejected token is undone
+    Whatever the cache held at those positions and after is overwritten or unseen: a rejected token is undone
     by starting again in front of it.
     """
     rows, width, _ = embeds.shape
@@ -272,7 +272,7 @@ class _Row:
                 return
 
     def _append(self, token: int) -> None:
-        """Add a token and move the draft along: behind the same token if it comes soon, else by one."""
+        """Add a token and move the draft along: after the same token if it comes soon, else by one."""
         self.tokens.append(token)
         soon = self.draft[:SEARCH_WINDOW]
         self.draft = self.draft[soon.index(token) + 1 if token in soon else 1 :]

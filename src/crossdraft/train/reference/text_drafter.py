@@ -106,7 +106,7 @@ def _teacher_forced(
         answer = [*token_ids(tokenizer, f" {pair.answer}"), token_id(tokenizer, EOS)]
         rows.append(torch.tensor([*prompt, *answer[:-1]]))
         wanted.append(torch.tensor([IGNORE] * (len(prompt) - 1) + answer))
-    # Rows are padded behind their end, where a causal model does not look.
+    # Rows are padded after their end, where a causal model does not look.
     ids = pad_sequence(rows, batch_first=True, padding_value=token_id(tokenizer, PAD))
     targets = pad_sequence(wanted, batch_first=True, padding_value=IGNORE)
     states: Tensor = model.model(input_ids=ids, use_cache=False).last_hidden_state
