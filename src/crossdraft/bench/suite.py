@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 
@@ -216,14 +217,22 @@ def measure_footprints(
         models, cores: as in `make_methods`.
         item: what each of them answers once.
         tick: called with the name after each.
+
+    Raises:
+        CrossdraftError: such a process died.
     """
     found = {}
     for name in names:
-        if (server := fork_server()) is not None:
-            found[name] = server.fork(_footprint, name, models, cores, item).result()
-        else:
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                found[name] = pool.submit(_footprint, name, models, cores, item).result()
+        try:
+            if (server := fork_server()) is not None:
+                found[name] = server.fork(_footprint, name, models, cores, item).result()
+            else:
+                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                    found[name] = pool.submit(_footprint, name, models, cores, item).result()
+        except (EOFError, BrokenProcessPool) as error:  # as where the system has no memory left
+            raise CrossdraftError(
+                f"The process that measures the memory of {name} died; see its message above, or use --no-memory."
+            ) from error
         if tick is not None:
             tick(name)
     return found

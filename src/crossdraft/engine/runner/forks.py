@@ -23,7 +23,10 @@ import torch
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
-MAIN = "from crossdraft.engine.runner.forks import main; main()"
+MAIN = (  # Ctrl-C is the parent's to handle, also while this imports torch
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "from crossdraft.engine.runner.forks import main; main()"
+)
 
 
 class ForkServer:
@@ -38,11 +41,12 @@ class ForkServer:
         Raises:
             CrossdraftError: none can be made any more.
         """
+        packed = pickle.dumps((work, arguments))
         ours, theirs = Pipe()
         try:
             with theirs:
                 socket.send_fds(self._link, [b"."], [theirs.fileno(), self._link.fileno()])
-            ours.send_bytes(pickle.dumps((work, arguments)))
+            ours.send_bytes(packed)
             return ForkedChild(ours.recv(), ours)
         except (OSError, EOFError) as error:
             raise CrossdraftError("A process could not be forked; see its message above.") from error
@@ -61,12 +65,16 @@ class ForkedChild:
         self._link = link
 
     def result(self) -> Any:
-        """What the work returns, or raises.
+        """What the work returns, or raises. If the wait is interrupted, the work ends too.
 
         Raises:
             EOFError: the process died.
         """
-        value, error = self._link.recv()
+        try:
+            value, error = self._link.recv()
+        except KeyboardInterrupt:
+            self.kill()
+            raise
         if error is not None:
             raise error
         return value
@@ -125,10 +133,10 @@ def forking(modules: Sequence[str]) -> Iterator[None]:
 
 def main() -> None:
     """Import the modules named, then make a fork for everyone who asks, until nobody can any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whose end nobody waits for
     for module in sys.argv[2:]:
         import_module(module)
+    sys.stdout.flush()  # or each fork prints it again
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         while True:
             asked, (*handles,), _, _ = socket.recv_fds(requests, 1, 2)
@@ -151,12 +159,11 @@ def _work(handle: int, server: int) -> None:
         work, arguments = pickle.loads(link.recv_bytes())  # noqa: S301 - from our own parent
         link.send(os.getpid())
         link.send((work(*arguments), None))
-    except (CrossdraftError, OSError) as error:  # whoever asked may be gone
-        with suppress(OSError):
-            link.send((None, error))
     except Exception as error:
-        log.exception("A forked process failed.")
-        link.send((None, error))
+        if not isinstance(error, CrossdraftError | OSError):
+            log.exception("A forked process failed.")
+        with suppress(Exception):  # whoever asked may be gone, or the error not to be pickled
+            link.send((None, error))
     finally:
         sys.stdout.flush()
         os._exit(0)
