@@ -195,7 +195,7 @@ def test_a_broken_tokenizer_is_one_sentence(pair, tmp_path, damage):
 
 
 @pytest.mark.parametrize("drafter", ["union:ngram,memory", "memory"])
-def test_a_rule_that_cannot_judge_a_drafter_s_trees_is_refused_at_load(pair, drafter):
+def test_a_rule_that_cannot_verify_a_drafter_s_trees_is_refused_at_load(pair, drafter):
     with pytest.raises(cd.CrossdraftError, match=f"'block' verifies chains, and the drafter '{drafter}' drafts trees"):
         cd.Engine.load(str(pair.target), drafter, cd.Options(rule="block"))
     cd.Engine.load(str(pair.target), "ngram", cd.Options(rule="block")).close()

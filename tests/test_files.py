@@ -31,15 +31,15 @@ def test_a_full_disk_is_one_sentence_and_what_was_there_stays(tmp_path):
     assert (tmp_path / "a.txt").read_text() == "before"
 
 
-def test_a_place_that_cannot_be_written_to(tmp_path):
+def test_a_path_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    for place, reason in (
+    for position, reason in (
         (tmp_path / "file" / "a.txt", "Not a directory|File exists"),
         (tmp_path / "folder", "Is a directory"),
         (tmp_path / ("a" * 300), "File name too long"),
     ):
-        with pytest.raises(CrossdraftError, match=reason), atomic_path(place) as path:
+        with pytest.raises(CrossdraftError, match=reason), atomic_path(position) as path:
             path.write_text("whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
     assert not list((tmp_path / "folder").iterdir())
@@ -63,7 +63,7 @@ def old(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_a_folder_takes_the_place_of_the_old_one(old: Path) -> None:
+def test_a_folder_replaces_the_old_one(old: Path) -> None:
     with atomic_folder(old) as folder:
         (folder / "new").write_text("2")
         assert names(old) == {"old"}
@@ -83,7 +83,7 @@ def test_a_failure_leaves_the_old_one_and_no_rest(old: Path) -> None:
     assert names(old.parent) == {"model", "model/old"}
 
 
-def test_parents_are_made_and_several_can_be_put_in_place(tmp_path: Path) -> None:
+def test_parents_are_made_and_several_can_be_renamed_at_the_end(tmp_path: Path) -> None:
     final = tmp_path / "a" / "b"
     with temporary_folder(final) as folder:
         for name in ("one", "two"):
@@ -94,7 +94,7 @@ def test_parents_are_made_and_several_can_be_put_in_place(tmp_path: Path) -> Non
     assert names(tmp_path) == {"a", "a/b", "a/b/one", "a/b/two"}
 
 
-def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CrossdraftError, match=r"Cannot write .*model: .+; choose a place"):  # noqa: SIM117
         with atomic_folder(tmp_path / "file" / "model"):

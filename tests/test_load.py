@@ -61,8 +61,8 @@ def both(*damages: Damage) -> Damage:
     return damage
 
 
-def index(**places: str) -> Damage:
-    text = json.dumps({"metadata": {}, "weight_map": places})
+def index(**positions: str) -> Damage:
+    text = json.dumps({"metadata": {}, "weight_map": positions})
     return both(removed("model.safetensors"), written("model.safetensors.index.json", text))
 
 
@@ -169,13 +169,13 @@ def test_a_damaged_folder_is_one_sentence_soon(pair, tmp_path, case, capfd):
     damage(folder)
     tracemalloc.start()
     start = time.process_time()
-    with pytest.raises(cd.CrossdraftError, match=words) as told:
+    with pytest.raises(cd.CrossdraftError, match=words) as received:
         load_target(str(folder), "cpu")
     seconds, (_, peak) = time.process_time() - start, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert seconds < SECONDS
     assert peak < 100e6
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(received.value)
     assert capfd.readouterr().out == ""  # no report of somebody else's
 
 
@@ -192,13 +192,13 @@ def test_weights_in_several_files_load(pair, tmp_path):
     shutil.copytree(pair.target, folder)
     found = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    names, places = sorted(found), {}
+    names, positions = sorted(found), {}
     for number, start in enumerate((0, len(names) // 2)):
         file = f"model-{number}.safetensors"
         own = names[start : len(names) // 2 if start == 0 else None]
         save_file({name: found[name] for name in own}, folder / file, {"format": "pt"})
-        places |= dict.fromkeys(own, file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+        positions |= dict.fromkeys(own, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": positions}))
     loaded, whole = (load_target(str(source), "cpu", packed=False).model for source in (folder, pair.target))
     for name, value in whole.state_dict().items():
         assert torch.equal(value, loaded.state_dict()[name]), name

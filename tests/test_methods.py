@@ -124,7 +124,7 @@ def heads(pair, tmp_path_factory):
     event = load_drafter(str(pair.event), "cpu", "float32", packed=False).model
     target = load_target(str(pair.target), "cpu", "float32", packed=False)
     known = {"hidden_size": 32, "vocab_size": target.vocab_size, "num_layers": 2}
-    eyes = {"tower": fingerprint(pair.target), "visual_size": target.text_config.hidden_size}
+    encoder = {"tower": fingerprint(pair.target), "visual_size": target.text_config.hidden_size}
     owners = {
         "event_medusa": (shared_weights_of(event), fingerprint(pair.event)),
         "fast": (shared_weights_of(event), fingerprint(pair.event)),
@@ -133,7 +133,7 @@ def heads(pair, tmp_path_factory):
     }
     torch.manual_seed(1)
     for name, (tables, owner) in owners.items():
-        own = {**eyes, "patches": 5, "heads": 2} if name == "glance" else {"steps": 3}
+        own = {**encoder, "patches": 5, "heads": 2} if name == "glance" else {"steps": 3}
         head = make(name, config_of(name, {**known, **own, "draft_ids": tuple(range(40, 300))}, name), tables)
         with torch.no_grad():
             for weight in head.parameters():
@@ -356,7 +356,7 @@ def test_a_drafter_of_another_package_goes_by_its_name(pair, requests, alone, to
         ("misnamed", "'misnamed' of crossdraft.drafters must be the record of that drafter"),
     ],
 )
-def test_a_package_that_brings_no_drafter_is_told(toy, name, said):
+def test_a_package_that_brings_no_drafter_is_reported(toy, name, said):
     with pytest.raises(CrossdraftError, match=said):
         check_spec(read_spec(name))
 

@@ -94,7 +94,7 @@ def test_a_loaded_model_is_not_a_folder():
         (None, {"max_batch": 3}, "options is a dict"),
     ],
 )
-def test_what_the_words_alone_tell_is_told_before_a_model_is_loaded(monkeypatch, drafter, options, words):
+def test_what_the_words_alone_tell_is_reported_before_a_model_is_loaded(monkeypatch, drafter, options, words):
     monkeypatch.setattr("crossdraft.api.load_target", lambda *_args, **_named: pytest.fail("the target was loaded"))
     with pytest.raises(cd.CrossdraftError, match=words):
         cd.Engine.load("reference", drafter, options)

@@ -25,7 +25,7 @@ def test_a_clip_of_a_second_is_read_whole_however_it_comes(prepare, clip):
         assert torch.equal(prepare(Request("Why?", events=given)).features[PIXELS], whole)
 
 
-def test_of_a_long_recording_only_the_end_is_read_unless_told(prepare, tmp_path):
+def test_of_a_long_recording_only_the_end_is_read_unless_asked(prepare, tmp_path):
     events = made_up(6000, start_us=10**9, span_us=5_000_000)
     write_events(tmp_path / "a.h5", events)
     pixels = prepare.processor.pixels

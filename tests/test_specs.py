@@ -71,12 +71,12 @@ def test_a_rule_is_complained_about_as_a_rule():
 
 names = st.sampled_from(["event", "memory", "union"])
 settings = st.dictionaries(st.sampled_from("abc"), st.sampled_from(["1", "x/y"]))
-places = st.sampled_from([None, *RUNS_IN])
+positions = st.sampled_from([None, *RUNS_IN])
 specs = st.recursive(
-    st.builds(Spec, names, settings=settings, runs_in=places),
+    st.builds(Spec, names, settings=settings, runs_in=positions),
     lambda inner: st.builds(
         lambda name, parts, more, where: Spec(name, tuple(parts), more, where),
-        names, st.lists(inner, min_size=1, max_size=3), settings, places,
+        names, st.lists(inner, min_size=1, max_size=3), settings, positions,
     ),
 )  # fmt: skip
 

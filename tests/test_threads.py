@@ -55,8 +55,8 @@ def engine(request, pair):
 def test_many_threads_at_once(engine, requests, alone):
     had_drafter = engine.drafter is not None
 
-    def ask(place):
-        order = [(place + step) % len(requests) for step in range(6)]
+    def ask(position):
+        order = [(position + step) % len(requests) for step in range(6)]
         return [(at, engine.generate(requests[at])) for at in order]
 
     with ThreadPoolExecutor(4) as pool:
@@ -245,7 +245,7 @@ def test_ctrl_c_stays_ctrl_c_whatever_runs(pair, requests, alone):
         assert engine.generate(requests[0]).tokens == alone[0]
 
 
-def test_who_is_told_pieces_cannot_ask_in_the_same_breath(pair, requests):
+def test_who_is_reported_pieces_cannot_ask_in_the_same_breath(pair, requests):
     with (
         cd.Engine.load(str(pair.target), None) as engine,
         pytest.raises(cd.CrossdraftError, match="do it in another thread"),

@@ -62,7 +62,7 @@ def test_a_thousand_frames_are_not_preprocessed_to_find_out(target, monkeypatch)
     assert sum(seen) == 2
 
 
-def test_a_question_that_fills_the_context_is_told_so(target):
+def test_a_question_that_fills_the_context_is_said_so(target):
     with pytest.raises(cd.CrossdraftError, match="ask a shorter question"):
         target.prepare(cd.Request("why? " * 400, array(8)))
 

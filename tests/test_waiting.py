@@ -73,8 +73,8 @@ def test_whatever_a_watcher_raises_ends_its_request_alone(engine, request_, erro
     assert len(engine.submit(request_).result(SECONDS).tokens) == 6
 
 
-def test_who_is_told_cannot_wait(engine, request_):
-    told: list[BaseException] = []
+def test_who_is_reported_cannot_wait(engine, request_):
+    received: list[BaseException] = []
 
     def watch(piece):
         for wait in (
@@ -86,11 +86,11 @@ def test_who_is_told_cannot_wait(engine, request_):
             try:
                 wait()
             except cd.CrossdraftError as refused:
-                told.append(refused)
+                received.append(refused)
 
     engine.submit(request_, watch).result(SECONDS)
-    assert len(told) >= 4
-    assert all("do it in another thread" in str(one) for one in told)
+    assert len(received) >= 4
+    assert all("do it in another thread" in str(one) for one in received)
 
 
 def test_a_loop_that_cannot_be_made_fails_its_request_alone(engine, request_, monkeypatch):

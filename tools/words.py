@@ -1,4 +1,4 @@
-"""Keeps retired words out of identifiers, class names unique and docstrings true: `python tools/words.py [FOLDER …]`.
+"""Keeps retired words out of identifiers, class names unique and docstrings true: `python tools/words.py [FOLDER]`.
 
 A reader of the field should meet the field's terms. The words below were this project's own for things that have one:
 "verdict" for the output of verification, "shelf" for a datastore, "purse" for a time budget. An identifier is split at
@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 WORDS = """
-affords apprentice attended blend camp carry comb contestant courier course crowd eventful everywhere exchange eyes
-featured foregone foresaw foresee foresees frailty glancer glancers glimpse guesses hazard journal knock lectures
-lessons listening mind numbering overseen pen perish prospect purse recollection recollections relay remembers
-reputation rereading roster sapling scribe seer shelf sitting spine spoken standing stirred teaching telling tells
-unrolled verdicts voice vote
+affords apart apprentice aside attended beside blend camp carry comb contestant coupled courier course crowd elder
+eldest eventful everywhere exchange eyes featured foregone foresaw foresee foresees frailty glancer glancers glimpse
+grace guess guesses hazard hazards heard hiccup hope journal judge judged judges knock law laws lectures lesson
+lessons listening lives mind numbering odds overseen pen perish placed prospect pupil purse recollection recollections
+relay remembers reputation rereading roster sapling scribe seer shelf sitting spine spoken standing stiff stirred
+teaching telling tells told towers unrolled verdict verdicts voice vote wear youngest
 """
+SRC, TESTS = (Path(__file__).parents[1] / name for name in ("src", "tests"))
 RETIRED = frozenset(WORDS.split())
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
@@ -73,22 +75,22 @@ def misnamed(path: Path) -> Iterator[str]:
                     yield f"{path}:{node.lineno}: the docstring of '{node.name}' describes '{name}', which it has not"
 
 
-def complaints(folder: Path) -> list[str]:
-    """Everything that is wrong with the Python files below a folder."""
+def complaints(folder: Path, *, tests: bool = False) -> list[str]:
+    """Everything that is wrong with the Python files below a folder; classes of tests may be called alike."""
     found: list[str] = []
     homes: dict[str, list[str]] = defaultdict(list)
     for path in sorted(folder.rglob("*.py")):
         found += retired(path)
         found += misnamed(path)
-        for name in classes(path):
+        for name in () if tests else classes(path):
             homes[name].append(str(path))
     found += [f"class {name} stands in {' and '.join(paths)}" for name, paths in homes.items() if len(paths) > 1]
     return found
 
 
 def main(arguments: list[str]) -> int:
-    """Print what is wrong; 1 if anything is."""
-    found = complaints(Path(arguments[0] if arguments else "src"))
+    """Print what is wrong with the folder, by default with `src` and `tests`; 1 if anything is."""
+    found = complaints(Path(arguments[0])) if arguments else complaints(SRC) + complaints(TESTS, tests=True)
     print(*found, sep="\n", end="\n" if found else "")
     return int(bool(found))
 

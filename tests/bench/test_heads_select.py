@@ -93,7 +93,7 @@ def test_labels_are_short_and_still_distinguish_drafters():
     assert list(labels.values()) == ["eagle2", "union:hydra,memory", *texts[2:]]
 
 
-def test_a_glance_comes_with_the_heads_that_foresee_its_words(shipped, tmp_path):
+def test_a_glance_comes_with_the_heads_that_draft_its_words(shipped, tmp_path):
     mine, heads = weights(tmp_path / "mine"), weights(tmp_path / "heads")
     assert weight_facts(parse(f"glance:dir={mine},heads={heads}")).trained == 2 * 17
     assert weight_facts(parse(f"glance:dir={mine},model=theirs")).trained == 17

@@ -174,7 +174,7 @@ def test_without_a_name_it_is_what_users_get():
     assert parallel_of("event", Models(device="cuda:0", draft_device="cuda:1"), None) == "ssd"
 
 
-def test_the_report_tells_which_policy_of_parallel_drafting_every_drafter_had(models):
+def test_the_report_says_which_policy_of_parallel_drafting_every_drafter_had(models):
     names = ("target", "event-inline", "event", "event-pearl", "memory")
     drafters = ("union:blind,ngram",)
     found = placement_of(Suite(models, Workload(pairs=1), names, cores=Cores((0,), (1,)), drafters=drafters))

@@ -203,7 +203,7 @@ def test_a_lossy_rule_is_named_in_the_table_and_never_called_lossless(target, pa
     assert printed([own, lossy]).count("event (lossy: relaxed:r=3)") == 2
 
 
-def test_the_engine_tells_the_benchmark_of_a_lossy_rule(target, pairs):
+def test_the_engine_says_the_benchmark_of_a_lossy_rule(target, pairs):
     lossy = EngineMethod(Engine(target, None, Options(rule="relaxed:r=3"), CostModel()))
     exact = EngineMethod(Engine(target, None, Options(), CostModel()))
     assert lossy.answer(pairs[0]).lossy == "relaxed:r=3"

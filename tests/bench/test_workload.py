@@ -22,7 +22,7 @@ def test_scenes_and_wordings_are_held_out():
         assert pair.request.prompt not in scenes.wordings(pair.kind, held_out=False)
 
 
-def test_the_same_workload_is_the_same_everywhere():
+def test_the_same_workload_is_the_same_on_any_machine():
     first, second = (next(items(Workload(pairs=1))).request for _ in range(2))
     assert first.prompt == second.prompt
     assert isinstance(first.video, np.ndarray)

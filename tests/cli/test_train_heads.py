@@ -97,7 +97,7 @@ def test_sizes_that_the_recipe_leaves_open_are_the_targets(
     assert scale == pytest.approx(1 / size, rel=0.2)
 
 
-def test_levels_are_given_as_lists_are_everywhere_and_each_line_is_logged_once(
+def test_levels_are_given_as_lists_are_in_recipes_and_each_line_is_logged_once(
     pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
@@ -296,7 +296,7 @@ def test_a_capture_of_another_target_teaches_nothing(
     assert "belongs to another target" in capsys.readouterr().err
 
 
-def test_lessons_come_from_one_source(
+def test_batches_come_from_one_source(
     pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "eagle", "--out", str(tmp_path / "run")]) == 2

@@ -23,7 +23,7 @@ def test_nodes_come_best_first_and_old_words_hold_a_little_less():
     assert draft.path_probs == pytest.approx((0.6, 0.54, 0.4, 0.4 * HOLDS * 0.9))
 
 
-def test_one_word_a_place_is_the_chain_and_its_outcomes_are_the_others():
+def test_one_word_a_position_is_the_chain_and_its_outcomes_are_the_others():
     draft = tree_from_topk(TEXT, 4, words=1)
     assert draft.tree.is_chain
     assert draft.tree.tokens == (1, 2)
@@ -31,7 +31,7 @@ def test_one_word_a_place_is_the_chain_and_its_outcomes_are_the_others():
     assert [outcome.prob for outcome in draft.outcomes] == pytest.approx([0.4, 0.06])
 
 
-def test_what_finds_no_place_is_an_outcome_too():
+def test_what_finds_no_room_is_an_outcome_too():
     draft = tree_from_topk(TEXT, 1)
     assert draft.tree.tokens == (1,)
     assert [outcome.tokens for outcome in draft.outcomes] == [(1, 2), (7,), (1, 8)]
@@ -65,8 +65,8 @@ def test_it_is_the_best_tree_of_its_size(text, nodes):
     """Against all paths, enumerated: none that was left out is likelier than one that was taken."""
     found = tree_from_topk(text, nodes)
     every: dict[tuple[int, ...], float] = {(): 1.0}
-    for place, slot in enumerate(text):
-        for path, chance in [entry for entry in every.items() if len(entry[0]) == place]:
+    for position, slot in enumerate(text):
+        for path, chance in [entry for entry in every.items() if len(entry[0]) == position]:
             as_written = all(word == text[i].tokens[0] for i, word in enumerate(path))
             for word, share in zip(slot.tokens, slot.probs, strict=True):
                 every[(*path, word)] = chance * share * (1.0 if as_written else HOLDS)
@@ -96,7 +96,7 @@ def test_an_outcome_elsewhere_is_no_slots():
     ]
 
 
-def test_second_guesses_save_passes_and_change_nothing():
+def test_alternatives_save_passes_and_change_nothing():
     model, prompt = ZOO["video_llava"]()
     target = as_target(model, prompt)
     requests = [Request("x" * i, max_new_tokens=30) for i in (2, 3, 4, 5)]

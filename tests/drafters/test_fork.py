@@ -94,9 +94,9 @@ def drafted(name: str, sampling: Sampling, rounds: int):
 
 
 def same(one, two) -> bool:
-    laws = [None if draft.tree.dists is None else draft.tree.dists.tolist() for draft in (one, two)]
+    distributions = [None if draft.tree.dists is None else draft.tree.dists.tolist() for draft in (one, two)]
     plain = [(draft.tree.tokens, draft.tree.parents, draft.path_probs, draft.probes) for draft in (one, two)]
-    return plain[0] == plain[1] and laws[0] == laws[1]
+    return plain[0] == plain[1] and distributions[0] == distributions[1]
 
 
 @pytest.mark.parametrize("rounds", [0, 6])
@@ -133,7 +133,7 @@ def test_a_dropped_fork_is_not_remembered(tmp_path):
     assert not (tmp_path / "memory").exists()
 
 
-def test_what_a_fork_was_told_teaches_a_union_nothing():
+def test_what_a_fork_received_teaches_a_union_nothing():
     drafter, state, draft = drafted("union", GREEDY, 0)
     before = [vars(weight).copy() for weight in drafter.merger.weights]
     (fork,) = drafter.fork([state])

@@ -63,11 +63,11 @@ def test_it_drafts_what_the_model_says_of_the_pruned_prompt(target, kin):
     drafter, read = GuidedDrafter(kin, target), []
     read_on = kin.extend
 
-    def listening(cache, rows, chunks, trees, *more):
+    def recording(cache, rows, chunks, trees, *more):
         read.append(chunks[0])
         return read_on(cache, rows, chunks, trees, *more)
 
-    kin.extend = listening
+    kin.extend = recording
     answers(target, drafter)
     del kin.extend
     prompt = target.prepare(REQUESTS[0])
@@ -93,16 +93,16 @@ def test_before_the_target_has_read_there_is_nothing_to_draft(target, kin):
 
 def test_a_fork_goes_its_own_way(target, kin):
     drafter = GuidedDrafter(kin, target)
-    told = []
+    received = []
     commit = drafter.commit
 
-    def listening(states, outputs):
+    def recording(states, outputs):
         commit(states, outputs)
-        told.append(states[0])
+        received.append(states[0])
 
-    drafter.commit = listening
+    drafter.commit = recording
     answers(target, drafter)
-    state = told[0]
+    state = received[0]
     (fork,) = drafter.fork([state])
     before = list(state.inner.pending)
     drafter.propose([fork], [Budget(9)])

@@ -94,7 +94,7 @@ def test_likely_words_row_by_row():
         assert list(slot.probs) == sorted(slot.probs, reverse=True)
 
 
-def test_words_that_must_not_be_said_are_no_second_guesses():
+def test_words_that_must_not_be_said_are_no_alternatives():
     scores = torch.full((2, 8), float("-inf"))
     scores[0, 5] = 1.0
     scores[1, [2, 4]] = torch.tensor([1.0, 3.0])
@@ -107,7 +107,7 @@ PICKY = Sampling(repetition_penalty=1.6, logit_bias=((11, -3.0), (40, 2.0)))
 
 
 @pytest.mark.parametrize("sampling", [PICKY, replace(PICKY, temperature=0.8, top_p=0.9, seed=5)])
-def test_penalties_count_the_words_of_a_guess(twin, sampling, monkeypatch):
+def test_penalties_count_the_words_of_a_draft(twin, sampling, monkeypatch):
     """Old text that is read again is judged as if it had been written word by word."""
     again = drafts(twin, sampling)
     monkeypatch.setattr(twin, "_candidates", lambda state, written, most: [])

@@ -35,7 +35,7 @@ def test_ids_that_the_head_lacks_are_refused(ids):
         ShortHead(nn.Linear(16, 13), ids)
 
 
-def test_the_file_beside_the_weights(tmp_path):
+def test_the_file_next_to_the_weights(tmp_path):
     assert read_ids(tmp_path) is None
     (tmp_path / FILE).write_text(json.dumps(IDS))
     assert read_ids(tmp_path) == IDS

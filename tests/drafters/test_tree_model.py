@@ -92,7 +92,7 @@ def test_greedy_answers_of_other_classes(name):
     assert [answer.tokens for answer in found] == [answer.tokens for answer in alone]
 
 
-class Spoken:
+class TextDrafter:
     """A model as a language: what it says after its prompt, two tokens to choose from each time."""
 
     def __init__(self, model: Target, request: Request) -> None:
@@ -100,7 +100,7 @@ class Spoken:
         self.known: dict[tuple[int, ...], Tensor] = {}
 
     def __call__(self, prefix: tuple[int, ...]) -> Tensor:
-        if any(self(prefix[:place])[token] == 0 for place, token in enumerate(prefix)):
+        if any(self(prefix[:position])[token] == 0 for position, token in enumerate(prefix)):
             return torch.zeros(self.vocabulary, dtype=torch.float64)  # never said, hence never asked the model
         if prefix not in self.known:
             row = full_forward(self.model, self.model.prepare(self.request), prefix)
@@ -119,7 +119,7 @@ def deviation(target: Target, model: Target, name: str, monkeypatch) -> float:
         return drafter.propose([state], [Budget(4)])[0].tree
 
     with torch.inference_mode():
-        return error("speculative", Spoken(target, request), grow, 2)
+        return error("speculative", TextDrafter(target, request), grow, 2)
 
 
 @pytest.mark.parametrize("name", GROWERS)
@@ -232,7 +232,7 @@ def test_a_planted_bug_in_the_branches_is_seen(kin, monkeypatch):
     assert strays(kin, GROWERS["dynamic"]) > 0
 
 
-def test_the_first_guesses_are_the_chain_drafters(kin):
+def test_the_first_alternatives_are_the_chain_drafters(kin):
     request, budget = REQUESTS[4], Budget(6)
     chain, tree = IndependentDrafter(kin), TreeDrafter(kin, chain_with_siblings)
     tokens = chain.propose(chain.begin([request]), [budget])[0].tree.tokens
@@ -297,9 +297,9 @@ def test_nothing_is_drafted_behind_the_end(kin):
     ends = [node for node in range(len(found)) if found.tokens[node] in ended.eos]
     assert ends
     assert all(not found.children(node) for node in ends)
-    for told, drafts in ((tree.tokens[0], False), (tree.tokens[0] + 1, True)):
+    for received, drafts in ((tree.tokens[0], False), (tree.tokens[0] + 1, True)):
         state = drafter.begin(REQUESTS[:1])[0]
-        drafter.commit([state], [VerifyOutput((), (told,))])
+        drafter.commit([state], [VerifyOutput((), (received,))])
         assert bool(len(drafter.propose([state], [Budget(7)])[0].tree)) == drafts
 
 
@@ -326,7 +326,7 @@ def test_drafts_never_hold_a_banned_id(target):
     assert not {7, 97, 98} & set(tree.tokens)
 
 
-def test_two_proposals_without_a_verdict_are_the_same(kin):
+def test_two_proposals_without_a_verification_are_the_same(kin):
     drafter = TreeDrafter(kin, GROWERS["dynamic"])
     state = drafter.begin(REQUESTS[:1])[0]
     one, two = (drafter.propose([state], [Budget(7)])[0] for _ in range(2))
@@ -337,7 +337,7 @@ def test_two_proposals_without_a_verdict_are_the_same(kin):
 # -- what the loop makes of a tree ------------------------------------------------------------------------------------
 
 
-def test_the_loop_sends_only_the_nodes_that_repay_their_place(target, kin):
+def test_the_loop_sends_only_the_nodes_that_repay_their_row(target, kin):
     decoding = decoder(target, TreeDrafter(kin, GROWERS["dynamic"]))
     for n in (1, 2, 9):
         decoding.policy.cost.verify.add(n, 10.0 + 1.0 * (n - 1))  # worth a chance of 0.1

@@ -91,9 +91,9 @@ def test_frames_by_hand(clip):
     whole, times = read_frames(clip.video, 24)
     for count in (1, 2, 3, 5):
         of_file, seconds = sampled(str(clip.video), count)
-        of_array, places = sampled(whole.numpy(), count)
+        of_array, positions = sampled(whole.numpy(), count)
         assert torch.equal(of_file, of_array)
-        assert seconds.tolist() == times[places.astype(int)].tolist()
+        assert seconds.tolist() == times[positions.astype(int)].tolist()
 
 
 @pytest.mark.parametrize(

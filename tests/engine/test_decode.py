@@ -285,7 +285,7 @@ def test_requests_that_ask_nothing_are_refused(bad):
         Request(**{"prompt": "x", **bad})
 
 
-def test_the_answer_tells_what_happened(target, kin):
+def test_the_answer_says_what_happened(target, kin):
     pieces = []
     decoding = decoder(target, kin, adaptive=False, on_piece=pieces.append)
     answer = decoding.generate([REQUESTS[4]])[0]

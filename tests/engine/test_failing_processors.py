@@ -126,7 +126,7 @@ def test_a_grammar_without_an_entry_for_a_refused_draft_costs_nothing(target):
     assert found.tokens == answer
 
 
-def test_a_processor_that_works_in_place_is_applied_once(target):
+def test_a_processor_that_works_on_its_input_is_applied_once(target):
     logits = torch.zeros(4, target.vocab_size)
     tree = DraftTree((7, 8, 9), (-1, -1, -1))
     warped = processors(target, Adding(), Failing({8})).warp_tree(logits, tree, CONTEXT)

@@ -146,8 +146,8 @@ def check_against_generate(pair, folder, fields, questions, frames, tokenizer):
     requests = [Request(question, frames, **said) for question in questions]
     truth = {r.prompt: generated(target, r, tokenizer, **said) for r in requests}
     for drafter in (None, Oracle(truth, branching=False), Oracle(truth, branching=True)):
-        placed = None if drafter is None else DraftRunner(drafter, hidden="before")
-        found = Decoder(target, placed, adaptive=False).generate(requests)
+        positioned = None if drafter is None else DraftRunner(drafter, hidden="before")
+        found = Decoder(target, positioned, adaptive=False).generate(requests)
         assert {r.prompt: a.tokens for r, a in zip(requests, found, strict=True)} == truth, (fields, drafter)
         assert all("".join(piece.text for piece in a.pieces) == a.text for a in found)
         if drafter is not None:
@@ -336,7 +336,7 @@ def test_max_time_ends_an_answer(plain, frames):
     assert len(answer.tokens) == 1
 
 
-def test_a_sampled_answer_tells_its_seed(plain, frames):
+def test_a_sampled_answer_says_its_seed(plain, frames):
     request = Request("what?", frames, max_new_tokens=LONG, sampling=Sampling(temperature=3.0))
     one, two = Decoder(plain).generate([request, request])
     assert one.stats.seed != two.stats.seed

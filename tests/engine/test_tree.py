@@ -114,7 +114,7 @@ def test_kept_nodes_see_each_other_as_before(tree, data):
     assert torch.equal(tree.keep(kept).visible, tree.visible[kept][:, kept])
 
 
-def test_the_spine_is_the_path_of_first_children():
+def test_the_main_path_is_the_path_of_first_children():
     tree = DraftTree((5, 6, 7, 8), (-1, -1, 0, 2))
     assert tree.main_path == [0, 2, 3]
     assert tree.main_path_tokens == (5, 7, 8)

@@ -104,7 +104,7 @@ def test_numpy_alone_is_enough_to_import_the_room():
     assert found.stdout.strip() == "[]"
 
 
-def test_an_excerpt_remembers_how_its_recording_is_read(tmp_path):
+def test_an_excerpt_keeps_how_its_recording_is_read(tmp_path):
     events = made_up(400)
     write_events(tmp_path / "a.txt", events)
     (tmp_path / "a.rec").write_text((tmp_path / "a.txt").read_text().split("\n", 1)[1])

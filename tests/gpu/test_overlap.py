@@ -137,17 +137,17 @@ def test_no_answer_waits_for_the_whole_device(monkeypatch):
     assert sum(answer.stats.hidden_drafted for answer in found) > 0
 
 
-def test_what_is_drafted_beside_is_what_is_drafted_before():
+def test_what_is_drafted_concurrently_is_what_is_drafted_before():
     """Fifty answers: a stream that did not wait for the other would read what is not written yet."""
     target = target_of("llava_onevision", "float32")
     requests = [Request("x" * (i % 7 + 1), max_new_tokens=12) for i in range(50)]
     drafter = drafter_of("llava_onevision", "float32")
     alone = answers(target, None, requests)
-    beside = answers(target, inline(drafter, "beside"), requests, adaptive=False, nodes=4)
+    concurrent = answers(target, inline(drafter, "beside"), requests, adaptive=False, nodes=4)
     before = answers(target, inline(drafter, "before"), requests, adaptive=False, nodes=4)
-    same = [a.tokens == b.tokens == c.tokens for a, b, c in zip(alone, beside, before, strict=True)]
+    same = [a.tokens == b.tokens == c.tokens for a, b, c in zip(alone, concurrent, before, strict=True)]
     assert sum(same) >= 49  # one near-tie in 600 tokens may be rounding's
-    kept = [sum(answer.stats.accepted for answer in found) for found in (beside, before)]
+    kept = [sum(answer.stats.accepted for answer in found) for found in (concurrent, before)]
     assert min(kept) >= 0.8 * max(kept)
 
 

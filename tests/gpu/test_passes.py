@@ -74,7 +74,7 @@ def test_a_rule_decides_on_the_device_as_on_the_host(name):
 
 
 @torch.inference_mode()
-def test_an_accepted_path_is_moved_into_place():
+def test_an_accepted_path_is_compacted():
     def run(device):
         cache = KVCache(2, max_rows=2, capacity=64)
         values = torch.arange(2 * 10 * 4, dtype=torch.float32, device=device).view(1, 2, 10, 4)

@@ -25,16 +25,16 @@ def requests(sampling, count):
     ]
 
 
-def test_what_is_sampled_with_a_drafter_has_the_targets_law(record_property):
+def test_what_is_sampled_with_a_drafter_has_the_targets_distribution(record_property):
     """The third tokens, the first ones that a draft can decide twice; both samples are noisy."""
     target = target_of("video_llava", "float32")
     asked = requests(WARM, DRAWS)
     placement = inline(drafter_of("video_llava", "float32"), "before")
     drafted = answers(target, placement, asked, adaptive=False, max_batch=4)
     alone = answers(target, None, requests(WARM, 2 * DRAWS)[DRAWS:], max_batch=4)
-    laws = [Counter(answer.tokens[1] for answer in found) for found in (drafted, alone)]
-    words = set(laws[0]) | set(laws[1])
-    distance = sum(abs(laws[0][word] - laws[1][word]) for word in words) / (2 * DRAWS)
+    distributions = [Counter(answer.tokens[1] for answer in found) for found in (drafted, alone)]
+    words = set(distributions[0]) | set(distributions[1])
+    distance = sum(abs(distributions[0][word] - distributions[1][word]) for word in words) / (2 * DRAWS)
     record_property("total_variation", distance)
     assert sum(answer.stats.drafted for answer in drafted) >= DRAWS
     assert distance < 0.9 * (len(words) / DRAWS) ** 0.5

@@ -96,9 +96,9 @@ def main() -> None:
     say(f"speculators {version('speculators')}, torch {torch.__version__}")
     worst = 0.0
     for drafted in (50, VOCABULARY):
-        apart = compare(drafted)
-        say(f"EAGLE-3 drafting {drafted} of {VOCABULARY} ids, {STEPS} steps: logits differ by {apart:.1e} at most")
-        worst = max(worst, apart)
+        separate = compare(drafted)
+        say(f"EAGLE-3 drafting {drafted} of {VOCABULARY} ids, {STEPS} steps: logits differ by {separate:.1e} at most")
+        worst = max(worst, separate)
     sys.exit(not worst <= TOLERANCE)
 
 

@@ -42,7 +42,7 @@ def test_the_events_are_the_scene(clip):
     assert all(np.array_equal(getattr(stored, name), getattr(simulated, name)) for name in "xytp")
 
 
-def test_the_meta_tells_the_truth(clip):
+def test_the_meta_says_the_truth(clip):
     meta = json.loads(clip.meta.read_text())
     assert meta["seed"] == SCENE.seed
     assert meta["attributes"] == attributes(SCENE)

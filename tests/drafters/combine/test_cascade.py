@@ -40,8 +40,8 @@ class Prophet(NgramDrafter):
     def propose(self, states, budgets):
         drafts = []
         for state, budget in zip(states, budgets, strict=True):
-            places = range(len(state.text), min(len(state.text) + budget.nodes, len(self.text)))
-            drafts.append(Draft(DraftTree.chain([self.word(i) for i in places])))
+            positions = range(len(state.text), min(len(state.text) + budget.nodes, len(self.text)))
+            drafts.append(Draft(DraftTree.chain([self.word(i) for i in positions])))
         return drafts
 
     def word(self, i):
@@ -99,12 +99,12 @@ def test_the_draft_is_the_one_the_model_writes_alone(twin, question, inner):
         assert ours.path_probs == pytest.approx(its.path_probs)
 
 
-@pytest.mark.parametrize("overseen", [False, True])
-def test_behind_an_answer_that_has_ended_nothing_is_written(twin, overseen):
-    drafter = CascadeDrafter(twin, inners(twin, QUESTIONS[0])["prophet"]) if overseen else twin
-    for told, drafts in ((7, True), (min(twin.model.eos), False)):
+@pytest.mark.parametrize("two_level", [False, True])
+def test_behind_an_answer_that_has_ended_nothing_is_written(twin, two_level):
+    drafter = CascadeDrafter(twin, inners(twin, QUESTIONS[0])["prophet"]) if two_level else twin
+    for received, drafts in ((7, True), (min(twin.model.eos), False)):
         (state,) = drafter.begin([Request(QUESTIONS[0], max_new_tokens=64)])
-        drafter.commit([state], [VerifyOutput((), (told,))])
+        drafter.commit([state], [VerifyOutput((), (received,))])
         assert bool(len(drafter.propose([state], [Budget(LENGTH)])[0].tree)) == drafts
 
 
@@ -138,7 +138,7 @@ def test_passes_by_hand(twin, monkeypatch):
     assert state.trial.text == list(text[:4])  # the last pass had room for its own word alone: nobody was asked
 
 
-def test_the_cheap_one_is_told_what_is_committed_and_a_fork_the_rest(twin):
+def test_the_cheap_one_receives_what_is_committed_and_a_fork_the_rest(twin):
     prophet = Prophet(written_alone(twin, QUESTIONS[0]))
     cascade = CascadeDrafter(twin, prophet)
     _, state, answer = rounds(cascade, twin, QUESTIONS[0])

@@ -63,10 +63,10 @@ def test_one_while_hidden_the_other_afterwards():
     states = phased.begin([Request("?")])
     assert phased.propose(states, [Budget(4)])[0].tree.tokens == (1, 2)
     phased.commit(states, [VerifyOutput((0,), (1, 9))])
-    assert later.told == [VerifyOutput((), (1, 9))]  # nothing of its own tree was judged
+    assert later.received == [VerifyOutput((), (1, 9))]  # nothing of its own tree was judged
     assert phased.propose(states, [Budget(4)])[0].tree.tokens == (3,)
     phased.commit(states, [VerifyOutput((0,), (3, 4))])
-    assert later.told[-1].path == (0,)
+    assert later.received[-1].path == (0,)
     phased.end(states)
     assert (hidden.ended, later.ended) == (1, 1)
 
@@ -78,7 +78,7 @@ def test_ended_before_it_answered():
     assert (hidden.ended, later.ended) == (1, 1)
 
 
-def test_the_hidden_one_remembers_the_whole_answer():
+def test_the_hidden_one_keeps_the_whole_answer():
     memory = MemoryDrafter()
     phased = PhasedDrafter(memory, Scripted(chain(9)))
     for _ in range(2):

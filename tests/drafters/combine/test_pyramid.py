@@ -29,27 +29,27 @@ def twin() -> IndependentDrafter:
 
 
 @pytest.fixture(scope="module")
-def law(twin):
+def dist(twin):
     """The twin's distribution [V] after an answer, by the plain model."""
     prompt = twin.model.prepare(Request(QUESTION))
 
     @cache
-    def law_behind(answer):
+    def dist_after(answer):
         return (full_forward(twin.model, prompt, answer) + twin.banned).softmax(-1)
 
-    return law_behind
+    return dist_after
 
 
 class Near(NgramDrafter):
     """Draws nearly as the twin would, but of two words with even chance at every third place of the answer."""
 
-    def __init__(self, law):
+    def __init__(self, dist):
         super().__init__(lambda question: [])
-        self.twins = law
+        self.twins = dist
         self.asked = set()  # after what it was asked for a word
         self.generator = torch.Generator().manual_seed(5)
 
-    def law(self, answer):
+    def dist(self, answer):
         p = self.twins(answer)
         if len(answer) % 3 == 2:
             return (point_mass(300, p) + point_mass(301, p)) / 2
@@ -57,13 +57,13 @@ class Near(NgramDrafter):
 
     def propose(self, states, budgets):
         (state,), (budget,) = states, budgets
-        told = state.text
-        words, laws = [], []
+        received = state.text
+        words, distributions = [], []
         for _ in range(budget.nodes):
-            self.asked.add((*told, *words))
-            laws.append(self.law((*told, *words)))
-            words.append(int(torch.multinomial(laws[-1], 1, generator=self.generator)))
-        return [Draft(DraftTree.chain(words, torch.stack(laws)))]
+            self.asked.add((*received, *words))
+            distributions.append(self.dist((*received, *words)))
+            words.append(int(torch.multinomial(distributions[-1], 1, generator=self.generator)))
+        return [Draft(DraftTree.chain(words, torch.stack(distributions)))]
 
 
 @pytest.mark.parametrize(("chance", "far"), [(1.0, 0.0), (0.5, 0.2158), (0.3, 0.3420), (0.0, math.log(2))])
@@ -77,11 +77,11 @@ def test_the_bar_by_hand(chance, far):
 
 
 @pytest.mark.parametrize(("nearer", "stands"), [(1e-4, True), (-1e-4, False)])
-def test_a_greedy_word_stands_or_is_corrected(twin, law, nearer, stands):
+def test_a_greedy_word_stands_or_is_corrected(twin, dist, nearer, stands):
     """The qualifier's second best word, just within the bar and just beyond it."""
     request = Request(QUESTION, max_new_tokens=64)
     (alone,) = twin.propose(twin.begin([request]), [Budget(4)])
-    p = law(alone.tree.tokens[:1])
+    p = dist(alone.tree.tokens[:1])
     second = int(p.topk(2).indices[1])
     threshold = divergence(p, point_mass(second, p)) + nearer
     pyramid = PyramidDrafter(twin, Listed(second), ahead=1, threshold=threshold)
@@ -109,7 +109,7 @@ class Listed(NgramDrafter):
         return [Draft(DraftTree.chain(self.words)) for _ in states]
 
 
-def wrong_laws(pyramid, near, threshold):
+def wrong_distributions(pyramid, near, threshold):
     """How many words of two drafts are said to come from another law than they do."""
     (state,) = pyramid.begin([Request(QUESTION, max_new_tokens=64, sampling=WARM)])
     answer, wrong = (), 0
@@ -117,22 +117,22 @@ def wrong_laws(pyramid, near, threshold):
         (draft,) = pyramid.propose([state], [Budget(6)])
         tokens = draft.tree.tokens
         assert len(tokens) == 6
-        for place, row in enumerate(draft.tree.dists):
-            before = (*answer, *tokens[:place])
-            p, q = near.twins(before), near.law(before)
+        for position, row in enumerate(draft.tree.dists):
+            before = (*answer, *tokens[:position])
+            p, q = near.twins(before), near.dist(before)
             stands = before in near.asked and divergence(p, q) <= threshold
             wrong += not torch.allclose(row, q if stands else p, atol=1e-9)
-            assert row[tokens[place]] > 0
+            assert row[tokens[position]] > 0
         committed = (*tokens[:2], 7)
         pyramid.commit([state], [VerifyOutput((0, 1), committed)])
         answer += committed
     return wrong
 
 
-def test_a_sampled_draft_knows_the_law_of_every_word(twin, law):
+def test_a_sampled_draft_knows_the_distribution_of_every_word(twin, dist):
     """q where it is close to the qualifier's p, else p, whatever was drawn: what exact acceptance needs."""
-    near = Near(law)
-    assert wrong_laws(PyramidDrafter(twin, near, threshold=0.3), near, 0.3) == 0
+    near = Near(dist)
+    assert wrong_distributions(PyramidDrafter(twin, near, threshold=0.3), near, 0.3) == 0
 
 
 def test_no_number_is_drawn_twice(twin):
@@ -143,10 +143,10 @@ def test_no_number_is_drawn_twice(twin):
     assert state.trial.state.generator is state.inner.state.generator
 
 
-def test_a_planted_bug_is_seen(twin, law):
+def test_a_planted_bug_is_seen(twin, dist):
     """The control: a bar that everything passes says q where p is due."""
-    near = Near(law)
-    assert wrong_laws(TwoLevelDrafter(twin, near, lambda p, token, q: True), near, 0.3) > 0
+    near = Near(dist)
+    assert wrong_distributions(TwoLevelDrafter(twin, near, lambda p, token, q: True), near, 0.3) > 0
 
 
 def test_a_word_chosen_for_certain_is_a_point_mass(twin):

@@ -67,7 +67,7 @@ def test_what_is_learned_by_hand():
     assert ones[0].expected == pytest.approx((1 * 0.98 + 0.8) * 0.98 + 0.5)
 
 
-def test_a_word_that_nobody_had_tells_nothing_of_who_is_better():
+def test_a_word_that_nobody_had_says_nothing_of_who_is_better():
     trees = [DraftTree.chain([1]), DraftTree.chain([2])]
     ones = [DrafterWeight(), DrafterWeight()]
     learn(ones, trees, [[0.9], [0.9]], [3, 1, 2])

@@ -18,7 +18,7 @@ class Scripted:
     needs = Needs()
 
     def __init__(self, draft):
-        self.draft, self.told, self.budgets, self.ended = draft, [], [], 0
+        self.draft, self.received, self.budgets, self.ended = draft, [], [], 0
 
     def begin(self, requests):
         return [None for _ in requests]
@@ -28,7 +28,7 @@ class Scripted:
         return [self.draft for _ in states]
 
     def commit(self, states, outputs):
-        self.told += outputs
+        self.received += outputs
 
     def fork(self, states):
         return [*states]
@@ -51,7 +51,7 @@ def test_both_opinions_as_one_trie():
     assert draft.path_probs == pytest.approx((0.85, 0.85 * 0.8 / 2, 0.85 * 0.6 / 2))
 
 
-def test_each_is_told_what_became_of_its_own_tree():
+def test_each_receives_what_became_of_its_own_tree():
     one, two = (
         Scripted(chain(1, 2, 3, path_probs=(0.9, 0.5, 0.1))),
         Scripted(chain(1, 4, 5, path_probs=(0.8, 0.6, 0.5))),
@@ -61,9 +61,9 @@ def test_each_is_told_what_became_of_its_own_tree():
     (draft,) = union.propose(states, [Budget(8)])
     path = (draft.tree.tokens.index(1), draft.tree.tokens.index(4))
     union.commit(states, [VerifyOutput(path, (1, 4, 9))])
-    assert one.told[0].path == (0,)
-    assert two.told[0].path == (0, 1)
-    assert one.told[0].tokens == two.told[0].tokens == (1, 4, 9)
+    assert one.received[0].path == (0,)
+    assert two.received[0].path == (0, 1)
+    assert one.received[0].tokens == two.received[0].tokens == (1, 4, 9)
     union.end(states)
     assert (one.ended, two.ended) == (1, 1)
 

@@ -120,8 +120,8 @@ def test_after_a_refusal_the_drafter_has_read_what_was_said(how):
     assert logits.allclose(state.last_logits, atol=1e-12)
     for mine, theirs in zip(state.cache.layers, fresh.cache.layers, strict=True):
         assert mine.keys[:, :, :length].allclose(theirs.keys[:, :, :length], atol=1e-12)
-    spoken = made.own.to_bytes(state.written)
-    assert spoken.startswith(b" " + state.text)  # after "ASSISTANT:" the drafter begins with a space
+    emitted = made.own.to_bytes(state.written)
+    assert emitted.startswith(b" " + state.text)  # after "ASSISTANT:" the drafter begins with a space
 
 
 def test_a_question_beyond_the_drafters_context_is_refused():

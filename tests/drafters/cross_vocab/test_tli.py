@@ -67,20 +67,20 @@ TWINS = torch.tensor([2, -1, 0, -1])  # four drafter tokens; of five target toke
 Q = torch.tensor([0.5, 0.2, 0.2, 0.1])
 
 
-def test_the_law_of_the_intersection():
+def test_the_distribution_of_the_intersection():
     assert target_dist(Q, TWINS, 5).tolist() == pytest.approx([2 / 7, 0, 5 / 7, 0, 0])
 
 
 def test_an_ngram_takes_its_share_from_its_first_token():
     """0.5 · 0.4 of token 2's half go to token 3."""
-    law = target_dist(Q, TWINS, 5, Gram((0, 1), 3, 0.4))
-    assert law.tolist() == pytest.approx([0.2 / 0.7, 0, 0.3 / 0.7, 0.2 / 0.7, 0])
+    true_dist = target_dist(Q, TWINS, 5, Gram((0, 1), 3, 0.4))
+    assert true_dist.tolist() == pytest.approx([0.2 / 0.7, 0, 0.3 / 0.7, 0.2 / 0.7, 0])
 
 
 def test_an_ngram_whose_first_token_has_no_twin():
     """0.2 · 0.5 are said as token 4; the other half of its first token cannot be said at all."""
-    law = target_dist(Q, TWINS, 5, Gram((1, 3), 4, 0.5))
-    assert law.tolist() == pytest.approx([0.2 / 0.8, 0, 0.5 / 0.8, 0, 0.1 / 0.8])
+    true_dist = target_dist(Q, TWINS, 5, Gram((1, 3), 4, 0.5))
+    assert true_dist.tolist() == pytest.approx([0.2 / 0.8, 0, 0.5 / 0.8, 0, 0.1 / 0.8])
 
 
 # -- exactness, by enumeration -------------------------------------------------------------------------------------

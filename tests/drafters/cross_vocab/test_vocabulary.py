@@ -72,7 +72,7 @@ def test_the_end_is_the_tokenizers_own():
     assert read_token_table(tokenizer, len(tokenizer), [other]).eos_id == other
 
 
-def test_the_shipped_vocabulary_beside_a_small_one():
+def test_the_shipped_vocabulary_next_to_a_small_one():
     """Every pair decodes to the same text after the same word, and no special token has a twin."""
     theirs = AutoTokenizer.from_pretrained(SHIPPED)
     corpus = [" There is a red car ahead of us, and it is keeping its distance. Ünïcode"] * 9

@@ -30,13 +30,13 @@ def test_what_one_appends_the_other_reads_once(path, caplog):
     assert not caplog.messages
 
 
-def test_half_a_record_is_dropped_and_told(path, caplog):
+def test_half_a_record_is_dropped_and_reported(path, caplog):
     AppendLog(path, 1000, "v").append(HERE, [1, 2, 3])
     with path.open("ab") as file:
         file.write(pack(HERE, [9, 9, 9])[:-5])
     file_log = AppendLog(path, 1000, "v")
-    (told,) = caplog.messages
-    assert "its last 31 bytes were dropped" in told  # of 36
+    (received,) = caplog.messages
+    assert "its last 31 bytes were dropped" in received  # of 36
     file_log.append(HERE, [4])
     assert [tokens for _, tokens in file_log.news()] == [[1, 2, 3], [4]]
 
@@ -52,15 +52,15 @@ def test_a_flipped_bit_ends_the_file_there(path):
 
 
 @pytest.mark.parametrize(("key", "value", "said"), [("vocabulary", "w", "tokenizer"), ("version", 9, "version 9")])
-def test_of_another_tokenizer_or_version_it_is_put_aside(path, caplog, key, value, said):
+def test_of_another_tokenizer_or_version_it_is_renamed(path, caplog, key, value, said):
     AppendLog(path, 1000, "v").append(HERE, [1])
     line, _, rest = path.read_bytes().partition(b"\n")
     old = json.dumps(json.loads(line) | {key: value}).encode() + b"\n" + rest
     path.write_bytes(old)
     file_log = AppendLog(path, 1000, "v")
-    (told,) = caplog.messages
-    assert said in told
-    assert "begun anew, the old one is default.old" in told
+    (received,) = caplog.messages
+    assert said in received
+    assert "begun anew, the old one is default.old" in received
     assert list(file_log.news()) == []
     assert path.with_suffix(".old").read_bytes() == old
 
@@ -163,7 +163,7 @@ def test_what_is_only_added_to_makes_room_too(path):
     assert sum(1 + 9 for _ in kept) <= 2 * 256 + 10
 
 
-def test_damage_is_told_to_whoever_uses_the_command_line(path):
+def test_damage_is_reported_to_whoever_uses_the_command_line(path):
     """Without any setting up of logs it stands on stderr, a sentence and nothing else, from any process."""
     AppendLog(path, 1000, "v").append(HERE, [1])
     program = (
@@ -171,9 +171,11 @@ def test_damage_is_told_to_whoever_uses_the_command_line(path):
         "from crossdraft.drafters.memory.drafter import Datastores\n"
         "Datastores(Path(sys.argv[1]), 1000, 'w').store('')\n"
     )
-    told = subprocess.run([sys.executable, "-c", program, str(path.parent)], capture_output=True, text=True, check=True)
-    assert told.stdout == ""
-    assert told.stderr == (
+    received = subprocess.run(
+        [sys.executable, "-c", program, str(path.parent)], capture_output=True, text=True, check=True
+    )
+    assert received.stdout == ""
+    assert received.stderr == (
         f"The memory {path} was written with another tokenizer; it was begun anew, the old one is default.old.\n"
     )
 

@@ -21,14 +21,14 @@ def test_a_gram_is_found_by_scope_newest_first():
     assert store.ends(HERE, [6, 7], 1) == [[3], [6], [6]]
 
 
-def test_around_a_place():
+def test_around_a_position():
     store = Datastore(256)
     store.add(HERE, [5, 6, 7])
     (row,) = store.around(np.array([2]), 2, 3).tolist()
     assert row == [START, 5, 6, 7, START]  # an end is always there to be read
 
 
-def test_around_a_place_at_the_seam_of_the_ring():
+def test_around_a_position_at_the_seam_of_the_ring():
     store = Datastore(256)
     store.add(HERE, range(200))
     store.add(HERE, range(200, 400))  # its START at 201: token t stands at t + 2
@@ -47,10 +47,10 @@ def test_what_is_found_is_what_is_held(answers, first, second):
         store.add(HERE, tokens)
         text += [START, *tokens]
     oldest = max(0, len(text) - 255)
-    places = [at for at in range(oldest + 1, len(text)) if text[at - 1 : at + 1] == [first, second]]
+    positions = [at for at in range(oldest + 1, len(text)) if text[at - 1 : at + 1] == [first, second]]
     (_, _, anywhere) = store.ends(Scope(0, 0), [first, second], 10**6)
     assert anywhere == sorted(anywhere, reverse=True)
-    assert set(places) <= set(anywhere)
+    assert set(positions) <= set(anywhere)
     assert all(at >= oldest for at in anywhere)
     assert len(store) == min(256, len(text))
 

@@ -67,7 +67,7 @@ def test_faint_paths_are_not_drafted():
     assert min(sure.path_probs) >= 0.6
 
 
-def test_the_main_path_is_told():
+def test_the_main_path_is_reported():
     drafter, seen = MemoryDrafter(), []
     answer(drafter, QUESTION, [1, 2, 3])
     drafter.propose(drafter.begin([QUESTION]), [Budget(8, on_token=seen.append)])
@@ -115,8 +115,8 @@ def test_a_file_that_is_gone_costs_no_answer(tmp_path, caplog):
     other = Request("What is behind?", video="other.mp4")
     answer(drafter, other, [4, 5, 6])
     assert answer(drafter, other, [4]) == (4, 5, 6)
-    (told,) = caplog.messages
-    assert "Cannot read the memory" in told
+    (received,) = caplog.messages
+    assert "Cannot read the memory" in received
 
 
 def test_an_answer_that_cannot_be_written_is_kept_here(tmp_path, caplog):
@@ -127,5 +127,5 @@ def test_an_answer_that_cannot_be_written_is_kept_here(tmp_path, caplog):
     drafter.commit([state], [VerifyOutput((), (1, 2, 3))])
     drafter.end([state])
     assert answer(drafter, QUESTION, [4]) == (1, 2, 3)
-    (told,) = caplog.messages
-    assert "Cannot write the memory" in told
+    (received,) = caplog.messages
+    assert "Cannot write the memory" in received

@@ -125,7 +125,7 @@ def test_a_tree_by_hand():
     assert grown.path_probs == pytest.approx((first, first * 3 / total, first * 1 / total))
 
 
-def test_a_contradicted_match_keeps_its_place_among_lighter_ones():
+def test_a_contradicted_match_keeps_its_rank_among_lighter_ones():
     """After 7, the match of 5 has 0.03 left beside 1; after 5, the match of 7 has 0.01 beside 3 and is dropped."""
     ahead = np.array([[5, 6], [7, 8]], np.int32)
     grown = tree_from_matches(ahead, np.array([3.0, 1.0]), 9, 0.0)
@@ -156,7 +156,7 @@ def test_matches_behind_a_token_by_hand():
 
 def plain(ahead, weights, nodes, faintest):
     """What `tree_from_matches` must give, in the plainest way: every weight is worked out anew along every path."""
-    tree, places = {(): -1}, []
+    tree, positions = {(): -1}, []
 
     def children(path):
         """(token, share) after a path: Bayes along it, then the mixture."""
@@ -177,16 +177,16 @@ def plain(ahead, weights, nodes, faintest):
         return [(token, weight / total) for token, weight in best if token >= 0]
 
     leaves = [((token,), share) for token, share in children(())]
-    while len(places) < nodes:
+    while len(positions) < nodes:
         leaves = [leaf for leaf in leaves if leaf[1] >= faintest]
         if not leaves:
             break
         path, chance = leaves.pop(max(range(len(leaves)), key=lambda at: leaves[at][1]))
-        tree[path] = len(places)
-        places.append((path, chance))
+        tree[path] = len(positions)
+        positions.append((path, chance))
         leaves += [((*path, token), chance * share) for token, share in children(path)]
-    nodes = DraftTree([path[-1] for path, _ in places], [tree[path[:-1]] for path, _ in places])
-    return Draft(nodes, tuple(chance for _, chance in places))
+    nodes = DraftTree([path[-1] for path, _ in positions], [tree[path[:-1]] for path, _ in positions])
+    return Draft(nodes, tuple(chance for _, chance in positions))
 
 
 @given(

@@ -17,13 +17,13 @@ def counted():
     return counts
 
 
-def test_only_what_stood_behind_an_accepted_node_was_judged():
+def test_only_what_stood_after_an_accepted_node_was_verified():
     counts = counted()
     assert counts.offered == [[3, 3], [1, 1]]
     assert counts.accepted == [[1, 1], [0, 1]]
 
 
-def test_given_ranks_count_instead_of_places():
+def test_given_ranks_count_instead_of_positions():
     counts = RankCounts()
     counts.observe(DraftTree((5, 6), (-1, -1)), (1,), ranks=(0, 3))
     assert counts.offered == [[1, 0, 0, 1]]

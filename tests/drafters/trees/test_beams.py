@@ -40,7 +40,7 @@ def test_a_beginning_that_no_beam_ends_in_is_left_out():
     assert paths(found.tree) == [(1,), (1, 0), (1, 1)]
 
 
-def test_a_beam_that_has_ended_keeps_its_place():
+def test_a_beam_that_has_ended_keeps_its_rank():
     """Nothing follows (0): as the likeliest of two it stays, and leaves one place at the second level."""
     rows = {(): [0.5, 0.3, 0.2], (1,): [0.6, 0.4, 0.0], (2,): [1.0, 0.0, 0.0]}
     found = beam_search(table(rows), TopK(), Budget(9), beams=2, depth=2)
@@ -75,7 +75,7 @@ def test_its_leaves_are_those_of_a_plain_beam_search(seed, beams, depth):
     assert list(found.path_probs) == sorted(found.path_probs, reverse=True)
 
 
-def test_drawn_beams_leave_the_targets_law_as_it_is_and_reranked_ones_do_not(monkeypatch):
+def test_drawn_beams_leave_the_targets_distribution_as_it_is_and_reranked_ones_do_not(monkeypatch):
     target, drafter = Language(3, seed=1), Language(3, seed=2)
 
     def deviation():

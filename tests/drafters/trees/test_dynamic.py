@@ -60,10 +60,10 @@ def test_nothing_behind_an_unlikely_path_and_nothing_after_a_stop():
     assert len(grown(Budget(0)).tree) == 0
 
 
-def test_the_main_chain_is_told_as_it_appears():
-    told = []
-    grown(Budget(6, on_token=told.append))
-    assert told == [0, 0, 0]
+def test_the_main_chain_is_reported_as_it_appears():
+    received = []
+    grown(Budget(6, on_token=received.append))
+    assert received == [0, 0, 0]
 
 
 def expanded(language: Language, beam: int, width: int, depth: int) -> dict[tuple[int, ...], float]:
@@ -115,7 +115,7 @@ def test_a_chain_with_siblings_where_it_doubts():
 # -- drawn trees: how many children each node gets, before any is drawn -----------------------------------------------
 
 
-def test_places_go_where_the_distributions_promise_most():
+def test_positions_go_where_the_distributions_promise_most():
     rows = [torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.5, 0.5, 0.0])]
     # 0.8·(.7, .2, .1) and 0.4·(.5, .5): .56, .2, .2, .16, .08
     assert allot([0.8, 0.4], rows, [3, 3], 3) == [1, 2]

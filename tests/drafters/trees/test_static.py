@@ -37,7 +37,7 @@ def test_nothing_behind_an_unlikely_node():
     assert paths(grown(SHAPE, Budget(9, min_confidence=0.2)).tree) == {(1,), (2,), (1, 2), (1, 1)}
 
 
-def test_nothing_behind_the_end_nor_beside_an_only_token():
+def test_nothing_after_the_end_nor_next_to_an_only_token():
     rows = {(): [0.0, 1.0, 0.0]}
     assert paths(grown(SHAPE, Budget(9), rows).tree) == {(1,)}
 
@@ -47,10 +47,10 @@ def test_a_stop_ends_it_between_levels():
     assert paths(grown(SHAPE, Budget(9, stop=lambda: next(answers))).tree) == {(1,), (2,)}
 
 
-def test_the_main_chain_is_told_as_it_appears():
-    told = []
-    grown(SHAPE, Budget(9, on_token=told.append), {**ROWS, (1, 2): [0.0, 0.0, 1.0]})
-    assert told == [1, 2]  # the shape goes on below the second guess only
+def test_the_main_chain_is_reported_as_it_appears():
+    received = []
+    grown(SHAPE, Budget(9, on_token=received.append), {**ROWS, (1, 2): [0.0, 0.0, 1.0]})
+    assert received == [1, 2]  # the shape goes on below the second guess only
 
 
 def test_ranks_may_leave_gaps_where_tokens_are_chosen():

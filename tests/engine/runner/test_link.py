@@ -63,7 +63,7 @@ def test_a_small_message_is_sent_at_once(ends):
     assert far.recv() == ("took", 1)
 
 
-def test_who_is_gone_is_told(ends):
+def test_who_is_gone_is_reported(ends):
     link, far = ends
     far.close()
     with pytest.raises(OSError):  # noqa: PT011 - a broken pipe, or a reset connection

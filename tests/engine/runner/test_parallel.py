@@ -125,7 +125,7 @@ def test_how_long_the_target_waits_where_another_outcome_came(policy, drafted):
     assert draft.tree.tokens == tuple(range(41, 41 + drafted))
 
 
-def test_a_draft_that_was_judged_in_part_is_still_there():
+def test_a_draft_that_was_verified_in_part_is_still_there():
     drafter = Counting()
     speculator, state, _ = begun("pearl", drafter, nodes=6)
     before = drafter.written
@@ -205,11 +205,11 @@ def test_a_drafter_that_writes_anew_is_prepared_whole_too():
     ]
 
 
-class Telling(Counting):
+class Reporting(Counting):
     """What leads a union, as a memory does: other words than the other's, all told at once."""
 
     def _propose(self, state, budget):
-        words = [70 + place for place in range(min(budget.nodes, STEP + 1))]
+        words = [70 + position for position in range(min(budget.nodes, STEP + 1))]
         for word in words if budget.on_token is not None else ():
             budget.on_token(word)
         return Draft(DraftTree.chain(words), path_probs=(0.1,) * len(words))
@@ -224,7 +224,7 @@ class Sure(Counting):
 
 
 def test_who_leads_a_union_does_not_keep_the_others_from_writing():
-    speculator, _, pushed = begun("pipespec", UnionDrafter([Telling(), Sure()]), nodes=6)
+    speculator, _, pushed = begun("pipespec", UnionDrafter([Reporting(), Sure()]), nodes=6)
     speculator.work(never)
     (tokens,) = {tokens for _, _, tokens, _ in pushed}
     assert tokens[0] == 1, "the likelier words are the main path"
@@ -234,7 +234,7 @@ def test_who_leads_a_union_does_not_keep_the_others_from_writing():
 
 
 @pytest.mark.parametrize("policy", ["pipespec", "pearl", "ssd"])
-def test_a_drafter_that_writes_anew_drafts_where_a_part_of_its_draft_was_judged(policy):
+def test_a_drafter_that_writes_anew_drafts_where_a_part_of_its_draft_was_verified(policy):
     speculator, state, _ = begun(policy, Anew(), nodes=6)
     speculator.commit([state], [VerifyOutput((0,), (1, 2))])
     (draft,) = speculator.propose([state], [Budget(4)])
@@ -246,8 +246,8 @@ class Forked(Anew):
 
     def _propose(self, state, budget):
         depth = super()._propose(state, replace(budget, nodes=(budget.nodes + 1) // 2)).tree.depth
-        chain, beside = tuple(state.tail[:depth]), budget.nodes // 2
-        return Draft(DraftTree((*chain, *range(90, 90 + beside)), (*range(-1, depth - 1), *[-1] * beside)))
+        chain, concurrent = tuple(state.tail[:depth]), budget.nodes // 2
+        return Draft(DraftTree((*chain, *range(90, 90 + concurrent)), (*range(-1, depth - 1), *[-1] * concurrent)))
 
 
 def test_the_next_word_is_found_though_a_larger_tree_would_not_show_it():
@@ -273,8 +273,8 @@ class Deepening(Counting):
 
     def _propose(self, state, budget):
         depth = super()._propose(state, budget).tree.depth
-        chain, beside = tuple(state.tail[:depth]), budget.nodes - depth
-        return Draft(DraftTree((*chain, *range(90, 90 + beside)), (*range(-1, depth - 1), *[-1] * beside)))
+        chain, concurrent = tuple(state.tail[:depth]), budget.nodes - depth
+        return Draft(DraftTree((*chain, *range(90, 90 + concurrent)), (*range(-1, depth - 1), *[-1] * concurrent)))
 
 
 def test_a_tree_that_has_no_more_nodes_grows_in_depth():
@@ -292,7 +292,7 @@ def test_the_policy_off_prepares_nothing_and_a_stop_signal_is_heeded():
         assert (pushed, drafter.written) == ([], 2)
 
 
-def test_a_draft_that_the_target_took_is_the_one_that_is_judged_next():
+def test_a_draft_that_the_target_took_is_the_one_that_is_verified_next():
     speculator, state, pushed = begun("pipespec", Counting())
     speculator.work(never)
     speculator.commit([state], [VerifyOutput((0, 1), (1, 2, 3))])

@@ -98,7 +98,7 @@ def run(drafter: ProcessDrafter) -> DraftRunner:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_answers_are_the_targets_own_and_drafted_beside_its_prefill(target, runner, requests, alone, batch):
+def test_answers_are_the_targets_own_and_drafted_during_its_prefill(target, runner, requests, alone, batch):
     pieces = []
     found = Decoder(target, runner, max_batch=batch, adaptive=False, on_piece=pieces.append).generate(requests)
     assert [answer.tokens for answer in found] == alone
@@ -589,10 +589,10 @@ def test_copies_go_their_own_way_and_are_forgotten_in_the_child_when_collected(r
 @needs_two_cores
 def test_two_requests_are_drafted_for_in_one_hidden_proposal(process, requests):
     """The second question waits for the first one's draft."""
-    states, told_to_stop = process.begin(requests[:2]), threading.Event()
-    drafts = process.propose_async(states, [Budget(nodes, until=told_to_stop) for nodes in (4, 6)])
+    states, stop_messages = process.begin(requests[:2]), threading.Event()
+    drafts = process.propose_async(states, [Budget(nodes, until=stop_messages) for nodes in (4, 6)])
     assert until(process.spare_cores)
-    told_to_stop.set()
+    stop_messages.set()
     first, second = drafts()
     assert (first.refusal, second.refusal) == (None, None)
     assert (len(first.tree), len(second.tree)) == (4, 6)

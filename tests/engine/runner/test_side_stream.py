@@ -102,7 +102,7 @@ class Noting:
         pass
 
 
-def test_a_draft_beside_the_prefill_waits_for_what_was_launched_before_it_and_nothing_else(notes):
+def test_a_draft_during_the_prefill_waits_for_what_was_launched_before_it_and_nothing_else(notes):
     runner = DraftRunner(Noting(notes), "beside", GPU)
     runner.start(1, Request("x"), 4, "beside")
     runner._slots[1].hidden()
@@ -156,5 +156,5 @@ def test_later_rounds_work_on_the_same_stream_and_each_side_waits_for_the_other(
         ("beside", None, False),
     ],
 )
-def test_only_who_may_work_beside_the_prefill_on_a_gpu_has_a_stream(notes, hidden, device, own):
+def test_only_who_may_work_during_the_prefill_on_a_gpu_has_a_stream(notes, hidden, device, own):
     assert isinstance(DraftRunner(Noting(notes), hidden, device).drafter, StreamDrafter) == own

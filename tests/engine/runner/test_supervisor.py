@@ -157,7 +157,7 @@ def test_a_restart_that_fails_is_tried_again(fragile, monkeypatch):
     assert waits == [BACKOFF_S, 4 * BACKOFF_S, 16 * BACKOFF_S]
 
 
-def test_one_that_cannot_be_restarted_is_told_so(fragile):
+def test_one_that_cannot_be_restarted_is_said_so(fragile):
     def fail():
         raise OSError("no memory")
 

@@ -92,18 +92,18 @@ def test_tensors_survive_the_wire_to_the_bit(dtype):
     assert unpack_tensor(*pack_tensor(None)) is None
 
 
-def test_requests_survive_the_wire_with_arrays_apart_and_writable():
+def test_requests_survive_the_wire_with_separate_arrays_and_writable():
     clip = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
     events = Events(np.arange(5, dtype=np.uint16), np.zeros(5, np.uint16), np.arange(5), np.ones(5, np.uint8), 8, 8)
     # An array with gaps, and a tensor, travel in the message itself.
-    for video, apart in (
+    for video, separate in (
         (clip, 5), (clip[:0], 5), (np.asfortranarray(clip), 5), (clip[:, ::2], 4), (torch.ones(2, 3), 4), (None, 4),
     ):  # fmt: skip
         request = Request("?", video=video, events=events, sampling=Sampling(0.5), namespace="n")
         packed, arrays = pack_request(request)
         back = unpack_request(packed, [bytearray(array) for array in arrays])
         assert replace(back, video=None, events=None) == replace(request, video=None, events=None)
-        assert len(arrays) == apart  # four are the events'
+        assert len(arrays) == separate  # four are the events'
         if video is not None:
             assert np.array_equal(np.asarray(back.video), np.asarray(video))
         for name in ("x", "y", "t", "p"):

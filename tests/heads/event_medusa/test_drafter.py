@@ -193,8 +193,8 @@ def test_answers_are_the_targets_own(model, hidden, batch):
     requests = [Request("x" * i, max_new_tokens=8 + 6 * i) for i in range(1, 5)]
     alone = [answer.tokens for answer in Decoder(target).generate(requests)]
     cost = CostModel()
-    placed = DraftRunner(DrafterMedusaDrafter(model, heads_on(model), words=3), hidden)
-    found = Decoder(target, placed, cost=cost, adaptive=False, max_batch=batch).generate(requests)
+    positioned = DraftRunner(DrafterMedusaDrafter(model, heads_on(model), words=3), hidden)
+    found = Decoder(target, positioned, cost=cost, adaptive=False, max_batch=batch).generate(requests)
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.accepted for answer in found) > 0
 

@@ -53,7 +53,7 @@ def test_the_marginals_by_hand(model):
     visual, question = (rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt() for rows in (visual, question))
     visual_part = head.see_proj.weight @ visual[0, :5].reshape(-1)
     for position in range(6):
-        inner = visual_part + head.ask_proj.weight @ question + head.places[position]
+        inner = visual_part + head.ask_proj.weight @ question + head.positions[position]
         out = head.down_proj.weight @ (inner * inner.sigmoid()) + head.down_proj.bias
         logits = begun(FastDrafter(model, head)).logits[position]
         assert torch.allclose(logits[list(IDS)], head.lm_head.weight @ out, atol=1e-9)
@@ -127,8 +127,8 @@ def test_answers_are_the_targets_own(model, hidden, batch, sampling):
     requests = [Request("x" * i, max_new_tokens=8 + 6 * i, sampling=sampling) for i in range(1, 5)]
     alone = [answer.tokens for answer in Decoder(target).generate(requests)]
     cost = CostModel()
-    placed = DraftRunner(FastDrafter(model, fast(model)), hidden)
-    found = Decoder(target, placed, cost=cost, adaptive=False, max_batch=batch).generate(requests)
+    positioned = DraftRunner(FastDrafter(model, fast(model)), hidden)
+    found = Decoder(target, positioned, cost=cost, adaptive=False, max_batch=batch).generate(requests)
     assert [answer.tokens for answer in found] == alone
 
 

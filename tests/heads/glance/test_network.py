@@ -38,11 +38,11 @@ def test_one_layer_by_hand():
     made, feature, visual = random_glance(heads=1), torch.randn(H), torch.randn(8, E)
     layer = made.layers[0]
     norm = lambda x, weight: x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight  # noqa: E731
-    rows = norm(visual, layer.see_norm.weight) + layer.places
+    rows = norm(visual, layer.see_norm.weight) + layer.positions
     keys, values = rows @ layer.k_proj.weight.T, rows @ layer.v_proj.weight.T
     query = norm(feature, layer.ask_norm.weight) @ layer.ask_proj.weight.T
-    attended = ((keys @ query) / H**0.5).softmax(0) @ values
-    state = feature + attended @ layer.o_proj.weight.T
+    attention = ((keys @ query) / H**0.5).softmax(0) @ values
+    state = feature + attention @ layer.o_proj.weight.T
     inner = norm(state, layer.mlp_norm.weight)
     mlp = layer.mlp
     gated = F.silu(inner @ mlp.gate_proj.weight.T) * (inner @ mlp.up_proj.weight.T)

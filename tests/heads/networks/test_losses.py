@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crossdraft.heads.networks.objective import LOSSES, RANKED
 
-EQUAL_LAWS = ("kl", "reverse_kl", "total_variation", "lk", "lk_lambda")
+EQUAL_DISTRIBUTIONS = ("kl", "reverse_kl", "total_variation", "lk", "lk_lambda")
 ALL = sorted(LOSSES)
 
 
@@ -114,7 +114,7 @@ def test_properties_of_losses_for_any_two_distributions(pairs):
     assert loss("total_variation", p, q).item() == pytest.approx(tv)
 
 
-@pytest.mark.parametrize("name", EQUAL_LAWS)
+@pytest.mark.parametrize("name", EQUAL_DISTRIBUTIONS)
 def test_equal_distributions_have_loss_0_and_others_more(name):
     assert loss(name, P, P + 5).item() == pytest.approx(0, abs=1e-12)
     assert loss(name, Q, P).item() > 0.1

@@ -14,7 +14,7 @@ from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 # Two answers: positions 1..5 and 2..4. Tokens are ids of a vocabulary of 6, of which the draft vocabulary has 5, 4, 3.
 TOKENS = torch.tensor([[0, 5, 4, 3, 2, 5], [1, 0, 4, 4, 3, 0]])
-LESSON = TrainBatch(
+BATCH = TrainBatch(
     tokens=TOKENS,
     hidden={7: torch.arange(24.0).reshape(2, 6, 2)},
     starts=torch.tensor([1, 2]),
@@ -38,15 +38,15 @@ def prediction(offset: int, **right: tuple[tuple[int, int], ...]) -> DraftLogits
 
 def test_labels_are_the_next_token_in_the_draft_vocabulary():
     head = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]])
-    logits, labels = teacher(LESSON, head, 7, target_to_draft(DRAFTED, 6))
+    logits, labels = teacher(BATCH, head, 7, target_to_draft(DRAFTED, 6))
     assert torch.equal(labels, LABELS)
     assert logits[0, 3].tolist() == [6.0, 7.0, -1.0]
-    assert torch.equal(teacher(LESSON, head, 7)[1][0], torch.tensor([5, 4, 3, 2, 5, -1]))
+    assert torch.equal(teacher(BATCH, head, 7)[1][0], torch.tensor([5, 4, 3, 2, 5, -1]))
 
 
 def test_one_prediction_by_hand():
     """Compared at offset 1: positions 0..3 of the first row, 1..2 of the second; at (0, 2) the target says token -1."""
-    loss, figures = score(Objective({"cross_entropy": 2.0}), [prediction(1)], LESSON, EVEN, LABELS)
+    loss, figures = score(Objective({"cross_entropy": 2.0}), [prediction(1)], BATCH, EVEN, LABELS)
     # labels at t + 1: 1, 2, (-1), 0 and 1, 2: four of ¼, one of ½, over six positions
     expected = (4 * math.log(4) + math.log(2)) / 6
     assert loss.item() == pytest.approx(2 * expected)
@@ -55,12 +55,12 @@ def test_one_prediction_by_hand():
 
 def test_predictions_are_weighted_by_step_weight_and_added():
     parts = [
-        score(Objective({"cross_entropy": 1.0}), [prediction(k)], LESSON, EVEN, LABELS)[1]["cross_entropy"]
+        score(Objective({"cross_entropy": 1.0}), [prediction(k)], BATCH, EVEN, LABELS)[1]["cross_entropy"]
         for k in (1, 2)
     ]
     positions = [6, 4]  # offset 2: three of the first row, one of the second; the loss of both is over the first's six
     loss, figures = score(
-        Objective({"cross_entropy": 1.0}, step_weight=0.8), [prediction(2), prediction(1)], LESSON, EVEN, LABELS
+        Objective({"cross_entropy": 1.0}, step_weight=0.8), [prediction(2), prediction(1)], BATCH, EVEN, LABELS
     )
     assert loss.item() == pytest.approx(parts[0] + 0.8 * parts[1] * positions[1] / positions[0])
     assert figures["cross_entropy"] == pytest.approx(loss.item())
@@ -69,7 +69,7 @@ def test_predictions_are_weighted_by_step_weight_and_added():
 def test_chains_end_at_the_first_wrong_prediction():
     """Right at offset 1: (0,0), (0,1), (1,1), and (0,3), where it predicts 0 anyway; at offset 2: (0,0), (0,2)."""
     predictions = [prediction(1, at=((0, 0), (0, 1), (1, 1))), prediction(2, at=((0, 0),))]
-    figures = score(Objective({"kl": 1.0}), predictions, LESSON, EVEN, LABELS)[1]
+    figures = score(Objective({"kl": 1.0}), predictions, BATCH, EVEN, LABELS)[1]
     assert figures["right_1"] == pytest.approx(4 / 6)
     assert figures["right_2"] == pytest.approx(2 / 4)
     # in a row: (0,0) two, (0,1), (0,3) and (1,1) one each, (0,2) none, its first prediction being wrong
@@ -84,7 +84,7 @@ def test_logits_and_features_are_compared_at_the_offset():
     teacher_logits = torch.where(spots[..., None], LOG_PROBS, torch.tensor(float("nan")))
     features = torch.where(spots[..., None], torch.tensor(3.0), torch.tensor(float("nan")))
     objective = Objective({"kl": 1.0, "mse": 1.0})
-    loss, figures = score(objective, [prediction(2)], LESSON, teacher_logits, LABELS, features)
+    loss, figures = score(objective, [prediction(2)], BATCH, teacher_logits, LABELS, features)
     assert figures["kl"] == pytest.approx(0, abs=1e-6)
     assert figures["mse"] == pytest.approx(9 * 3 / 4)
     assert loss.item() == pytest.approx(9 * 3 / 4)
@@ -92,7 +92,7 @@ def test_logits_and_features_are_compared_at_the_offset():
 
 def test_micro_batches_weighted_by_positions_add_up_to_the_batch():
     def of(rows: slice) -> tuple[Tensor, dict[str, float]]:
-        batch = replace(LESSON, tokens=TOKENS[rows], starts=LESSON.starts[rows], lengths=LESSON.lengths[rows])
+        batch = replace(BATCH, tokens=TOKENS[rows], starts=BATCH.starts[rows], lengths=BATCH.lengths[rows])
         predictions = [DraftLogits(g.offset, g.logits[rows]) for g in (prediction(1), prediction(2), prediction(3))]
         return score(Objective({"lk": 1.0}, 0.8), predictions, batch, EVEN[rows], LABELS[rows])
 
@@ -103,7 +103,7 @@ def test_micro_batches_weighted_by_positions_add_up_to_the_batch():
 
 def test_an_answer_too_short_has_loss_0_and_keeps_the_graph():
     """Ranks wait for every gradient of one another, so a loss of nothing must still have a slope, of zero."""
-    batch = replace(LESSON, lengths=torch.tensor([2, 3]))
+    batch = replace(BATCH, lengths=torch.tensor([2, 3]))
     logits = torch.zeros(2, 6, 3, requires_grad=True)
     loss, figures = score(Objective({"kl": 1.0}), [DraftLogits(1, logits)], batch, EVEN, LABELS)
     loss.backward()
@@ -118,6 +118,6 @@ def test_a_wrong_objective_is_one_sentence():
     with pytest.raises(CrossdraftError, match="weighs no loss"):
         Objective({})
     with pytest.raises(CrossdraftError, match="'mse', a loss of features, where the head predicts none"):
-        score(Objective({"mse": 1.0}), [DraftLogits(1, EVEN)], LESSON, EVEN, LABELS)
+        score(Objective({"mse": 1.0}), [DraftLogits(1, EVEN)], BATCH, EVEN, LABELS)
     with pytest.raises(CrossdraftError, match="predicted nothing"):
-        score(Objective({"kl": 1.0}), [], LESSON, EVEN, LABELS)
+        score(Objective({"kl": 1.0}), [], BATCH, EVEN, LABELS)

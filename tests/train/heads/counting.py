@@ -56,8 +56,8 @@ class CountingTask:
         return shared_weights()
 
     def data(self, head: Head) -> TaskData:
-        teaching = HeadLoss(head, shared_weights().lm_head[head.draft_ids], self.recipe)
-        return TaskData(teaching.loss_of(Counting()), str, lambda step: teaching.figures(Counting(), 2))
+        data = HeadLoss(head, shared_weights().lm_head[head.draft_ids], self.recipe)
+        return TaskData(data.loss_of(Counting()), str, lambda step: data.figures(Counting(), 2))
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
         """Nothing; but the head is left as it would have been measured."""

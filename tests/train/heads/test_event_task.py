@@ -43,7 +43,7 @@ def answers(tmp_path_factory) -> EventAnswers:
     noise[1] *= 2  # the second clip's events are of the other polarity
     np.save(cache.path("events", "train", 0), noise)
     codec = PromptCodec(load_tokenizer(pair.event), EVENT)
-    vlm = DoubleSeer(model)
+    vlm = DoubleDrafter(model)
     spec = BatchFeatures(vlm, BatchSpec(cache, "events", CLIPS, Jitter(), 0))
     pairs = [QAPair(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
     return EventAnswers(vlm, spec, codec, lambda step, clips: pairs, CLIPS)
@@ -63,7 +63,7 @@ class BatchFeatures:
         return self.vlm.visual_tokens(self.vlm.patches(self.spec.pixels(step, clips)))
 
 
-class DoubleSeer(TrainableEventGPT):
+class DoubleDrafter(TrainableEventGPT):
     """In double precision, so that equal means equal."""
 
     def patches(self, pixels):

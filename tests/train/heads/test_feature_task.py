@@ -13,7 +13,7 @@ from crossdraft.train.heads.feature_task import HeadLoss
 from tests.train.heads.small import IDS, Counting, counting, recipe, shared_weights, small_head
 
 
-def teaching(head, **more):
+def data(head, **more):
     return HeadLoss(head, shared_weights().lm_head[head.draft_ids], recipe(**more))
 
 
@@ -21,7 +21,7 @@ def teaching(head, **more):
 def test_a_head_learns_to_count(network, tmp_path):
     loss = {"soft_cross_entropy": 1.0}
     head = small_head(network)
-    taught = teaching(head, network=network, loss=loss)
+    taught = data(head, network=network, loss=loss)
     before = taught.figures(Counting(), 2)
     Trainer(Stage(tmp_path, "train", taught.recipe.optim), head, taught.loss_of(Counting())).run()
     after = taught.figures(Counting(), 2)
@@ -33,7 +33,7 @@ def test_a_head_learns_to_count(network, tmp_path):
 def test_figures_are_counted_position_by_position():
     """A head whose features hold the token two positions on would be right everywhere but at the end."""
     head = small_head()
-    found = teaching(head).figures(Counting(), 1)
+    found = data(head).figures(Counting(), 1)
     batch = counting(8)
     draft = head(batch)[0]
     drafted = torch.tensor(IDS)[draft.logits.argmax(-1)]
@@ -51,7 +51,7 @@ def test_figures_of_batches_are_weighed_by_their_own_positions():
             batch = counting(count, step)
             return batch if step == 0 else replace(batch, lengths=batch.starts + short - 4)
 
-    alone, both = (teaching(head).figures(Shortened(), steps) for steps in (1, 2))
+    alone, both = (data(head).figures(Shortened(), steps) for steps in (1, 2))
     found = Shortened().batch(1, 8, MicroBatch())
     assert int(found.loss_mask(1).sum()) == 8 * 2
     assert int(found.loss_mask(2).sum()) == 8
@@ -80,8 +80,8 @@ def test_a_figure_without_positions_is_left_out():
     class Nothing(Short):
         tokens = 4
 
-    assert teaching(small_head()).figures(Short(), 2).keys() == {"right_1", "tau"}
-    assert teaching(small_head()).figures(Nothing(), 2) == {}
+    assert data(small_head()).figures(Short(), 2).keys() == {"right_1", "tau"}
+    assert data(small_head()).figures(Nothing(), 2) == {}
 
 
 def test_noise_moves_features_but_not_labels():
@@ -118,7 +118,7 @@ def test_an_answers_noise_is_the_same_in_every_micro_batch():
 @pytest.mark.parametrize("noise", [0.0, 0.5])
 def test_micro_batches_add_up_to_the_loss_of_the_step(noise):
     head = small_head()
-    loss_of = teaching(head, noise=noise).loss_of(Counting())
+    loss_of = data(head, noise=noise).loss_of(Counting())
     whole = loss_of(5, MicroBatch())[0].detach()
     parts = [loss_of(5, MicroBatch(i, 2)) for i in range(2)]
     positions = [figures["places"] for _, figures in parts]
@@ -128,4 +128,4 @@ def test_micro_batches_add_up_to_the_loss_of_the_step(noise):
 
 def test_an_unknown_loss_is_named_with_the_nearest():
     with pytest.raises(CrossdraftError, match="did you mean 'smooth_l1'"):
-        teaching(small_head(), loss={"smooth_11": 1.0}).loss_of(Counting())
+        data(small_head(), loss={"smooth_11": 1.0}).loss_of(Counting())

@@ -60,7 +60,7 @@ def test_every_stage_leaves_its_artifact_and_provenance(finished: ReferenceRun) 
     assert figures["event"]["train_wordings"]["tau_8"] >= 1
 
 
-def test_shipped_folders_load_and_carry_cards(finished: ReferenceRun, tmp_path: Path) -> None:
+def test_shipped_folders_load_and_have_cards(finished: ReferenceRun, tmp_path: Path) -> None:
     run_ship(finished, tmp_path)
     target = VideoLlavaForConditionalGeneration.from_pretrained(tmp_path / "target")
     assert target.dtype == torch.bfloat16
