@@ -287,7 +287,7 @@ class SteppedDecoder:
         self._engine = engine  # is not collected as long as this is used
         self._call = scheduler.call
         self._decoder = scheduler.call(make)
-        # Who forgets it leaves nothing after in the drafter.
+        # Who forgets it leaves nothing of it in the drafter.
         weakref.finalize(self, _forget, scheduler, self._decoder).atexit = False
 
     def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> int:

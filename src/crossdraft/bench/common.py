@@ -81,7 +81,7 @@ def orders(methods: Sequence[T], seed: int = 0) -> Iterator[list[T]]:
     """Endless balanced orders, the same for the same seed: blocks of a Williams design, their rows shuffled.
 
     Over a block, each method is first, second … equally often, and follows each other one equally often: what a method
-    leaves after (warm caches, a hot core) helps or hurts all alike. Rows are shuffled so that they do not keep in step
+    leaves behind (warm caches, a hot core) helps or hurts all alike. Rows are shuffled so that they do not keep in step
     with the workload, whose kinds of question come in turn.
     """
     import numpy as np

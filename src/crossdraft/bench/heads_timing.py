@@ -174,7 +174,7 @@ class _TargetStep:
 class _TeacherForced:
     """An answer that is known, fed to the target anew: iterating yields what it makes of the prompt, then of each step.
 
-    In between, `verify` makes a pass from where the text is, and leaves nothing after.
+    In between, `verify` makes a pass from where the text is, and leaves no trace.
     """
 
     def __init__(self, target: Target, request: Request, tokens: Sequence[int], nodes: int, needs: Needs) -> None:

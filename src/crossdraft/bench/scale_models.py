@@ -133,7 +133,7 @@ class FixedPrompt:
 
 
 def random_target(config: PretrainedConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Target:
-    """A model with random weights after our adapter. It never ends an answer by itself.
+    """A model with random weights behind our adapter. It never ends an answer by itself.
 
     The weights are drawn on the device in their final dtype: there is no copy in float32 anywhere.
 

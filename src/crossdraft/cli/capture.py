@@ -19,7 +19,7 @@ Layers = Annotated[
     str | None,
     typer.Option(
         metavar="K,K…",
-        help="Hidden states to keep of the text, 0 (embeddings) to L (behind the final norm); what our heads read.",
+        help="Hidden states to keep of the text, 0 (embeddings) to L (after the final norm); what our heads read.",
     ),
 ]
 VisualLayers = Annotated[

@@ -209,7 +209,7 @@ class RecordingOptions:
                 )
         if self.start_s is not None and self.end_s is not None and self.end_s <= self.start_s:
             raise CrossdraftError(
-                f"--events-end ({self.end_s:g} s) must lie behind --events-start ({self.start_s:g} s)."
+                f"--events-end ({self.end_s:g} s) must lie after --events-start ({self.start_s:g} s)."
             )
 
     def refuse_unused(self) -> None:

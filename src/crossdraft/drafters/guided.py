@@ -44,7 +44,7 @@ class GuidedDrafter(PerRequestDrafter[GuidedState]):
     """Drafts with a small VLM that reads the visual tokens the target attends to.
 
     Args:
-        model: the drafter's network after the adapter; its prompt must hold the same visual tokens as the target's.
+        model: the drafter's network behind the adapter; its prompt must hold the same visual tokens as the target's.
         target: whose attention guides.
         banned: ids that must never be drafted.
         layers: at which of the target's layers the attention is looked at; default all, as in the paper.

@@ -1,4 +1,4 @@
-"""A text-only causal language model after the adapter that targets use.
+"""A text-only causal language model behind the adapter that targets use.
 
 `Target` asks nothing visual of a model: where there are no pixels it encodes nothing. What a text model lacks is only
 what is checked here, and a prompt.

@@ -1,6 +1,6 @@
 """An independent drafter: a model of its own that reads the request through its own sense.
 
-It needs nothing of the target, so it may draft while the target still reads. It runs after the same adapter as a
+It needs nothing of the target, so it may draft while the target still reads. It runs behind the same adapter as a
 target does, with its own prompt, encoder, cache and positions; the only thing the two share is the vocabulary.
 
 Draft reuse: where the target rejects a token, most of what was drafted after it usually still holds. So the drafter
@@ -122,7 +122,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
     """Drafts with a model of its own.
 
     Args:
-        model: the drafter's network after the adapter, with its own `prepare`.
+        model: the drafter's network behind the adapter, with its own `prepare`.
         banned: ids that must never be drafted: what the target must not see as text. They are masked before the
             softmax, so that q stays a distribution.
         sees: whether it reads the request's video.

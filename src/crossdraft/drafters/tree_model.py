@@ -52,7 +52,7 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
     """Drafts a tree with a model of its own.
 
     Args:
-        model: the drafter's network after the adapter, with its own `prepare`.
+        model: the drafter's network behind the adapter, with its own `prepare`.
         build: how the tree is built: a function of `drafters.trees`, with its settings bound by `functools.partial`.
         banned: ids that must never be drafted; see `IndependentDrafter`.
     """

@@ -146,7 +146,7 @@ def _check_probes(probes: Probes, nodes: int, announced: int, hidden_size: int |
     if not _whole(probes.top) or probes.top < 1:
         raise CrossdraftError(f"of its probes the top {probes.top!r} ids are wanted")
     if any(not (_whole(p) and ROOT <= p < nodes + index) for index, p in enumerate(probes.parents)):
-        raise CrossdraftError("a probe does not stand behind a node or an earlier probe")
+        raise CrossdraftError("a probe does not stand after a node or an earlier probe")
     rows = probes.embeddings
     if rows is None:
         return

@@ -139,7 +139,7 @@ class RequestState:
             self.request = replace(self.request, max_new_tokens=wanted)
         if length + wanted > target.context:
             raise CrossdraftError(
-                f"max_new_tokens is {wanted}, but behind the prompt of {length} tokens the model's context has "
+                f"max_new_tokens is {wanted}, but after the prompt of {length} tokens the model's context has "
                 f"room for {target.context - length}; ask for at most that many."
             )
         self.notes.extend(prompt.notes)

@@ -60,7 +60,7 @@ def write_faery(path: str | Path, events: Events, kind: str) -> None:
             stream.to_file(temporary, version=version, file_type=file_type)
         except (RuntimeError, OSError) as error:
             raise CrossdraftError(f"Cannot write {path}: {error}.") from error
-        finally:  # it has a temporary name of its own, which it leaves after when the disk is full
+        finally:  # it has a temporary name of its own, which it leaves there when the disk is full
             temporary.with_name(f"{temporary.name}.write").unlink(missing_ok=True)
 
 

@@ -92,7 +92,7 @@ def turned(camera: Camera, points: Floats) -> Floats:
 def project(camera: Camera, points: Floats) -> Floats:
     """Camera axes [T, N, 3] to picture axes [T, N, 2].
 
-    Points after the near plane slide onto it along z, which is exact for edges that run along the road,
+    Points behind the near plane slide onto it along z, which is exact for edges that run along the road,
     the only ones that ever reach the camera.
     """
     scale = FOCAL / np.maximum(points[..., 2], NEAR_M)

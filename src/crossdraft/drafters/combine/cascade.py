@@ -224,7 +224,7 @@ class CascadeDrafter(TwoLevelDrafter):
 
     Args:
         outer, inner, ahead: see `TwoLevelDrafter`.
-        early: tokens of a draft that `outer` verifies; `inner` alone drafts those after. `None` = all.
+        early: tokens of a draft that `outer` verifies; `inner` alone drafts the later ones. `None` = all.
         leniency: a token is accepted if `outer` finds its own best at most this many times as likely; 1 = its best
             only.
 

@@ -152,7 +152,7 @@ class TreeMerger:
         return merged(trees, self._probs(drafts), [weight.wins for weight in self.weights], nodes)
 
     def learn(self, drafts: Sequence[Draft], text: Sequence[int]) -> None:
-        """The text went on with `text` after where these drafts, chosen and not drawn, began."""
+        """The text went on with `text` from where these drafts, chosen and not drawn, began."""
         learn(self.weights, [draft.tree for draft in drafts], self._probs(drafts), text)
 
     def _probs(self, drafts: Sequence[Draft]) -> list[list[float]]:

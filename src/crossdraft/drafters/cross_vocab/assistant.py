@@ -92,7 +92,7 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
     """A drafter with a language model of another vocabulary ("assistant" in HF's universal assisted generation).
 
     Args:
-        model: the assistant after the adapter, with its own `prepare`.
+        model: the assistant behind the adapter, with its own `prepare`.
         own: its tokenizer, as wide as its head.
         target: the target's tokenizer, as wide as the target's head; what must not be drafted has no bytes in it.
         sees: whether the assistant looks at the request's video.

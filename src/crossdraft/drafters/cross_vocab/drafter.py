@@ -1,6 +1,6 @@
 """A drafter whose vocabulary is not the target's (heterogeneous vocabularies; "universal assisted generation" in HF).
 
-It runs after the same adapter as a target does and needs nothing of the one it drafts for, so it may draft while that
+It runs behind the same adapter as a target does and needs nothing of the one it drafts for, so it may draft while that
 one reads. Its drafts cross to the target's vocabulary by one of three methods:
 
     slem  by text: any two tokenizers; see `slem`

@@ -61,7 +61,7 @@ def expand_and_rerank(
 def _likeliest(builder: TreeBuilder, front: Sequence[int], rows: Tensor, nodes: int, width: WidthFn) -> list[int]:
     """The likeliest children of each node of a level, as far as they may still come among the best `nodes`.
 
-    A path is never likelier than its beginning, so what falls after now stays after.
+    A path is never likelier than its beginning, so what falls behind now stays behind.
     """
     widths = [width(probs) for probs in rows]
     values, tokens = rows.topk(min(max(widths), rows.shape[-1]))

@@ -46,7 +46,7 @@ class Link:
     """A connection whose other side may be slow, or hang.
 
     A small message is sent at once where the connection takes it. Else a thread sends it: the other side may be in the
-    midst of a pass, or stopped, and arrays are megabytes. What follows meanwhile waits after it, in order.
+    midst of a pass, or stopped, and arrays are megabytes. What follows meanwhile waits behind it, in order.
 
     Args:
         connection: to the other process.

@@ -341,7 +341,7 @@ class ProcessDrafter:
         return drafts
 
     def _late(self) -> bool:
-        """True while the child still drafts for a round that is over: another question would only wait after it."""
+        """True while the child still drafts for a round that is over: another question would only wait behind it."""
         self._sort_all()
         hidden = {state.hidden for state in self._states.values()}
         return any(serial not in hidden for serial in self._unanswered())

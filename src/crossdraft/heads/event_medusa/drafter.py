@@ -24,7 +24,7 @@ class DrafterMedusaDrafter(IndependentDrafter):
     """Drafts with a model of its own, and heads on it.
 
     Args:
-        model: the event model after the adapter.
+        model: the event model behind the adapter.
         head: heads over its last feature, on its device.
         banned, words, glance: as in `IndependentDrafter`.
 

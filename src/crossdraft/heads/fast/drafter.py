@@ -41,7 +41,7 @@ class FastDrafter(PerRequestDrafter[FastState]):
     """Drafts the beginnings of answers.
 
     Args:
-        model: the event model after its adapter; only its prompts and event encoder are used.
+        model: the event model behind its adapter; only its prompts and event encoder are used.
         head: the fast head, on its device.
         banned: ids that must never be drafted.
         words: top-k tokens of a position that may become nodes, in greedy answers; 1 = chains.

@@ -2,7 +2,7 @@
 
     position              …   t-1          t          |  the draft
     the target's feature      f(t-1)       f(t)       |  g(t+1)     g(t+2)     outputs, fed back as features
-    the token after it       x(t)         x(t+1)     |  d1         d2         x(t+1) is the root
+    the token after it        x(t)         x(t+1)     |  d1         d2         x(t+1) is the root
     predicts                               d1         |  d2         d3
 
 They differ in feature fusion, in how a pair becomes a row, and in the visual prefix.

@@ -2,7 +2,7 @@ r"""Recurrent heads: a state vector that starts from the target's last feature (
 
     position              …   t          |  the draft
     the target's feature      f(t)       |                        the last one known
-    the token after it       x(t+1)     |  d1         d2         x(t+1) is the root
+    the token after it        x(t+1)     |  d1         d2         x(t+1) is the root
     state                     s0         |  s1         s2         s0 = init_state(f(t), x(t+1)), s1 = next_state(s0, d1)
     predicts                  d1         |  d2         d3
 

@@ -41,7 +41,7 @@ def canonical(layers: Iterable[int], depth: int) -> tuple[int, ...]:
         if not -depth - 1 <= layer <= depth:
             raise CrossdraftError(
                 f"Layer {layer} is outside the target: its {depth} layers have hidden states 0 (the embeddings) to "
-                f"{depth} (behind the final norm); choose among these."
+                f"{depth} (after the final norm); choose among these."
             )
         found.add(layer % (depth + 1))
     return tuple(sorted(found))
@@ -328,7 +328,7 @@ def check_length(prompt: Prompt, target: Target, clip: str, spec: CaptureSpec) -
     """
     if len(prompt) + spec.max_new_tokens > target.context:
         raise CrossdraftError(
-            f"A prompt about {clip} has {len(prompt)} tokens, and behind it the model's context has room for "
+            f"A prompt about {clip} has {len(prompt)} tokens, and after it the model's context has room for "
             f"{max(0, target.context - len(prompt))}, not for {spec.max_new_tokens}; lower --max-new-tokens."
         )
 

@@ -52,7 +52,7 @@ class CaptureTarget(Target):
     """A target that answers greedily, and reads a clip once for all questions about it that follow one another."""
 
     def __init__(self, target: Target, spec: CaptureSpec) -> None:
-        vars(self).update(vars(target))  # the same model after the same adapter
+        vars(self).update(vars(target))  # the same model behind the same adapter
         self.defaults = GenerationDefaults(eos=tuple(sorted(target.eos)))
         self.prepare = self._prepare
         self._inner, self._spec = target, spec

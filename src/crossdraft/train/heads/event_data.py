@@ -53,7 +53,7 @@ class FeatureCache(EpochSampler):
     """A feature source of a capture's clips: each is encoded once, and kept in a file for the next run.
 
     Args:
-        model: the event model after its adapter.
+        model: the event model behind its adapter.
         source: the clips.
         seed: of their order.
         file: of the features.
