@@ -24,9 +24,9 @@ def ask(pair, clip, capsys):
 
     def run(events, *options: str) -> tuple[int, str, str]:
         models = ["--target", str(pair.target), "--drafter", str(pair.event), "--device", "cpu"]
-        options = ["--placement", "inline", "--hidden", "before", "--max-new-tokens", "8", "--json"]
+        common = ["--placement", "inline", "--hidden", "before", "--max-new-tokens", "8", "--json"]
         files = ["--video", str(clip.video), "--events", str(events)]
-        status = main(["ask", *files, *models, *options, *options, "What is ahead?"])
+        status = main(["ask", *files, *models, *common, *options, "What is ahead?"])
         captured = capsys.readouterr()
         return status, captured.out, captured.err
 

@@ -214,7 +214,7 @@ def test_an_interrupted_training_ends_as_an_unbroken_one(
         (("config.levels=[0,1,2]",), "eagle3", "lacks layer 0"),
         (("config.levels=2,4,6",), "eagle3", "Layer 4 is outside the target"),
         (("config.steps=abc",), "eagle", "'steps' of the network 'eagle' must be a whole number, not 'abc'"),
-        (("config.kv_heads=0",), "eagle", "kv_heads must be 1 or more, not 0"),
+        (("config.kv_heads=0",), "eagle", "kv_heads is 0; it must be at least 1"),
         (("optim.learning_rate=1e30", "optim.clip_norm=1e30"), "eagle", "answers"),
     ],
 )
