@@ -19,7 +19,7 @@ def die(*_: object) -> None:
 
 
 @pytest.mark.parametrize("started", [forking([]), nullcontext()], ids=["forked", "fresh"])
-def test_one_that_dies_is_told_in_a_sentence(started, monkeypatch):
+def test_one_that_dies_is_reported_in_a_sentence(started, monkeypatch):
     monkeypatch.setattr(suite, "_footprint", die)
     with started, pytest.raises(CrossdraftError, match=r"memory of union died.*--no-memory"):
         suite.measure_footprints(["union"], Models(), None, Item(0, "left", Request("?")))

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
 
 import pytest
@@ -393,5 +394,22 @@ def test_ctrl_c_leaves_an_answer_of_what_was_emitted(target, kin):
     answer = decoding.answer(request_id)
     assert answer.finish is Finish.CANCELLED
     assert answer.tokens == Decoder(target).generate(REQUESTS[-1:])[0].tokens[: len(answer.tokens)]
+    assert decoding.cache.rows == 0
+    assert decoding.drafter.runner._slots == {}
+
+
+@pytest.mark.parametrize("what", ["prepare", "encode"])
+def test_ctrl_c_before_anything_is_emitted_leaves_a_cancelled_request(target, kin, monkeypatch, what):
+    def interrupt(*given):
+        raise KeyboardInterrupt
+
+    decoding = decoder(target, kin)
+    request_id = decoding.submit(REQUESTS[0])
+    monkeypatch.setattr(target, what, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        decoding.step()
+    assert not decoding.busy
+    with pytest.raises(CancelledError):
+        decoding.answer(request_id)
     assert decoding.cache.rows == 0
     assert decoding.drafter.runner._slots == {}

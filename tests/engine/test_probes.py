@@ -299,3 +299,10 @@ def test_probes_travel_as_plain_data_and_embeddings_do_not():
     assert unpack_draft(pack_draft(Draft(TREE))).probes is None
     with pytest.raises(CrossdraftError, match="embeddings of its own"):
         pack_draft(Draft(TREE, probes=replace(probes, embeddings=torch.zeros(2, 4))))
+
+
+def test_a_row_begun_without_the_drafter_has_room_for_the_probes_of_the_others(target, alone):
+    """The rows of a pass are as wide as the widest of them."""
+    supervisor = Supervisor(DraftRunner(Asking(alone), "before"), restarts=1, backoff_s=0.0)
+    supervisor.lose("a test")
+    assert Decoder(target, supervisor).probes == len(IDS)

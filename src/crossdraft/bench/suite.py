@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 
@@ -17,14 +18,15 @@ from crossdraft.bench.specs import HUGGING_FACE, METHODS, POLICIES, check_method
 from crossdraft.bench.summary import MethodSummary, mean_tokens, summarise
 from crossdraft.bench.workload import Item, Workload, describe, items, workload_in_words
 from crossdraft.engine.fast.pinning import pinned
-from crossdraft.engine.runner.forks import fork_server, forking
+from crossdraft.engine.runner.forks import ForkedChild, fork_server, forking
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import SHIPPED
 
 WARM_UPS = 3
 HOW = (
     "peak resident set of a process that loads this method alone and answers one question, plus that of its drafter's "
-    "process if it has one; pages that both map, such as libraries, count in each"
+    "process if it has one; pages that both map, such as libraries, count in each, and where these processes are forks "
+    "(Linux without CUDA) all that a benchmark imports counts in them"
 )
 
 
@@ -224,8 +226,8 @@ def measure_footprints(
     found = {}
     for name in names:
         try:
-            if (server := fork_server()) is not None:
-                found[name] = server.fork(_footprint, name, models, cores, item).result()
+            if (child := _forked(name, models, cores, item)) is not None:
+                found[name] = child.result()
             else:
                 with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                     found[name] = pool.submit(_footprint, name, models, cores, item).result()
@@ -236,6 +238,14 @@ def measure_footprints(
         if tick is not None:
             tick(name)
     return found
+
+
+def _forked(*arguments: object) -> ForkedChild | None:
+    """A fork that measures a footprint; None where none can be made."""
+    server = fork_server()
+    with suppress(CrossdraftError):
+        return None if server is None else server.fork(_footprint, *arguments)
+    return None
 
 
 def _footprint(name: str, models: Models, cores: Cores | None, item: Item) -> Footprint:

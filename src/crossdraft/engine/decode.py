@@ -6,6 +6,7 @@ between rounds. Whatever the drafter does, the tokens are those that the target 
 
 import logging
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import Any
 
@@ -66,6 +67,7 @@ class Decoder(RequestQueue):
         self.target = target
         self.drafter = GuardedDrafter(drafter if isinstance(drafter, Supervisor) else Supervisor(drafter))
         self.rule = rule
+        self.probes = self.drafter.supervisor.probes
         self.policy = SpeculationPolicy(cost or CostModel(), nodes, hidden_nodes, adaptive=adaptive)
         self.cache = target.new_cache(max_batch)
 
@@ -117,10 +119,10 @@ class Decoder(RequestQueue):
             else:
                 self._end(state, error)
         except BaseException:  # Ctrl-C, where the loop is driven by the main thread
-            if state is not None:
+            if state in self._live:
                 state.finish = Finish.CANCELLED
-                if state not in self._live:
-                    self.drafter.end(state)
+            else:
+                self._finish(job, CancelledError()) if state is None else self._end(state, CancelledError())
             raise
 
     def _begin(self, state: RequestState) -> None:
@@ -147,7 +149,7 @@ class Decoder(RequestQueue):
             ledger.rides_along()
             return draft.input_tree, draft.probe_embeds
 
-        room = len(prompt) + state.request.token_limit + max(policy.nodes, policy.hidden_nodes) + needs.probes + 1
+        room = len(prompt) + state.request.token_limit + max(policy.nodes, policy.hidden_nodes) + self.probes + 1
         read = target.prefill(self.cache, prompt, encoded, room, ride_along, needs.hidden_layers, needs.visual_layers)
         self._live.append(state)
         tokens = read.last + len(draft.input_tree)
@@ -173,7 +175,7 @@ class Decoder(RequestQueue):
         """A draft for every request, as far as it pays."""
         asked: list[tuple[RequestState, Budget]] = []
         for state in filter(self.drafter.drafts_for, states):
-            plan = self.policy.plan_round(state, len(states), self.drafter.needs.probes)
+            plan = self.policy.plan_round(state, len(states), self.probes)
             self.policy.began_round(state, plan)
             if plan.budget.nodes > 0:
                 asked.append((state, plan.budget))
@@ -188,7 +190,7 @@ class Decoder(RequestQueue):
         """What of a draft the target verifies: what it can read, what is worth its rows, at most so many nodes."""
         target, width = self.target, self.target.text_config.hidden_size
         try:
-            draft = checked(draft, target.vocab_size, self.drafter.needs.probes, target.traits.visual_ids, width)
+            draft = checked(draft, target.vocab_size, self.probes, target.traits.visual_ids, width)
             if len(draft.tree):
                 state.gives_probs = bool(draft.path_probs)
             draft = self.policy.trim(draft, state, nodes, rows, hidden=hidden)

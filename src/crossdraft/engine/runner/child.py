@@ -52,7 +52,8 @@ def start_child(cores: Sequence[int] | None) -> tuple[Connection, Child, Handled
 def _started(address: str, cores: Sequence[int] | None, folder: str, key: bytes) -> Child:
     """The process; a fork in a context of `forks.forking`."""
     if (server := fork_server()) is not None:
-        return server.fork(run, address, tuple(cores) if cores else None, folder, key)
+        with suppress(CrossdraftError):  # then it is started afresh
+            return server.fork(run, address, tuple(cores) if cores else None, folder, key)
     environment = dict(os.environ)
     if cores is not None:
         environment["OMP_NUM_THREADS"] = str(len(cores))

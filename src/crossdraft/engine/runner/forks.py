@@ -23,6 +23,8 @@ import torch
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
+
+FORK_TIMEOUT_S = 120.0  # the first one is made when everything is imported
 MAIN = (  # Ctrl-C is the parent's to handle, also while this imports torch
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from crossdraft.engine.runner.forks import main; main()"
@@ -47,9 +49,12 @@ class ForkServer:
             with theirs:
                 socket.send_fds(self._link, [b"."], [theirs.fileno(), self._link.fileno()])
             ours.send_bytes(packed)
-            return ForkedChild(ours.recv(), ours)
-        except (OSError, EOFError) as error:
-            raise CrossdraftError("A process could not be forked; see its message above.") from error
+            pid = ours.recv() if ours.poll(FORK_TIMEOUT_S) else None
+        except (OSError, EOFError):  # the server is gone
+            pid = None
+        if pid is None:
+            raise CrossdraftError("A process could not be forked; see its message above.")
+        return ForkedChild(pid, ours)
 
 
 class ForkedChild:
@@ -156,8 +161,9 @@ def _work(handle: int, server: int) -> None:
     _server.set(ForkServer(socket.socket(fileno=server)))
     link = Connection(handle)
     try:
-        work, arguments = pickle.loads(link.recv_bytes())  # noqa: S301 - from our own parent
+        packed = link.recv_bytes()
         link.send(os.getpid())
+        work, arguments = pickle.loads(packed)  # noqa: S301 - from our own parent
         link.send((work(*arguments), None))
     except Exception as error:
         if not isinstance(error, CrossdraftError | OSError):

@@ -33,6 +33,7 @@ class Supervisor:
         backoff_s: float = BACKOFF_S,
     ) -> None:
         self.absence: str | None = None  # why there is no drafter now, where there should be one
+        self.probes = 0 if runner is None else runner.needs.probes  # while it is lost, too: rows keep room for them
         self._runner = runner
         self._restarts = restarts
         self._clock = clock

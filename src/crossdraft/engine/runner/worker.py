@@ -39,6 +39,7 @@ class Inbox:
         self.connection, self._handled = connection, handled
         self._received = 0
         self._waiting: deque[Received] = deque()
+        self._ended = False  # the parent is gone
 
     def poll(self) -> bool:
         """Whether a message is here."""
@@ -50,9 +51,10 @@ class Inbox:
 
     def stops(self, serial: int) -> bool:
         """Whether that hidden draft is to be handed over: it is wanted now, or somebody waits for something else."""
-        return any(
+        stopped = any(
             serial in value if kind == "stop" else kind not in HIDDEN_FIRST for kind, value, _ in self._arrived()
         )
+        return stopped or self._ended
 
     def receive(self) -> Received:
         """Wait for the next message: its kind, its body, its arrays.
@@ -71,9 +73,11 @@ class Inbox:
 
     def _arrived(self) -> deque[Received]:
         """The messages that are here, not received yet."""
-        with suppress(EOFError):
+        try:
             while self.connection.poll():
                 self._waiting.append(self._read())
+        except (EOFError, ConnectionError):
+            self._ended = True
         return self._waiting
 
     def _read(self) -> Received:
@@ -271,7 +275,7 @@ def _visual_features(inbox: Inbox, key: int) -> Any:
         CrossdraftError: it cannot be had, or the target could not read the clip.
     """
     skipped: list[Received] = []
-    while (received := inbox.receive())[0] in ("hidden", "begin"):  # asked already, and answered when it is read
+    while (received := inbox.receive())[0] in ("hidden", "begin", "drop"):  # they wait until it is read
         skipped.append(received)
     kind, value, arrays = received
     for message in reversed(skipped if kind == "visual" else [*skipped, received]):

@@ -27,7 +27,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     earlier_names: ClassVar[Mapping[str, str]] = {}
-    """Earlier name of a key -> its name; recipes that have it are read as before."""
+    """Earlier name of a key -> its name; recipes that have it are read as before. Both together are refused."""
 
     @model_validator(mode="before")
     @classmethod
