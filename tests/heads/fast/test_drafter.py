@@ -53,7 +53,7 @@ def test_the_marginals_by_hand(model):
     visual, question = (rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt() for rows in (visual, question))
     visual_part = head.see_proj.weight @ visual[0, :5].reshape(-1)
     for position in range(6):
-        inner = visual_part + head.ask_proj.weight @ question + head.positions[position]
+        inner = visual_part + head.ask_proj.weight @ question + head.places[position]
         out = head.down_proj.weight @ (inner * inner.sigmoid()) + head.down_proj.bias
         logits = begun(FastDrafter(model, head)).logits[position]
         assert torch.allclose(logits[list(IDS)], head.lm_head.weight @ out, atol=1e-9)

@@ -38,7 +38,7 @@ def test_one_layer_by_hand():
     made, feature, visual = random_glance(heads=1), torch.randn(H), torch.randn(8, E)
     layer = made.layers[0]
     norm = lambda x, weight: x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight  # noqa: E731
-    rows = norm(visual, layer.see_norm.weight) + layer.positions
+    rows = norm(visual, layer.see_norm.weight) + layer.places
     keys, values = rows @ layer.k_proj.weight.T, rows @ layer.v_proj.weight.T
     query = norm(feature, layer.ask_norm.weight) @ layer.ask_proj.weight.T
     attention = ((keys @ query) / H**0.5).softmax(0) @ values
