@@ -1,15 +1,31 @@
-"""A drafter that proposes given trees, and keeps what the target made of them."""
+"""Drafters of tests: what most have in common, and one that proposes given trees and keeps what became of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 
 
+class IgnoresCommits:
+    """A drafter without `begin` and `propose`, which learns nothing at `commit`."""
+
+    needs = Needs()
+
+    def commit(self, states: Sequence[Any], outputs: Sequence[VerifyOutput]) -> None:
+        pass
+
+    def fork(self, states: Sequence[Any]) -> list[Any]:
+        return [*states]
+
+    def end(self, states: Sequence[Any]) -> None:
+        pass
+
+
 @dataclass
-class Scripted:
+class Scripted(IgnoresCommits):
     """Proposes given trees round by round, and keeps the outputs."""
 
     trees: list[DraftTree]
@@ -24,9 +40,3 @@ class Scripted:
 
     def commit(self, states: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
         self.outputs += outputs
-
-    def fork(self, states: Sequence[int]) -> list[int]:
-        return [*states]
-
-    def end(self, states: Sequence[int]) -> None:
-        pass

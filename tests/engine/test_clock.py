@@ -8,21 +8,20 @@ import torch
 
 from crossdraft.engine.clock import HostClock, clock_of
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Draft, Needs
+from crossdraft.engine.drafter import Draft
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
 from tests.engine.deferred import DeferredTarget, Device
+from tests.engine.scripted import IgnoresCommits
 from tests.engine.zoo import ZOO, as_target
 
 READ_FOR = 16  # the prefill lasts as long as the drafter takes for so many tokens
 REQUEST = Request("xx", max_new_tokens=40)
 
 
-class Typist:
+class Typist(IgnoresCommits):
     """Writes a known answer token by token until it is stopped, and tells how far it has come."""
-
-    needs = Needs()
 
     def __init__(self, answer):
         self.answer, self.written, self.stopped = answer, 0, threading.Event()
@@ -45,15 +44,6 @@ class Typist:
             self.stopped.set()
             self.moved.notify_all()
         return [Draft(DraftTree.chain(tokens))]
-
-    def commit(self, states, outputs):
-        pass
-
-    def fork(self, states):
-        return [*states]
-
-    def end(self, states):
-        pass
 
     def until(self, count):
         """Return when it has written so many tokens, or was stopped."""

@@ -6,20 +6,19 @@ from dataclasses import replace
 import pytest
 
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import NOTHING, Draft, Needs
+from crossdraft.engine.drafter import NOTHING, Draft
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
+from tests.engine.scripted import IgnoresCommits
 from tests.engine.zoo import ZOO, as_target
 
 SLOW_S = 0.02
 REQUESTS = [Request("x", max_new_tokens=8), Request("xx", max_new_tokens=8)]
 
 
-class Slow:
+class Slow(IgnoresCommits):
     """Takes its time in every round, and refuses the first request there."""
-
-    needs = Needs()
 
     def begin(self, requests):
         return [request.prompt for request in requests]
@@ -28,15 +27,6 @@ class Slow:
         time.sleep(SLOW_S)
         refused = replace(NOTHING, refusal="not this one")
         return [refused if state == "x" else Draft(DraftTree.chain([1])) for state in states]
-
-    def commit(self, states, outputs):
-        pass
-
-    def fork(self, states):
-        return [*states]
-
-    def end(self, states):
-        pass
 
 
 @pytest.fixture(scope="module")

@@ -273,7 +273,7 @@ def test_a_shared_pass_is_as_wide_as_its_widest_draft_so_nobody_goes_without():
 def test_at_the_answers_end_nothing_is_asked_nor_counted():
     model = CostModel()
     assert model.exploration.levels_asked(4, 0) == 0
-    policy = SpeculationPolicy(model, 16, 64, adaptive=True)
+    policy = SpeculationPolicy(model, 16, 64, 0, adaptive=True)
     state = RequestState(Job(0, Request("x", max_new_tokens=2)), rule_for(None, Sampling()))
     state.tokens.append(5)
     plan = policy.plan_round(state, 1)
@@ -335,7 +335,7 @@ def test_queries_of_the_cost_model_change_nothing(kind):
 
 def test_a_policy_plans_without_a_trace_and_counts_a_round_when_it_is_under_way():
     model = trained(0.9, 0.05)
-    policy = SpeculationPolicy(model, 16, 64, adaptive=True)
+    policy = SpeculationPolicy(model, 16, 64, 2, adaptive=True)
     state = RequestState(Job(0, Request("x", max_new_tokens=40)), rule_for(None, Sampling()))
     before = copy.deepcopy(model)
     plan = policy.plan_round(state, 1)

@@ -9,11 +9,12 @@ from transformers import CLIPVisionConfig, LlamaConfig, VideoLlavaConfig
 from crossdraft.bench.scale_models import IMAGE, TARGETS, VIDEO, VOCABULARY, random_target, shape_of
 from crossdraft.engine.clock import clock_of
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Draft, Needs
+from crossdraft.engine.drafter import Draft
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
+from tests.engine.scripted import IgnoresCommits
 from tests.gpu.pairs import DEVICE, REQUESTS, answers, drafter_of, inline, target_of
 
 ON_GPU = DEVICE.type == "cuda"
@@ -34,10 +35,8 @@ def large():
     return random_target(config, DEVICE, torch.float32)
 
 
-class Typist:
+class Typist(IgnoresCommits):
     """Writes token after token on the device, each a small product, until it is stopped."""
-
-    needs = Needs()
 
     def __init__(self):
         self.weight = torch.randn(256, 256, device=DEVICE)
@@ -52,15 +51,6 @@ class Typist:
             tokens.append(3 + int(state.argmax()) % 100)
             time.sleep(0.0005)
         return [Draft(DraftTree.chain(tokens))]
-
-    def commit(self, states, outputs):
-        pass
-
-    def fork(self, states):
-        return [*states]
-
-    def end(self, states):
-        pass
 
 
 class Waiting(Target):

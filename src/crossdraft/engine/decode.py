@@ -68,7 +68,7 @@ class Decoder(RequestQueue):
         self.drafter = GuardedDrafter(drafter if isinstance(drafter, Supervisor) else Supervisor(drafter))
         self.rule = rule
         self.probes = self.drafter.supervisor.probes
-        self.policy = SpeculationPolicy(cost or CostModel(), nodes, hidden_nodes, adaptive=adaptive)
+        self.policy = SpeculationPolicy(cost or CostModel(), nodes, hidden_nodes, self.probes, adaptive=adaptive)
         self.cache = target.new_cache(max_batch)
 
     @torch.inference_mode()
@@ -109,21 +109,20 @@ class Decoder(RequestQueue):
             rule = rule_for(self.rule, job.request.sampling)
             state = RequestState(job, rule, fresh_seed=self.drafter.needs.learns)
             self._begin(state)
-        except Exception as error:
-            if not isinstance(error, CrossdraftError):
+        except BaseException as error:  # Ctrl-C too, where the loop is driven by the main thread
+            ended = error if isinstance(error, Exception) else CancelledError()
+            if not isinstance(ended, CrossdraftError | CancelledError):
                 log.exception("A request could not be begun.")
             if state is None:
-                self._finish(job, error)
-            elif state in self._live:
-                state.fail(error)
-            else:
-                self._end(state, error)
-        except BaseException:  # Ctrl-C, where the loop is driven by the main thread
-            if state in self._live:
+                self._finish(job, ended)
+            elif state not in self._live:
+                self._end(state, ended)
+            elif ended is error:
+                state.fail(ended)
+            else:  # it has an answer: what was emitted
                 state.finish = Finish.CANCELLED
-            else:
-                self._finish(job, CancelledError()) if state is None else self._end(state, CancelledError())
-            raise
+            if ended is not error:
+                raise
 
     def _begin(self, state: RequestState) -> None:
         """The drafter drafts while the target reads; the hidden draft rides along with the prompt's last piece."""
@@ -175,7 +174,7 @@ class Decoder(RequestQueue):
         """A draft for every request, as far as it pays."""
         asked: list[tuple[RequestState, Budget]] = []
         for state in filter(self.drafter.drafts_for, states):
-            plan = self.policy.plan_round(state, len(states), self.probes)
+            plan = self.policy.plan_round(state, len(states))
             self.policy.began_round(state, plan)
             if plan.budget.nodes > 0:
                 asked.append((state, plan.budget))

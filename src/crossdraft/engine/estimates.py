@@ -219,10 +219,10 @@ class RequestDifficulty:
 
     def add(self, probs: Sequence[float], kept: int) -> None:
         """Levels with these probabilities were verified, the first `kept` accepted; one that fails fails half way."""
-        costs = [-math.log(min(MOST, max(LEAST, prob))) for prob in probs]
+        surprisals = [-math.log(min(MOST, max(LEAST, prob))) for prob in probs]
         self.forget()
-        self.failures += kept < len(costs)
-        self.exposure += sum(costs[:kept]) + sum(costs[kept:][:1]) / 2
+        self.failures += kept < len(surprisals)
+        self.exposure += sum(surprisals[:kept]) + sum(surprisals[kept:][:1]) / 2
 
     def forget(self) -> None:
         """A round has passed."""

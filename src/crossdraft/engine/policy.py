@@ -309,13 +309,15 @@ class SpeculationPolicy:
         cost: what measured times and acceptances favour.
         nodes: most nodes drafted per round.
         hidden_nodes: most nodes drafted for the ride-along.
+        probes: most probe rows that a draft brings along.
         adaptive: draft what pays; else as much as there may be.
     """
 
-    def __init__(self, cost: CostModel, nodes: int, hidden_nodes: int, *, adaptive: bool) -> None:
+    def __init__(self, cost: CostModel, nodes: int, hidden_nodes: int, probes: int, *, adaptive: bool) -> None:
         self.cost = cost
         self.nodes = nodes
         self.hidden_nodes = hidden_nodes
+        self.probes = probes
         self.adaptive = adaptive
 
     @harmless(RequestPlan)
@@ -334,14 +336,14 @@ class SpeculationPolicy:
         return RequestPlan(reads, cost.hiding(nodes) if hidden == "auto" else hidden, nodes)
 
     @harmless(lambda: RoundPlan(Budget(0)))
-    def plan_round(self, state: RequestState, rows: int, probes: int = 0) -> RoundPlan:
-        """A round that so many rows share, of so many probe rows. Never past the answer's end: the bonus needs room."""
+    def plan_round(self, state: RequestState, rows: int) -> RoundPlan:
+        """A round that so many rows share. Never past the answer's end: the bonus needs room."""
         left = state.request.token_limit - len(state.tokens) - 1
         limit = max(0, min(self.nodes, left))
         if not self.adaptive:
             return RoundPlan(Budget(limit))
         cost, levels = self.cost, self.cost.levels(limit)
-        plan = cost.plan(levels, state.difficulty, rows, probes)
+        plan = cost.plan(levels, state.difficulty, rows, self.probes)
         depth = cost.exploration.levels_asked(plan.depth, levels, rows, plain_known=bool(cost.verify.one.weight))
         wait_s = cost.longest_wait(depth or levels, state.difficulty, rows)
         # A drafter that knows how sure it is stops by itself.
