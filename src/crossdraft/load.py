@@ -334,7 +334,9 @@ def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[in
 def _reserved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Ids that are no text: special tokens other than the end, and rows of the head that no token has."""
     padded = range(len(tokenizer), model.config.get_text_config().vocab_size)
-    special = set(tokenizer.all_special_ids) - set(_eos(model, tokenizer))
+    # A token may be marked as special without standing among the tokenizer's named ones: EventGPT's `<event>` does.
+    marked = {token for token, found in tokenizer.added_tokens_decoder.items() if found.special}
+    special = ({*tokenizer.all_special_ids} | marked) - {*_eos(model, tokenizer), *padded}
     return (*sorted(special), *padded)
 
 

@@ -68,6 +68,15 @@ def rename(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]
     return renamed, dropped
 
 
+def official_name(name: str) -> str:
+    """The official name of one of our tensors, with the `vision_model.` segment.
+
+    >>> official_name("model.vision_tower.post_layernorm.bias"), official_name("lm_head.weight")
+    ('model.visual_tower.visual_tower.vision_model.post_layernorm.bias', 'lm_head.weight')
+    """
+    return next((theirs + name.removeprefix(ours) for theirs, ours in _PREFIXES if name.startswith(ours)), name)
+
+
 def vision_config_of(weights: Mapping[str, Tensor]) -> CLIPVisionConfig:
     """The vision encoder's shape from its renamed weights; all but the number of heads follows from them.
 
