@@ -68,13 +68,13 @@ def load_target(
         CrossdraftError: the folder lacks a file, a key or a shape differs, or the class is not supported.
     """
     folder = _folder(source, ("reference",))
-    return _target(folder, _video_model(folder, device, dtype), num_frames, fps, packed=packed)
+    return _target(folder, _video_model(folder, device, dtype, packed=packed), num_frames, fps, packed=packed)
 
 
-def _video_model(folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
+def _video_model(folder: Path, device: str | None, dtype: str | None, *, packed: bool) -> PreTrainedModel:
     kind = model_class(read_config(folder).get("model_type"))
     read_defaults(read_file(folder), str(folder))  # refused before gigabytes are read
-    return _model(getattr(transformers, kind), folder, device, dtype)
+    return _model(getattr(transformers, kind), folder, device, dtype, packed=packed)
 
 
 def _target(
@@ -156,12 +156,8 @@ def load_drafter(
     kind = read_config(folder).get("model_type")
     if kind != "eventgpt":
         raise CrossdraftError(f"{folder} holds a model of type '{kind}', the drafter must be an 'eventgpt'.")
-    model = _model(EventGPTForConditionalGeneration, folder, device, dtype or _draft_dtype(device))
-    ids = read_ids(folder)
-    if ids is not None:
-        model.lm_head = ShortHead(model.lm_head, ids)
-    if packed:
-        prepack(model)
+    ids, dtype = read_ids(folder), dtype or _draft_dtype(device)
+    model = _model(EventGPTForConditionalGeneration, folder, device, dtype, packed=packed, ids=ids)
     processor = EventGPTProcessor.from_pretrained(folder)
     tokenizer = processor.tokenizer
     if vocabulary is not None:
@@ -198,9 +194,7 @@ def load_model_drafter(
     if sees:
         model = load_target(str(folder), device, dtype, packed=packed)
     else:
-        network = _model(AutoModelForCausalLM, folder, device, dtype)
-        if packed:
-            prepack(network)
+        network = _model(AutoModelForCausalLM, folder, device, dtype, packed=packed)
         decode, eos = _text(tokenizer), _eos(network, tokenizer)
         model = text_model(network, TextPrompt(tokenizer), decode, eos, _reserved(network, tokenizer))
     own = read_token_table(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))
@@ -291,8 +285,10 @@ def _folder(source: str, shipped: Sequence[str]) -> Path:
     return folder
 
 
-def _model(kind: Any, folder: Path, device: str | None, dtype: str | None) -> PreTrainedModel:
-    """Load strictly: nothing missing, nothing left over, no shape changed."""
+def _model(
+    kind: Any, folder: Path, device: str | None, dtype: str | None, *, packed: bool, ids: Sequence[int] | None = None
+) -> PreTrainedModel:
+    """Load strictly: nothing missing, nothing left over, no shape changed; with a head for `ids` alone, if given."""
     gpu = torch.cuda.is_available()
     name = dtype_name(dtype or ("bfloat16" if gpu and device != "cpu" else "float32"))
     try:
@@ -300,7 +296,14 @@ def _model(kind: Any, folder: Path, device: str | None, dtype: str | None) -> Pr
         torch.empty(0, device=where)
     except (RuntimeError, AssertionError) as error:
         raise CrossdraftError(f"Device '{device}' cannot be used here; try --device cpu.") from error
-    model: Any = load_weights(kind, folder, DTYPES[name])
+    loaded, fill = load_weights(kind, folder, DTYPES[name], where)
+    model: Any = loaded
+    if ids is not None:
+        fill(model.lm_head)
+        model.lm_head = ShortHead(model.lm_head, ids)
+    if packed and where.type == "cpu":
+        prepack(model, fill)  # layer by layer, each read just before
+    fill(model)
     return model.to(where).eval()
 
 

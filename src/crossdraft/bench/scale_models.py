@@ -1,8 +1,6 @@
 """Shapes of any size with random weights: what a pass costs does not depend on what the weights say."""
 
 import json
-import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from transformers import (
     VideoLlavaConfig,
 )
 
+from crossdraft.checkpoints.memory import free_memory
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
@@ -171,20 +170,6 @@ def check_memory(config: PretrainedConfig, device: torch.device, dtype: torch.dt
             f"The {config.model_type} needs {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, {device} has "
             f"{free / 1e9:.1f} GB free; choose a smaller --config, another --dtype or another --device."
         )
-
-
-def free_memory(device: torch.device) -> float:
-    """Bytes that can still be allocated."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        try:
-            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (AttributeError, ValueError):  # Windows has no sysconf, macOS not these names
-            return math.inf
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), math.inf)
 
 
 def parameters(model: PreTrainedModel) -> int:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,16 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MOST_HEADER = 100_000_000  # bytes; the limit of safetensors itself
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
-Shapes = dict[str, tuple[int, ...]]
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a tensor lies: `bytes` of a safetensors file from `begin` on; `dtype` in the format's words, as `BF16`."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    bytes: int
 
 
 def check_files(folder: Path) -> None:
@@ -35,7 +45,7 @@ def check_files(folder: Path) -> None:
         )
     _refuse_quantised(folder, config)
     _check_tokenizer(folder)
-    stored_shapes(folder)
+    stored_tensors(folder)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -50,25 +60,25 @@ def read_config(folder: Path) -> dict[str, Any]:
     return _json_object(path, "configuration")
 
 
-def stored_shapes(folder: Path) -> Shapes:
-    """Name and shape of every tensor that a checkpoint stores, from the headers of its safetensors files.
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Every tensor that a checkpoint stores by its name, from the headers of its safetensors files.
 
     Raises:
         CrossdraftError: a file is missing, cut off, a Git LFS pointer, or no safetensors file; or there are only
             pickled weights.
     """
-    shapes: Shapes = {}
+    found: dict[str, StoredTensor] = {}
     for path in _weight_files(folder):
-        header = _header(path)
+        header, begin = _header(path)
         try:
-            shapes |= {
-                name: tuple(int(side) for side in entry["shape"])
-                for name, entry in header.items()
-                if name != "__metadata__"
-            }
+            for name, entry in header.items():
+                if name != "__metadata__":
+                    first, end = (begin + int(offset) for offset in entry["data_offsets"])
+                    shape = tuple(int(side) for side in entry["shape"])
+                    found[name] = StoredTensor(path, str(entry["dtype"]), shape, first, end - first)
         except (KeyError, TypeError, ValueError) as error:
             raise CrossdraftError(f"{path} has a header that is damaged; {repair_hint(folder)}.") from error
-    return shapes
+    return found
 
 
 def _refuse_quantised(folder: Path, config: Mapping[str, Any]) -> None:
@@ -144,8 +154,8 @@ def _weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _header(path: Path) -> dict[str, Any]:
-    """The header of a safetensors file; its length is checked against the file's."""
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """The header of a safetensors file, and where the tensors begin; its length is checked against the file's."""
     _refuse_pointer(path)
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -163,7 +173,7 @@ def _header(path: Path) -> dict[str, Any]:
             f"{path} has {size} bytes where its header asks for {8 + length + end}: it is cut off or damaged; "
             f"{repair_hint(path.parent)}."
         )
-    return header
+    return header, 8 + length
 
 
 def _refuse_pointer(path: Path) -> None:

@@ -4,21 +4,25 @@ The model is built on the `meta` device, which allocates nothing, and the names 
 transformers' own rules for older layouts. So what does not fit costs no more than reading the files' headers.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, PreTrainedModel
+from torch import nn
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.utils import logging as hf_logging
 from transformers.utils.loading_report import LoadStateDictInfo
 
-from crossdraft.checkpoints.files import read_config, stored_shapes
+from crossdraft.checkpoints.files import StoredTensor, read_config, stored_tensors
+from crossdraft.checkpoints.memory import check_memory
+from crossdraft.checkpoints.reader import STORED, DeferredWeights
 from crossdraft.errors import CrossdraftError
 
 # What transformers may raise on a checkpoint that is damaged, or needs a package that is not there.
@@ -28,44 +32,96 @@ LIBRARY_ERRORS = (
 )  # fmt: skip
 
 
-def load_weights(kind: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """A model from its folder, on the CPU: nothing missing, nothing left over, no shape changed.
+Fill = Callable[[nn.Module], None]
+"""Reads the weights of a module that are still in their files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A checkpoint against its model.
+
+    Args:
+        report: missing, unexpected and misshapen tensors, in the form of transformers' loading report.
+        names: from a parameter's name in the model to its name in the files; None if some are merged from several.
+        kind: the model's class.
+        config: its configuration.
+    """
+
+    report: dict[str, Iterable[Any]]
+    names: dict[str, str] | None
+    kind: Any
+    config: Any
+
+
+def load_weights(kind: Any, folder: Path, dtype: torch.dtype, device: torch.device) -> tuple[PreTrainedModel, Fill]:
+    """A model from its folder: nothing missing, nothing left over, no shape changed.
 
     Args:
         kind: the class to load, or an auto class.
         folder: as `files.check_files` has passed it.
         dtype: of the weights in memory.
+        device: where they shall be.
+
+    Returns:
+        The model, and what reads the weights of a module. It must be called, at last with the model, which it
+        completes; to call it layer by layer saves whoever makes something else of a layer a second copy of the model.
 
     Raises:
-        CrossdraftError: configuration and weights do not fit each other, or the class.
+        CrossdraftError: configuration and weights do not fit each other, or the class, or the memory that is free.
     """
     with _quiet():
-        refuse_misfit(folder, compare(kind, folder))
+        stored = stored_tensors(folder)
+        found = _compare(kind, folder, stored)
+        refuse_misfit(folder, found.report)
+        check_memory(folder, stored.values(), device, dtype)
+        plain = found.names is not None and all(tensor.dtype in STORED for tensor in stored.values())
+        settings = {
+            "dtype": dtype,
+            "output_loading_info": True,
+            "attn_implementation": "sdpa",
+            "ignore_mismatched_sizes": True,
+        }
         try:
-            loaded: Any = kind.from_pretrained(
-                str(folder),
-                dtype=dtype,
-                output_loading_info=True,
-                local_files_only=True,
-                use_safetensors=True,
-                attn_implementation="sdpa",
-                ignore_mismatched_sizes=True,
-            )
+            if plain:
+                deferred = DeferredWeights(stored, dtype, device)
+                weights = deferred.placeholders()
+                model, report = found.kind.from_pretrained(None, config=found.config, state_dict=weights, **settings)
+                _name(model, folder)
+                deferred.attach(model, found.names or {})
+                fill = deferred.fill
+            else:
+                model, report = kind.from_pretrained(
+                    str(folder), local_files_only=True, use_safetensors=True, **settings
+                )
+                fill = _nothing
         except LIBRARY_ERRORS as error:
             raise CrossdraftError(f"The checkpoint {folder} cannot be loaded: {first_line(error)}") from error
-    model, report = loaded
     refuse_misfit(folder, report)
-    return model
+    return model, fill
 
 
-def compare(kind: Any, folder: Path) -> dict[str, Iterable[Any]]:
-    """Missing, unexpected and misshapen tensors, in the form of transformers' loading report.
+def _name(model: Any, folder: Path) -> None:
+    """What `from_pretrained` of a folder adds to a model besides the weights."""
+    model.config.name_or_path = model.name_or_path = str(folder)
+    if model.can_generate():
+        own = (folder / "generation_config.json").is_file()
+        where = {} if own else {"config_file_name": "config.json", "_from_model_config": True}
+        model.generation_config = GenerationConfig.from_pretrained(str(folder), local_files_only=True, **where)
+
+
+def _nothing(module: nn.Module) -> None:
+    """`Fill` of a model that is read already."""
+
+
+def _compare(kind: Any, folder: Path, stored: Mapping[str, StoredTensor]) -> Comparison:
+    """Compare names and shapes.
 
     Raises:
         CrossdraftError: the configuration describes no model.
     """
-    shapes = stored_shapes(folder)
-    model = _build(kind, folder, len(shapes))
+    model = _build(kind, folder, len(stored))
+    names: dict[str, str] = {}
+    merged = False
     expected: dict[str, Any] = model.state_dict()
     mapping = get_model_conversion_mapping(model)
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
@@ -79,7 +135,7 @@ def compare(kind: Any, folder: Path) -> dict[str, Iterable[Any]]:
         conversion_errors={},
         skipped_pp_keys=set(),
     )
-    for key, shape in shapes.items():
+    for key, tensor in stored.items():
         name, pattern = rename_source_key(key, renamings, converters, model.base_model_prefix, expected)
         if name not in expected and key in expected:
             name = key
@@ -89,15 +145,19 @@ def compare(kind: Any, folder: Path) -> dict[str, Iterable[Any]]:
         report.missing_keys.discard(name)
         if pattern is not None:  # merged or split from several: the loading itself will tell
             report.missing_keys.clear()
-        elif shape != tuple(expected[name].shape):
-            mismatched.append((name, shape, tuple(expected[name].shape)))
+            merged = True
+        elif tensor.shape != tuple(expected[name].shape):
+            mismatched.append((name, tensor.shape, tuple(expected[name].shape)))
+        else:
+            names[name] = key
     report.missing_keys -= model.all_tied_weights_keys.keys()
     model._adjust_missing_and_unexpected_keys(report)  # noqa: SLF001 - the exceptions that the class makes
-    return {
+    differing = {
         "missing_keys": report.missing_keys,
         "unexpected_keys": report.unexpected_keys,
         "mismatched_keys": mismatched,
     }
+    return Comparison(differing, None if merged else names, type(model), model.config)
 
 
 def _build(kind: Any, folder: Path, stored: int) -> PreTrainedModel:

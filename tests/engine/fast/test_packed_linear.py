@@ -1,6 +1,7 @@
 """Packed linear layers: the same products, and the same bits for a row whatever the other rows are."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -68,3 +69,17 @@ def test_it_cannot_be_moved_or_cast_unawares(block):
     assert block.float() is block
     with pytest.raises(CrossdraftError, match="packed=False"):
         block.double()
+
+
+def test_plain_weights_are_given_up_layer_by_layer():
+    """A list of all modules would keep them to the end, and the model would need its memory twice."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)) for _ in range(6)))
+    seen: list[weakref.ref[nn.Linear]] = []
+    alive: list[int] = []
+
+    def fill(linear: nn.Linear) -> None:
+        alive.append(sum(ref() is not None for ref in seen))
+        seen.append(weakref.ref(linear))
+
+    assert prepack(model, fill) == 12
+    assert max(alive) <= 1, alive

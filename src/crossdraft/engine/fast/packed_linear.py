@@ -16,6 +16,7 @@ from typing import Any, TypeGuard, cast
 import torch
 from torch import Tensor, nn
 
+from crossdraft.engine.fast.heap import HeapTrimmer
 from crossdraft.errors import CrossdraftError
 
 ROWS_HINT = 16  # the number of rows that the layout is chosen for; it serves one row, and a thousand, as well
@@ -31,7 +32,8 @@ class _Product:
     """One packed matrix that holds the rows of several linear layers."""
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
-        weights = torch.cat([linear.weight.detach() for linear in linears])
+        parts = [linear.weight.detach() for linear in linears]
+        weights = torch.cat(parts) if len(parts) > 1 else parts[0]
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         self.sizes = [linear.out_features for linear in linears]
         self.bias = torch.cat(biases) if biases else None
@@ -62,6 +64,11 @@ class PrepackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = in_features, product.sizes[index]
         self._product, self._index = product, index
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weight."""
+        return self.in_features * self.out_features * self._product.packed.dtype.itemsize
 
     @property
     def weight(self) -> Tensor:
@@ -102,23 +109,38 @@ def has_bf16() -> bool:
     return torch.backends.mkldnn.is_available() and _has_bf16 is not None and bool(_has_bf16())
 
 
-def prepack(model: nn.Module) -> int:
+def prepack(model: nn.Module, fill: Callable[[nn.Linear], None] = lambda linear: None) -> int:
     """Replace every plain linear layer on the CPU by its packed form, in place; returns how many there were.
 
-    The plain weights are given up, so memory stays what it was; a head that shares its weights with the embedding gets
-    a copy. Where this build of PyTorch lacks the operators, or the processor the kernels, nothing changes.
+    The plain weights are given up layer by layer, so that memory stays what it was, but for one layer; a head that
+    shares its weights with the embedding gets a copy. Where this build of PyTorch lacks the operators, or the
+    processor the kernels, nothing changes.
+
+    Args:
+        model: the model.
+        fill: called with each layer before it is packed; reads its weights if they are still in their file.
     """
     if not torch.backends.mkldnn.is_available() or None in (_reorder, _linear, _has_bf16):
         return 0
-    count = 0
-    for parent in list(model.modules()):
+    count, heap = 0, HeapTrimmer()
+    # A list of all modules would keep the plain layers, and so their weights, to the end.
+    for parent in [module for module in model.modules() if type(module) is not nn.Linear]:
         linears = {name: child for name, child in parent.named_children() if _packable(child)}
         for names in _grouped(linears):
-            product = _Product([linears[name] for name in names])
-            for index, name in enumerate(names):
-                setattr(parent, name, PrepackedLinear(product, index, linears[name].in_features))
+            _pack_together(parent, {name: linears.pop(name) for name in names}, fill)
+            heap.replaced(sum(getattr(parent, name).nbytes for name in names))
             count += len(names)
+    heap.trim()
     return count
+
+
+def _pack_together(parent: nn.Module, linears: Mapping[str, nn.Linear], fill: Callable[[nn.Linear], None]) -> None:
+    """Replace children of a module that make one product."""
+    for linear in linears.values():
+        fill(linear)
+    product = _Product([*linears.values()])
+    for index, (name, linear) in enumerate(linears.items()):
+        setattr(parent, name, PrepackedLinear(product, index, linear.in_features))
 
 
 def _grouped(linears: Mapping[str, nn.Linear]) -> list[tuple[str, ...]]:

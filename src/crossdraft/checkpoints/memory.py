@@ -1,0 +1,43 @@
+"""Memory that is free, asked before gigabytes are read."""
+
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from crossdraft.checkpoints.files import StoredTensor
+from crossdraft.errors import CrossdraftError
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes that can still be allocated."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        try:
+            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, ValueError):  # Windows has no sysconf, macOS not these names
+            return math.inf
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), math.inf)
+
+
+def check_memory(folder: Path, tensors: Iterable[StoredTensor], device: torch.device, dtype: torch.dtype) -> None:
+    """Refuse a checkpoint whose weights do not fit into the memory that is free, before hours of swapping.
+
+    Raises:
+        CrossdraftError: they do not.
+    """
+    if device.type not in ("cpu", "cuda"):
+        return  # free_memory knows no other
+    numbers = sum(math.prod(tensor.shape) for tensor in tensors)
+    needed, free = numbers * dtype.itemsize, free_memory(device)
+    if needed > free:
+        half = f"--dtype bfloat16 ({numbers * 2 / 1e9:.1f} GB), " if dtype.itemsize > 2 else ""
+        raise CrossdraftError(
+            f"The checkpoint {folder} needs {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, and {device} "
+            f"has {free / 1e9:.1f} GB free; try {half}another device, or a smaller model."
+        )
