@@ -19,13 +19,14 @@ from typing import Any, Self, overload
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from crossdraft.assembly import assemble, decided
+from crossdraft.assembly import assemble, cache_bytes, decided
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import one_thread, pinned
 from crossdraft.engine.policy import CostModel
+from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.request import Answer, Request, listed
 from crossdraft.engine.request_state import OnPiece
 from crossdraft.engine.rules import check_rule
@@ -79,7 +80,8 @@ class Engine:
         supervisor = self._supervisor = Supervisor(drafter, RESTARTS)
 
         # It knows nothing of this engine, so that one that is not closed can be collected.
-        self._make = partial(new_decoder, target, supervisor, options, cost)
+        self._prefixes = PrefixCache(cache_bytes(options, target.device))
+        self._make = partial(new_decoder, target, supervisor, options, cost, self._prefixes)
         self._scheduler = Scheduler(self._make, options.target_cores)
         self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, supervisor, release)
 
@@ -321,7 +323,11 @@ class SteppedDecoder:
 
 
 def new_decoder(
-    target: Target, drafter: DraftRunner[Any] | Supervisor | None, options: Options, cost: CostModel
+    target: Target,
+    drafter: DraftRunner[Any] | Supervisor | None,
+    options: Options,
+    cost: CostModel,
+    prefixes: PrefixCache | None = None,
 ) -> Decoder:
     """A decode loop over a target and a drafter, as the options say."""
     return Decoder(
@@ -333,6 +339,7 @@ def new_decoder(
         hidden_nodes=options.hidden_nodes,
         adaptive=options.adaptive,
         cost=cost,
+        prefixes=prefixes,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from crossdraft.engine.devices import resolve
+from crossdraft.engine.devices import memory_bytes, resolve
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.elastic import lending_pays
@@ -19,6 +19,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.methods import DrafterContext, build_spec, needs_target, repays_a_core
 from crossdraft.options import Options
 from crossdraft.specs import Spec
+
+CACHE_SHARE = 10  # one part in so many of a device's memory is for its prefix cache
 
 
 def assemble(
@@ -47,6 +49,7 @@ def assemble(
         banned=tuple(sorted(target.reserved)),
         num_frames=options.num_frames or context.num_frames,
         fps=options.fps or context.fps,
+        cache_bytes=cache_bytes(options, device),
     )
     spec = located(drafter, options.placement)
     cores = draft_cores(options)
@@ -66,6 +69,11 @@ def assemble(
             worker.close()
         raise
     return DraftRunner(made, options.hidden, device, workers)
+
+
+def cache_bytes(options: Options, device: torch.device) -> int:
+    """The budget of a prefix cache on a device: what the options say, else a tenth of the device's memory."""
+    return memory_bytes(device) // CACHE_SHARE if options.cache_bytes is None else options.cache_bytes
 
 
 def located(spec: Spec, placement: str) -> Spec:

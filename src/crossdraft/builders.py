@@ -41,6 +41,7 @@ class DrafterContext:
         tokenizer: the target's, where it has no folder to be read from.
         num_frames, fps: the target's options, for those that load their own.
         remote: makes a part that runs in a process of its own; without it all parts are made here.
+        cache_bytes: what a drafter with a model of its own may keep of prompts; see `engine.prefix_cache`.
     """
 
     target: str | None = "reference"
@@ -56,6 +57,7 @@ class DrafterContext:
     num_frames: int | None = None
     fps: float | None = None
     remote: "Callable[[Spec], Drafter[Any]] | None" = None
+    cache_bytes: int = 0
 
     @property
     def has_vocabulary(self) -> bool:

@@ -28,7 +28,7 @@ from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.fast.unused_layers import pass_unread
 from crossdraft.engine.generation import read_defaults, read_file
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import LazyFeatures, Prompt, Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.video.clip import FrameSampling
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from crossdraft.models.eventgpt import EventGPTProcessor
 
 REFERENCE = Path(__file__).parent / "reference"
+PIXELS = "pixel_values_videos"
 DRAFTERS = ("event", "blind")  # of the reference pair
 BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece spells a byte that has no other token
 
@@ -253,9 +254,13 @@ class EventPrompt:
     processor: "EventGPTProcessor"
 
     def __call__(self, request: Request) -> Prompt:
-        window = self._blank() if self.processor.options.blind else self._window(request)
-        inputs = self.processor(request.prompt, window)
-        return Prompt(inputs["input_ids"][0], {"pixel_values_videos": inputs["pixel_values_videos"]})
+        ids = torch.tensor(self.processor.prompt_ids(request.prompt))
+
+        def pixels() -> dict[str, Tensor]:
+            window = self._blank() if self.processor.options.blind else self._window(request)
+            return {PIXELS: self.processor.pixels(window)[None]}
+
+        return Prompt(ids, LazyFeatures({}, (PIXELS,), pixels) if request.known else pixels())
 
     def _window(self, request: Request) -> Any:
         from crossdraft.events import Events, Excerpt

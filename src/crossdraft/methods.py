@@ -342,12 +342,18 @@ def repays_a_core(spec: Spec) -> bool:
 
 def build_spec(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
     """As `build`; a part that runs in a process of its own is made there."""
+    from crossdraft.drafters.base import PerRequestDrafter
+    from crossdraft.engine.prefix_cache import PrefixCache
+
     if spec.runs_in == "process" and context.remote is not None:
         return context.remote(replace(spec, runs_in=None))
     method = context.methods.get(spec.name) or method_in(spec)
     _check_parts(spec, method)
     options = read_settings(method.settings, spec)
     if method.build is not None:
-        return method.build(spec, options, context)
+        made = method.build(spec, options, context)
+        if context.cache_bytes and isinstance(made, PerRequestDrafter):
+            made.prefixes = PrefixCache(context.cache_bytes)
+        return made
     parts = [build_spec(part, context) for part in spec.parts]
     return method.join(parts, options, context)  # pyright: ignore[reportOptionalCall]  # it has either

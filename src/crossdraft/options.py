@@ -4,14 +4,16 @@ from dataclasses import dataclass
 
 from crossdraft.checks import choice, core_numbers, positive, whole
 from crossdraft.dtypes import dtype_name
-from crossdraft.engine.decode import HIDDEN_NODES, ROUND_NODES
 from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES
 from crossdraft.engine.rules import check_rule
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.process import DRAFTER_TIMEOUT_S
 from crossdraft.engine.runner.runner import HIDDEN_MODES
 from crossdraft.errors import CrossdraftError
 
+COUNTS = {"max_batch": 1, "nodes": 1, "hidden_nodes": 1, "num_frames": 1, "cache_bytes": 0}  # and the least of each
+OPEN = ("num_frames", "cache_bytes")  # these may be left open
 PLACEMENTS = ("auto", "inline", "process")
 
 
@@ -45,6 +47,9 @@ class Options:
         num_frames, fps: how many frames of a clip the target reads, evenly spread: so many, or so many for each
             second, not both; default what the checkpoint's own video processor says, else 8 frames. Frames that a
             request gives as an array are read as they are.
+        cache_bytes: memory in which the target keeps visual features, keys and values of prompts for later questions
+            about the same clip; as much for each drafter with a model of its own. 0 = nothing is kept, default a tenth
+            of the device's memory.
 
     dtypes may also be given as `torch.dtype`, devices as `torch.device`.
 
@@ -69,6 +74,7 @@ class Options:
     rule: str | None = None
     num_frames: int | None = None
     fps: float | None = None
+    cache_bytes: int | None = None
 
     def __post_init__(self) -> None:
         choice("placement", self.placement, PLACEMENTS)
@@ -77,8 +83,9 @@ class Options:
         choice("adaptive", self.adaptive, (True, False))
         check_rule(self.rule)
         # Written back in one form each, so that whoever reads an option finds a string, an int, a tuple of ints.
-        for name in ("max_batch", "nodes", "hidden_nodes"):
-            self._set(name, whole(name, getattr(self, name)))
+        for name, least in COUNTS.items():
+            if (count := getattr(self, name)) is not None or name not in OPEN:
+                self._set(name, whole(name, count, least))
         for name in ("dtype", "draft_dtype"):
             if (dtype := getattr(self, name)) is not None:
                 self._set(name, dtype_name(dtype, name))
@@ -87,8 +94,6 @@ class Options:
                 self._set(name, str(device))
         for name in ("target_cores", "draft_cores"):
             self._set(name, core_numbers(name, getattr(self, name), available_cores()))
-        if self.num_frames is not None:
-            self._set("num_frames", whole("num_frames", self.num_frames))
         self._set("drafter_timeout_s", positive("drafter_timeout_s", self.drafter_timeout_s))
         if self.fps is not None:
             self._set("fps", positive("fps", self.fps))

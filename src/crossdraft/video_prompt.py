@@ -1,22 +1,47 @@
 """A request as the inputs of a video VLM: decode, sample, preprocess, fill the prompt template."""
 
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt
+from crossdraft.engine.target import LazyFeatures, Prompt
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
-from crossdraft.video.inputs import Features, model_inputs
+from crossdraft.video.inputs import Features, clip_inputs, question_inputs
 
 if TYPE_CHECKING:
-    from crossdraft.video.read import ClipFrames
     from crossdraft.video.spec import FrameSpec
 
 AT_ONCE = 16  # frames that are preprocessed unseen; before more are, two tell whether all fit the context
+REMEMBERED = 1024  # clips of which is kept what a prompt needs to know beside their pixels
+PIXELS = "pixel_values"  # how the names of the large inputs begin
+
+
+@dataclass(frozen=True)
+class _Clip:
+    """A clip as a prompt needs it.
+
+    Args:
+        ids: that stand for it.
+        features: the model's inputs of it; of a known clip without its pixels.
+        notes: see `Prompt`.
+        pixels: names of the inputs that are left out.
+    """
+
+    ids: Sequence[int]
+    features: Features
+    notes: tuple[str, ...]
+    pixels: tuple[str, ...] = ()
+
+    def without_pixels(self) -> "_Clip":
+        """What is kept of it."""
+        pixels = tuple(name for name in self.features if name.startswith(PIXELS))
+        return replace(self, features={k: v for k, v in self.features.items() if k not in pixels}, pixels=pixels)
 
 
 @dataclass(frozen=True)
@@ -33,34 +58,47 @@ class VideoPrompt:
     tokenizer: PreTrainedTokenizerBase
     spec: "FrameSpec | None"
     sampling: FrameSampling = field(default_factory=lambda: FrameSampling(DEFAULT_FRAMES))
+    _clips: "OrderedDict[bytes, _Clip]" = field(default_factory=OrderedDict, repr=False, compare=False)
 
     def __call__(self, request: Request) -> Prompt:
-        """The prompt of a request.
+        """The prompt of a request; a clip that the engine's prefix cache knows is read only if its pixels are needed.
 
         Raises:
             CrossdraftError: no clip, one that cannot be read, or more frames than the model's context holds.
         """
-        notes: tuple[str, ...] = ()
         if request.inputs is not None:
-            inputs = {name: value for name, value in request.inputs.items() if isinstance(value, Tensor)}
-        else:
-            sample = read_clip(request.video, self.sampling)
-            inputs, notes = self._inputs(sample, request.prompt), sample.notes
-        features = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
-        return Prompt(inputs["input_ids"][0], features, notes)
+            given = {name: value for name, value in request.inputs.items() if isinstance(value, Tensor)}
+            features = {name: value for name, value in given.items() if name not in ("input_ids", "attention_mask")}
+            return Prompt(given["input_ids"][0], features)
+        clip = self._clips.get(request.content.digest) if request.known else None
+        if clip is None:
+            clip = self._read(request)
+            self._remember(request, clip)
+        inputs = question_inputs(self.model.config, self.tokenizer, clip.ids, request.prompt)
+        tokens = inputs.pop("input_ids")[0]
+        features = {**clip.features, **inputs}
+        if not clip.pixels:
+            return Prompt(tokens, features, clip.notes)
+        return Prompt(tokens, LazyFeatures(features, clip.pixels, lambda: self._read(request).features), clip.notes)
 
-    def _inputs(self, sample: "ClipFrames", question: str) -> Features:
-        """All frames of a clip with a question, if the model's context holds them."""
+    def _remember(self, request: Request, clip: _Clip) -> None:
+        if request.content is not None:
+            self._clips[request.content.digest] = clip.without_pixels()
+            if len(self._clips) > REMEMBERED:
+                self._clips.popitem(last=False)
+
+    def _read(self, request: Request) -> _Clip:
+        """All frames of a clip, if the model's context holds them with the question."""
+        sample = read_clip(request.video, self.sampling)
         config, count, times_s, indices = self.model.config, len(sample), sample.times_s, sample.indices
         few = count if count <= AT_ONCE else 2
         shown = sample.pixels[:few] if indices is None else sample.pixels[indices[:few]]
-        found = model_inputs(config, self.tokenizer, self.spec, shown, times_s[:few], question)
-        ids = found["input_ids"]
-        visual = int((ids == config.video_token_id).sum())
-        _refuse_long(count, visual / few, ids.numel() - visual, config.get_text_config().max_position_embeddings)
-        if few == count:
-            return found
-        return model_inputs(config, self.tokenizer, self.spec, sample.pixels, times_s, question, indices)
+        ids, features = clip_inputs(config, self.spec, shown, times_s[:few])
+        text = question_inputs(config, self.tokenizer, (), request.prompt)["input_ids"].numel()
+        _refuse_long(count, len(ids) / few, text, config.get_text_config().max_position_embeddings)
+        if few < count:
+            ids, features = clip_inputs(config, self.spec, sample.pixels, times_s, indices)
+        return _Clip(ids, features, sample.notes)
 
 
 def _refuse_long(count: int, each: float, text: int, context: int) -> None:

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.engine.cache import KVCache
+from crossdraft.engine.cache import KVCache, Prefix
 from crossdraft.errors import CrossdraftError
 
 HEADS, SIZE = 2, 3
@@ -65,16 +65,27 @@ def test_the_last_row_takes_the_index_of_one_that_leaves():
     assert (cache.lengths, cache.rope_deltas) == ([3, 2], [-2, -1])
 
 
-def test_a_fork_shares_the_prompt_and_nothing_later():
+def test_a_row_may_begin_with_what_was_copied_out_of_another():
     cache = KVCache(1, max_rows=2)
     cache.add_row(32)
-    write(cache, slice(0, 1), 1, 2, 3)
-    cache.advance(0, 3)
-    assert cache.fork(0, 2, 32) == 1
-    write(cache, slice(1, 2), 9)
-    cache.advance(1, 1)
-    assert content(cache, 0) == [1, 2, 3]
-    assert content(cache, 1) == [1, 2, 9]
+    write(cache, slice(0, 1), 1, 2, 3, 4)
+    cache.advance(0, 4)
+    span, rest = cache.span(0, 0, 2), cache.span(0, 2, 4)
+    write(cache, slice(0, 1), 5)  # nobody has committed it
+    cache.keep(0, [])
+    cache.drop_row(0)
+    cache.add_row(32)
+    cache.append(0, Prefix(((span, 2), (rest, 1))))
+    write(cache, slice(0, 1), 9)
+    cache.advance(0, 1)
+    assert content(cache, 0) == [1, 2, 3, 9]
+    assert cache.layers[0].values[0, 0, :4, 0].tolist() == [-1, -2, -3, -9]
+    assert (len(span), span.nbytes, cache.token_bytes) == (2, 2 * 2 * HEADS * SIZE * 8, 2 * HEADS * SIZE * 8)
+    fresh = KVCache(1, max_rows=1)
+    fresh.add_row(32)
+    fresh.append(0, Prefix(((span, 2), (rest, 2))).first(3))
+    assert content(fresh, 0) == [1, 2, 3]
+    assert span.part(1, 2).layers[0][0][0, :, 0].tolist() == [2]
 
 
 def test_a_copy_holds_the_same_and_goes_its_own_way():

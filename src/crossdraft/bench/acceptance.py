@@ -74,7 +74,7 @@ def compare_acceptance(
         CrossdraftError: as `check_drafters`.
     """
     check_drafters(specs)
-    options = Options(adaptive=False, nodes=nodes, hidden_nodes=nodes)
+    options = Options(adaptive=False, nodes=nodes, hidden_nodes=nodes, cache_bytes=0)
     made: dict[str, EngineMethod] = {}
     try:
         for spec in specs:

@@ -227,6 +227,7 @@ def options_of(name: str, models: Models, cores: Cores | None, *, process: bool 
             draft_device=models.draft_device,
             target_cores=None if own is None else own.target,
             draft_cores=None if own is None else own.draft or None,
+            cache_bytes=0,  # the same clips are read by every method, and again in every repetition
         )
 
 

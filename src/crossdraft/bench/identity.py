@@ -173,6 +173,7 @@ def open_configs(
                     parallel=POLICIES.get(spec, BEST),
                     target_cores=None if cores is None else cores.target,
                     draft_cores=None if cores is None else cores.draft or None,
+                    cache_bytes=0,
                 )
             made = assemble(models.spec(spec), models.context(target), target, options)
             stack.callback(made.close)

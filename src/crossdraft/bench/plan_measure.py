@@ -46,6 +46,7 @@ class Pair:
             nodes=NODES,
             hidden_nodes=NODES,
             adaptive=False,
+            cache_bytes=0,
         )
 
 
@@ -61,7 +62,7 @@ def measure_stages(pair: Pair, pairs: int, tick: Callable[[str], None]) -> Stage
     options = pair.options  # made before the engine pins this process, which then may not use the drafter's cores
     warm_up = next(items(Workload(1, split="validation")))
     with Engine.load(pair.target, pair.drafter, options) as engine:
-        alone = Engine(engine.target, None, Options(), CostModel())
+        alone = Engine(engine.target, None, Options(cache_bytes=0), CostModel())
         without, drafting = [], []
         for item in (warm_up, *questions):
             without.append(_answer(alone, item, tick, "alone"))

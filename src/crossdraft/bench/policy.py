@@ -183,11 +183,11 @@ def methods(
 ) -> Mapping[str, EngineMethod]:
     """The target alone, the fixed budgets, the policy. They share the drafter: never close one of them."""
     fixed = {
-        f"{nodes}, hidden {hidden}": Options(nodes=nodes, hidden_nodes=hidden, adaptive=False)
+        f"{nodes}, hidden {hidden}": Options(nodes=nodes, hidden_nodes=hidden, adaptive=False, cache_bytes=0)
         for nodes, hidden in budgets
     }
-    made = {ALONE: Engine(target, None, Options(), CostModel())}
-    for name, options in {**fixed, POLICY: Options()}.items():
+    made = {ALONE: Engine(target, None, Options(cache_bytes=0), CostModel())}
+    for name, options in {**fixed, POLICY: Options(cache_bytes=0)}.items():
         made[name] = Engine(target, drafter, options, CostModel())
     return {name: EngineMethod(engine) for name, engine in made.items()}
 

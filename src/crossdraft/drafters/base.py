@@ -8,6 +8,7 @@ import torch
 
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.prefix_cache import SEEN, PrefixCache
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Encoded, Prompt, Target, TargetOut
 from crossdraft.errors import CrossdraftError
@@ -20,10 +21,14 @@ else:
     State = TypeVar("State")
 
 
+NO_PREFIXES = PrefixCache(0)  # keeps nothing
+
+
 class PerRequestDrafter(Generic[State]):
     """A drafter that does not batch: it says `_begin`, `_propose` and `_commit`, each for one request."""
 
     needs: Needs
+    prefixes: PrefixCache = NO_PREFIXES  # what its own model keeps of prompts; given to it where it is assembled
 
     @torch.inference_mode()
     def begin(self, requests: Sequence[Request]) -> list[State]:
@@ -76,14 +81,6 @@ def _own(value: object) -> object:
             return value
 
 
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many leading tokens two sequences have in common."""
-    for at, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return at
-    return min(len(left), len(right))
-
-
 def show(tokens: Sequence[int], budget: Budget) -> None:
     """Report tokens of the main path to `budget.on_token`."""
     if budget.on_token is not None:
@@ -107,24 +104,40 @@ def own_prompt(model: Target, request: Request) -> Prompt:
 
 
 def read_prompt(
-    model: Target, request: Request, spare: int, capture: Sequence[int] = ()
+    model: Target,
+    request: Request,
+    spare: int,
+    capture: Sequence[int] = (),
+    prefixes: PrefixCache = NO_PREFIXES,
+    senses: Sequence[str] = SEEN,
 ) -> tuple[Prompt, KVCache, TargetOut]:
     """The drafter's own prefill: the prompt, a cache with room for `spare` more tokens, and [1, V] logits after it.
+
+    Args:
+        model, request: what is read, and by which model.
+        spare: see above.
+        capture: hidden layers wanted of the prompt's last token.
+        prefixes: of what was read before.
+        senses: fields of the request that the model reads.
 
     Raises:
         CrossdraftError: see `own_prompt`.
     """
+    request = prefixes.identify(request, senses)
     prompt = own_prompt(model, request)
-    return prompt, *read_encoded(model, prompt, model.encode(prompt), spare, capture)
+    known = prefixes.lookup(model, prompt, request)
+    capacity = len(prompt) + spare
+    cache = model.new_cache(capacity=capacity)
+    read = model.prefill(cache, prompt, known.encode(), capacity, capture=capture, prefix=known.prefix)
+    known.store(cache, read)
+    return prompt, cache, read.out
 
 
-def read_encoded(
-    model: Target, prompt: Prompt, encoded: Encoded, spare: int, capture: Sequence[int] = ()
-) -> tuple[KVCache, TargetOut]:
+def read_encoded(model: Target, prompt: Prompt, encoded: Encoded, spare: int) -> tuple[KVCache, TargetOut]:
     """As `read_prompt`, of a prompt whose visual features are given."""
     capacity = len(prompt) + spare
     cache = model.new_cache(capacity=capacity)
-    return cache, model.prefill(cache, prompt, encoded, capacity, capture=capture).out
+    return cache, model.prefill(cache, prompt, encoded, capacity).out
 
 
 def draft_generator(model: Target, request: Request) -> torch.Generator:

@@ -19,14 +19,15 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
-from crossdraft.drafters.base import PerRequestDrafter, banned_bias, common_prefix, draft_generator, read_prompt, show
+from crossdraft.drafters.base import PerRequestDrafter, banned_bias, draft_generator, read_prompt, show
 from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.prefix_cache import SEEN, SENSED
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp_tree
 from crossdraft.engine.target import Chunk, Target, TargetOut
-from crossdraft.engine.tree import DraftTree
+from crossdraft.engine.tree import DraftTree, common_prefix
 
 if TYPE_CHECKING:
     from crossdraft.heads.glance.frame_encoder import FrameEncoder
@@ -145,6 +146,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         encodes = glance is not None and glance.target is not None
         self.needs = Needs(video=sees or encodes, visual=glance is not None and not encodes)
         self.words = words
+        self._senses = SEEN if sees else SENSED
         self.model = model if glance is None else model.features_only()  # the glance gives the logits
         self.glance = glance
         if glance is not None:
@@ -152,7 +154,9 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         self.banned = banned_bias(model, banned)
 
     def _begin(self, request: Request) -> IndependentState:
-        prompt, cache, out = read_prompt(self.model, request, request.token_limit, self.capture)
+        prompt, cache, out = read_prompt(
+            self.model, request, request.token_limit, self.capture, self.prefixes, self._senses
+        )
         generator, ids = draft_generator(self.model, request), prompt.input_ids.tolist()
         features = [layer[-1] for layer in out.hidden[0]]
         frame_kv = self.glance.encode(request) if self.glance is not None else ()

@@ -13,17 +13,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.base import PerRequestDrafter, banned_bias, common_prefix, draft_generator, read_prompt
+from crossdraft.drafters.base import PerRequestDrafter, banned_bias, draft_generator, read_prompt
 from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, WithoutReplacement
 from crossdraft.drafters.trees.dynamic import chain_with_siblings, expand_and_rerank
 from crossdraft.drafters.trees.sequoia import sequoia_tree
 from crossdraft.drafters.trees.static import RankCounts
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.prefix_cache import SENSED
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree
 from crossdraft.engine.target import Chunk, Target
-from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft.engine.tree import ROOT, DraftTree, common_prefix
 
 SPARE = 192  # tokens of the cache after the answer, for nodes that are fed together
 BuildTree = Callable[[ProbsFn, SelectFn, Budget], BuiltTree]
@@ -82,7 +83,9 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
         return cls(model, {"dynamic": expand_and_rerank, "cape": chain_with_siblings}[tree], banned)
 
     def _begin(self, request: Request) -> TreeModelState:
-        prompt, cache, out = read_prompt(self.model, request, request.token_limit + SPARE)
+        prompt, cache, out = read_prompt(
+            self.model, request, request.token_limit + SPARE, prefixes=self.prefixes, senses=SENSED
+        )
         ids, generator = prompt.input_ids.tolist(), draft_generator(self.model, request)
         return TreeModelState(request.sampling, cache, ids, list(ids), generator, out.logits[0])
 

@@ -11,7 +11,8 @@ rollback at all (transformers 5.x).
 
 # pyright: reportIncompatibleVariableOverride=false
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -81,6 +82,54 @@ class _Layer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         return -1
+
+
+@dataclass(frozen=True)
+class KVSpan:
+    """Keys and values of consecutive tokens, copied out of a row.
+
+    Args:
+        layers: keys and values of each layer, [heads, n, head_dim] each.
+    """
+
+    layers: tuple[tuple[Tensor, Tensor], ...]
+
+    def __len__(self) -> int:
+        return self.layers[0][0].shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(keys.nbytes + values.nbytes for keys, values in self.layers)
+
+    def part(self, start: int, stop: int) -> "KVSpan":
+        """A copy of these tokens' keys and values."""
+        return KVSpan(tuple((k[:, start:stop].clone(), v[:, start:stop].clone()) for k, v in self.layers))
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The beginning of a prompt, as it was read before.
+
+    Args:
+        parts: spans of keys and values, and of each how many tokens count, in their order.
+        hidden: of each part, the features [n, h] of captured layers.
+    """
+
+    parts: tuple[tuple[KVSpan, int], ...] = ()
+    hidden: tuple[Mapping[int, Tensor], ...] = ()
+
+    def __len__(self) -> int:
+        return sum(count for _, count in self.parts)
+
+    def first(self, length: int) -> "Prefix":
+        """Its first tokens."""
+        parts: list[tuple[KVSpan, int]] = []
+        for span, count in self.parts:
+            if (taken := min(count, length - sum(n for _, n in parts))) > 0:
+                parts.append((span, taken))
+        hidden = zip(self.hidden, parts, strict=False)
+        return Prefix(tuple(parts), tuple({layer: x[:n] for layer, x in found.items()} for found, (_, n) in hidden))
 
 
 class KVCache(Cache):
@@ -158,6 +207,11 @@ class KVCache(Cache):
         return sum(layer.keys.nbytes + layer.values.nbytes for layer in self._stores if layer.is_initialized)
 
     @property
+    def token_bytes(self) -> int:
+        """Bytes of one token's keys and values, once the first pass has told their sizes."""
+        return self.nbytes // (self.max_rows * self.allocated)
+
+    @property
     def copy_bytes(self) -> int:
         """Bytes of all keys and values of a copy."""
         return self.nbytes * self._copied // self.allocated
@@ -180,12 +234,21 @@ class KVCache(Cache):
         del self.lengths[last], self.rope_deltas[last]
         return last
 
-    def fork(self, row: int, length: int, capacity: int) -> int:
-        """Open a row that starts with the first `length` tokens of another: a prompt shared by two questions."""
-        copy = self.add_row(capacity)
-        self._copy_row(row, copy, length)
-        self.lengths[copy] = length
-        return copy
+    def span(self, row: int, start: int, stop: int) -> KVSpan:
+        """A copy of the keys and values of a row's tokens `start` … `stop` - 1."""
+        found = [(layer.keys[row, :, start:stop], layer.values[row, :, start:stop]) for layer in self._stores]
+        return KVSpan(tuple((keys.clone(), values.clone()) for keys, values in found))
+
+    def append(self, row: int, prefix: Prefix) -> None:
+        """Commit the tokens of a prefix after those of a row."""
+        for span, count in prefix.parts:
+            start, end = self.lengths[row], self.lengths[row] + count
+            for layer, (keys, values) in zip(self._stores, span.layers, strict=True):
+                if not layer.is_initialized:
+                    layer.lazy_initialization(keys[None], values[None])
+                layer.keys[row, :, start:end] = keys[:, :count]
+                layer.values[row, :, start:end] = values[:, :count]
+            self.lengths[row] = end
 
     def open_window(self, rows: slice, new_tokens: int) -> int:
         """Say which rows the next pass writes, and how many tokens; returns the width it attends to."""

@@ -17,7 +17,8 @@ from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.ledger import round_of
-from crossdraft.engine.policy import CostModel, SpeculationPolicy
+from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES, CostModel, SpeculationPolicy
+from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.processors import for_drafter
 from crossdraft.engine.request import Finish, Origin
 from crossdraft.engine.request_queue import RequestQueue
@@ -29,10 +30,6 @@ from crossdraft.engine.target import Chunk, RideAlong, Target, TargetOut, prompt
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
-
-HIDDEN_NODES = 64  # longest hidden draft
-ROUND_NODES = 32  # longest draft of a later round
-STILL_READING = "The drafter was still reading when the answer was complete; nothing was drafted."
 
 
 class Decoder(RequestQueue):
@@ -48,6 +45,7 @@ class Decoder(RequestQueue):
         hidden_nodes: most nodes drafted for the ride-along.
         adaptive: let measured times and acceptances set the budget of each round.
         on_piece: called with the pieces of every request that has no `on_piece` of its own.
+        prefixes: what is kept of prompts for later ones; `None` = nothing.
     """
 
     def __init__(
@@ -62,6 +60,7 @@ class Decoder(RequestQueue):
         adaptive: bool = True,
         cost: CostModel | None = None,
         on_piece: OnPiece | None = None,
+        prefixes: PrefixCache | None = None,
     ) -> None:
         super().__init__(on_piece)
         self.target = target
@@ -70,6 +69,7 @@ class Decoder(RequestQueue):
         self.probes = self.drafter.supervisor.probes
         self.policy = SpeculationPolicy(cost or CostModel(), nodes, hidden_nodes, self.probes, adaptive=adaptive)
         self.cache = target.new_cache(max_batch)
+        self.prefixes = prefixes or PrefixCache(0)
 
     @torch.inference_mode()
     def drop(self) -> None:
@@ -104,7 +104,7 @@ class Decoder(RequestQueue):
         state = None
         try:
             job.request.check_length(self.target.context)  # before anybody reads it
-            job = replace(job, request=self.target.defaults.resolve(job.request))
+            job = replace(job, request=self.prefixes.identify(self.target.defaults.resolve(job.request)))
             self.drafter.supervisor.take_up()
             rule = rule_for(self.rule, job.request.sampling)
             state = RequestState(job, rule, fresh_seed=self.drafter.needs.learns)
@@ -131,12 +131,12 @@ class Decoder(RequestQueue):
         drafter.start(state, asked, policy, state.provisional(target))
         with ledger.stage("prepare"):
             prompt = target.prepare(state.request)
-            state.begin(prompt, target)
+            known = self.prefixes.lookup(target, prompt, state.request, drafter.needs)
+            state.begin(known, target)
         with ledger.stage("encode"):
-            encoded = target.encode(prompt)
+            encoded = known.encode(always=state.visual_features is not None)
             target.clock.mark().wait()
-        if state.visual_features is not None:
-            state.visual_features.set_result(target.visual_features(encoded))
+        drafter.show(state, target, encoded)
         needs, draft = drafter.needs, NOTHING
 
         def ride_along() -> RideAlong:
@@ -149,8 +149,10 @@ class Decoder(RequestQueue):
             return draft.input_tree, draft.probe_embeds
 
         room = len(prompt) + state.request.token_limit + max(policy.nodes, policy.hidden_nodes) + self.probes + 1
-        read = target.prefill(self.cache, prompt, encoded, room, ride_along, needs.hidden_layers, needs.visual_layers)
+        layers = needs.hidden_layers, needs.visual_layers
+        read = target.prefill(self.cache, prompt, encoded, room, ride_along, *layers, known.prefix)
         self._live.append(state)
+        known.store(self.cache, read, needs.visual_layers)
         tokens = read.last + len(draft.input_tree)
         ledger.prefilled(tokens, read.out.seconds)
         policy.saw_prefill(tokens, read.out.seconds, drafter.hidden_work(state))
@@ -240,6 +242,7 @@ class Decoder(RequestQueue):
         """Finished requests give their row back; the last row moves into the gap."""
         for state in [state for state in self._live if state.over]:
             row = self._live.index(state)
+            state.keep_answer(self.cache, row)
             self.cache.drop_row(row)
             last = self._live.pop()
             if last is not state:
@@ -248,8 +251,6 @@ class Decoder(RequestQueue):
 
     def _end(self, state: RequestState, error: Exception | None) -> None:
         """A request is over: its answer can be fetched."""
-        if self.drafter.drafts_for(state) and state.stats.rounds > 1 and not state.ledger.drafted:
-            state.notes.append(STILL_READING)
         state.end()
         read_wait_s = self.drafter.end(state)
         if state.tokens:

@@ -1,7 +1,12 @@
-"""Devices: which one a name means, whether two names mean the same, and how small tensors are sent to one."""
+"""Devices: which one a name means, how much memory it has, and how small tensors are sent to one."""
+
+import os
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+USUAL_MEMORY = 8 * 2**30
 
 
 def resolve(device: str | torch.device | None) -> torch.device:
@@ -13,6 +18,21 @@ def resolve(device: str | torch.device | None) -> torch.device:
         return found
     current = torch.cuda.current_device() if found.type == "cuda" and torch.cuda.is_available() else 0
     return torch.device(found.type, current)
+
+
+def memory_bytes(device: torch.device) -> int:
+    """Memory of a device; of a CPU what this process's control group leaves of the machine's."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # a system that does not say
+        installed = USUAL_MEMORY
+    try:
+        allowed = int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # there is no limit
+        allowed = installed
+    return min(installed, allowed)
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -70,6 +70,9 @@ class Needs:
         )
 
 
+NO_NEEDS = Needs()
+
+
 @dataclass(frozen=True)
 class Budget:
     """How much to draft.

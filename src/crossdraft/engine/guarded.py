@@ -7,18 +7,18 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from crossdraft.engine.drafter import NOTHING, Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.policy import SpeculationPolicy
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import RequestState
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner, HiddenWork, OnToken
 from crossdraft.engine.runner.supervisor import Supervisor
+from crossdraft.engine.target import Encoded, Target
 from crossdraft.errors import CrossdraftError
 
+STILL_READING = "The drafter was still reading when the answer was complete; nothing was drafted."
 log = logging.getLogger(__name__)
-
-NO_NEEDS = Needs()
 
 
 class GuardedDrafter:
@@ -76,6 +76,11 @@ class GuardedDrafter:
         request = replace(request, visual_features=state.visual_features)
         self._call([state], "start", state.request_id, request, plan.nodes, plan.mode, on_token)
 
+    def show(self, state: RequestState, target: Target, encoded: Encoded) -> None:
+        """What the target sees, for a drafter that asked for it."""
+        if state.visual_features is not None:
+            state.visual_features.set_result(target.visual_features(encoded))
+
     def collect(self, state: RequestState) -> Draft:
         """See `DraftRunner.collect`."""
         draft, self.waited_s = self._call([state], "collect", state.request_id)
@@ -83,7 +88,7 @@ class GuardedDrafter:
 
     def hidden_work(self, state: RequestState) -> HiddenWork | None:
         """What the hidden draft took, where the cost model is to choose how to hide it."""
-        if self.runner is None or self.runner.hidden != "auto":
+        if self.runner is None or self.runner.hidden != "auto" or state.request.known:
             return None
         return self._call([state], "hidden_work", state.request_id)[0]
 
@@ -106,6 +111,8 @@ class GuardedDrafter:
         if state.visual_features is not None:
             state.visual_features.cancel()
         drafted = self.drafts_for(state)
+        if drafted and state.stats.rounds > 1 and not state.ledger.drafted:
+            state.notes.append(STILL_READING)
         self._call([state], "end", [state.request_id])
         self._live = [live for live in self._live if live is not state]
         waited = self._read_wait_s.pop(state.request_id, 0.0)

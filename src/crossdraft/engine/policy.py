@@ -30,6 +30,8 @@ from crossdraft.engine.tree import ROOT
 
 log = logging.getLogger(__name__)
 
+HIDDEN_NODES = 64  # longest hidden draft
+ROUND_NODES = 32  # longest draft of a later round
 FREE = 0.1  # part of V(1) that is no wait worth the name
 OUTLIER = 4  # times the usual wait: longer ones are the machine's doing, not the drafter's
 READINGS = 3  # so many requests must have been read too slowly: a first one often is, on a machine that is not warm
@@ -333,7 +335,9 @@ class SpeculationPolicy:
         if self.adaptive:
             nodes = cost.hidden_nodes(nodes)
         reads = learns or not self.adaptive or cost.reading_pays(request.token_limit)
-        return RequestPlan(reads, cost.hiding(nodes) if hidden == "auto" else hidden, nodes)
+        mode = cost.hiding(nodes) if hidden == "auto" else hidden
+        # Where the clip is known there is hardly a prefill to hide behind: no draft is waited for at first.
+        return RequestPlan(reads, "off" if request.known else mode, nodes)
 
     @harmless(lambda: RoundPlan(Budget(0)))
     def plan_round(self, state: RequestState, rows: int) -> RoundPlan:

@@ -52,6 +52,9 @@ class Request:
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a future
     # in the target's process, in the drafter's own a function that waits for them.
     visual_features: Any = field(default=None, repr=False, compare=False)
+    # What the model sees of it (`engine.content.Content`), and whether a prefix cache knows that. The engine sets both.
+    content: Any = field(default=None, repr=False, compare=False)
+    known: bool = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.max_new_tokens is not None:

@@ -11,16 +11,18 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, Rule
+from crossdraft.engine.cache import KVCache
 from crossdraft.engine.detokenize import AnswerText, TokenText
 from crossdraft.engine.drafter import PromptFeatures
 from crossdraft.engine.estimates import RequestDifficulty
 from crossdraft.engine.ledger import Ledger
+from crossdraft.engine.prefix_cache import CachedPrompt
 from crossdraft.engine.processors import TreeProcessors, verify_tree
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
 from crossdraft.engine.runner.runner import DraftRunner, OnToken
 from crossdraft.engine.sampling import warp_tree
 from crossdraft.engine.stats import Stats
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -72,6 +74,7 @@ class RequestState:
         self.notes: list[str] = []
         self.difficulty = RequestDifficulty()  # how its drafts have fared
         self.gives_probs = False  # whether its last draft came with the drafter's own probabilities
+        self.known: CachedPrompt | None = None  # its prompt, once it is prepared
         self.prompt: PromptFeatures | None = None  # for its drafter, until the first commit
         self.visual_features: Future[Tensor | None] | None = None  # [N, E] for its drafter, once they are known
 
@@ -122,12 +125,13 @@ class RequestState:
 
         return on_token
 
-    def begin(self, prompt: Prompt, target: Target) -> None:
+    def begin(self, known: CachedPrompt, target: Target) -> None:
         """Note the prompt and check that the answer fits after it.
 
         Raises:
             CrossdraftError: prompt and answer exceed the model's context.
         """
+        prompt, self.known = known.prompt, known
         length = len(prompt)
         if length >= target.context:
             raise CrossdraftError(
@@ -144,12 +148,17 @@ class RequestState:
             )
         self.notes.extend(prompt.notes)
         self.context = prompt.input_ids.tolist()
-        self.stats.prompt_tokens = length
+        self.stats.prompt_tokens, self.stats.cached_tokens = length, len(known.prefix)
         self.text = AnswerText(target.text, self.request.stops, self.context)
         if self.request.sampling.contextual:
             self.processors = TreeProcessors(
                 self.request.sampling, target.model, self.context, target.defaults.eos, wanted
             )
+
+    def keep_answer(self, cache: KVCache, row: int) -> None:
+        """Let the prefix cache keep the prompt with its answer, as far as a row of `cache` holds them."""
+        if self.known is not None and self.error is None:
+            self.known.store_answer(cache, row, self.tokens)
 
     def verify(self, tree: DraftTree, logits: Tensor) -> Acceptance:
         """What of a tree is accepted, by raw logits [1 + n, V] at the root and at every node."""

@@ -16,6 +16,7 @@ class Stats:
     lossless: bool = True
     seed: int | None = None  # of a sampled answer's draws
     prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt: those that the prefix cache knew
     new_tokens: int = 0
     rounds: int = 0
     drafted: int = 0
@@ -103,6 +104,7 @@ class Stats:
             "lossless": self.lossless,
             "seed": self.seed,
             "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
             "new_tokens": self.new_tokens,
             "rounds": self.rounds,
             "drafted": self.drafted,

@@ -8,7 +8,7 @@ whether passes over text may take the lean path.
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from crossdraft.engine.cache import KVCache
+from crossdraft.engine.cache import KVCache, Prefix
 from crossdraft.engine.clock import Mark, clock_of
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.devices import to_device
@@ -30,6 +30,37 @@ from crossdraft.engine.tree import DraftTree
 
 # Modality -> what the model's own feature function returned; from a model that cannot take these, its raw inputs.
 Encoded = Mapping[str, object]
+
+
+class LazyFeatures(Mapping[str, Tensor]):
+    """Inputs of a model, some of which are only made when they are asked for.
+
+    Args:
+        ready: those that are there.
+        names: of the others.
+        load: makes them.
+    """
+
+    def __init__(
+        self, ready: Mapping[str, Tensor], names: Sequence[str], load: Callable[[], Mapping[str, Tensor]]
+    ) -> None:
+        self._found = dict(ready)
+        self._names = (*ready, *(name for name in names if name not in ready))
+        self._load = load
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self._names and name not in self._found:
+            self._found |= self._load()
+        return self._found[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @dataclass(frozen=True)
@@ -69,6 +100,7 @@ class Chunk:
 
 RideAlong = tuple[DraftTree, Tensor | None]
 NO_TREE: RideAlong = (DraftTree.empty(), None)
+NO_PREFIX = Prefix()
 
 
 @dataclass(frozen=True)
@@ -100,12 +132,16 @@ class Prefill:
 
     Args:
         row: of the cache, where its keys and values are.
-        pieces: as `Target.chunks` split it; the last one carried the tree.
+        tokens: its ids.
+        prefix: its beginning, which was known.
+        pieces: the rest, as `Target.chunks` split it; the last one carried the tree.
         front: what the passes over the pieces before it returned, one row each.
         out: what the last pass returned.
     """
 
     row: int
+    tokens: tuple[int, ...]
+    prefix: Prefix
     pieces: tuple[Chunk, ...]
     front: list[TargetOut]
     out: TargetOut
@@ -115,13 +151,16 @@ class Prefill:
         """Tokens of the last piece."""
         return len(self.pieces[-1].tokens)
 
+    def front_hidden(self, layers: Sequence[int]) -> dict[int, Tensor]:
+        """[n, h] features of each of these layers, of all tokens before the last piece; they were captured."""
+        found = [*self.prefix.hidden, *(dict(zip(layers, out.hidden[0], strict=True)) for out in self.front)]
+        return {layer: torch.cat([part[layer] for part in found]) for layer in layers if found}
+
 
 def prompt_features(read: Prefill, layers: Sequence[int]) -> PromptFeatures:
     """A prompt for drafters that look into it: its last piece, and these hidden layers of those in front."""
-    in_front = [token for piece in read.pieces[:-1] for token in piece.tokens.tolist()]
-    parts = zip(*(out.hidden[0] for out in read.front), strict=True) if layers else ()
-    visual = {layer: torch.cat(part) for layer, part in zip(layers, parts, strict=False)}
-    return PromptFeatures(tuple(read.pieces[-1].tokens.tolist()), tuple(in_front), visual)
+    cut = len(read.tokens) - read.last
+    return PromptFeatures(read.tokens[cut:], read.tokens[:cut], read.front_hidden(layers))
 
 
 def visual_rows(features: Any) -> Tensor:
@@ -209,11 +248,12 @@ class Target:
             return None
         return visual_rows(encoded["video"])
 
-    def chunks(self, prompt: Prompt, encoded: Encoded | None) -> tuple[list[Chunk], int]:
+    def chunks(self, prompt: Prompt, encoded: Encoded | None, start: int = 0) -> tuple[list[Chunk], int]:
         """Split a prompt after its last visual token, so that a tree can ride with the second piece.
 
         The first piece goes on the plain causal fast path; the last is text, which works for M-RoPE models too.
-        Returns the pieces (one if nothing is visual, or the last token is) and the row's rope delta.
+        What is before `start` is known already. Returns the pieces (one if nothing is visual, or the last token is)
+        and the row's rope delta.
         """
         ids = prompt.input_ids.cpu()
         positions, delta = self._positions(prompt)
@@ -221,12 +261,12 @@ class Target:
         # The last token is the root of the tree that rides along. If it is itself visual, its feature belongs to the
         # same piece as the others, and there is one piece only.
         cut = visual[-1] + 1 if visual else 0
-        spans = [(0, cut), (cut, len(prompt))] if 0 < cut < len(prompt) else [(0, len(prompt))]
+        spans = [(start, cut), (cut, len(prompt))] if start < cut < len(prompt) else [(start, len(prompt))]
         pieces = [
             Chunk(
                 ids[a:b],
                 None if positions is None else positions[..., a:b],
-                encoded if a == 0 else None,
+                encoded if a < cut else None,
                 skip_logits=b < len(prompt),
             )
             for a, b in spans
@@ -243,6 +283,7 @@ class Target:
         ride_along: Callable[[], RideAlong] = lambda: NO_TREE,
         capture: Sequence[int] = (),
         visual_capture: Sequence[int] = (),
+        prefix: Prefix = NO_PREFIX,
     ) -> Prefill:
         """Read a prompt into a new row; a draft tree rides along with its last piece.
 
@@ -253,12 +294,15 @@ class Target:
             ride_along: called when the target is at the last piece: the tree, and embeddings of its last nodes.
             capture: hidden layers wanted of the last piece and the tree.
             visual_capture: those wanted of the pieces in front.
+            prefix: what need not be read, with its features of those layers; it ends before or after all that is
+                visual.
         """
-        pieces, delta = self.chunks(prompt, encoded)
+        pieces, delta = self.chunks(prompt, encoded, len(prefix))
         row = cache.add_row(capacity)
         own = slice(row, row + 1)
         cache.rope_deltas[row] = delta
         try:
+            cache.append(row, prefix)
             empty = [DraftTree.empty()]
             front = [self.extend(cache, own, [piece], empty, visual_capture) for piece in pieces[:-1]]
             for out in front:  # launched is not done: until then the drafter goes on
@@ -269,7 +313,7 @@ class Target:
         except BaseException:
             cache.drop_row(row)
             raise
-        return Prefill(row, tuple(pieces), front, out)
+        return Prefill(row, tuple(prompt.input_ids.tolist()), prefix, tuple(pieces), front, out)
 
     @torch.inference_mode()
     def extend(
@@ -296,7 +340,8 @@ class Target:
         mask = self._mask(cache, rows, chunks, trees, width, keys)
         kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 else width
         began = self.clock.mark()
-        if chunks[0].skip_logits and (filled := self._fill(cache, chunks[0], ids, positions, capture)) is not None:
+        unread = chunks[0].skip_logits
+        if unread and (filled := self._fill(cache, chunks[0], ids, positions, mask, capture)) is not None:
             cache.advance(rows.start, pending[0])
             nothing = torch.empty(0, self.vocab_size, device=self.device)
             return TargetOut([nothing], [filled], began, self.clock.mark())
@@ -318,9 +363,9 @@ class Target:
         return TargetOut(logits, hidden, began, done)
 
     def _fill(
-        self, cache: KVCache, chunk: Chunk, ids: Tensor, positions: Tensor, capture: Sequence[int]
+        self, cache: KVCache, chunk: Chunk, ids: Tensor, positions: Tensor, mask: Tensor | None, capture: Sequence[int]
     ) -> tuple[Tensor, ...] | None:
-        """Read the first piece of a prompt without answering it; its features, or `None` if the lean path cannot."""
+        """Read a piece of a prompt without answering it; its features, or `None` if the lean path cannot."""
         if self._lean is None or not self._lean.usable or not self.traits.takes_encoded or len(ids) > 1:
             return None
         embeds = self._lean.text.embed_tokens(ids)
@@ -332,7 +377,7 @@ class Target:
                 return None  # the model puts them together in a way of its own
             embeds[0].index_copy_(0, to_device(indexes, self.device), rows)
         last = self.text_config.num_hidden_layers
-        states = self._lean.fill(embeds, positions, cache, whole=not {-1, last}.isdisjoint(capture))
+        states = self._lean.fill(embeds, positions, mask, cache, whole=not {-1, last}.isdisjoint(capture))
         return tuple(states[layer][0] for layer in capture)
 
     def _inputs(

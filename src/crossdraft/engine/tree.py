@@ -214,3 +214,11 @@ class DraftTree:
     def path_tokens(self, node: int) -> list[int]:
         """Tokens along `path(node)`."""
         return [self.tokens[step] for step in self.path(node)]
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many leading tokens two sequences have in common."""
+    if left == right:
+        return len(left)
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(left), len(right)))

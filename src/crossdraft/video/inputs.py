@@ -4,7 +4,7 @@ Adding a model is one entry in FAMILIES: how it writes a prompt, how it wants fr
 how many placeholders stand for them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -59,11 +59,8 @@ def model_inputs(
     Args:
         config: the model's; `config.model_type` chooses the family.
         tokenizer: the checkpoint's; its chat template is used if it can render a video.
-        spec: as `FrameSpec.from_pretrained` read it; None takes the family's own.
-        frames: uint8 RGB [F, H, W, 3].
-        times_s: [F] seconds, as `read_frames` returns them.
+        spec, frames, times_s, indices: as in `clip_inputs`.
         question: plain text.
-        indices: [F] of `frames`, where these are fewer and repeat; see `ClipFrames`.
 
     Returns:
         input_ids [1, L] and whatever the family's forward wants beside it (`pixel_values_videos`, …).
@@ -72,15 +69,52 @@ def model_inputs(
         CrossdraftError: unknown model_type, a tokenizer or spec that does not fit the model, a placeholder in the
             question.
     """
+    clip, features = clip_inputs(config, spec, frames, times_s, indices)
+    return {**question_inputs(config, tokenizer, clip, question), **features}
+
+
+def clip_inputs(
+    config: PretrainedConfig, spec: FrameSpec | None, frames: Tensor, times_s: np.ndarray, indices: Tensor | None = None
+) -> tuple[list[int], Features]:
+    """A clip alone: the ids that stand for it in a prompt, and its preprocessed frames, a batch of one.
+
+    Args:
+        config: the model's.
+        spec: as `FrameSpec.from_pretrained` read it; None takes the family's own.
+        frames: uint8 RGB [F, H, W, 3].
+        times_s: [F] seconds, as `read_frames` returns them.
+        indices: [F] of `frames`, where these are fewer and repeat; see `ClipFrames`.
+
+    Raises:
+        CrossdraftError: unknown model_type, or a spec that does not fit the model.
+    """
     family = _family(config.model_type)
     pixels = preprocess(frames, family.spec(config) if spec is None else spec)
     if indices is not None:
         pixels = pixels[indices]
     features = family.features(config, pixels, times_s)
-    ids = _expand(_prompt_ids(tokenizer, config, family, question), config, family.count(config, features))
+    return [config.video_token_id] * family.count(config, features), features
+
+
+def question_inputs(
+    config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, clip: Sequence[int], question: str
+) -> Features:
+    """What of a model's inputs depends on the question: `input_ids` [1, L], and token types where it wants them.
+
+    Args:
+        config, tokenizer, question: as in `model_inputs`.
+        clip: ids that stand for the clip.
+
+    Raises:
+        CrossdraftError: as `model_inputs`.
+    """
+    family = _family(config.model_type)
+    ids = _prompt_ids(tokenizer, config, family, question)
+    at = ids.index(config.video_token_id)
+    inputs = {"input_ids": torch.tensor([[*ids[:at], *clip, *ids[at + 1 :]]])}
     if family.token_types:
-        features["mm_token_type_ids"] = (ids == config.video_token_id).int() * 2  # 0 text, 1 image, 2 video
-    return {"input_ids": ids, **features}
+        inputs["mm_token_type_ids"] = (inputs["input_ids"] == config.video_token_id).int() * 2  # 0 text, 2 video
+    return inputs
 
 
 def model_class(model_type: object) -> str:
@@ -134,12 +168,6 @@ def _render(tokenizer: PreTrainedTokenizerBase, family: Family, question: str) -
         if isinstance(text, str) and family.placeholder in text:
             return text
     return family.prompt.replace("{question}", question)
-
-
-def _expand(ids: list[int], config: PretrainedConfig, count: int) -> Tensor:
-    """[1, L] with the one placeholder repeated `count` times."""
-    at = ids.index(config.video_token_id)
-    return torch.tensor([ids[:at] + [config.video_token_id] * count + ids[at + 1 :]])
 
 
 # --- The families ---

@@ -12,21 +12,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.base import (
-    PerRequestDrafter,
-    common_prefix,
-    draft_generator,
-    fork_of,
-    own_prompt,
-    read_encoded,
-)
+from crossdraft.drafters.base import PerRequestDrafter, draft_generator, fork_of, own_prompt, read_encoded
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Needs
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Chunk, Target
-from crossdraft.engine.tree import DraftTree
+from crossdraft.engine.tree import DraftTree, common_prefix
 
 LOOK_BACK = 8  # tokens of the prompt's end
 SPLIT = 4  # assistant tokens that a target token takes at most, or a long answer is not drafted to its end

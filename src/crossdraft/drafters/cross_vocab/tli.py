@@ -19,14 +19,14 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.base import common_prefix, show
+from crossdraft.drafters.base import show
 from crossdraft.drafters.cross_vocab.assistant import AssistantState, CrossVocabDrafter, DraftStep
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp
 from crossdraft.engine.target import Target
-from crossdraft.engine.tree import DraftTree
+from crossdraft.engine.tree import DraftTree, common_prefix
 
 LONGEST = 6  # drafter tokens of an n-gram
 

@@ -72,24 +72,27 @@ class FastDecoder:
         states = [self.text.embed_tokens(ids) if embeds is None else embeds]
         turn = self._turn(states[0], positions)
         stores = cast("list[Any]", cache.layers)
-        bias = None if mask is None else states[0].new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
+        bias = _bias(states[0], mask)
         for layer, store in zip(self.text.layers, stores, strict=True):
             states.append(self._layer(layer, store, states[-1], turn, bias))
         states[-1] = _norm(self.text.norm, states[-1])
         return self.head(states[-1][:, -kept:]), states
 
-    def fill(self, embeds: Tensor, positions: Tensor, cache: KVCache, *, whole: bool = False) -> list[Tensor]:
-        """Write [B, n, h] embeddings into an empty row's window; each sees those before it, and none is answered.
+    def fill(
+        self, embeds: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache, *, whole: bool = False
+    ) -> list[Tensor]:
+        """Write [B, n, h] embeddings into a row's window; each sees those before it, and none is answered.
 
-        Returns the hidden states, those of the last layer only if they are wanted: `whole`.
+        `mask` as in a pass; `None` if the row is empty. Returns the hidden states, those of the last layer only if
+        they are wanted: `whole`.
         """
-        turn = self._turn(embeds, positions)
+        turn, bias = self._turn(embeds, positions), _bias(embeds, mask)
         states = [embeds]
         *before, (last, store) = zip(self.text.layers, cast("list[Any]", cache.layers), strict=True)
         for layer, own in before:
-            states.append(self._layer(layer, own, states[-1], turn, None))
+            states.append(self._layer(layer, own, states[-1], turn, bias))
         if whole:
-            return [*states, _norm(self.text.norm, self._layer(last, store, states[-1], turn, None))]
+            return [*states, _norm(self.text.norm, self._layer(last, store, states[-1], turn, bias))]
         self._remember(last.self_attn, store, _norm(last.input_layernorm, states[-1]), turn)
         return states
 
@@ -175,6 +178,11 @@ def attend(
         return F.scaled_dot_product_attention(packed, keys, values, bias, scale=scale).reshape(query.shape)
     keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
     return F.scaled_dot_product_attention(query, keys, values, bias, scale=scale)
+
+
+def _bias(states: Tensor, mask: Tensor | None) -> Tensor | None:
+    """What a mask adds to the scores."""
+    return None if mask is None else states.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
 
 
 def _norm(module: Any, states: Tensor) -> Tensor:

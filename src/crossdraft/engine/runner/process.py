@@ -220,7 +220,8 @@ class ProcessDrafter:
         if not self.needs.video:  # decoded frames are large
             video = video if isinstance(video, str | os.PathLike) else None
         inputs = request.inputs if self.needs.video else None
-        packed, arrays = pack_request(replace(request, video=video, inputs=inputs, visual_features=None))
+        sent = replace(request, video=video, inputs=inputs, visual_features=None, content=None, known=False)
+        packed, arrays = pack_request(sent)
         self._states[state.key] = state
         self._send(("begin", (state.key, packed, [array.nbytes for array in arrays])), arrays)
         if features is not None:

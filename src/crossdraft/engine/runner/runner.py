@@ -141,6 +141,8 @@ class DraftRunner(Generic[State]):
         slot = self._slots[request_id] = DraftSlot[State](request, began, HiddenWork(mode))
         if mode != "off" and (nodes or self.remote):
             self._start(slot, Budget(nodes, on_token=on_token))
+        elif self.remote and request.known:
+            self._begun(slot)  # it reads while the target does, and drafts for the first round
         slot.returned = time.perf_counter()
 
     def _start(self, slot: DraftSlot[State], budget: Budget) -> None:

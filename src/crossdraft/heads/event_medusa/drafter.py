@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import torch
 
-from crossdraft.drafters.base import common_prefix
 from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.drafters.short_head import ShortHead
 from crossdraft.engine.target import Target
+from crossdraft.engine.tree import common_prefix
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.event_medusa.network import DrafterMedusa
 from crossdraft.heads.glance.frame_encoder import FrameEncoder

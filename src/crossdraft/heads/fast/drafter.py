@@ -17,6 +17,7 @@ from crossdraft.drafters.base import PerRequestDrafter, banned_bias, draft_gener
 from crossdraft.drafters.independent import top_tokens
 from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.prefix_cache import SENSED, CachedPrompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp
 from crossdraft.engine.target import Prompt, Target
@@ -62,19 +63,21 @@ class FastDrafter(PerRequestDrafter[FastState]):
         self.banned = banned_bias(model, banned)
 
     def _begin(self, request: Request) -> FastState:
+        request = self.prefixes.identify(request, SENSED)
         prompt = self.model.prepare(request)
-        few = self.head.marginal_logits(self._visual(prompt), self.head.question(self._question_ids(prompt))[None])[0]
+        known = self.prefixes.lookup(self.model, prompt, request)
+        few = self.head.marginal_logits(self._visual(known), self.head.question(self._question_ids(prompt))[None])[0]
         every = self.head.to_full_vocab(few)
         every += self.banned
         sampling, ids = request.sampling, prompt.input_ids.tolist()
         slots = top_tokens(every) if sampling.plain else []
         return FastState(sampling, ids, draft_generator(self.model, request), every, slots)
 
-    def _visual(self, prompt: Prompt) -> Tensor | None:
+    def _visual(self, known: CachedPrompt) -> Tensor | None:
         """[1, n, H] features of the events, if the head reads them."""
         if not self.head.config.sees:
             return None
-        encoded = cast("Any", self.model.encode(prompt))
+        encoded = cast("Any", known.encode())
         return encoded["video"].pooler_output
 
     def _question_ids(self, prompt: Prompt) -> Tensor:

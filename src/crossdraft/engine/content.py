@@ -1,0 +1,133 @@
+"""Content digests: whether two requests show the same clip or recording, told by every byte of it."""
+
+import hashlib
+import stat
+import struct
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+DIGEST_BYTES = 16
+SETTLED_NS = 2_000_000_000  # a file changed less than this ago may change again within one tick of its clock
+REMEMBERED = 4096  # files whose digests are kept
+
+FileVersion = tuple[int, int, int, int, int]
+
+
+class NoDigestError(Exception):
+    """A value whose content cannot be told: a folder, a stream, an object of an unknown kind."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a request shows.
+
+    Args:
+        digest: [16] bytes, of the namespace and of everything that is shown.
+        files: those that were read for it, each with its version.
+    """
+
+    digest: bytes
+    files: tuple[tuple[Path, FileVersion], ...] = ()
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether every file is still what was read: else what was made of it belongs to no content."""
+        return all(_version(path) == version for path, version in self.files)
+
+
+class ContentDigests:
+    """Digests of requests' contents; remembers those of files by device, inode, size and times.
+
+    As in git's index, a version is only trusted if it was no longer fresh when the file was read: a file may change
+    twice within one tick of the clock that its times come from.
+    """
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[FileVersion, bytes] = OrderedDict()
+
+    def of(self, *values: object) -> Content | None:
+        """The content of some values together, `None` if it cannot be told.
+
+        Args:
+            values: paths (`str` or `Path`, read as files), arrays, tensors, and mappings, sequences and dataclasses of
+                these and of plain values. Inside those only a `Path` is read as a file.
+        """
+        digest = hashlib.sha256()
+        files: list[tuple[Path, FileVersion]] = []
+        try:
+            for value in values:
+                self._add(digest, Path(value) if isinstance(value, str) else value, files)
+        except (NoDigestError, OSError):  # whoever reads it says what is wrong with it
+            return None
+        return Content(digest.digest()[:DIGEST_BYTES], tuple(files))
+
+    def _add(self, digest: Any, value: object, files: list[tuple[Path, FileVersion]]) -> None:
+        """Feed a value to a hash, with its kind and size, so that no two different ones feed the same."""
+        match value:
+            case None | bool() | int() | float() | str() | bytes():
+                _feed(digest, type(value).__name__, repr(value).encode())
+            case Path():
+                _feed(digest, f"file {value.suffix}", self._of_file(value, files))
+            case Tensor():
+                raw = value.detach().cpu().contiguous()
+                _feed(digest, f"tensor {raw.dtype} {tuple(raw.shape)}", raw.flatten().view(torch.uint8).numpy())
+            case np.ndarray() if not value.dtype.hasobject:
+                raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+                _feed(digest, f"array {value.dtype.str} {value.shape}", raw)
+            case _:
+                parts = _parts(value)
+                _feed(digest, type(value).__qualname__, struct.pack("<q", len(parts)))
+                for part in parts:
+                    self._add(digest, part, files)
+
+    def _of_file(self, path: Path, files: list[tuple[Path, FileVersion]]) -> bytes:
+        """[32] bytes: the digest of a file's own bytes."""
+        now, version = time.time_ns(), _version(path)
+        if version is None:
+            raise NoDigestError(str(path))
+        files.append((path, version))
+        if (known := self._files.get(version)) is not None:
+            self._files.move_to_end(version)
+            return known
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").digest()
+        if now - max(version[3:]) > SETTLED_NS:
+            self._files[version] = found
+            if len(self._files) > REMEMBERED:
+                self._files.popitem(last=False)
+        return found
+
+
+def _version(path: Path) -> FileVersion | None:
+    """Device, inode, size and times of a regular file."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _parts(value: object) -> list[Any]:
+    """What a container holds, in an order that does not depend on chance."""
+    if isinstance(value, Mapping):
+        return [part for key in sorted(value, key=repr) for part in (key, value[key])]
+    if isinstance(value, Sequence):
+        return list(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name) for field in fields(value)]
+    raise NoDigestError(type(value).__name__)
+
+
+def _feed(digest: Any, kind: str, data: Any) -> None:
+    digest.update(f"{kind}:{len(data)}:".encode())
+    digest.update(data)

@@ -1,0 +1,345 @@
+"""PrefixCache: encoder features, keys and values of prompts' beginnings, shared between requests.
+
+A radix tree over tokens (RadixAttention, Zheng et al. 2024), one for each namespace. An edge holds the keys and values
+of its tokens, copied out of a row; a request whose prompt begins as an earlier one, or as an earlier prompt with its
+answer, joins with a copy of them in its own row. Placeholders of a clip are told apart by the clip's content digest,
+so the same question about two clips shares nothing behind the first of their tokens. Least recently used leaves, and
+encoder features, go first when the budget is full.
+"""
+
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from crossdraft.engine.cache import KVCache, KVSpan, Prefix
+from crossdraft.engine.content import DIGEST_BYTES, Content, ContentDigests
+from crossdraft.engine.drafter import NO_NEEDS, Needs
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Encoded, Prefill, Prompt, Target
+from crossdraft.engine.tree import common_prefix
+
+log = logging.getLogger(__name__)
+
+WORTHWHILE = 64  # tokens in front of a clip that is not known: fewer are rather read with it
+SEEN = ("video", "inputs")  # fields of a request that a video model reads
+SENSED = ("events", "inputs")  # and an event model
+TEXT = ("input_ids", "attention_mask", "mm_token_type_ids")  # inputs that say what is asked, not what is shown
+
+
+@dataclass(eq=False)
+class _Edge:
+    """A stretch of tokens below `parent`, with their keys and values.
+
+    Args:
+        ids: [n] token ids; a placeholder of something visual as the number of its content.
+        span: their keys and values.
+        hidden: [n, h] features of each captured layer.
+    """
+
+    parent: "_Edge | None"
+    ids: tuple[int, ...] = ()
+    span: KVSpan | None = None
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)
+    children: "dict[int, _Edge]" = field(default_factory=dict)
+    used: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its tensors."""
+        span = 0 if self.span is None else self.span.nbytes
+        return span + sum(features.nbytes for features in self.hidden.values())
+
+    @property
+    def contents(self) -> set[bytes]:
+        """Digests of what is visual among its tokens."""
+        return {_digest(token) for token in set(self.ids) if token < 0}
+
+    def split(self, at: int) -> None:
+        """Keep the first `at` tokens; a new child takes the others, and the children."""
+        if self.span is None:
+            return
+        rest = {layer: features[at:].clone() for layer, features in self.hidden.items()}
+        below = _Edge(self, self.ids[at:], self.span.part(at, len(self.span)), rest, self.children)
+        below.used = self.used
+        for child in below.children.values():
+            child.parent = below
+        self.hidden = {layer: features[:at].clone() for layer, features in self.hidden.items()}
+        self.ids, self.span, self.children = self.ids[:at], self.span.part(0, at), {below.ids[0]: below}
+
+
+@dataclass
+class _Features:
+    """What a vision encoder made of one content."""
+
+    encoded: Encoded
+    nbytes: int
+    used: int
+
+
+class PrefixCache:
+    """See the module's text. To be used by one thread.
+
+    Args:
+        most_bytes: of all keys, values and features together; 0 = nothing is kept.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.nbytes = 0
+        self._digests = ContentDigests()
+        self._roots: dict[str, _Edge] = {}
+        self._features: dict[bytes, _Features] = {}
+        self._known: Counter[bytes] = Counter()  # edges and features that hold something of a content
+        self._clock = itertools.count(1)
+        self._warned = False
+
+    def identify(self, request: Request, names: Sequence[str] = SEEN) -> Request:
+        """The request with the `content` of these fields, and whether that is known here.
+
+        A request without a namespace has none, nor has one whose clip cannot be told by its bytes.
+        """
+        if not self.most_bytes or request.namespace is None:
+            return request
+        shown = [getattr(request, name) for name in names]
+        shown = [_without_text(value) if isinstance(value, Mapping) else value for value in shown]
+        content = self._digests.of({"namespace": request.namespace}, *shown)
+        return replace(request, content=content, known=content is not None and content.digest in self._known)
+
+    def lookup(self, target: Target, prompt: Prompt, request: Request, needs: Needs = NO_NEEDS) -> "CachedPrompt":
+        """What is known of a prompt.
+
+        Args:
+            target: the model that it was prepared for.
+            prompt: of a request as `identify` returned it.
+            needs: of the drafter. One that looks into the target wants features of all text after the last visual
+                token, so that is read; and those of the tokens in front which it asks for must be known.
+        """
+        content: Content | None = request.content
+        if content is None:
+            return CachedPrompt(self, target, prompt)
+        ids, number = prompt.input_ids.tolist(), _placeholder(content.digest)
+        visual = [at for at, token in enumerate(ids) if token in target.traits.visual_ids]
+        for at in visual:
+            ids[at] = number
+        cached = CachedPrompt(self, target, prompt, content, tuple(ids), request.namespace or "")
+        first, cut = (visual[0], visual[-1] + 1) if visual else (len(ids), 0)
+        # The last token is the root of the tree that rides along.
+        most = min(len(ids) if needs.nothing else cut, len(ids) - 1)
+        prefix = self._find(cached, most, needs.visual_layers)
+        if len(prefix) < cut:  # of one content all features are read at once
+            prefix = prefix.first(first if first >= WORTHWHILE else 0)
+        return replace(cached, prefix=prefix)
+
+    def _find(self, cached: "CachedPrompt", most: int, layers: Sequence[int]) -> Prefix:
+        """The longest known prefix, of at most so many tokens."""
+        parts: list[tuple[KVSpan, int]] = []
+        hidden: list[Mapping[int, Tensor]] = []
+        length = 0
+        for edge, agreed in self._walk(cached):
+            count = min(agreed, most - length)
+            if count == 0 or edge.span is None or not edge.hidden.keys() >= set(layers):
+                break
+            edge.used = next(self._clock)
+            parts.append((edge.span, count))
+            hidden.append({layer: edge.hidden[layer][:count] for layer in layers})
+            length += count
+        return Prefix(tuple(parts), tuple(hidden))
+
+    def _walk(self, cached: "CachedPrompt") -> Iterator[tuple[_Edge, int]]:
+        """The edges along a prompt's ids, each with the number of its tokens that agree."""
+        edge, at, ids = self._roots.get(cached.namespace), 0, cached.ids
+        while edge is not None and at < len(ids) and (edge := edge.children.get(ids[at])) is not None:
+            count = common_prefix(edge.ids, ids[at : at + len(edge.ids)])
+            yield edge, count
+            if count < len(edge.ids):
+                return
+            at += count
+
+    def features(self, content: Content) -> Encoded | None:
+        """What the vision encoder made of a content."""
+        found = self._features.get(content.digest)
+        if found is None:
+            return None
+        found.used = next(self._clock)
+        return found.encoded
+
+    def add_features(self, content: Content, encoded: Encoded) -> None:
+        """Keep what the vision encoder made of a content."""
+        nbytes = _nbytes(encoded)
+        if not nbytes or content.digest in self._features or not content.unchanged or not self._fits(nbytes):
+            return
+        self._features[content.digest] = _Features(encoded, nbytes, next(self._clock))
+        self._known[content.digest] += 1
+        self.nbytes += nbytes
+        self._evict()
+
+    def add(
+        self, cached: "CachedPrompt", cache: KVCache, row: int, hidden: Mapping[int, Tensor], layers: Sequence[int]
+    ) -> None:
+        """Keep the keys and values of a prompt's ids, which a row holds.
+
+        Args:
+            cached: its ids; as many as the row holds, or fewer.
+            cache, row: where they are.
+            hidden: [n, h] features of each of `layers`, of the same tokens.
+        """
+        if cached.content is None or not cached.content.unchanged:
+            return
+        ids, at, above = cached.ids, 0, self._roots.setdefault(cached.namespace, _Edge(None))
+        for edge, count in list(self._walk(cached)):
+            if count < len(edge.ids):
+                self._known.subtract(edge.contents)
+                edge.split(count)
+                (below,) = edge.children.values()
+                self._known.update((*edge.contents, *below.contents))
+            if not edge.hidden.keys() >= set(layers):  # known without what is captured now
+                self.nbytes -= edge.nbytes
+                edge.hidden = {**edge.hidden, **{layer: hidden[layer][at : at + count].clone() for layer in layers}}
+                self.nbytes += edge.nbytes
+            edge.used = next(self._clock)
+            above, at = edge, at + count
+        if at < len(ids):
+            self._append(above, cached, at, cache, row, {layer: hidden[layer][at:] for layer in layers})
+        self._evict()
+
+    def _append(
+        self, above: _Edge, cached: "CachedPrompt", at: int, cache: KVCache, row: int, hidden: Mapping[int, Tensor]
+    ) -> None:
+        ids = cached.ids[at:]
+        size = cache.token_bytes * len(ids) + sum(features.nbytes for features in hidden.values())
+        if not self._fits(size) or cached.content is None:
+            return
+        span = cache.span(row, at, len(cached.ids))
+        own = {layer: features.clone() for layer, features in hidden.items()}
+        edge = above.children[ids[0]] = _Edge(above, ids, span, own, used=next(self._clock))
+        self._known.update(edge.contents)
+        self.nbytes += edge.nbytes
+
+    def _fits(self, nbytes: int) -> bool:
+        """Whether something of that size may be kept at all."""
+        if nbytes > self.most_bytes and not self._warned:
+            self._warned = True
+            log.warning(
+                "The prefix cache's %s bytes do not hold one prompt, of %s; questions about a known clip are read "
+                "anew. Give it more: Options(cache_bytes=…), --cache-bytes.", f"{self.most_bytes:,}", f"{nbytes:,}",
+            )  # fmt: skip
+        return nbytes <= self.most_bytes
+
+    def _evict(self) -> None:
+        """Drop what was used longest ago until the rest is within the budget; an edge goes after those below it."""
+        while self.nbytes > self.most_bytes:
+            leaves = [edge for root in self._roots.values() for edge in _leaves(root) if edge.parent is not None]
+            edge = min(leaves, key=lambda leaf: leaf.used, default=None)
+            digest = min(self._features, key=lambda one: self._features[one].used, default=None)
+            if digest is not None and (edge is None or self._features[digest].used < edge.used):
+                self.nbytes -= self._features.pop(digest).nbytes
+                self._forget(digest)
+            elif edge is not None and edge.parent is not None:
+                del edge.parent.children[edge.ids[0]]
+                self.nbytes -= edge.nbytes
+                for one in edge.contents:
+                    self._forget(one)
+            else:
+                return
+        self._roots = {name: root for name, root in self._roots.items() if root.children}
+
+    def _forget(self, digest: bytes) -> None:
+        self._known[digest] -= 1
+        if not self._known[digest]:
+            del self._known[digest]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._roots, self._features, self._known, self.nbytes = {}, {}, Counter(), 0
+
+
+@dataclass(frozen=True)
+class CachedPrompt:
+    """A prompt, and what a `PrefixCache` knows of it.
+
+    Args:
+        prefixes: the cache.
+        target: the model that the prompt was prepared for.
+        prompt: as that model reads it.
+        content: of what is visual in it; `None` = nothing of it is kept.
+        ids: its token ids, placeholders as the number of their content.
+        namespace: whose it is.
+        prefix: what need not be read.
+    """
+
+    prefixes: PrefixCache
+    target: Target
+    prompt: Prompt
+    content: Content | None = None
+    ids: tuple[int, ...] = ()
+    namespace: str = ""
+    prefix: Prefix = field(default_factory=Prefix)
+
+    def encode(self, *, always: bool = False) -> Encoded:
+        """The visual features that the target has yet to read; those of a prompt that is known too if `always`."""
+        if not always and any(token < 0 for token in self.ids[: len(self.prefix)]):
+            return {}
+        if self.content is None:
+            return self.target.encode(self.prompt)
+        encoded = self.prefixes.features(self.content)
+        if encoded is None:
+            encoded = self.target.encode(self.prompt)
+            if self.target.traits.takes_encoded:
+                self.prefixes.add_features(self.content, encoded)
+        return encoded
+
+    def store(self, cache: KVCache, read: Prefill, layers: Sequence[int] = ()) -> None:
+        """Keep the prompt up to its last visual token, or all of it if nothing is, with the features of `layers`."""
+        if self.content is None:
+            return
+        end = len(self.ids) - read.last if min(self.ids, default=0) < 0 else len(self.ids)
+        front = replace(self, ids=self.ids[:end])
+        self.prefixes.add(front, cache, read.row, read.front_hidden(layers) if layers else {}, layers)
+
+    def store_answer(self, cache: KVCache, row: int, tokens: Sequence[int]) -> None:
+        """Keep the prompt with its answer, as far as a row holds them: the next turn of a conversation begins so."""
+        if self.content is not None:
+            text = replace(self, ids=(*self.ids, *tokens)[: cache.lengths[row]])
+            self.prefixes.add(text, cache, row, {}, ())
+
+
+def _placeholder(digest: bytes) -> int:
+    """What stands for a visual token of that content: no other id is negative."""
+    return -1 - int.from_bytes(digest)
+
+
+def _digest(placeholder: int) -> bytes:
+    return (-1 - placeholder).to_bytes(DIGEST_BYTES)
+
+
+def _without_text(inputs: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in inputs.items() if name not in TEXT}
+
+
+def _leaves(edge: _Edge) -> Iterator[_Edge]:
+    """Edges without children, below an edge."""
+    open_edges = [edge]
+    while open_edges:
+        edge = open_edges.pop()
+        if edge.children:
+            open_edges += edge.children.values()
+        else:
+            yield edge
+
+
+def _nbytes(value: Any) -> int:
+    """Bytes of all tensors in nested mappings and sequences."""
+    match value:
+        case Tensor():
+            return value.nbytes
+        case Mapping():
+            return sum(map(_nbytes, value.values()))
+        case list() | tuple():
+            return sum(map(_nbytes, value))
+        case _:
+            return 0
