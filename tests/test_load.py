@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import crossdraft as cd
-from crossdraft.engine.decode import STILL_READING
+from crossdraft.engine.guarded import STILL_READING
 from crossdraft.load import load_target
 
 SECONDS = 2.0

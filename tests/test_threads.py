@@ -9,7 +9,7 @@ import pytest
 
 import crossdraft as cd
 from crossdraft.bench.workload import Workload, items
-from crossdraft.engine.decode import STILL_READING
+from crossdraft.engine.guarded import STILL_READING
 from crossdraft.engine.request import Finish, Origin
 from crossdraft.engine.target import Target
 

@@ -146,6 +146,13 @@ class PairOptions:
         typer.Option(help="Frames of the clip that the target reads; the checkpoint's own number by default."),
     ] = None
     fps: Annotated[float | None, typer.Option(help="In place of --frames: frames for each second of the clip.")] = None
+    cache_bytes: Annotated[
+        int | None,
+        typer.Option(
+            help="Memory for what was read of clips, for later questions about them; 0 = none, by default a tenth of "
+            "the device's."
+        ),
+    ] = None
     max_new_tokens: MaxNewTokens = None
     rule: Annotated[
         str | None,
@@ -329,6 +336,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "hidden": lambda option, value: choice(option, value, HIDDEN),
     "frames": whole,
     "fps": positive,
+    "cache_bytes": lambda option, value: whole(option, value, 0),
     "max_new_tokens": whole,
     "drafter": lambda _, value: value == "none" or check_spec(read_spec(value)),
     "target_cores": lambda *_: None,  # together with the drafter's

@@ -98,6 +98,7 @@ def engine_options(pair: PairOptions) -> Options:
         rule=pair.rule,
         num_frames=pair.frames,
         fps=pair.fps,
+        cache_bytes=pair.cache_bytes,
     )
 
 
