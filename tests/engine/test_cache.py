@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.engine.cache import KVCache, Prefix
+from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.errors import CrossdraftError
 
 HEADS, SIZE = 2, 3
@@ -75,7 +75,7 @@ def test_a_row_may_begin_with_what_was_copied_out_of_another():
     cache.keep(0, [])
     cache.drop_row(0)
     cache.add_row(32)
-    cache.append(0, Prefix(((span, 2), (rest, 1))))
+    cache.append(0, KVPrefix(((span, 2), (rest, 1))))
     write(cache, slice(0, 1), 9)
     cache.advance(0, 1)
     assert content(cache, 0) == [1, 2, 3, 9]
@@ -83,7 +83,7 @@ def test_a_row_may_begin_with_what_was_copied_out_of_another():
     assert (len(span), span.nbytes, cache.token_bytes) == (2, 2 * 2 * HEADS * SIZE * 8, 2 * HEADS * SIZE * 8)
     fresh = KVCache(1, max_rows=1)
     fresh.add_row(32)
-    fresh.append(0, Prefix(((span, 2), (rest, 2))).first(3))
+    fresh.append(0, KVPrefix(((span, 2), (rest, 2))).first(3))
     assert content(fresh, 0) == [1, 2, 3]
     assert span.part(1, 2).layers[0][0][0, :, 0].tolist() == [2]
 

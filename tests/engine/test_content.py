@@ -38,7 +38,7 @@ def test_equal_bytes_have_one_digest_wherever_they_lie(tmp_path, digests):
     assert digests.of(tmp_path / "a.mp4").digest != digests.of(tmp_path / "a.avi").digest
 
 
-def test_one_pixel_tells_two_clips_apart(digests):
+def test_one_pixel_makes_another_clip(digests):
     frames = np.zeros((2, 4, 4, 3), np.uint8)
     other = frames.copy()
     other[1, 3, 3, 2] = 1
@@ -64,7 +64,7 @@ def test_different_values_feed_different_bytes(digests, one, other):
     assert first is None or first.digest != second.digest
 
 
-def test_what_cannot_be_told_has_no_content(tmp_path, digests):
+def test_what_cannot_be_read_has_no_content(tmp_path, digests):
     assert digests.of(tmp_path) is None  # a folder
     assert digests.of(tmp_path / "missing.mp4") is None
     assert digests.of(object()) is None

@@ -195,7 +195,7 @@ def test_with_a_drafter_and_in_batches(hidden, batch):
     assert sum(answer.stats.cached_tokens > 0 for answer in found) == len(requests) - 2
 
 
-def test_a_drafter_drafts_the_same_from_what_it_remembers():
+def test_a_drafter_drafts_the_same_from_its_cache():
     zoo, kin = Zoo(), Zoo(noise=1e-3)
     requests = [zoo.ask(*tail) for tail in QUESTIONS]
 

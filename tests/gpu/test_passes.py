@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from crossdraft.engine.cache import KVCache, Prefix
+from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.engine.devices import resolve, to_device
 from crossdraft.engine.fast.forward import attend, find_lean
 from crossdraft.engine.rules import RULES
@@ -86,7 +86,7 @@ def test_an_accepted_path_is_compacted():
         copy = cache.copy()
         cache.keep(row, [0, 2, 5])
         fork = cache.add_row(64)
-        cache.append(fork, Prefix(((cache.span(row, 0, 6), 6),)))
+        cache.append(fork, KVPrefix(((cache.span(row, 0, 6), 6),)))
         cache.open_window(slice(0, 2), 2)  # rows of different lengths
         for store in cache._stores:
             store.update(torch.ones(2, 2, 2, 4, device=device), torch.ones(2, 2, 2, 4, device=device))

@@ -108,7 +108,7 @@ class KVSpan:
 
 
 @dataclass(frozen=True)
-class Prefix:
+class KVPrefix:
     """The beginning of a prompt, as it was read before.
 
     Args:
@@ -122,14 +122,14 @@ class Prefix:
     def __len__(self) -> int:
         return sum(count for _, count in self.parts)
 
-    def first(self, length: int) -> "Prefix":
+    def first(self, length: int) -> "KVPrefix":
         """Its first tokens."""
         parts: list[tuple[KVSpan, int]] = []
         for span, count in self.parts:
             if (taken := min(count, length - sum(n for _, n in parts))) > 0:
                 parts.append((span, taken))
         hidden = zip(self.hidden, parts, strict=False)
-        return Prefix(tuple(parts), tuple({layer: x[:n] for layer, x in found.items()} for found, (_, n) in hidden))
+        return KVPrefix(tuple(parts), tuple({layer: x[:n] for layer, x in found.items()} for found, (_, n) in hidden))
 
 
 class KVCache(Cache):
@@ -239,7 +239,7 @@ class KVCache(Cache):
         found = [(layer.keys[row, :, start:stop], layer.values[row, :, start:stop]) for layer in self._stores]
         return KVSpan(tuple((keys.clone(), values.clone()) for keys, values in found))
 
-    def append(self, row: int, prefix: Prefix) -> None:
+    def append(self, row: int, prefix: KVPrefix) -> None:
         """Commit the tokens of a prefix after those of a row."""
         for span, count in prefix.parts:
             start, end = self.lengths[row], self.lengths[row] + count

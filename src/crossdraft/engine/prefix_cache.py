@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from crossdraft.engine.cache import KVCache, KVSpan, Prefix
+from crossdraft.engine.cache import KVCache, KVSpan, KVPrefix
 from crossdraft.engine.content import DIGEST_BYTES, Content, ContentDigests
 from crossdraft.engine.drafter import NO_NEEDS, Needs
 from crossdraft.engine.request import Request
@@ -135,7 +135,7 @@ class PrefixCache:
             prefix = prefix.first(first if first >= WORTHWHILE else 0)
         return replace(cached, prefix=prefix)
 
-    def _find(self, cached: "CachedPrompt", most: int, layers: Sequence[int]) -> Prefix:
+    def _find(self, cached: "CachedPrompt", most: int, layers: Sequence[int]) -> KVPrefix:
         """The longest known prefix, of at most so many tokens."""
         parts: list[tuple[KVSpan, int]] = []
         hidden: list[Mapping[int, Tensor]] = []
@@ -148,7 +148,7 @@ class PrefixCache:
             parts.append((edge.span, count))
             hidden.append({layer: edge.hidden[layer][:count] for layer in layers})
             length += count
-        return Prefix(tuple(parts), tuple(hidden))
+        return KVPrefix(tuple(parts), tuple(hidden))
 
     def _walk(self, cached: "CachedPrompt") -> Iterator[tuple[_Edge, int]]:
         """The edges along a prompt's ids, each with the number of its tokens that agree."""
@@ -278,7 +278,7 @@ class CachedPrompt:
     content: Content | None = None
     ids: tuple[int, ...] = ()
     namespace: str = ""
-    prefix: Prefix = field(default_factory=Prefix)
+    prefix: KVPrefix = field(default_factory=KVPrefix)
 
     def encode(self, *, always: bool = False) -> Encoded:
         """The visual features that the target has yet to read; those of a prompt that is known too if `always`."""

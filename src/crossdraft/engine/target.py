@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from crossdraft.engine.cache import KVCache, Prefix
+from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.engine.clock import Mark, clock_of
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.devices import to_device
@@ -100,7 +100,7 @@ class Chunk:
 
 RideAlong = tuple[DraftTree, Tensor | None]
 NO_TREE: RideAlong = (DraftTree.empty(), None)
-NO_PREFIX = Prefix()
+NO_PREFIX = KVPrefix()
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Prefill:
 
     row: int
     tokens: tuple[int, ...]
-    prefix: Prefix
+    prefix: KVPrefix
     pieces: tuple[Chunk, ...]
     front: list[TargetOut]
     out: TargetOut
@@ -283,7 +283,7 @@ class Target:
         ride_along: Callable[[], RideAlong] = lambda: NO_TREE,
         capture: Sequence[int] = (),
         visual_capture: Sequence[int] = (),
-        prefix: Prefix = NO_PREFIX,
+        prefix: KVPrefix = NO_PREFIX,
     ) -> Prefill:
         """Read a prompt into a new row; a draft tree rides along with its last piece.
 
