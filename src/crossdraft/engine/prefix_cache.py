@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from crossdraft.engine.cache import KVCache, KVSpan, KVPrefix
+from crossdraft.engine.cache import KVCache, KVPrefix, KVSpan
 from crossdraft.engine.content import DIGEST_BYTES, Content, ContentDigests
 from crossdraft.engine.drafter import NO_NEEDS, Needs
 from crossdraft.engine.request import Request
