@@ -80,8 +80,8 @@ class Engine:
         supervisor = self._supervisor = Supervisor(drafter, RESTARTS)
 
         # It knows nothing of this engine, so that one that is not closed can be collected.
-        self._prefixes = PrefixCache(cache_bytes(options, target.device))
-        self._make = partial(new_decoder, target, supervisor, options, cost, self._prefixes)
+        self.prefixes = PrefixCache(cache_bytes(options, target.device))
+        self._make = partial(new_decoder, target, supervisor, options, cost, self.prefixes)
         self._scheduler = Scheduler(self._make, options.target_cores)
         self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, supervisor, release)
 

@@ -111,7 +111,7 @@ class EngineMethod:
         self.blank = blank
         self.blind = blind
         self._times: Counter[tuple[int, str]] = Counter()
-        self._loop = new_decoder(engine.target, engine.drafter, engine.options, engine.cost)
+        self._loop = new_decoder(engine.target, engine.drafter, engine.options, engine.cost, engine.prefixes)
 
     @property
     def workers(self) -> list[int]:
@@ -194,9 +194,16 @@ def make_methods(
     return made
 
 
-def make_method(name: str, target: Target, models: Models, cores: Cores | None) -> BenchMethod:
-    """The method of a name in `ALL_METHODS`, or a drafter under its spec; close it when done."""
-    return (_hf if name in HUGGING_FACE else _ours)(name, target, models, cores)
+def make_method(
+    name: str, target: Target, models: Models, cores: Cores | None, cache_bytes: int | None = 0
+) -> BenchMethod:
+    """The method of a name in `ALL_METHODS`, or a drafter under its spec; close it when done.
+
+    `cache_bytes` as in `Options`: usually the same clips are read by every method, and again in every repetition.
+    """
+    if name in HUGGING_FACE:
+        return _hf(name, target, models, cores)
+    return _ours(name, target, models, cores, cache_bytes)
 
 
 def close_all(methods: Iterable[BenchMethod]) -> None:
@@ -227,7 +234,7 @@ def options_of(name: str, models: Models, cores: Cores | None, *, process: bool 
             draft_device=models.draft_device,
             target_cores=None if own is None else own.target,
             draft_cores=None if own is None else own.draft or None,
-            cache_bytes=0,  # the same clips are read by every method, and again in every repetition
+            cache_bytes=0,
         )
 
 
@@ -246,14 +253,16 @@ def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchM
     return HFBaseline(plain, own, lookup=name == "hf-lookup", tokenizer=tokenizer)
 
 
-def _ours(name: str, target: Target, models: Models, cores: Cores | None) -> BenchMethod:
+def _ours(name: str, target: Target, models: Models, cores: Cores | None, cache_bytes: int | None) -> BenchMethod:
     inline = name == "event-inline"
     drafter = "event" if inline else name
     own, cost = cores_of(name, cores), CostModel()
     if name in ALONE:
-        return EngineMethod(Engine(target, None, options_of(name, models, cores, process=False), cost), cores=own)
+        alone = replace(options_of(name, models, cores, process=False), cache_bytes=cache_bytes)
+        return EngineMethod(Engine(target, None, alone, cost), cores=own)
     spec = spec_of(drafter)
     options = options_of(name, models, cores, process=not inline and not needs_no_process(spec))
+    options = replace(options, cache_bytes=cache_bytes)
     runner = assemble(models.spec(drafter), models.context(target), target, options)
     engine = Engine(target, runner, options, cost)
     return EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec), cores=own)

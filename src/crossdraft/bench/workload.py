@@ -23,7 +23,7 @@ class Workload:
     """Which questions about which scenes.
 
     Args:
-        pairs: how many (scene, question) pairs, each about a scene of its own.
+        pairs: how many (scene, question) pairs, each about a scene of its own unless `questions` says otherwise.
         answers: `any` asks every kind of question in turn (about 39 tokens); `long` asks of each scene one of the two
             questions whose right answer is longest, in turn (about 56 tokens), which favours drafting.
         kinds: only these kinds of question; empty = all.
@@ -34,6 +34,7 @@ class Workload:
         split: of scene seeds. Wordings are held out in the test split, those of the training elsewhere.
         first: index of the first scene within the split.
         frames: of each clip that is handed over in memory.
+        questions: so many pairs, one after another, are about one scene.
     """
 
     pairs: int = 40
@@ -45,18 +46,20 @@ class Workload:
     split: str = "test"
     first: int = 0
     frames: int = DEFAULT_FRAMES
+    questions: int = 1
 
     def __post_init__(self) -> None:
         if self.pairs < 1:
             raise CrossdraftError(f"The number of pairs is {self.pairs}; measure at least 1.")
         whole("The number of frames", self.frames)
+        whole("The number of questions about a clip", self.questions)
         check_names("answers", (self.answers,), ANSWERS)
         check_names("kind", self.kinds, scenes.KINDS)
         held = len(scenes.split_seeds(self.split))
-        if not 0 <= self.first <= held - self.pairs:
+        if not 0 <= self.first <= held - self.scenes:
             raise CrossdraftError(
-                f"The {self.split} split has scenes 0 to {held - 1}, and {self.pairs} from {self.first} on are not all "
-                "in it; choose another first scene, or fewer pairs."
+                f"The {self.split} split has scenes 0 to {held - 1}, and {self.scenes} from {self.first} on are not "
+                "all in it; choose another first scene, or fewer pairs."
             )
         self.request("?", None, None, seed=0)  # refuses what no request may have, before a scene is drawn
 
@@ -64,6 +67,11 @@ class Workload:
         """The request that every method gets."""
         sampling = Sampling(temperature=self.temperature, seed=seed)
         return Request(question, video, events, max_new_tokens=self.max_new_tokens, sampling=sampling)
+
+    @property
+    def scenes(self) -> int:
+        """How many scenes are asked about."""
+        return -(-self.pairs // self.questions)
 
     @property
     def held_out(self) -> bool:
@@ -83,11 +91,12 @@ class Item:
 def items(work: Workload) -> Iterator[Item]:
     """The pairs, one after another; the same for the same workload, on every machine."""
     seeds = scenes.split_seeds(work.split)
-    for index in range(work.pairs):
-        scene = scenes.make_scene(seeds[work.first + index])
-        qa = _question(scene, index, work)
+    for number in range(work.scenes):
+        scene = scenes.make_scene(seeds[work.first + number])
         video, events = _clip(scene, work)
-        yield Item(scene.seed, qa.kind, work.request(qa.question, video, events, scene.seed))
+        for index in range(number * work.questions, min(work.pairs, (number + 1) * work.questions)):
+            qa = _question(scene, index, work)
+            yield Item(scene.seed, qa.kind, work.request(qa.question, video, events, scene.seed))
 
 
 def _question(scene: scenes.Scene, index: int, work: Workload) -> scenes.QA:

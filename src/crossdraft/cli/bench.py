@@ -11,6 +11,7 @@ import typer
 
 from crossdraft.bench.common import listed, numbers, table
 from crossdraft.bench.specs import ALL_METHODS, METHODS, POLICIES, check_methods, usual_methods
+from crossdraft.checks import whole
 from crossdraft.cli.options import Device, DraftDevice, Dtype, Target, check_values, option_groups
 from crossdraft.cli.reporting import ReportOptions, core_each, hush, progress
 from crossdraft.errors import CrossdraftError
@@ -334,6 +335,45 @@ def heads(
     output.write(to_json(report))
     if plot_file is not None:
         plot(report, plot_file)
+
+
+@app.command()
+@option_groups
+def questions(
+    models: BenchModels,
+    cores: CoreOptions,
+    output: ReportOptions,
+    drafters: MoreDrafters = None,
+    clips: Annotated[int, typer.Option(help="How many clips.")] = 8,
+    each: Annotated[int, typer.Option("--questions", help="How many questions about each.")] = 10,
+    repeats: Repeats = 1,
+    max_new_tokens: MaxTokens = 96,
+    blind: Blind = "blind",
+    draft_device: DraftDevice = None,
+) -> None:
+    """Ask several questions about each clip: with the prefix cache, without it, and Hugging Face generate.
+
+    Clips are read from files. Drafters: glance, event and eagle2, or those named.
+    """
+    output.check()
+    from crossdraft.bench.questions import Questions, results_table, run_questions, to_json
+    from crossdraft.bench.workload import Workload
+
+    with TemporaryDirectory(prefix="crossdraft-") as folder:
+        chosen = cores.cores(models.device)
+        work = Workload(
+            whole("--clips", clips) * whole("--questions", each),
+            max_new_tokens=max_new_tokens,
+            files=Path(folder),
+            questions=each,
+        )
+        named = {} if drafters is None else {"drafters": tuple(drafters)}
+        plan = Questions(models.models(blind, draft_device), work, repeats=repeats, cores=chosen, **named)
+        hush()
+        with progress("measuring", plan.runs) as tick:
+            found = run_questions(plan, tick)
+    output.console.print(results_table(found, work))
+    output.write(to_json(plan, found))
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
