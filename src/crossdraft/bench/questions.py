@@ -22,6 +22,7 @@ from crossdraft.engine.runner.forks import forking
 if TYPE_CHECKING:
     from rich.table import Table
 
+DRAFTERS = ("glance", "event", "eagle2")
 UNCACHED = " (no cache)"
 HF = tuple(name for name in ("hf", "hf-all") if name in HUGGING_FACE)
 
@@ -44,7 +45,7 @@ class Questions:
 
     models: Models
     work: Workload
-    drafters: tuple[str, ...] = ("glance", "event", "eagle2")
+    drafters: tuple[str, ...] = DRAFTERS
     repeats: int = 1
     cores: Cores | None = None
     warm_ups: int = 1

@@ -1,7 +1,7 @@
 """`crossdraft ask`: a question about a clip; each part of the answer is shown with its origin."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -91,6 +91,8 @@ def ask(
 
     pair = with_drafter(pair, events=recording.events is not None, quiet=output.as_json)
     console = answer_console(plain=output.no_color or output.as_json)
+    if output.compare:  # the target alone reads the clip every time, and so does the pair
+        pair = replace(pair, cache_bytes=0)
     with opened(pair, request) as engine:
         answer = stream(engine, request, None if output.as_json else console)
         comparison = compare(engine, request, answer) if output.compare else None

@@ -356,7 +356,7 @@ def questions(
     Clips are read from files. Drafters: glance, event and eagle2, or those named.
     """
     output.check()
-    from crossdraft.bench.questions import Questions, results_table, run_questions, to_json
+    from crossdraft.bench.questions import DRAFTERS, Questions, results_table, run_questions, to_json
     from crossdraft.bench.workload import Workload
 
     with TemporaryDirectory(prefix="crossdraft-") as folder:
@@ -367,8 +367,8 @@ def questions(
             files=Path(folder),
             questions=each,
         )
-        named = {} if drafters is None else {"drafters": tuple(drafters)}
-        plan = Questions(models.models(blind, draft_device), work, repeats=repeats, cores=chosen, **named)
+        named = DRAFTERS if drafters is None else tuple(drafters)
+        plan = Questions(models.models(blind, draft_device), work, named, repeats, chosen)
         hush()
         with progress("measuring", plan.runs) as tick:
             found = run_questions(plan, tick)

@@ -53,7 +53,8 @@ def demo(
     questions = [ask(scene, kind, 0, held_out=True) for kind in KINDS]
     requests = [Request(qa.question, clip.video, clip.events, max_new_tokens) for qa in questions]
     results = []
-    with opened(with_drafter(PairOptions(target, drafter), events=True), requests[0]) as engine:
+    # Without a prefix cache: the target alone, which is compared with, has none either.
+    with opened(with_drafter(PairOptions(target, drafter, cache_bytes=0), events=True), requests[0]) as engine:
         for qa, request in zip(questions, requests, strict=True):
             console.rule() if console.color_system else console.print()
             say(console, qa.question, "bold")
