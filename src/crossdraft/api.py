@@ -117,7 +117,14 @@ class Engine:
         chosen, options = _checked(drafter, options)
 
         def adapted() -> Target:
-            return load_target(source, options.device, options.dtype, num_frames=options.num_frames, fps=options.fps)
+            return load_target(
+                source,
+                options.device,
+                options.dtype,
+                num_frames=options.num_frames,
+                fps=options.fps,
+                quantize=options.quantize,
+            )
 
         return cls._load(adapted, DrafterContext(source), chosen, options)
 
@@ -147,6 +154,10 @@ class Engine:
         if options.device is not None or options.dtype is not None:
             raise CrossdraftError(
                 "Options(device=…, dtype=…) are for Engine.load; move a loaded model yourself, with model.to(…)."
+            )
+        if options.quantize is not None:
+            raise CrossdraftError(
+                "Options(quantize=…) is for Engine.load; for the drafter of a loaded model say draft_quantize."
             )
         target = adapt_model(model, processor, options.num_frames, options.fps, packed=packed)
         origin = model.config.name_or_path

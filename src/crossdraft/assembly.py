@@ -44,6 +44,7 @@ def assemble(
         context,
         device=options.draft_device or options.device or context.device,
         dtype=options.draft_dtype or options.dtype or context.dtype,
+        quantize=draft_quantization(options),
         vocab_size=target.vocab_size,
         eos=tuple(sorted(target.eos)),
         banned=tuple(sorted(target.reserved)),
@@ -138,6 +139,17 @@ def decided(options: Options, spec: Spec | None) -> Options:
         own = tuple(core for core in allowed if core not in draft) or allowed
         options = replace(options, target_cores=own, draft_cores=draft)
     return replace(options, placement="process" if fits else "inline")
+
+
+def draft_quantization(options: Options) -> str | None:
+    """The drafter's quantisation: its own, else the target's.
+
+    >>> both, one = Options(quantize="int8"), Options(quantize="int8", draft_quantize="none")
+    >>> draft_quantization(both), draft_quantization(one)
+    ('int8', None)
+    """
+    chosen = options.draft_quantize or options.quantize
+    return None if chosen == "none" else chosen
 
 
 def draft_cores(options: Options) -> tuple[int, ...] | None:

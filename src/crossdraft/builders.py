@@ -36,6 +36,7 @@ class DrafterContext:
         device, dtype: of the drafter.
         vocab_size, eos, banned: of the target: ids are below `vocab_size`, `eos` end an answer, `banned` are no text.
         packed: give its layers the layout that is fastest here.
+        quantize: of the drafter's own models; see `load.load_target`.
         methods: drafters by name in addition to the table's own: those registered, which another process needs too.
         host: the target itself, for drafters that run in its process; without one they load their own.
         tokenizer: the target's, where it has no folder to be read from.
@@ -51,6 +52,7 @@ class DrafterContext:
     eos: tuple[int, ...] = ()
     banned: tuple[int, ...] = ()
     packed: bool = True
+    quantize: str | None = None
     methods: "Mapping[str, Method]" = field(default_factory=lambda: dict(REGISTERED))
     host: "Target | None" = None
     tokenizer: "PreTrainedTokenizerBase | None" = None
@@ -106,7 +108,13 @@ class DrafterContext:
         from crossdraft.load import load_target
 
         return self.host or load_target(
-            self.source, self.device, self.dtype, packed=self.packed, num_frames=self.num_frames, fps=self.fps
+            self.source,
+            self.device,
+            self.dtype,
+            packed=self.packed,
+            num_frames=self.num_frames,
+            fps=self.fps,
+            quantize=self.quantize,
         )
 
 
@@ -120,7 +128,15 @@ def build_event(spec: Spec, options: settings.EventSettings, context: DrafterCon
     if options.counts and options.tree != "sequoia":
         raise CrossdraftError(f"In '{spec}' counts are for tree=sequoia; leave them out.")
     vocabulary = context.read_tokenizer().get_vocab()
-    drafter = load_drafter(spec.name, context.device, context.dtype, context.banned, vocabulary, packed=context.packed)
+    drafter = load_drafter(
+        spec.name,
+        context.device,
+        context.dtype,
+        context.banned,
+        vocabulary,
+        packed=context.packed,
+        quantize=context.quantize,
+    )
     if options.tree is not None:  # a pass for each level
         return TreeDrafter.of(drafter.model, options.tree, context.banned, options.counts)
     drafter.words = options.words or 1
@@ -144,7 +160,8 @@ def _language_model(source: str, how: str | None, context: DrafterContext) -> "D
     from crossdraft.load import load_model_drafter
 
     target = read_token_table(context.read_tokenizer(), context.vocab_size, context.eos, context.banned)
-    return load_model_drafter(source, target, how, context.device, context.dtype, packed=context.packed)
+    device, dtype, quantize = context.device, context.dtype, context.quantize
+    return load_model_drafter(source, target, how, device, dtype, packed=context.packed, quantize=quantize)
 
 
 def build_ngram(spec: Spec, options: settings.NgramSettings, context: DrafterContext) -> "Drafter[Any]":
@@ -195,7 +212,8 @@ def build_guided(spec: Spec, options: settings.GuidedSettings, context: DrafterC
 
     target = model = context.load_host()
     if options.dir is not None:
-        model = load_target(options.dir, context.device, context.dtype, packed=context.packed)
+        device, dtype = context.device, context.dtype
+        model = load_target(options.dir, device, dtype, packed=context.packed, quantize=context.quantize)
     return GuidedDrafter(model, target, context.banned, layers=options.layers, keep=options.keep, mass=options.mass)
 
 

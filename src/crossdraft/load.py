@@ -25,6 +25,7 @@ from crossdraft.drafters.short_head import ShortHead, read_ids
 from crossdraft.dtypes import DTYPES, dtype_name
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.fast.packed_linear import has_bf16, prepack
+from crossdraft.engine.fast.quantized_linear import check_quantization, quantize_layers
 from crossdraft.engine.fast.unused_layers import pass_unread
 from crossdraft.engine.generation import read_defaults, read_file
 from crossdraft.engine.request import Request
@@ -53,6 +54,7 @@ def load_target(
     packed: bool = True,
     num_frames: int | None = None,
     fps: float | None = None,
+    quantize: str | None = None,
 ) -> Target:
     """A video VLM as a target.
 
@@ -64,18 +66,24 @@ def load_target(
             read (`engine.fast.unused_layers`).
         num_frames, fps: how many frames of a clip it reads, or how many for each second; default what the checkpoint's
             video processor says, else 8 frames.
+        quantize: `int8` or `int4`: hold the language model's weights in so many bits, on a CPU; its default dtype is
+            then bfloat16. See `engine.fast.quantized_linear`.
 
     Raises:
-        CrossdraftError: the folder lacks a file, a key or a shape differs, or the class is not supported.
+        CrossdraftError: the folder lacks a file, a key or a shape differs, the class is not supported, or the device
+            cannot be quantised for.
     """
     folder = _folder(source, ("reference",))
-    return _target(folder, _video_model(folder, device, dtype, packed=packed), num_frames, fps, packed=packed)
+    model = _video_model(folder, device, dtype, packed=packed, quantize=quantize)
+    return _target(folder, model, num_frames, fps, packed=packed)
 
 
-def _video_model(folder: Path, device: str | None, dtype: str | None, *, packed: bool) -> PreTrainedModel:
+def _video_model(
+    folder: Path, device: str | None, dtype: str | None, *, packed: bool, quantize: str | None
+) -> PreTrainedModel:
     kind = model_class(read_config(folder).get("model_type"))
     read_defaults(read_file(folder), str(folder))  # refused before gigabytes are read
-    return _model(getattr(transformers, kind), folder, device, dtype, packed=packed)
+    return _model(getattr(transformers, kind), folder, device, dtype, packed=packed, quantize=quantize)
 
 
 def _target(
@@ -136,13 +144,14 @@ def load_drafter(
     vocabulary: dict[str, int] | None = None,
     *,
     packed: bool = True,
+    quantize: str | None = None,
 ) -> IndependentDrafter:
     """An EventGPT as an independent drafter.
 
     Args:
         source: `event` or `blind` of the reference pair, or the folder of an EventGPT. If it holds a `draft_ids.json`,
             a list of token ids, only these are drafted; see `drafters.short_head`.
-        device, packed: as in `load_target`.
+        device, packed, quantize: as in `load_target`.
         dtype: default bfloat16, but float32 on a CPU that does not multiply bfloat16 itself.
         banned: ids that must never be drafted.
         vocabulary: the target's tokens and ids; every token that the drafter can write must be one of them, at the same
@@ -154,11 +163,12 @@ def load_drafter(
     from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor
 
     folder = _folder(source, DRAFTERS)
-    kind = read_config(folder).get("model_type")
-    if kind != "eventgpt":
-        raise CrossdraftError(f"{folder} holds a model of type '{kind}', the drafter must be an 'eventgpt'.")
+    found = read_config(folder).get("model_type")
+    if found != "eventgpt":
+        raise CrossdraftError(f"{folder} holds a model of type '{found}', the drafter must be an 'eventgpt'.")
     ids, dtype = read_ids(folder), dtype or _draft_dtype(device)
-    model = _model(EventGPTForConditionalGeneration, folder, device, dtype, packed=packed, ids=ids)
+    kind = EventGPTForConditionalGeneration
+    model = _model(kind, folder, device, dtype, packed=packed, quantize=quantize, ids=ids)
     processor = EventGPTProcessor.from_pretrained(folder)
     tokenizer = processor.tokenizer
     if vocabulary is not None:
@@ -176,6 +186,7 @@ def load_model_drafter(
     dtype: str | None = None,
     *,
     packed: bool = True,
+    quantize: str | None = None,
 ) -> IndependentDrafter | CrossVocabDrafter:
     """A causal language model or a video VLM as an independent drafter, of the target's vocabulary or another.
 
@@ -184,7 +195,7 @@ def load_model_drafter(
         target: the target's vocabulary.
         how: `slem`, `tli` or `omni`, see `drafters.cross_vocab`; default none where the vocabularies are the same, else
             `slem`.
-        device, dtype, packed: as in `load_drafter`.
+        device, dtype, packed, quantize: as in `load_drafter`.
 
     Raises:
         CrossdraftError: as `load_target`, or the model cannot draft.
@@ -193,9 +204,9 @@ def load_model_drafter(
     sees = read_config(folder).get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     tokenizer = _tokenizer(folder)
     if sees:
-        model = load_target(str(folder), device, dtype, packed=packed)
+        model = load_target(str(folder), device, dtype, packed=packed, quantize=quantize)
     else:
-        network = _model(AutoModelForCausalLM, folder, device, dtype, packed=packed)
+        network = _model(AutoModelForCausalLM, folder, device, dtype, packed=packed, quantize=quantize)
         decode, eos = _text(tokenizer), _eos(network, tokenizer)
         model = text_model(network, TextPrompt(tokenizer), decode, eos, _reserved(network, tokenizer))
     own = read_token_table(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))
@@ -291,21 +302,33 @@ def _folder(source: str, shipped: Sequence[str]) -> Path:
 
 
 def _model(
-    kind: Any, folder: Path, device: str | None, dtype: str | None, *, packed: bool, ids: Sequence[int] | None = None
+    kind: Any,
+    folder: Path,
+    device: str | None,
+    dtype: str | None,
+    *,
+    packed: bool,
+    quantize: str | None,
+    ids: Sequence[int] | None = None,
 ) -> PreTrainedModel:
     """Load strictly: nothing missing, nothing left over, no shape changed; with a head for `ids` alone, if given."""
     gpu = torch.cuda.is_available()
-    name = dtype_name(dtype or ("bfloat16" if gpu and device != "cpu" else "float32"))
+    half = quantize is not None or (gpu and device != "cpu")
+    name = dtype_name(dtype or ("bfloat16" if half else "float32"))
     try:
         where = torch.device(device or ("cuda" if gpu else "cpu"))
         torch.empty(0, device=where)
     except (RuntimeError, AssertionError) as error:
         raise CrossdraftError(f"Device '{device}' cannot be used here; try --device cpu.") from error
+    if quantize is not None:
+        check_quantization(quantize, where, DTYPES[name])
     loaded, fill = load_weights(kind, folder, DTYPES[name], where)
     model: Any = loaded
     if ids is not None:
         fill(model.lm_head)
         model.lm_head = ShortHead(model.lm_head, ids)
+    if quantize is not None:
+        quantize_layers(model, quantize, fill)
     if packed and where.type == "cpu":
         prepack(model, fill)  # layer by layer, each read just before
     fill(model)

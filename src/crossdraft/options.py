@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from crossdraft.checks import choice, core_numbers, positive, whole
 from crossdraft.dtypes import dtype_name
 from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.fast.quantized_linear import QUANTIZATIONS
 from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES
 from crossdraft.engine.rules import check_rule
 from crossdraft.engine.runner.parallel import POLICIES
@@ -34,6 +35,9 @@ class Options:
         device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         draft_device, draft_dtype: of the drafter; default the target's. If that is not given either, bfloat16 also on
             a CPU that multiplies it itself: what is drafted need not be as exact as what is said.
+        quantize, draft_quantize: hold the language model's weights in 8 or 4 bits (`int8`, `int4`), made at loading; on
+            a CPU alone, where the dtype is then bfloat16. The drafter's is by default the target's, `none` for none. A
+            quantised target is another target: answers are those that it gives alone.
         target_cores, draft_cores: CPU cores that each may use; default all, for a drafter in a process of its own
             those that `target_cores` leaves.
         max_batch: requests that share a pass.
@@ -64,6 +68,8 @@ class Options:
     dtype: str | None = None
     draft_device: str | None = None
     draft_dtype: str | None = None
+    quantize: str | None = None
+    draft_quantize: str | None = None
     target_cores: tuple[int, ...] | None = None
     draft_cores: tuple[int, ...] | None = None
     max_batch: int = 1
@@ -77,11 +83,7 @@ class Options:
     cache_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        choice("placement", self.placement, PLACEMENTS)
-        choice("parallel", self.parallel, ("auto", *POLICIES))
-        choice("hidden", self.hidden, HIDDEN_MODES)
-        choice("adaptive", self.adaptive, (True, False))
-        check_rule(self.rule)
+        self._check_names()
         # Written back in one form each, so that whoever reads an option finds a string, an int, a tuple of ints.
         for name, least in COUNTS.items():
             if (count := getattr(self, name)) is not None or name not in OPEN:
@@ -101,6 +103,17 @@ class Options:
             raise CrossdraftError(
                 f"num_frames is {self.num_frames} and fps is {self.fps}; give one of them, the other follows."
             )
+
+    def _check_names(self) -> None:
+        choice("placement", self.placement, PLACEMENTS)
+        choice("parallel", self.parallel, ("auto", *POLICIES))
+        choice("hidden", self.hidden, HIDDEN_MODES)
+        choice("adaptive", self.adaptive, (True, False))
+        for name in ("quantize", "draft_quantize"):
+            choice(name, getattr(self, name) or "none", ("none", *QUANTIZATIONS))
+        if self.quantize == "none":
+            self._set("quantize", None)
+        check_rule(self.rule)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -141,6 +141,13 @@ class PairOptions:
     device: Device = None
     draft_device: DraftDevice = None
     dtype: Dtype = None
+    quantize: Annotated[
+        str | None,
+        typer.Option(
+            help="Hold weights of target and drafter in fewer bits: int8 or int4, on a CPU. Answers are then those of "
+            "the quantised target alone."
+        ),
+    ] = None
     frames: Annotated[
         int | None,
         typer.Option(help="Frames of the clip that the target reads; the checkpoint's own number by default."),
@@ -315,6 +322,12 @@ def _check_dtype(option: str, name: str) -> None:
     dtype_name(name, option)
 
 
+def _check_quantize(option: str, name: str) -> None:
+    from crossdraft.engine.fast.quantized_linear import QUANTIZATIONS
+
+    choice(option, name, ("none", *QUANTIZATIONS))
+
+
 def _check_rule(_option: str, rule: str) -> None:
     from crossdraft.engine.rules import check_rule
 
@@ -343,6 +356,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "draft_cores": lambda *_: None,
     "dtype": _check_dtype,  # from here on PyTorch is needed
     "rule": _check_rule,
+    "quantize": _check_quantize,
     "device": _check_device,
     "draft_device": _check_device,
 }

@@ -93,6 +93,7 @@ def engine_options(pair: PairOptions) -> Options:
         device=pair.device,
         dtype=pair.dtype,
         draft_device=pair.draft_device,
+        quantize=pair.quantize,
         target_cores=target_cores,
         draft_cores=draft_cores,
         rule=pair.rule,
