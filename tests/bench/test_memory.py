@@ -14,7 +14,7 @@ def test_it_is_full_before_it_is_timed():
     found = time_memory(tokens=1000, nodes=4, drafts=5)
     assert found.tokens == 1000
     assert found.draft.median > 0
-    assert found.megabytes == pytest.approx((1000 * 8 + 6 * 8 * (1000 + 1024)) / 1e6)
+    assert found.megabytes == pytest.approx((1000 * 20 + 6 * 8 * (1000 + 1024)) / 1e6)
 
 
 def test_made_up_answers_share_text_and_are_the_same_every_time():

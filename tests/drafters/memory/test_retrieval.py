@@ -8,14 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.drafters.memory.datastore import START, Datastore, Scope
+from crossdraft.drafters.memory.recency import UNLEARNED
 from crossdraft.drafters.memory.retrieval import (
     BRANCHES,
     CONTRADICTED,
-    OLD,
+    OWN,
     OWN_MOST,
     PRUNE,
     RECENT,
     UNPREDICTED,
+    WITHIN,
     match_weights,
     next_tokens,
     own_matches,
@@ -69,12 +71,28 @@ def test_the_same_question_is_trusted_more_than_another():
 
 
 def test_weights_by_hand():
-    """A place that differs in the last token but one: e^-2.5, times the age's part and the scope's."""
+    """What differs in the last token but one: e^-2.5, times the age's part and the scope's."""
     store = Datastore(256)
     store.add(HERE, [7, 8, 9])
-    weights = match_weights(store, np.array([3, 3]), np.array([1.0, 0.5]), [4, 8])
-    age = 0.5 ** (1 / 10) + OLD
+    store.add(ELSEWHERE, [7, 8, 9])
+    positions, trust = np.array([3, 3]), np.array([1.0, 0.5])
+    weights = match_weights(store, positions, trust, [4, 8], HERE.question)
+    assert weights.tolist() == pytest.approx([math.exp(-2.5), math.exp(-2.5) / 2])  # the newest to its question
+    weights = match_weights(store, positions, trust, [4, 8], ELSEWHERE.question)
+    age = 2 ** -(UNLEARNED * WITHIN)  # the newest but one of all
     assert weights.tolist() == pytest.approx([math.exp(-2.5) * age, math.exp(-2.5) * age / 2])
+    weights = match_weights(store, np.array([1]), np.array([1.0]), [START], ELSEWHERE.question)
+    assert weights.tolist() == pytest.approx([2**-UNLEARNED])  # at an answer's start age counts in full
+
+
+def test_ages_are_counted_in_answers_to_the_question():
+    store = Datastore(256)
+    for scope in (HERE, ELSEWHERE, ELSEWHERE, HERE):
+        store.add(scope, [1])
+    starts = np.array([1, 3, 5, 7])
+    assert store.ages(starts, HERE.question).tolist() == [2, 3, 2, 1]
+    assert store.ages(starts, ELSEWHERE.question).tolist() == [4, 2, 1, 1]
+    assert store.ages(starts, 12345).tolist() == [4, 3, 2, 1]
 
 
 def test_an_answer_that_repeats_itself_is_predicted_by_itself():
@@ -89,7 +107,7 @@ def test_an_answer_is_trusted_more_than_the_newest_one_about_its_clip():
     store.add(HERE, [*said, 3])
     assert tree(store, HERE, [*said, 8, *said], 1) == [(8, -1)]
     (own,) = own_matches([START, 2, 2], 1)[1].tolist()  # after the first 2: [nothing, START, 2]
-    assert own == pytest.approx(math.exp(-2.5 - 1.25) * (1 + OLD))
+    assert own == pytest.approx(math.exp(-2.5 - 1.25) * OWN)
 
 
 def test_only_the_newest_of_an_answer_is_looked_through():

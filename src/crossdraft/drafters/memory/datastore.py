@@ -5,16 +5,19 @@ first, and there is one for every scope: within the same clip, the same question
 table. Two n-grams that share a hash share a chain, which is harmless: whoever walks a chain compares what it finds.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crossdraft.drafters.memory.recency import Recency
 from crossdraft.errors import CrossdraftError
 
 START = -1  # stands in front of every answer
 GRAMS = (1, 2)  # lengths of the n-grams that are indexed
+QUESTIONS = 1 << 14  # whose answers are counted
 SMALLEST, LARGEST = 1 << 8, 1 << 28
 _PRIMES = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)  # large, odd, their bits well mixed
 _WORD = (1 << 64) - 1
@@ -46,6 +49,10 @@ class Datastore:
         self.capacity = capacity
         self.tokens = np.full(capacity, START, np.int32)  # position p lies at p % capacity
         self.answer = np.zeros(capacity, np.int32)  # the number of the answer that a position belongs to
+        self.question = np.zeros(capacity, np.int64)  # of that answer, by its number
+        self.nth = np.zeros(capacity, np.int32)  # how many answers to that question came before it
+        self.recency = Recency()
+        self._asked: OrderedDict[int, int] = OrderedDict()  # answers to each question
         self.written = 0  # positions written so far
         self.answers = 0
         self._buckets = 1 << (capacity - 1).bit_length()
@@ -62,14 +69,20 @@ class Datastore:
     def nbytes(self) -> int:
         """Bytes of all arrays."""
         views = (*self._heads, *self._before)
-        return self.tokens.nbytes + self.answer.nbytes + sum(view.nbytes for view in views)
+        arrays = (self.tokens, self.answer, self.question, self.nth)
+        return sum(array.nbytes for array in arrays) + sum(view.nbytes for view in views)
 
     def add(self, scope: Scope, tokens: Sequence[int]) -> None:
         """Remember an answer; of one longer than the ring, the end."""
         row = [START, *tokens][-(self.capacity - 1) :]
         ring = np.arange(self.written, self.written + len(row)) % self.capacity
         self.tokens[ring] = row
-        self.answer[ring] = self.answers
+        self.answer[ring], self.question[ring] = self.answers, scope.question
+        self.nth[ring] = asked = self._asked.pop(scope.question, 0)
+        self._asked[scope.question] = asked + 1
+        if len(self._asked) > QUESTIONS:
+            self._asked.popitem(last=False)
+        self.recency.add(scope.question, tokens)
         for chain, (gram, key) in enumerate(_chains(scope)):
             heads, before = self._heads[chain], self._before[chain]
             for at in range(gram - 1, len(row)):
@@ -79,6 +92,14 @@ class Datastore:
         self.written += len(row)
         self.answers += 1
         self.tokens[self.written % self.capacity] = START  # an end to whoever reads on
+
+    def ages(self, positions: NDArray[np.int64], question: int) -> NDArray[np.int64]:
+        """[N] ages of the answers in front of positions [N]: in answers to `question`, else in all; 1 = newest."""
+        ring = (positions - 1) % self.capacity
+        own = self._asked.get(question, 0) - self.nth[ring]
+        every = self.answers - self.answer[ring]
+        found: NDArray[np.int64] = np.where(self.question[ring] == question, own, every).astype(np.int64)
+        return np.maximum(found, 1)
 
     def ends(self, scope: Scope, gram: Sequence[int], most: int) -> list[list[int]]:
         """Positions where an n-gram ended, in the same clip, the same question, anywhere: the `most` newest of each.

@@ -23,8 +23,8 @@ from crossdraft.engine.tree import DraftTree
 
 CONTEXT = 16  # tokens in front of a position that are compared
 MISMATCH = 5.0 * 0.5 ** np.arange(CONTEXT)[::-1]  # nats that a differing token costs; the last one is the nearest
-OWN, TRUST = 1.0, (1.0, 1.0, 0.3)  # in this answer, of age 0; in the same clip, the same question, anywhere
-HALF_LIFE, OLD = 10, 0.1  # answers in which a match loses half its weight; what it always keeps
+OWN, TRUST = 1.1, (1.0, 1.0, 0.3)  # in this answer; in the same clip, the same question, anywhere
+WITHIN = 0.5  # within an answer what was said tells by itself which answers are like it: age counts for less
 GAPS = 2  # as many of the last tokens may be replaced ones
 PER_CHAIN, MOST = 16, 64  # matches taken from one chain, and of all chains
 NEWEST = 100  # positions that count whatever stands in front of them: what is being talked about
@@ -50,7 +50,7 @@ def retrieve(store: Datastore, scope: Scope, context: Sequence[int], nodes: int,
         faintest: least path probability of a node.
     """
     positions, trust = find_matches(store, scope, context)
-    weights = match_weights(store, positions, trust, context)
+    weights = match_weights(store, positions, trust, context, scope.question)
     if len(weights) > MOST:
         best = np.argpartition(-weights, MOST)[:MOST]
         positions, weights = positions[best], weights[best]
@@ -72,7 +72,7 @@ def own_matches(context: Sequence[int], depth: int) -> tuple[NDArray[np.int32], 
     weights: NDArray[np.float64] = np.exp(-((before != known) @ MISMATCH[-len(known) :]))
     positions = 1 + np.flatnonzero(weights >= LIKE)[-OWN_MOST:]
     onwards = positions[:, None] + np.arange(depth) % (len(recent) - positions)[:, None]
-    return recent[onwards], weights[positions - 1] * OWN * (1 + OLD)
+    return recent[onwards], weights[positions - 1] * OWN
 
 
 def find_matches(
@@ -95,14 +95,21 @@ def find_matches(
 
 
 def match_weights(
-    store: Datastore, positions: NDArray[np.int64], trust: NDArray[np.float64], context: Sequence[int]
+    store: Datastore,
+    positions: NDArray[np.int64],
+    trust: NDArray[np.float64],
+    context: Sequence[int],
+    question: int = 0,
 ) -> NDArray[np.float64]:
-    """[N] weights by what stands in front of the positions, by their age, and by the trust in their scopes."""
+    """[N] weights by what stands in front of the positions, by their age, and by the trust in their scopes.
+
+    A match of age a has the part a^-s of its weight, s as the store has learned it (`Recency`).
+    """
     known = np.array(context[-CONTEXT:], np.int32)
     differs = store.around(positions, len(known), 0) != known
-    age = store.answers - store.answer[(positions - 1) % store.capacity]
+    exponent = store.recency.exponent * (WITHIN if len(context) > 1 else 1.0)
     weights: NDArray[np.float64] = np.exp(-(differs @ MISMATCH[-len(known) :])) * trust
-    return weights * (0.5 ** (age / HALF_LIFE) + OLD)
+    return weights * store.ages(positions, question).astype(np.float64) ** -exponent
 
 
 def tree_from_matches(predicted: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, faintest: float) -> Draft:
