@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from crossdraft.checkpoints.files import check_files, read_config
+from crossdraft.checkpoints.files import check_files, quantization_method, read_config
 from crossdraft.checkpoints.locate import find_checkpoint, repair_hint
 from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, load_weights
@@ -313,7 +313,10 @@ def _model(
 ) -> PreTrainedModel:
     """Load strictly: nothing missing, nothing left over, no shape changed; with a head for `ids` alone, if given."""
     gpu = torch.cuda.is_available()
-    half = quantize is not None or (gpu and device != "cpu")
+    stored = quantization_method(read_config(folder))
+    if None not in (stored, quantize):
+        raise CrossdraftError(f"{folder} is quantised already ({stored}); leave out quantize={quantize}.")
+    half = bool(stored or quantize) or (gpu and device != "cpu")
     name = dtype_name(dtype or ("bfloat16" if half else "float32"))
     try:
         where = torch.device(device or ("cuda" if gpu else "cpu"))
@@ -332,7 +335,7 @@ def _model(
     if packed and where.type == "cpu":
         prepack(model, fill)  # layer by layer, each read just before
     fill(model)
-    return model.to(where).eval()
+    return (model if stored else model.to(where)).eval()  # a library that quantised moves its model itself
 
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:

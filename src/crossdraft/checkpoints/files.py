@@ -30,8 +30,8 @@ def check_files(folder: Path) -> None:
     """Refuse a folder that holds no checkpoint of a kind that is loaded. Reads no weights, only what describes them.
 
     Raises:
-        CrossdraftError: a file is missing, cut off or a Git LFS pointer; the weights are quantised, an adapter's, or
-            pickled.
+        CrossdraftError: a file is missing, cut off or a Git LFS pointer; the weights are an adapter's, pickled, or
+            quantised in a way that nothing here reads.
     """
     config = read_config(folder)
     if (folder / "adapter_config.json").is_file():
@@ -81,24 +81,33 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     return found
 
 
+def quantization_method(config: Mapping[str, Any]) -> str | None:
+    """How a checkpoint's weights are quantised, in transformers' word for it; None if they are not."""
+    found = config.get("quantization_config")
+    method = found.get("quant_method") if isinstance(found, dict) else None
+    return None if method is None else str(method)
+
+
 def _refuse_quantised(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse what says that it is quantised in a way that transformers does not read from `config.json`."""
     text = config.get("text_config")
     parts = [config, text] if isinstance(text, dict) else [config]
     for part in parts:
         for key in ("quantization_config", "compression_config"):
-            if part.get(key) is not None:
+            if part.get(key) is not None and not (part is config and quantization_method(config)):
                 found = part[key]
                 method = found.get("quant_method") if isinstance(found, dict) else None
-                _refuse_method(folder, f"{key}: {method or found}")
+                raise quantised_error(folder, f"{key}: {method or found}", "which is not supported")
     for name in ("quantize_config.json", "quant_config.json"):  # how GPTQ and AWQ once said it
         if (folder / name).is_file():
-            _refuse_method(folder, name)
+            raise quantised_error(folder, name, "which is not supported")
 
 
-def _refuse_method(folder: Path, method: str) -> None:
-    raise CrossdraftError(
-        f"The checkpoint {folder} is quantised ({method[:60]}), which is not supported; give the checkpoint in 16 or "
-        "32 bits that it was made from."
+def quantised_error(folder: Path, method: str, why: str) -> CrossdraftError:
+    """The error of a quantised checkpoint that is not loaded."""
+    return CrossdraftError(
+        f"The checkpoint {folder} is quantised ({method[:60]}), {why}; give the checkpoint in 16 or 32 bits that it "
+        "was made from."
     )
 
 

@@ -17,10 +17,12 @@ from torch import nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+from transformers.quantizers.auto import AutoHfQuantizer
+from transformers.utils import is_accelerate_available
 from transformers.utils import logging as hf_logging
 from transformers.utils.loading_report import LoadStateDictInfo
 
-from crossdraft.checkpoints.files import StoredTensor, read_config, stored_tensors
+from crossdraft.checkpoints.files import StoredTensor, quantised_error, quantization_method, read_config, stored_tensors
 from crossdraft.checkpoints.memory import check_memory
 from crossdraft.checkpoints.reader import STORED, DeferredWeights
 from crossdraft.errors import CrossdraftError
@@ -34,6 +36,9 @@ LIBRARY_ERRORS = (
 
 Fill = Callable[[nn.Module], None]
 """Reads the weights of a module that are still in their files."""
+
+
+Settings = dict[str, Any]  # of `from_pretrained`
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +74,20 @@ def load_weights(kind: Any, folder: Path, dtype: torch.dtype, device: torch.devi
     Raises:
         CrossdraftError: configuration and weights do not fit each other, or the class, or the memory that is free.
     """
+    settings: Settings = {
+        "dtype": dtype,
+        "output_loading_info": True,
+        "attn_implementation": "sdpa",
+        "ignore_mismatched_sizes": True,
+    }
     with _quiet():
-        stored = stored_tensors(folder)
+        stored, method = stored_tensors(folder), quantization_method(read_config(folder))
+        if method is not None:
+            return _load_quantised(kind, folder, method, settings, device), _nothing
         found = _compare(kind, folder, stored)
         refuse_misfit(folder, found.report)
         check_memory(folder, stored.values(), device, dtype)
         plain = found.names is not None and all(tensor.dtype in STORED for tensor in stored.values())
-        settings = {
-            "dtype": dtype,
-            "output_loading_info": True,
-            "attn_implementation": "sdpa",
-            "ignore_mismatched_sizes": True,
-        }
         try:
             if plain:
                 deferred = DeferredWeights(stored, dtype, device)
@@ -90,14 +97,36 @@ def load_weights(kind: Any, folder: Path, dtype: torch.dtype, device: torch.devi
                 deferred.attach(model, found.names or {})
                 fill = deferred.fill
             else:
-                model, report = kind.from_pretrained(
-                    str(folder), local_files_only=True, use_safetensors=True, **settings
-                )
+                model, report = _from_folder(kind, folder, settings)
                 fill = _nothing
         except LIBRARY_ERRORS as error:
             raise CrossdraftError(f"The checkpoint {folder} cannot be loaded: {first_line(error)}") from error
     refuse_misfit(folder, report)
     return model, fill
+
+
+def _load_quantised(kind: Any, folder: Path, method: str, settings: Settings, device: torch.device) -> PreTrainedModel:
+    """A model whose weights are stored quantised, as transformers and the method's own library load it.
+
+    Raises:
+        CrossdraftError: the method is unknown, its library is missing, or cannot do it on the device.
+    """
+    what = f"quantization_config: {method}"
+    # Of a method that it does not know transformers would take the weights as they are.
+    if not AutoHfQuantizer.supports_quant_method(read_config(folder)["quantization_config"]):
+        raise quantised_error(folder, what, "which transformers does not know")
+    where = {"device_map": {"": str(device)}} if is_accelerate_available() else {}
+    try:
+        model, report = _from_folder(kind, folder, settings | where)
+    except LIBRARY_ERRORS as error:
+        why = f"which cannot be loaded here ({first_line(error)})"
+        raise quantised_error(folder, what, why) from error
+    refuse_misfit(folder, report)
+    return model
+
+
+def _from_folder(kind: Any, folder: Path, settings: Settings) -> tuple[PreTrainedModel, dict[str, Iterable[Any]]]:
+    return kind.from_pretrained(str(folder), local_files_only=True, use_safetensors=True, **settings)
 
 
 def _name(model: Any, folder: Path) -> None:
