@@ -2,16 +2,20 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.identity import (
     ALL_SPECS,
+    CACHED_CONFIGS,
     EVENT_CONFIGS,
     PROCESS,
     IdentityCheck,
     RunConfig,
+    about_shared_clips,
+    cached_bytes,
     check_config,
     choose_configs,
     configs_of,
@@ -131,3 +135,42 @@ def test_without_a_name_it_is_the_event_drafter_in_nine_ways():
 def test_a_drafter_that_cannot_be_checked_is_one_clear_sentence(drafters, message):
     with pytest.raises(CrossdraftError, match=message):
         choose_configs(drafters)
+
+
+def test_shared_clips_are_asked_about_in_disorder_from_two_namespaces():
+    found = about_shared_clips(items(Workload(12, questions=4)))
+    assert [item.seed for item in found] != sorted(item.seed for item in found)
+    assert {item.request.namespace for item in found} == {"one", "other"}
+    clips = {(item.seed, item.request.video.tobytes()) for item in found}
+    assert len(clips) == 6  # three scenes, each also with another pixel
+    for seed in {seed for seed, _ in clips}:
+        one, other = (np.frombuffer(clip, np.uint8) for own, clip in clips if own == seed)
+        assert (one != other).sum() == 1
+
+
+def test_a_budget_is_that_of_a_clip():
+    target = Models().load_target()
+    (item,) = items(Workload(1, max_new_tokens=2))
+    one = cached_bytes(target, item)
+    tokens = len(target.prepare(item.request))
+    text = target.text_config
+    of_token = (
+        2 * text.num_hidden_layers * text.num_key_value_heads * (text.hidden_size // text.num_attention_heads) * 4
+    )
+    assert one > tokens * of_token  # the features are kept, too
+    assert one == cached_bytes(target, item)
+
+
+def test_with_prefix_caches_every_way_knows_prompts():
+    models = Models()
+    target = models.load_target()
+    asked = about_shared_clips(items(Workload(9, max_new_tokens=6, questions=9)))
+    configs = [config for config in CACHED_CONFIGS if config.spec == "memory"]
+    checks = run_identity(target, models, None, [configs], asked)
+    assert [(check.equal, check.total) for check in checks] == [(9, 9)] * 2
+    assert checks[0].known >= checks[1].known > 0
+
+
+def test_named_drafters_are_not_those_with_caches():
+    with pytest.raises(CrossdraftError, match="leave out --drafters"):
+        choose_configs(["event"], cached=True)

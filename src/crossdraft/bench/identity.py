@@ -1,5 +1,6 @@
 """`crossdraft bench identity`: is it the same text? Every placement, and batches that join and leave; no timing."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,11 +20,12 @@ from crossdraft.bench.workload import Item
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.runner.parallel import BEST
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import SHIPPED
+from crossdraft.methods import SHIPPED, build_spec
 from crossdraft.options import Options
 
 WAVE = 12  # requests in a queue at a time
@@ -44,12 +46,14 @@ class RunConfig:
         placements: where the drafter runs and how many requests share a pass; taken in turn, wave by wave.
         adaptive: let the cost model trim and silence the drafter, as it does for users. If not, every round verifies
             as much as the drafter will write, whether that pays or not.
+        cached_clips: for how many clips the prefix caches of target and drafter have room; 0 = there are none.
     """
 
     name: str
     spec: str
     placements: tuple[tuple[str, int], ...]
     adaptive: bool = True
+    cached_clips: float = 0.0
 
 
 EVENT_CONFIGS = (  # every placement of the event drafter, its blind twin, and shared passes
@@ -58,6 +62,19 @@ EVENT_CONFIGS = (  # every placement of the event drafter, its blind twin, and s
     RunConfig("blind", "blind", ((PROCESS, 1),)),
     *(RunConfig(f"batch of up to {size}", "event", ((PROCESS, size),)) for size in (1, 2, 3)),
     RunConfig("batch of up to 4", "event", (("before", 4),)),
+)
+
+
+CACHED_CONFIGS = tuple(  # with prefix caches: of everything, and so small that clips are dropped all the time
+    RunConfig(f"{name}, room for {clips:g} clips", spec, placements, cached_clips=clips)
+    for clips in (1e6, 1.5)
+    for name, spec, placements in (
+        ("event", "event", ((PROCESS, 1),)),
+        ("event, batches of 1 to 4", "event", ((PROCESS, 2), ("before", 3), ("off", 4), ("beside", 1))),
+        ("glance", "glance", ((PROCESS, 1), (PROCESS, 3))),
+        ("eagle2", "eagle2", (("off", 1), ("off", 3))),
+        ("memory", "memory", (("before", 2),)),
+    )
 )
 
 
@@ -70,12 +87,20 @@ def configs_of(spec: str) -> tuple[RunConfig, ...]:
     )
 
 
-def choose_configs(drafters: Sequence[str]) -> list[tuple[RunConfig, ...]]:
+def choose_configs(drafters: Sequence[str], *, cached: bool = False) -> list[tuple[RunConfig, ...]]:
     """Groups of ways that are open together: one for each drafter named, or the event drafter's if none is.
 
+    Args:
+        drafters: specs, or `all`.
+        cached: those with prefix caches.
+
     Raises:
-        CrossdraftError: a spec that cannot be read, or that stands there twice.
+        CrossdraftError: a spec that cannot be read, or that stands there twice; drafters are named beside `cached`.
     """
+    if cached and drafters:
+        raise CrossdraftError("With prefix caches certain drafters are checked; leave out --drafters or --questions.")
+    if cached:
+        return [CACHED_CONFIGS]
     if not drafters:
         return [EVENT_CONFIGS]
     specs = [spec for name in drafters for spec in (ALL_SPECS if name == ALL else (name,))]
@@ -98,7 +123,8 @@ class ReferenceAnswer:
 class IdentityCheck:
     """One way of running, and how many of its answers were the target's own.
 
-    `drafted` and `accepted` tell whether there was anything that could have gone wrong.
+    `drafted`, `accepted` and `known` (prompts of which a prefix cache knew something) tell whether there was anything
+    that could have gone wrong.
     """
 
     name: str
@@ -106,6 +132,7 @@ class IdentityCheck:
     total: int = 0
     drafted: int = 0
     accepted: int = 0
+    known: int = 0
     divergences: list[Divergence] = field(default_factory=list)
     notes: set[str] = field(default_factory=set)
 
@@ -117,7 +144,8 @@ class IdentityCheck:
     @property
     def remark(self) -> str:
         """For people: how close the calls were where it parted, and what the engine wanted to be known."""
-        return " ".join([*gaps_in_words(self.divergences), *sorted(self.notes)])
+        known = [f"{self.known} prompts were known."] if self.known else []
+        return " ".join([*known, *gaps_in_words(self.divergences), *sorted(self.notes)])
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -128,6 +156,7 @@ class IdentityCheck:
             "identical": {"equal": self.equal, "total": self.total},
             "drafted": self.drafted,
             "accepted": self.accepted,
+            "known": self.known,
             "divergences": [divergence.to_json() for divergence in self.divergences],
             "notes": sorted(self.notes),
         }
@@ -146,10 +175,11 @@ def run_identity(
     The target's own answers are computed once. All pairs are held meanwhile: about 3 MB each.
     """
     known = list(reference_answers(target, items, tick))
+    bytes_of_clip = cached_bytes(target, known[0].item) if known else 0
     blank = blank_window(models.blind)
     checks: list[IdentityCheck] = []
     for configs in groups:
-        with open_configs(target, models, cores, configs) as opened:
+        with open_configs(target, models, cores, configs, bytes_of_clip) as opened:
             for config, decoders in zip(configs, opened, strict=True):
                 checks.append(IdentityCheck(config.name, config.spec))
                 pairs = with_events(known, blank) if is_blind(spec_of(config.spec)) else known
@@ -159,13 +189,17 @@ def run_identity(
 
 @contextmanager
 def open_configs(
-    target: Target, models: Models, cores: Cores | None, configs: Sequence[RunConfig]
+    target: Target, models: Models, cores: Cores | None, configs: Sequence[RunConfig], bytes_of_clip: int = 0
 ) -> Iterator[list[tuple[Decoder, ...]]]:
-    """For each way a decoder for each placement. Ways of the same drafter share its process, and its inline one."""
+    """For each way a decoder for each placement. Ways of the same drafter share its process, and its inline one.
+
+    `bytes_of_clip` is what the target's prefix cache holds of a clip; a drafter's has as much room.
+    """
     with ExitStack() as stack:
+        budgets = {clips: round(clips * bytes_of_clip) for clips in {config.cached_clips for config in configs}}
 
         @cache
-        def runner(spec: str) -> DraftRunner[Any]:
+        def runner(spec: str, cache_bytes: int) -> DraftRunner[Any]:
             """As users run it; a policy of parallel drafting even where the two share a core."""
             with pinned(None if cores is None else cores.pair):  # of which this process may have the target's only
                 options = Options(
@@ -173,30 +207,33 @@ def open_configs(
                     parallel=POLICIES.get(spec, BEST),
                     target_cores=None if cores is None else cores.target,
                     draft_cores=None if cores is None else cores.draft or None,
-                    cache_bytes=0,
+                    cache_bytes=cache_bytes,
                 )
             made = assemble(models.spec(spec), models.context(target), target, options)
             stack.callback(made.close)
             return made
 
         @cache
-        def drafter(spec: str) -> Drafter[Any]:
-            return models.build(spec_of(spec), target)
+        def drafter(spec: str, cache_bytes: int) -> Drafter[Any]:
+            context = replace(models.context(target), host=target, cache_bytes=cache_bytes)
+            return build_spec(models.spec(spec), context)
 
-        def runner_at(spec: str, where: str) -> DraftRunner[Any]:
+        def runner_at(config: RunConfig, where: str) -> DraftRunner[Any]:
+            cache_bytes = budgets[config.cached_clips]
             if where == PROCESS:
-                return runner(spec)
-            made = DraftRunner(drafter(spec), where, target.device)
+                return runner(config.spec, cache_bytes)
+            made = DraftRunner(drafter(config.spec, cache_bytes), where, target.device)
             stack.callback(made.close)
             return made
 
-        yield [
-            tuple(
-                Decoder(target, runner_at(config.spec, where), max_batch=size, adaptive=config.adaptive)
+        def decoders(config: RunConfig) -> tuple[Decoder, ...]:
+            prefixes = PrefixCache(budgets[config.cached_clips])
+            return tuple(
+                Decoder(target, runner_at(config, where), max_batch=size, adaptive=config.adaptive, prefixes=prefixes)
                 for where, size in config.placements
             )
-            for config in configs
-        ]
+
+        yield [decoders(config) for config in configs]
 
 
 def reference_answers(target: Target, items: Iterable[Item], tick: Tick | None = None) -> Iterator[ReferenceAnswer]:
@@ -206,6 +243,30 @@ def reference_answers(target: Target, items: Iterable[Item], tick: Tick | None =
         yield ReferenceAnswer(item, alone.generate([item.request])[0].tokens)
         if tick is not None:
             tick("target")
+
+
+def cached_bytes(target: Target, item: Item) -> int:
+    """What a prefix cache keeps of a pair."""
+    prefixes = PrefixCache(sys.maxsize)
+    Decoder(target, prefixes=prefixes).generate([replace(item.request, namespace="")])
+    return prefixes.nbytes
+
+
+def about_shared_clips(items: Iterable[Item], seed: int = 0) -> list[Item]:
+    """The pairs in random order, from two namespaces; of every third the clip differs in one pixel.
+
+    Clips are uint8 frames [F, H, W, 3], as a workload in memory hands them over.
+    """
+    shared: list[Item] = []
+    for at, item in enumerate(items):
+        video: Any = item.request.video
+        if at % 3 == 2:
+            video = video.copy()
+            video[-1, -1, -1, -1] ^= 1
+        namespace = ("one", "other")[at // 3 % 2]
+        shared.append(replace(item, request=replace(item.request, video=video, namespace=namespace)))
+    order = np.random.default_rng(seed).permutation(len(shared))
+    return [shared[at] for at in order]
 
 
 def with_events(known: Iterable[ReferenceAnswer], events: object) -> list[ReferenceAnswer]:
@@ -252,6 +313,7 @@ def _run_wave(
         check.total += 1
         check.drafted += answer.stats.drafted
         check.accepted += answer.stats.accepted
+        check.known += answer.stats.cached_tokens > 0
         check.notes.update(answer.notes)
         divergence = find_divergence(target, pair.item, pair.tokens[:limit], answer.tokens)
         if divergence is not None:

@@ -195,6 +195,14 @@ def identity(
     max_new_tokens: MaxTokens = 96,
     kinds: Kinds = None,
     blind: Blind = "blind",
+    each: Annotated[
+        int,
+        typer.Option(
+            "--questions",
+            help="So many questions about each clip, with prefix caches, large ones and such that are always full; "
+            "from two namespaces, and about clips that differ in one pixel.",
+        ),
+    ] = 1,
 ) -> None:
     """Check that every placement, and batches that join and leave, give the target's own tokens. Exit 1 if not.
 
@@ -204,14 +212,16 @@ def identity(
     output.check()
     from rich.markup import escape
 
-    from crossdraft.bench.identity import choose_configs, run_identity
+    from crossdraft.bench.identity import about_shared_clips, choose_configs, run_identity
     from crossdraft.bench.workload import Workload, describe, items
 
-    work, groups = Workload(pairs, "any", listed(kinds), max_new_tokens), choose_configs(drafters or ())
+    work = Workload(pairs, "any", listed(kinds), max_new_tokens, questions=each)
+    groups = choose_configs(drafters or (), cached=each > 1)
     chosen, pair = cores.cores(models.device), models.models(blind)
     answers = pairs * (1 + sum(map(len, groups)))
     with _loaded(pair, chosen) as (found, target), progress("comparing", answers) as tick:
-        checks = run_identity(target, pair, chosen, groups, items(work), tick)
+        asked = items(work) if each == 1 else about_shared_clips(items(work))
+        checks = run_identity(target, pair, chosen, groups, asked, tick)
     rows = table(None, "checked against the target alone", ("identical", "drafted", "accepted"))
     rows.add_column("", overflow="fold")
     for check in checks:
