@@ -25,7 +25,7 @@ from crossdraft.drafters.short_head import ShortHead, read_ids
 from crossdraft.dtypes import DTYPES, dtype_name
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.fast.packed_linear import has_bf16, prepack
-from crossdraft.engine.fast.quantized_linear import check_quantization, quantize_layers
+from crossdraft.engine.fast.quantized_linear import bytes_saved, check_quantization, quantize_layers
 from crossdraft.engine.fast.unused_layers import pass_unread
 from crossdraft.engine.generation import read_defaults, read_file
 from crossdraft.engine.request import Request
@@ -325,7 +325,7 @@ def _model(
         raise CrossdraftError(f"Device '{device}' cannot be used here; try --device cpu.") from error
     if quantize is not None:
         check_quantization(quantize, where, DTYPES[name])
-    loaded, fill = load_weights(kind, folder, DTYPES[name], where)
+    loaded, fill = load_weights(kind, folder, DTYPES[name], where, lambda model: bytes_saved(model, quantize))
     model: Any = loaded
     if ids is not None:
         fill(model.lm_head)

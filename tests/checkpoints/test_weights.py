@@ -10,11 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, VideoLlavaForConditionalGeneration
 
+from crossdraft.bench.scale_checkpoint import write_checkpoint
 from crossdraft.checkpoints import memory
 from crossdraft.checkpoints.files import stored_tensors
 from crossdraft.checkpoints.reader import read
 from crossdraft.checkpoints.weights import load_weights
 from crossdraft.errors import CrossdraftError
+from crossdraft.load import load_target
 from tests.support import PairPaths
 
 CPU = torch.device("cpu")
@@ -46,8 +48,9 @@ def test_without_a_generation_config_the_configuration_s_ends_hold(pair: PairPat
 
 
 def test_a_weight_that_is_not_read_is_nan_and_takes_no_memory(pair: PairPaths) -> None:
-    model, fill = load_weights(VideoLlavaForConditionalGeneration, pair.target, torch.float32, CPU)
-    head: Any = model.lm_head
+    loaded, fill = load_weights(VideoLlavaForConditionalGeneration, pair.target, torch.float32, CPU)
+    model: Any = loaded
+    head = model.lm_head
     assert head.weight.isnan().all()
     assert head.weight.untyped_storage().nbytes() == 4
     fill(head)
@@ -60,7 +63,7 @@ def test_a_weight_that_is_not_read_is_nan_and_takes_no_memory(pair: PairPaths) -
 
 
 def test_a_shared_head_is_one_parameter(tmp_path: Path) -> None:
-    shape = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 40}
+    shape: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 40}
     config = LlamaConfig(hidden_size=16, intermediate_size=24, tie_word_embeddings=True, **shape)
     wanted: Any = LlamaForCausalLM(config)
     wanted.save_pretrained(tmp_path)
@@ -87,9 +90,25 @@ def test_too_little_memory_is_one_sentence_before_anything_is_read(
 ) -> None:
     numbers = sum(torch.Size(tensor.shape).numel() for tensor in stored_tensors(pair.target).values())
     monkeypatch.setattr(memory, "free_memory", lambda _: numbers * 4 - 1)
-    with pytest.raises(CrossdraftError, match=r"in float32, and cpu has .* GB free; try --dtype bfloat16"):
+    too_much = (
+        r"in float32, and cpu has .* GB free; try --dtype bfloat16 .* GB\), --quantize int8 or int4, another device"
+    )
+    with pytest.raises(CrossdraftError, match=too_much):
         load_weights(VideoLlavaForConditionalGeneration, pair.target, torch.float32, CPU)
     load_weights(VideoLlavaForConditionalGeneration, pair.target, torch.bfloat16, CPU)
+
+
+def test_what_quantising_saves_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers of 4 x 128 x 128 and 3 x 128 x 256 numbers, each 1 byte less in 8 bits and 11/8 less in 4."""
+    write_checkpoint("video-llava-tiny", tmp_path)
+    numbers = sum(torch.Size(tensor.shape).numel() for tensor in stored_tensors(tmp_path).values())
+    layers = 2 * (4 * 128 * 128 + 3 * 128 * 256)
+    for name, saved in (("int8", layers), ("int4", layers * 11 // 8)):
+        monkeypatch.setattr(memory, "free_memory", lambda _, free=numbers * 2 - saved: free)
+        load_target(str(tmp_path), "cpu", quantize=name)
+        monkeypatch.setattr(memory, "free_memory", lambda _, free=numbers * 2 - saved - 1: free)
+        with pytest.raises(CrossdraftError, match="free; try another device, or a smaller model"):
+            load_target(str(tmp_path), "cpu", quantize=name)
 
 
 def test_a_missing_shard_is_one_sentence(tmp_path: Path) -> None:

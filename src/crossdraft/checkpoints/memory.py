@@ -2,12 +2,10 @@
 
 import math
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
-from crossdraft.checkpoints.files import StoredTensor
 from crossdraft.errors import CrossdraftError
 
 
@@ -25,19 +23,25 @@ def free_memory(device: torch.device) -> float:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), math.inf)
 
 
-def check_memory(folder: Path, tensors: Iterable[StoredTensor], device: torch.device, dtype: torch.dtype) -> None:
+def check_memory(folder: Path, numbers: int, saved: int, device: torch.device, dtype: torch.dtype) -> None:
     """Refuse a checkpoint whose weights do not fit into the memory that is free, before hours of swapping.
 
+    Args:
+        folder: for the complaint.
+        numbers: how many there are to be loaded.
+        saved: bytes of them that are given up while the rest is loaded.
+        device, dtype: where they shall be, and as what.
+
     Raises:
-        CrossdraftError: they do not.
+        CrossdraftError: they do not fit.
     """
     if device.type not in ("cpu", "cuda"):
         return  # free_memory knows no other
-    numbers = sum(math.prod(tensor.shape) for tensor in tensors)
-    needed, free = numbers * dtype.itemsize, free_memory(device)
+    needed, free = numbers * dtype.itemsize - saved, free_memory(device)
     if needed > free:
         half = f"--dtype bfloat16 ({numbers * 2 / 1e9:.1f} GB), " if dtype.itemsize > 2 else ""
+        fewer = "--quantize int8 or int4, " if device.type == "cpu" and not saved else ""
         raise CrossdraftError(
             f"The checkpoint {folder} needs {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, and {device} "
-            f"has {free / 1e9:.1f} GB free; try {half}another device, or a smaller model."
+            f"has {free / 1e9:.1f} GB free; try {half}{fewer}another device, or a smaller model."
         )

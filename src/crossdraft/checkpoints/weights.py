@@ -48,17 +48,21 @@ class Comparison:
     Args:
         report: missing, unexpected and misshapen tensors, in the form of transformers' loading report.
         names: from a parameter's name in the model to its name in the files; None if some are merged from several.
-        kind: the model's class.
-        config: its configuration.
+        model: without memory for its weights.
     """
 
     report: dict[str, Iterable[Any]]
     names: dict[str, str] | None
-    kind: Any
-    config: Any
+    model: PreTrainedModel
 
 
-def load_weights(kind: Any, folder: Path, dtype: torch.dtype, device: torch.device) -> tuple[PreTrainedModel, Fill]:
+def load_weights(
+    kind: Any,
+    folder: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    saved: Callable[[PreTrainedModel], int] = lambda model: 0,
+) -> tuple[PreTrainedModel, Fill]:
     """A model from its folder: nothing missing, nothing left over, no shape changed.
 
     Args:
@@ -66,6 +70,7 @@ def load_weights(kind: Any, folder: Path, dtype: torch.dtype, device: torch.devi
         folder: as `files.check_files` has passed it.
         dtype: of the weights in memory.
         device: where they shall be.
+        saved: how many bytes of a model's weights the caller gives up while it has the rest read.
 
     Returns:
         The model, and what reads the weights of a module. It must be called, at last with the model, which it
@@ -86,13 +91,15 @@ def load_weights(kind: Any, folder: Path, dtype: torch.dtype, device: torch.devi
             return _load_quantised(kind, folder, method, settings, device), _nothing
         found = _compare(kind, folder, stored)
         refuse_misfit(folder, found.report)
-        check_memory(folder, stored.values(), device, dtype)
+        numbers = sum(parameter.numel() for parameter in found.model.parameters())
+        check_memory(folder, numbers, saved(found.model), device, dtype)
         plain = found.names is not None and all(tensor.dtype in STORED for tensor in stored.values())
         try:
             if plain:
                 deferred = DeferredWeights(stored, dtype, device)
-                weights = deferred.placeholders()
-                model, report = found.kind.from_pretrained(None, config=found.config, state_dict=weights, **settings)
+                settings |= {"config": found.model.config, "state_dict": deferred.placeholders()}
+                own: Any = type(found.model)  # an auto class takes no state dict
+                model, report = own.from_pretrained(None, **settings)
                 _name(model, folder)
                 deferred.attach(model, found.names or {})
                 fill = deferred.fill
@@ -186,7 +193,7 @@ def _compare(kind: Any, folder: Path, stored: Mapping[str, StoredTensor]) -> Com
         "unexpected_keys": report.unexpected_keys,
         "mismatched_keys": mismatched,
     }
-    return Comparison(differing, None if merged else names, type(model), model.config)
+    return Comparison(differing, None if merged else names, model)
 
 
 def _build(kind: Any, folder: Path, stored: int) -> PreTrainedModel:
