@@ -3,7 +3,10 @@
 import asyncio
 import signal
 import threading
+import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -283,3 +286,62 @@ def test_eight_threads_of_forty_requests_on_the_reference_pair(tmp_path, drafter
         assert all(answer.tokens == alone[at] for at, answer in found)
         assert {note for _, answer in found for note in answer.notes} <= {STILL_READING}
         assert (engine.drafter is None) == (drafter is None)
+
+
+def test_a_full_queue_refuses_and_takes_requests_again_when_it_is_not(pair, requests, alone):
+    held, free = threading.Event(), threading.Event()
+
+    def hold(piece):
+        held.set()
+        free.wait(60)
+
+    with cd.Engine.load(str(pair.target), None, cd.Options(max_queue=2)) as engine:
+        first = engine.submit(requests[0], on_piece=hold)
+        assert held.wait(60)  # it runs, and goes on when we say so
+        waiting = [engine.submit(request) for request in requests[1:3]]
+        with pytest.raises(cd.QueueFullError, match="3 requests wait or run"):
+            engine.submit(requests[3])
+        with pytest.raises(cd.QueueFullError):
+            engine.generate(requests[:2])
+        free.set()
+        found = [one.result(60) for one in (first, *waiting)]
+        assert [answer.tokens for answer in found] == alone[:3]
+        assert found[1].stats.queued_s > 0
+        assert engine.generate(requests[3]).tokens == alone[3]
+
+
+def test_a_refused_batch_leaves_nothing_running(pair, requests, alone):
+    """What of it was queued before the queue was full is cancelled: nobody would fetch it."""
+    with cd.Engine.load(str(pair.target), None, cd.Options(max_queue=1)) as engine:
+        with pytest.raises(cd.QueueFullError):
+            engine.generate(requests)
+        deadline, found = time.monotonic() + 60, None
+        while found is None and time.monotonic() < deadline:  # those that ran end within a round
+            with suppress(cd.QueueFullError):
+                found = engine.generate(requests[0])
+        assert found is not None
+        assert found.tokens == alone[0]
+
+
+def test_priority_goes_before_arrival(pair, requests):
+    with cd.Engine.load(str(pair.target), None) as engine:
+        decoder, order = engine.decoder(), []
+        for number, priority in enumerate((0, 5, -1, 5)):
+            request = replace(requests[number], priority=priority)
+            decoder.submit(request, on_piece=lambda piece, number=number: order.append(number))
+        while decoder.busy:
+            decoder.step()
+    assert list(dict.fromkeys(order)) == [1, 3, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: cd.Options(max_queue=0), "max_queue is 0"),
+        (lambda: cd.Options(cache_bytes=-1), "cache_bytes is -1"),
+        (lambda: cd.Request("?", priority=0.5), "priority is 0.5"),
+    ],
+)
+def test_queues_and_priorities_that_are_none(make, said):
+    with pytest.raises(cd.CrossdraftError, match=said):
+        make()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from crossdraft.engine.stats import Stats
     from crossdraft.engine.timeline import Timeline
     from crossdraft.engine.tree import DraftTree
-    from crossdraft.errors import BatchError, CrossdraftError, RequestError
+    from crossdraft.errors import BatchError, CrossdraftError, QueueFullError, RequestError
 
 __version__ = "0.1.0"
 
@@ -29,6 +29,7 @@ __all__ = [
     "Engine",
     "Options",
     "Piece",
+    "QueueFullError",
     "Request",
     "RequestError",
     "Sampling",
@@ -45,6 +46,7 @@ _HOME = {
     "Engine": "crossdraft.api",
     "Options": "crossdraft.api",
     "Piece": "crossdraft.engine.request",
+    "QueueFullError": "crossdraft.errors",
     "Request": "crossdraft.engine.request",
     "RequestError": "crossdraft.errors",
     "Sampling": "crossdraft.engine.sampling",

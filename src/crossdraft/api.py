@@ -82,7 +82,8 @@ class Engine:
         # It knows nothing of this engine, so that one that is not closed can be collected.
         self.prefixes = PrefixCache(cache_bytes(options, target.device))
         self._make = partial(new_decoder, target, supervisor, options, cost, self.prefixes)
-        self._scheduler = Scheduler(self._make, options.target_cores)
+        most = None if options.max_queue is None else options.max_batch + options.max_queue
+        self._scheduler = Scheduler(self._make, options.target_cores, most)
         self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, supervisor, release)
 
     @property
@@ -198,6 +199,7 @@ class Engine:
             provisional: whether it is told provisional pieces.
 
         Raises:
+            QueueFullError: as many requests wait as `Options.max_queue` allows.
             CrossdraftError: the engine is closed.
         """
         return self._scheduler.submit(listed(request)[0], on_piece, provisional=provisional, owner=self)
@@ -223,8 +225,9 @@ class Engine:
 
     def _results(self, requests: Sequence[Request]) -> "list[Future[Answer]]":
         self._scheduler.check_caller()
-        pending = [self.submit(request) for request in requests]
+        pending: list[PendingAnswer] = []
         try:
+            pending += (self.submit(request) for request in requests)
             wait([one.future for one in pending])
         finally:
             for one in pending:

@@ -17,6 +17,10 @@ class RequestError(CrossdraftError):
     """
 
 
+class QueueFullError(CrossdraftError):
+    """As many requests wait as the engine's queue holds (`Options.max_queue`); ask again later."""
+
+
 class BatchError(CrossdraftError):
     """Some requests of a batch failed, or all; the others were answered.
 

@@ -13,8 +13,15 @@ from crossdraft.engine.runner.process import DRAFTER_TIMEOUT_S
 from crossdraft.engine.runner.runner import HIDDEN_MODES
 from crossdraft.errors import CrossdraftError
 
-COUNTS = {"max_batch": 1, "nodes": 1, "hidden_nodes": 1, "num_frames": 1, "cache_bytes": 0}  # and the least of each
-OPEN = ("num_frames", "cache_bytes")  # these may be left open
+COUNTS = {
+    "max_batch": 1,
+    "nodes": 1,
+    "hidden_nodes": 1,
+    "num_frames": 1,
+    "cache_bytes": 0,
+    "max_queue": 1,
+}  # and the least of each
+OPEN = ("num_frames", "cache_bytes", "max_queue")  # these may be left open
 PLACEMENTS = ("auto", "inline", "process")
 
 
@@ -54,6 +61,8 @@ class Options:
         cache_bytes: memory in which the target keeps visual features, keys and values of prompts for later questions
             about the same clip; as much for each drafter with a model of its own. 0 = nothing is kept, default a tenth
             of the device's memory.
+        max_queue: requests that may wait beside those that share a pass; another one is refused (`QueueFullError`).
+            Default any number.
 
     dtypes may also be given as `torch.dtype`, devices as `torch.device`.
 
@@ -81,6 +90,7 @@ class Options:
     num_frames: int | None = None
     fps: float | None = None
     cache_bytes: int | None = None
+    max_queue: int | None = None
 
     def __post_init__(self) -> None:
         self._check_names()

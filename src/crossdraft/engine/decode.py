@@ -88,7 +88,7 @@ class Decoder(RequestQueue):
         with borrowing(self.drafter.spare_cores):
             self._leave()
             while self._waiting and self.cache.rows < self.cache.max_rows:
-                self._join(self._waiting.pop(next(iter(self._waiting))))
+                self._join(self._next_job())
             self._leave()
             if self._live:
                 try:

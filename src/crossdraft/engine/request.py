@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 REPR_LETTERS = 60  # of an answer's text in its `repr`
 LETTERS_PER_TOKEN = 32  # of a prompt that might fit a context: of text 4, of long runs of spaces more
+MOST_PRIORITY = 1 << 31
 MAX_NEW_TOKENS = 128  # where neither the request nor the checkpoint says how long an answer may be
 
 
@@ -37,6 +38,8 @@ class Request:
         logprobs: report the target's log-probability of every emitted token (raw, before warping).
         namespace: whose request it is; what a drafter learns from answers, it keeps separately for each. `None`: it
             neither knows nor learns anything.
+        priority: of those that wait, the one of the highest priority is taken up first; of several, the one that came
+            first.
     """
 
     prompt: str
@@ -49,6 +52,7 @@ class Request:
     namespace: str | None = ""
     inputs: Mapping[str, object] | None = None  # ready-made model inputs; then `video` is not read
     max_time: float | None = None
+    priority: int = 0
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a future
     # in the target's process, in the drafter's own a function that waits for them.
     visual_features: Any = field(default=None, repr=False, compare=False)
@@ -59,6 +63,7 @@ class Request:
     def __post_init__(self) -> None:
         if self.max_new_tokens is not None:
             object.__setattr__(self, "max_new_tokens", whole("max_new_tokens", self.max_new_tokens))
+        object.__setattr__(self, "priority", whole("priority", self.priority, least=-MOST_PRIORITY))
         if self.max_time is not None:
             object.__setattr__(self, "max_time", positive("max_time", self.max_time))
         if not text("prompt", self.prompt, "What is ahead?").strip() and self.inputs is None:

@@ -1,6 +1,7 @@
 """RequestQueue: the requests of a decode loop: those that wait, those that run, those that are answered."""
 
 import itertools
+import time
 from collections.abc import Iterable
 from concurrent.futures import CancelledError
 
@@ -28,16 +29,19 @@ class RequestQueue:
         """Bring the live requests on by a round."""
         raise NotImplementedError
 
-    def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> int:
+    def submit(
+        self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True, asked: float | None = None
+    ) -> int:
         """Queue a request; returns its id, a number that no other request of this process has.
 
         Args:
             request: what to answer.
             on_piece: called with every piece as it appears, provisional ones from another thread; must return at once.
             provisional: whether it is called with provisional pieces.
+            asked: when it came, by `time.perf_counter`; `None` = now.
         """
-        request_id = next(REQUEST_IDS)
-        self._waiting[request_id] = Job(request_id, request, on_piece or self.on_piece, provisional)
+        request_id, since = next(REQUEST_IDS), time.perf_counter() if asked is None else asked
+        self._waiting[request_id] = Job(request_id, request, on_piece or self.on_piece, provisional, since)
         return request_id
 
     def cancel(self, request_id: int) -> bool:
@@ -88,6 +92,11 @@ class RequestQueue:
     def finished(self) -> list[int]:
         """Ids of the requests whose answers can be fetched."""
         return list(self._done)
+
+    def _next_job(self) -> Job:
+        """Of those that wait the one of the highest priority; of several, the one that came first. It waits no more."""
+        first = min(self._waiting.values(), key=lambda job: (-job.request.priority, job.request_id))
+        return self._waiting.pop(first.request_id)
 
     def _finish(self, job: Job, result: RequestState | Exception) -> None:
         """A request is over: its answer, or what ended it, can be fetched."""

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -33,12 +33,13 @@ OnPiece = Callable[[Piece], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A request with its ticket, and what its pieces are handed to: provisional ones too, if asked for."""
+    """A request with its ticket, when it came, and what its pieces are handed to: also provisional ones, if asked."""
 
     request_id: int
     request: Request
     on_piece: OnPiece | None = None
     provisional: bool = True
+    asked: float = field(default_factory=time.perf_counter)
 
 
 class RequestState:
@@ -59,6 +60,7 @@ class RequestState:
         self.drafter_error: str | None = None  # why it did
         self.error: Exception | None = None
         self.ledger = Ledger(Stats(rule=rule.spec, lossless=rule.lossless))
+        self.stats.queued_s = self.ledger.started - job.asked
         self.generator = job.request.sampling.generator()
         if fresh_seed:
             self.generator.seed()

@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -13,7 +14,7 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.request_state import OnPiece
-from crossdraft.errors import CrossdraftError, RequestError
+from crossdraft.errors import CrossdraftError, QueueFullError, RequestError
 
 log = logging.getLogger(__name__)
 
@@ -97,15 +98,19 @@ class Scheduler:
     Args:
         make: makes the decoder, in that thread; and another one, should its loop ever fail as a whole.
         cores: CPU cores of the thread; `None` = as the thread that asks first.
+        most: requests that may wait or run at a time; `None` = any number.
     """
 
-    def __init__(self, make: Callable[[], Decoder], cores: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, make: Callable[[], Decoder], cores: Sequence[int] | None = None, most: int | None = None
+    ) -> None:
         self._make = make
         self._cores = cores
         self._calls: list[Call] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._most, self._unfinished = most, 0
         self._process = os.getpid()
         self._decoder: Decoder | None = None  # of the loop's thread, as is what follows
         self._pending: dict[int, PendingAnswer] = {}
@@ -118,16 +123,34 @@ class Scheduler:
         """Queue a request; see `Decoder.submit`. `owner` is kept alive until it is answered.
 
         Raises:
+            QueueFullError: as many as there may be wait or run.
             CrossdraftError: the engine is closed, or another process's.
         """
+        asked = time.perf_counter()
 
         def job(decoder: Decoder) -> int:
-            return decoder.submit(request, on_piece, provisional=provisional)
+            return decoder.submit(request, on_piece, provisional=provisional, asked=asked)
 
         pending = PendingAnswer(self, job, owner)
+        self._count()
+        pending.future.add_done_callback(self._finished)
         if not self.post(Call(lambda: self._begin(pending), pending.settle)):
             raise CrossdraftError(CLOSED)
         return pending
+
+    def _count(self) -> None:
+        """One request more, if there may be."""
+        with self._changed:
+            if self._most is not None and self._unfinished >= self._most:
+                raise QueueFullError(
+                    f"{self._unfinished} requests wait or run, and no more may; ask again later, or give the engine a "
+                    "longer queue: Options(max_queue=…)."
+                )
+            self._unfinished += 1
+
+    def _finished(self, _: object) -> None:
+        with self._changed:
+            self._unfinished -= 1
 
     def call(self, work: Callable[[], Result]) -> Result:
         """Do something in the loop's thread, between two rounds, and wait for its result.

@@ -28,6 +28,7 @@ class Stats:
     accepted_at: list[int] = field(default_factory=list)  # [d]: drafts accepted at depth d+1
     drafted_at: list[int] = field(default_factory=list)  # [d]: rounds that offered depth d+1
     first_provisional_s: float | None = None
+    queued_s: float = 0.0  # before it was taken up
     ttft_s: float = 0.0
     total_s: float = 0.0
     stages_s: dict[str, float] = field(default_factory=dict)
@@ -117,6 +118,7 @@ class Stats:
             "hidden_accepted": self.hidden_accepted,
             "hidden_share": None if share is None else round(share, 3),
             "first_provisional_ms": _ms(self.first_provisional_s),
+            "queued_ms": _ms(self.queued_s),
             "ttft_ms": _ms(self.ttft_s),
             "total_ms": _ms(self.total_s),
             "tokens_per_s": round(self.tokens_per_s, 1),
