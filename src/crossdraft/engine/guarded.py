@@ -66,7 +66,9 @@ class GuardedDrafter:
         runner = self.runner
         if runner is None:
             return
-        plan = policy.plan_request(request, runner.hidden, learns=runner.needs.learns)
+        # Where the clip is known there is hardly a prefill to hide behind: no draft is waited for at first.
+        rounds = request.known and (runner.remote or runner.hidden == "auto")
+        plan = policy.plan_request(request, "off" if rounds else runner.hidden, learns=runner.needs.learns)
         policy.began_request(plan)
         if not plan.reads:
             return

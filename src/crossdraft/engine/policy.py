@@ -335,9 +335,7 @@ class SpeculationPolicy:
         if self.adaptive:
             nodes = cost.hidden_nodes(nodes)
         reads = learns or not self.adaptive or cost.reading_pays(request.token_limit)
-        mode = cost.hiding(nodes) if hidden == "auto" else hidden
-        # Where the clip is known there is hardly a prefill to hide behind: no draft is waited for at first.
-        return RequestPlan(reads, "off" if request.known else mode, nodes)
+        return RequestPlan(reads, cost.hiding(nodes) if hidden == "auto" else hidden, nodes)
 
     @harmless(lambda: RoundPlan(Budget(0)))
     def plan_round(self, state: RequestState, rows: int) -> RoundPlan:
