@@ -199,7 +199,7 @@ def identity(
         int,
         typer.Option(
             "--questions",
-            help="So many questions about each clip, with prefix caches, large ones and such that are always full; "
+            help="Ask so many questions about each clip, with prefix caches, large ones and such that are always full; "
             "from two namespaces, and about clips that differ in one pixel.",
         ),
     ] = 1,

@@ -1,7 +1,7 @@
 """How fast a stream of answers forgets: the exponent of a power of age, learned from the answers themselves.
 
 A clip resembles the one before it more than an older one, as neighbouring scenes of a drive do, or it does not, where
-requests come in any order. A match of age a, counted in answers, weighs (a + 1)^-s. Of a few exponents s the one is
+requests come in any order. A match of age a, 1 being the newest answer, weighs a^-s. Of a few exponents s the one is
 taken that would have predicted the answers so far best: each answer's beginning is scored by a mixture of the
 beginnings before it (Bayes' rule for experts, each of which predicts one text), weighted by age with that exponent.
 """
