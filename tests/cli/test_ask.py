@@ -70,7 +70,9 @@ def test_json_holds_everything_and_stands_alone(ask):
     assert len(found["tokens"]) == len(found["logprobs"]) == len(found["words"]) == found["stats"]["new_tokens"]
     assert "".join(piece["text"] for piece in found["pieces"]) == found["text"]
     assert {piece["origin"] for piece in found["pieces"]} <= {"hidden", "drafted", "target"}
-    assert {span["lane"] for span in found["timeline"]} == {"drafter", "target"}
+    # The policy lets a drafter whose reading does not pay, as on a busy machine, sit out the run that is shown.
+    drafted = {"drafter"} if found["stats"]["drafted"] else set()
+    assert drafted | {"target"} <= {span["lane"] for span in found["timeline"]} <= {"drafter", "target"}
     assert 0 < found["stats"]["accepted"] <= found["stats"]["drafted"]
     assert found["compare"]["identical"] is True
     assert found["compare"]["difference"] is None
