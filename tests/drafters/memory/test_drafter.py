@@ -1,6 +1,10 @@
 """The memory as a drafter: what it learns, from whom, and for whom."""
 
+import json
+import random
 import shutil
+import struct
+import zlib
 
 import pytest
 
@@ -9,6 +13,15 @@ from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 
 QUESTION = Request("What is ahead?", video="clip.mp4")
+
+
+def neighbours(count):
+    """Answers of 20 tokens, of which each keeps most of the one before."""
+    rng, text, answers = random.Random(0), list(range(20)), []
+    for _ in range(count):
+        text = [rng.randrange(1000) if rng.random() < 0.15 else token for token in text]
+        answers.append(text)
+    return answers
 
 
 def answer(drafter, request, tokens):
@@ -129,3 +142,32 @@ def test_an_answer_that_cannot_be_written_is_kept_here(tmp_path, caplog):
     assert answer(drafter, QUESTION, [4]) == (1, 2, 3)
     (received,) = caplog.messages
     assert "Cannot write the memory" in received
+
+
+def test_a_file_of_version_1_is_read_and_its_law_learned(tmp_path):
+    """Written here byte by byte, as every version so far has: no exponent stands in it."""
+    head = {"format": "crossdraft answers", "version": 1, "vocabulary": "", "edition": "e"}
+    content, (scope, answers) = json.dumps(head).encode() + b"\n", (scope_of(QUESTION), neighbours(60))
+    for tokens in answers:
+        body = struct.pack(f"<IQQ{len(tokens)}I", len(tokens), scope.clip, scope.question, *tokens)
+        content += body + struct.pack("<I", zlib.crc32(body))
+    (tmp_path / "default.answers").write_bytes(content)
+    store = Datastores(tmp_path).store("")
+    assert store.answers == 60
+    assert store.recency.exponent >= 1.0
+
+
+def test_a_file_written_anew_teaches_no_answer_twice(tmp_path):
+    """It held twice what a store does; whoever goes on knows what a newcomer reads, and nothing but that."""
+    datastores, scope = Datastores(tmp_path, capacity=512), scope_of(QUESTION)
+    editions = set()
+    for tokens in neighbours(120):
+        datastores.add("", scope, tokens)
+        ours = datastores.store("")
+        editions.add(json.loads((tmp_path / "default.answers").read_bytes().partition(b"\n")[0])["edition"])
+    theirs = Datastores(tmp_path, capacity=512).store("")
+    assert len(editions) > 2
+    assert ours.answers == theirs.answers
+    assert (ours.tokens == theirs.tokens).all()
+    assert (ours.recency._scores == theirs.recency._scores).all()
+    assert ours.recency.exponent >= 1.0

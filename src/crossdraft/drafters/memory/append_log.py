@@ -70,6 +70,11 @@ class AppendLog:
         except OSError as error:
             raise CrossdraftError(f"Cannot use the memory {path}: {error.strerror}; name another folder.") from error
 
+    @property
+    def edition(self) -> str:
+        """Which writing of the file `news` has read from; another one after it was written anew."""
+        return self._read.edition
+
     def news(self) -> Iterator[Record]:
         """Answers added since the last call by any process; after the file was written anew, all of it."""
         try:

@@ -56,8 +56,13 @@ class Datastores:
         """Everything known in a namespace, other processes' answers included."""
         store, file = self._entry(namespace)
         if file is not None:
+            edition = file.edition
             try:
                 for scope, tokens in file.news():
+                    if store.answers and file.edition != edition:  # all of it comes again, and none of it is new
+                        store = Datastore(self.capacity)
+                        self._stores[namespace] = store, file
+                    edition = file.edition
                     store.add(scope, tokens)
             except CrossdraftError as error:
                 self._drop_file(namespace, error)

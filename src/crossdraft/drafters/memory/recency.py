@@ -1,12 +1,13 @@
 """How fast a stream of answers forgets: the exponent of a power of age, learned from the answers themselves.
 
 A clip resembles the one before it more than an older one, as neighbouring scenes of a drive do, or it does not, where
-requests come in any order. A match of age a, 1 being the newest answer, weighs a^-s. Of a few exponents s the one is
-taken that would have predicted the answers so far best: each answer's beginning is scored by a mixture of the
-beginnings before it (Bayes' rule for experts, each of which predicts one text), weighted by age with that exponent.
+requests come in any order. A match of age a, counted in answers to the same question and 1 for the newest, weighs a^-s.
+Of a few exponents s the one is taken that would have predicted the answers so far best: each answer's beginning is
+scored by a mixture of the beginnings before it (Bayes' rule for experts, each of which predicts one text), weighted by
+age with that exponent.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,18 +15,22 @@ from numpy.typing import NDArray
 
 EXPONENTS = np.array([0.0, 0.25, 0.5, 1.0, 1.5, 2.0])
 UNLEARNED = 1.0  # the exponent before any answer came
-KEPT, BEGINNING = 64, 32  # answers that are compared with, and tokens of each
+KEPT, BEGINNING = 32, 32  # answers to a question that are compared with, and tokens of each
+COMPARED = 256  # questions whose answers are; the one not asked for longest makes room
 WRONG = np.log(0.01)  # log-probability of a token that an answer before did not have there
 DECAY = 0.98  # of what was learned, with every answer: a stream may change
 NO_TOKEN = -3  # after an answer's end
 
 
 class Recency:
-    """Learns the exponent of one store of answers. Adding an answer takes some 50 µs, however many there were."""
+    """Learns the exponent of one store of answers.
+
+    Adding an answer compares it with `KEPT` others at most, however many there were: KEPT × BEGINNING tokens. Nothing
+    of it is written to files: whoever reads the answers again, in their order, learns the same.
+    """
 
     def __init__(self) -> None:
-        self.answers = 0
-        self._beginnings: deque[tuple[int, int, NDArray[np.int32]]] = deque(maxlen=KEPT)  # number, question, tokens
+        self._beginnings: OrderedDict[int, deque[NDArray[np.int32]]] = OrderedDict()  # by question, oldest first
         self._scores = np.zeros(len(EXPONENTS))
 
     @property
@@ -39,12 +44,14 @@ class Recency:
         """Learn from an answer to a question, by its number; only answers to the same one are compared."""
         beginning = np.full(BEGINNING, NO_TOKEN, np.int32)
         beginning[: len(tokens)] = tokens[:BEGINNING]
-        before = [(number, text) for number, asked, text in self._beginnings if asked == question]
+        before = self._beginnings.setdefault(question, deque(maxlen=KEPT))
         if len(before) > 1:
-            ages = self.answers - np.array([number for number, _ in before])
-            wrong = (np.stack([text for _, text in before]) != beginning).sum(1)
-            weights = ages.astype(np.float64) ** -EXPONENTS[:, None]  # [exponents, answers]
+            ages = np.arange(len(before), 0.0, -1.0)
+            wrong = (np.stack(before) != beginning).sum(1)
+            weights = ages ** -EXPONENTS[:, None]  # [exponents, answers]
             likelihoods = (weights * np.exp(WRONG * (wrong - wrong.min()))).sum(1) / weights.sum(1)
             self._scores = DECAY * self._scores + np.log(likelihoods)
-        self._beginnings.append((self.answers, question, beginning))
-        self.answers += 1
+        before.append(beginning)
+        self._beginnings.move_to_end(question)
+        if len(self._beginnings) > COMPARED:
+            self._beginnings.popitem(last=False)
