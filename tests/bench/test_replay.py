@@ -12,6 +12,7 @@ from crossdraft.bench.replay import (
     play,
     read_traces,
     replay,
+    shuffled,
     worth_it,
     write_traces,
 )
@@ -37,12 +38,14 @@ def test_rounds_by_hand():
     assert played.passes == 7
     assert played.tokens == 10
     assert played.nodes == [3, 3, 3, 3, 3, 2, 1]  # what is left of its text
+    assert played.hidden == 3
 
 
 def test_without_the_ride_along_the_prefill_gives_one_token():
     trace = of(ANSWER)
     played = play(trace, RecordedDrafter([trace]), ReplayConfig(nodes=4, ride_along=False), FREE)
     assert (played.tokens, played.passes) == (9, 2)
+    assert played.hidden == 0
     assert played.nodes == [0, 4, 4]
 
 
@@ -51,9 +54,51 @@ def test_times_by_hand():
     played = play(trace, RecordedDrafter([trace]), ReplayConfig(nodes=4), StageCosts(draft=2.0))
     assert played.nodes == [4, 4]
     costs = StageCosts(prefill=100.0, step=10.0, verify=1.2, per_node=0.1, draft=2.0)
-    alone, ours = played.times(costs)
-    assert alone == 100 + 9 * 10
-    assert ours == pytest.approx((100 + (1.2 + 0.3 - 1) * 10) + (1.2 + 0.3) * 10 + 2 * 2.0)
+    found = played.times(costs)
+    assert found.alone == found.alone_shared == 100 + 9 * 10
+    assert found.drafted == pytest.approx((100 + (1.2 + 0.3 - 1) * 10) + (1.2 + 0.3) * 10 + 2 * 2.0)
+
+
+def test_a_later_question_about_a_clip_pays_for_its_text_alone():
+    """V(5) = 1.2 + 3 · 0.1 = 1.5 steps for five tokens of a question; with 4 nodes V(9) = 1.9."""
+    trace = of(ANSWER)
+    played = play(trace, RecordedDrafter([trace]), ReplayConfig(nodes=4), FREE, clip_known=True)
+    costs = StageCosts(prefill=100.0, step=10.0, verify=1.2, per_node=0.1, draft=2.0, question_tokens=5)
+    found = played.times(costs)
+    assert found.alone == 100 + 9 * 10
+    assert found.alone_shared == pytest.approx(15 + 9 * 10)
+    assert found.drafted == pytest.approx(19 + 10 * (1.2 + 0.3) + 2 * 2.0)
+
+
+def test_a_question_of_one_token_rides_as_any_root_does():
+    trace = of([99])
+    played = play(trace, RecordedDrafter([trace]), ReplayConfig(nodes=4), FREE, clip_known=True)
+    costs = StageCosts(prefill=100.0, step=10.0, verify=1.2, draft=0.0, question_tokens=1)
+    assert played.times(costs).alone_shared == 10 + 9 * 10
+    assert played.times(costs).drafted == pytest.approx(12 + 9 * 10)
+
+
+def test_the_prefill_is_paid_once_a_clip():
+    """Two clips, questions in turn: 100 ms twice, a pass of 10.5 ms twice. `trace` drafts what is never right."""
+    traces = [Trace(scene, question, ANSWER, (99, 98)) for question in "ab" for scene in "12"]
+    costs = StageCosts(prefill=100.0, step=10.0, draft=0.0)
+    found = replay(traces, RecordedDrafter(traces), ReplayConfig(ride_along=False, shared_clip=True), costs)
+    assert found.simulated_alone_ms == 190.0
+    assert found.simulated_alone_shared_ms == (2 * 100 + 2 * 10.5) / 4 + 90
+    # What is left of the wrong draft, a node, is offered after the prefill's token, and widens that pass.
+    assert found.simulated_ms == found.simulated_alone_shared_ms + 0.5
+    assert found.simulated_speedup.value == pytest.approx(190 / found.simulated_ms)
+    assert found.simulated_speedup_shared.value < 1
+    apart = replay(traces, RecordedDrafter(traces), ReplayConfig(ride_along=False), costs)
+    assert (apart.simulated_speedup_shared, apart.simulated_alone_shared_ms) == (None, None)
+    assert apart.to_json()["simulated_speedup_shared"] is None
+    assert (apart.passes, apart.simulated_ms) == (found.passes, 190.5)
+
+
+def test_a_traces_own_times_hold_for_its_later_questions_too():
+    traces = [of(ANSWER, target_stage_ms=(1.0, 2.0, 30.0, 70.0, 45.0))] * 2
+    found = replay(traces, MemoryDrafter(), ReplayConfig(shared_clip=True), StageCosts(1.0, 1.0, draft=0.0))
+    assert found.simulated_alone_shared_ms == pytest.approx((100 + 5 * 1.05) / 2 + 45, abs=0.01)
 
 
 def test_a_traces_own_times_come_first():
@@ -71,7 +116,17 @@ def test_an_answer_is_never_known_before_it_is_over():
     assert first.tau.value == 1.0
     assert found.passes == 10 + 1 + 1
     assert found.by_question == {"?": 30 / 12}
+    assert found.hidden.value == pytest.approx((0 + 9 + 9) / 3)
+    assert found.to_json()["hidden_accepted"]["value"] == 6.0
+    assert replay(traces, MemoryDrafter(), ReplayConfig(ride_along=False), StageCosts()).hidden is None
     assert found.simulated_speedup.value > first.simulated_speedup.value == 1.0
+
+
+def test_another_order_is_the_same_answers():
+    traces = [Trace(str(scene), "?", (scene,)) for scene in range(20)]
+    assert shuffled(traces, 1) != traces
+    assert sorted(shuffled(traces, 1), key=lambda trace: int(trace.scene)) == traces
+    assert shuffled(traces, 1) == shuffled(traces, 1) != shuffled(traces, 2)
 
 
 def test_faint_nodes_do_not_repay_their_width():
@@ -120,6 +175,9 @@ def test_the_command_says_what_is_simulated(tmp_path, capsys):
             "100",
             "--step",
             "10",
+            "--draft-ms",
+            "1",
+            "--shared-clip",
             "--json-out",
             str(out),
         ]
@@ -134,10 +192,20 @@ def test_the_command_says_what_is_simulated(tmp_path, capsys):
     found = json.loads(out.read_text())
     assert found["tau"] == 10.0
     assert found["simulated_speedup"]["value"] > 1.5
+    assert found["simulated_speedup_shared"]["value"] > 1.5
+    assert found["settings"]["shared_clip"]
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--nodes", "0"], ["--drafter", "event"], ["--drafter", "memry"], ["--step", "0"], ["--verify", "-1"]]
+    "arguments",
+    [
+        ["--nodes", "0"],
+        ["--drafter", "event"],
+        ["--drafter", "memry"],
+        ["--step", "0"],
+        ["--verify", "-1"],
+        ["--question-tokens", "0"],
+    ],
 )
 def test_bad_settings_are_one_sentence(tmp_path, capsys, arguments):
     path = tmp_path / "a.jsonl"

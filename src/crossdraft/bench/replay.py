@@ -3,6 +3,10 @@
 Tokens per pass are exact, for greedy acceptance depends on nothing but the tokens. Times are simulated from those of
 the stages. Replay is online, in the order of the traces: a drafter that learns knows the answers before this one and
 no others.
+
+With a shared clip (`ReplayConfig.shared_clip`) the traces of one scene are a conversation about it, and a prefix cache
+that holds every clip is assumed: only the scene's first question pays the prefill, a later one pays a pass over its
+text alone.
 """
 
 import json
@@ -10,7 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from crossdraft.bench.statistics import Interval, Quartiles, quartiles, ratio
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
@@ -20,6 +27,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 
 STAGES = ("load", "preprocess", "encode", "prefill", "decode")  # of `target_stage_ms` and `draft_stage_ms`
+QUESTION_TOKENS = 16  # of "What are the key elements in this scene? ASSISTANT:", roughly: traces hold no prompt ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,7 @@ class StageCosts:
         verify: V(n) / t for n > 1, at one new token more than the root.
         per_node: what each further node adds to it.
         draft: time of a drafted tree; `None` = as measured here.
+        question_tokens: length of a question's text, which is read in one pass where its clip is known already.
     """
 
     prefill: float | None = None
@@ -78,6 +87,7 @@ class StageCosts:
     verify: float = 1.05
     per_node: float = 0.0
     draft: float | None = None
+    question_tokens: int = QUESTION_TOKENS
 
     def __post_init__(self) -> None:
         for name in ("prefill", "step", "verify", "per_node", "draft"):
@@ -86,6 +96,8 @@ class StageCosts:
                 raise CrossdraftError(f"The cost {name} is {value}; it must be a number that is not negative.")
         if self.step == 0:
             raise CrossdraftError("The cost step is 0; a pass takes time.")
+        if not 1 <= self.question_tokens <= 4096:
+            raise CrossdraftError(f"A question of {self.question_tokens} tokens is none; give between 1 and 4096.")
 
     def of(self, trace: Trace) -> tuple[float, float] | None:
         """Milliseconds of prefill and step for a trace, or nothing."""
@@ -107,15 +119,29 @@ class ReplayConfig:
         nodes: most nodes of a tree.
         ride_along: draft for the prefill's own pass as well; else its token is the target's alone.
         adaptive: leave out nodes whose path probability does not repay the wider pass.
+        shared_clip: of the traces of one scene only the first pays the prefill.
     """
 
     nodes: int = 32
     ride_along: bool = True
     adaptive: bool = False
+    shared_clip: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= 4096:
             raise CrossdraftError(f"A tree of {self.nodes} nodes makes no sense; give between 1 and 4096.")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedTimes:
+    """Milliseconds of an answer: by the target alone, by the target alone with the shared clip, with the drafter.
+
+    The second is the first where no clip is shared.
+    """
+
+    alone: float
+    alone_shared: float
+    drafted: float
 
 
 @dataclass(slots=True)
@@ -123,23 +149,31 @@ class TraceReplay:
     """One trace: its passes, and what the drafter did for them."""
 
     trace: Trace
+    clip_known: bool = False  # an earlier question was about the same clip, and its keys and values are kept
     tokens: int = 0
     passes: int = 0
+    hidden: int = 0  # tokens accepted in the prefill's own pass
     nodes: list[int] = field(default_factory=list)  # of each pass
     seconds: list[float] = field(default_factory=list)  # of each draft, measured
 
-    def times(self, costs: StageCosts) -> tuple[float, float] | None:
-        """Simulated milliseconds of the target alone and with the drafter."""
+    def times(self, costs: StageCosts) -> SimulatedTimes | None:
+        """Simulated milliseconds of this answer; `None` where neither the trace nor `costs` says how long stages take.
+
+        The first pass is the prefill, and what rides along widens it as it would widen any pass. Where the clip is
+        known it is a pass over the question's q tokens and the n nodes that ride along: V(q + n) in place of V(q).
+        """
         found = costs.of(self.trace)
         if found is None:
             return None
         prefill, step = found
         drafting = [1e3 * seconds if costs.draft is None else costs.draft for seconds in self.seconds]
-        # The first pass is the prefill itself; what rides along widens it as it would widen any pass.
         widths = [costs.passed(nodes) for nodes in self.nodes]
-        first = prefill + (widths[0] - 1) * step
-        alone = prefill + (len(self.trace.target_tokens) - 1) * step
-        return alone, first + step * sum(widths[1:]) + sum(drafting)
+        decode = (len(self.trace.target_tokens) - 1) * step
+        reading, first = prefill, prefill + (widths[0] - 1) * step
+        if self.clip_known:
+            behind_root = costs.question_tokens - 1
+            reading, first = (step * costs.passed(nodes) for nodes in (behind_root, behind_root + self.nodes[0]))
+        return SimulatedTimes(prefill + decode, reading + decode, first + step * sum(widths[1:]) + sum(drafting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,25 +184,31 @@ class ReplayResult:
     tokens: int
     passes: int
     tau: Interval
+    hidden: Interval | None  # accepted in the prefill's own pass, per answer; `None` = nothing was drafted for it
     draft_ms: Quartiles
     nodes: float  # per pass
-    simulated_speedup: Interval | None
+    simulated_speedup: Interval | None  # over the target alone, which reads its whole prompt every time
+    simulated_speedup_shared: Interval | None  # over the target alone with the shared clip; `None` = none is shared
     simulated_alone_ms: float | None
+    simulated_alone_shared_ms: float | None
     simulated_ms: float | None
     by_question: dict[str, float]
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
-        speedup = self.simulated_speedup
+        speedup, over_shared = self.simulated_speedup, self.simulated_speedup_shared
         return {
             "traces": self.traces,
             "tokens": self.tokens,
             "passes": self.passes,
             **self.tau.to_json("tau"),
+            "hidden_accepted": None if self.hidden is None else self.hidden.to_json(),
             "draft_ms": {name: round(getattr(self.draft_ms, name), 4) for name in ("median", "q1", "q3")},
             "nodes_per_pass": round(self.nodes, 2),
             "simulated_speedup": None if speedup is None else speedup.to_json(),
+            "simulated_speedup_shared": None if over_shared is None else over_shared.to_json(),
             "simulated_alone_ms": self.simulated_alone_ms,
+            "simulated_alone_shared_ms": self.simulated_alone_shared_ms,
             "simulated_ms": self.simulated_ms,
             "tau_by_question": {question: round(tau, 3) for question, tau in self.by_question.items()},
         }
@@ -215,13 +255,18 @@ def replay(
     tick: Callable[[], None] | None = None,
 ) -> ReplayResult:
     """Let the drafter draft for every trace, in order."""
-    played = []
+    played: list[TraceReplay] = []
+    known: set[str] = set()
     for trace in traces:
-        played.append(play(trace, drafter, config, costs))
+        played.append(play(trace, drafter, config, costs, clip_known=config.shared_clip and trace.scene in known))
+        known.add(trace.scene)
         if tick is not None:
             tick()
     times = [found for entry in played if (found := entry.times(costs)) is not None]
     complete = len(times) == len(played)
+    alone, drafted = [each.alone for each in times], [each.drafted for each in times]
+    shared = [each.alone_shared for each in times]
+    sharing = complete and config.shared_clip
     by_question: dict[str, list[int]] = {}
     for entry in played:
         counts = by_question.setdefault(entry.trace.question, [0, 0])
@@ -232,18 +277,23 @@ def replay(
         tokens=sum(entry.tokens for entry in played),
         passes=sum(entry.passes for entry in played),
         tau=ratio([entry.tokens for entry in played], [entry.passes for entry in played]),
+        hidden=ratio([entry.hidden for entry in played], [1] * len(played)) if config.ride_along else None,
         draft_ms=quartiles([1e3 * seconds for entry in played for seconds in entry.seconds] or [0.0]),
         nodes=sum(sum(entry.nodes) for entry in played) / sum(len(entry.nodes) for entry in played),
-        simulated_speedup=ratio([alone for alone, _ in times], [ours for _, ours in times]) if complete else None,
-        simulated_alone_ms=round(sum(alone for alone, _ in times) / len(times), 2) if complete else None,
-        simulated_ms=round(sum(ours for _, ours in times) / len(times), 2) if complete else None,
+        simulated_speedup=ratio(alone, drafted) if complete else None,
+        simulated_speedup_shared=ratio(shared, drafted) if sharing else None,
+        simulated_alone_ms=round(fmean(alone), 2) if complete else None,
+        simulated_alone_shared_ms=round(fmean(shared), 2) if sharing else None,
+        simulated_ms=round(fmean(drafted), 2) if complete else None,
         by_question={question: tokens / max(1, passes) for question, (tokens, passes) in by_question.items()},
     )
 
 
-def play(trace: Trace, drafter: Drafter[Any], config: ReplayConfig, costs: StageCosts) -> TraceReplay:
+def play(
+    trace: Trace, drafter: Drafter[Any], config: ReplayConfig, costs: StageCosts, *, clip_known: bool = False
+) -> TraceReplay:
     """One answer, pass by pass."""
-    text, played = trace.target_tokens, TraceReplay(trace)
+    text, played = trace.target_tokens, TraceReplay(trace, clip_known)
     (state,) = drafter.begin([Request(trace.question, _clip(trace), max_new_tokens=len(text))])
     done = 0
     while done < len(text):
@@ -257,6 +307,8 @@ def play(trace: Trace, drafter: Drafter[Any], config: ReplayConfig, costs: Stage
         tree = worth_it(draft, costs) if config.adaptive else draft.tree.first(config.nodes)
         path = tree.follow(text[done : len(text) - 1])
         emitted = text[done : done + len(path) + 1]
+        if reading:
+            played.hidden = len(path)
         drafter.commit([state], [VerifyOutput(tuple(path), emitted)])
         done += len(emitted)
         played.nodes.append(len(tree))
@@ -299,6 +351,11 @@ def read_traces(path: Path) -> list[Trace]:
     if not traces:
         raise CrossdraftError(f"{path} holds no traces; record some with crossdraft bench --record.")
     return traces
+
+
+def shuffled(traces: Sequence[Trace], seed: int) -> list[Trace]:
+    """The same traces in another order: no answer resembles the one before it more than any other."""
+    return [traces[index] for index in np.random.default_rng(seed).permutation(len(traces))]
 
 
 def write_traces(traces: Sequence[Trace], path: Path) -> None:

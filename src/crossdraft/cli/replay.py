@@ -24,6 +24,16 @@ def replay(
         bool, typer.Option("--adaptive", help="Prune nodes whose expected gain is below their cost.")
     ] = False,
     ride_along: Annotated[bool, typer.Option(help="Draft for the prefill's own pass too.")] = True,
+    shuffle: Annotated[
+        int | None, typer.Option(min=0, help="Seed of another order of the traces, in place of their own.")
+    ] = None,
+    shared_clip: Annotated[
+        bool,
+        typer.Option(
+            "--shared-clip",
+            help="Of the questions about one clip only the first pays the prefill, as with a prefix cache.",
+        ),
+    ] = False,
     prefill: Annotated[float | None, typer.Option(help="Milliseconds, where the traces hold none.")] = None,
     step: Annotated[float | None, typer.Option(help="Milliseconds of a pass over one token, likewise.")] = None,
     verify: Annotated[float, typer.Option(help="V(2) / V(1).")] = 1.05,
@@ -31,17 +41,23 @@ def replay(
     draft_ms: Annotated[
         float | None, typer.Option(help="Milliseconds of drafting a tree; by default as measured here.")
     ] = None,
+    question_tokens: Annotated[
+        int, typer.Option(help="Length of a question's text, the first pass where its clip is known.")
+    ] = 16,
 ) -> None:
     """Run a drafter on recorded answers: tokens per pass exactly, times simulated.
 
-    Greedy and online, in the order of the traces: nothing is known of an answer before it is over.
+    Greedy and online, in the order of the traces (or --shuffle): nothing is known of an answer before it is over.
     """
     output.check()
-    from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts, read_traces
+    from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts, read_traces, shuffled
     from crossdraft.bench.replay import replay as run
 
     recorded = read_traces(traces)
-    costs, config = StageCosts(prefill, step, verify, per_node, draft_ms), ReplayConfig(nodes, ride_along, adaptive)
+    if shuffle is not None:
+        recorded = shuffled(recorded, shuffle)
+    costs = StageCosts(prefill, step, verify, per_node, draft_ms, question_tokens)
+    config = ReplayConfig(nodes, ride_along, adaptive, shared_clip)
 
     from rich.table import Table
 
@@ -53,15 +69,22 @@ def replay(
         found = run(recorded, build(drafter, context), config, costs, lambda: tick(""))
     table = Table("figure", "value", title=f"{drafter} on {found.traces} recorded answers")
     table.add_row("τ, tokens per pass [95 % bootstrap over answers]", str(found.tau))
+    if found.hidden is not None:
+        table.add_row("hidden draft: tokens accepted", str(found.hidden))
     table.add_row("nodes per pass", f"{found.nodes:.1f}")
     table.add_row("time of a draft, ms, measured here", f"{found.draft_ms.median:.3f}")
     if found.simulated_speedup is not None:
         table.add_row("target alone, ms, simulated", f"{found.simulated_alone_ms:.1f}")
+        if found.simulated_speedup_shared is not None:
+            table.add_row("target alone, shared clip, ms, simulated", f"{found.simulated_alone_shared_ms:.1f}")
         table.add_row("with the drafter, ms, simulated", f"{found.simulated_ms:.1f}")
         table.add_row("speedup, simulated", str(found.simulated_speedup))
+        if found.simulated_speedup_shared is not None:
+            table.add_row("speedup over the shared clip alone, simulated", str(found.simulated_speedup_shared))
     else:
         table.add_row("speedup, simulated", "needs --prefill and --step: the traces hold no times")
     output.console.print(table)
     settings = {"traces": traces.name, "drafter": drafter, "nodes": nodes, "adaptive": adaptive,
-                "ride_along": ride_along, "verify": verify, "per_node": per_node}  # fmt: skip
+                "ride_along": ride_along, "shuffle": shuffle, "verify": verify, "per_node": per_node,
+                "draft_ms": draft_ms, "shared_clip": shared_clip, "question_tokens": question_tokens}  # fmt: skip
     output.write({"settings": settings, **found.to_json()})
