@@ -89,10 +89,10 @@ def test_the_prefill_is_paid_once_a_clip():
     assert found.simulated_ms == found.simulated_alone_shared_ms + 0.5
     assert found.simulated_speedup.value == pytest.approx(190 / found.simulated_ms)
     assert found.simulated_speedup_shared.value < 1
-    apart = replay(traces, RecordedDrafter(traces), ReplayConfig(ride_along=False), costs)
-    assert (apart.simulated_speedup_shared, apart.simulated_alone_shared_ms) == (None, None)
-    assert apart.to_json()["simulated_speedup_shared"] is None
-    assert (apart.passes, apart.simulated_ms) == (found.passes, 190.5)
+    unshared = replay(traces, RecordedDrafter(traces), ReplayConfig(ride_along=False), costs)
+    assert (unshared.simulated_speedup_shared, unshared.simulated_alone_shared_ms) == (None, None)
+    assert unshared.to_json()["simulated_speedup_shared"] is None
+    assert (unshared.passes, unshared.simulated_ms) == (found.passes, 190.5)
 
 
 def test_a_traces_own_times_hold_for_its_later_questions_too():

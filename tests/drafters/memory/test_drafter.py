@@ -144,7 +144,7 @@ def test_an_answer_that_cannot_be_written_is_kept_here(tmp_path, caplog):
     assert "Cannot write the memory" in received
 
 
-def test_a_file_of_version_1_is_read_and_its_law_learned(tmp_path):
+def test_a_file_of_version_1_is_read_and_its_exponent_learned(tmp_path):
     """Written here byte by byte, as every version so far has: no exponent stands in it."""
     head = {"format": "crossdraft answers", "version": 1, "vocabulary": "", "edition": "e"}
     content, (scope, answers) = json.dumps(head).encode() + b"\n", (scope_of(QUESTION), neighbours(60))
