@@ -1,7 +1,6 @@
 """A request as the inputs of a video VLM: decode, sample, preprocess, fill the prompt template."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import LazyFeatures, Prompt
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
-from crossdraft.video.inputs import Features, clip_inputs, question_inputs
+from crossdraft.video.inputs import ClipText, Features, clip_inputs, placeholder_id, question_inputs
 
 if TYPE_CHECKING:
     from crossdraft.video.spec import FrameSpec
@@ -27,13 +26,13 @@ class _Clip:
     """A clip as a prompt needs it.
 
     Args:
-        ids: that stand for it.
+        text: what stands for it.
         features: the model's inputs of it; of a known clip without its pixels.
         notes: see `Prompt`.
         pixels: names of the inputs that are left out.
     """
 
-    ids: Sequence[int]
+    text: ClipText
     features: Features
     notes: tuple[str, ...]
     pixels: tuple[str, ...] = ()
@@ -74,7 +73,7 @@ class VideoPrompt:
         if clip is None:
             clip = self._read(request)
             self._remember(request, clip)
-        inputs = question_inputs(self.model.config, self.tokenizer, clip.ids, request.prompt)
+        inputs = question_inputs(self.model.config, self.tokenizer, clip.text, request.prompt)
         tokens = inputs.pop("input_ids")[0]
         features = {**clip.features, **inputs}
         if not clip.pixels:
@@ -93,12 +92,22 @@ class VideoPrompt:
         config, count, times_s, indices = self.model.config, len(sample), sample.times_s, sample.indices
         few = count if count <= AT_ONCE else 2
         shown = sample.pixels[:few] if indices is None else sample.pixels[indices[:few]]
-        ids, features = clip_inputs(config, self.spec, shown, times_s[:few])
-        text = question_inputs(config, self.tokenizer, (), request.prompt)["input_ids"].numel()
-        _refuse_long(count, len(ids) / few, text, config.get_text_config().max_position_embeddings)
+        text, features = clip_inputs(config, self.spec, shown, times_s[:few])
+        self._refuse_long(text, few, count, request.prompt)
         if few < count:
-            ids, features = clip_inputs(config, self.spec, sample.pixels, times_s, indices)
-        return _Clip(ids, features, sample.notes)
+            text, features = clip_inputs(config, self.spec, sample.pixels, times_s, indices)
+            self._refuse_long(text, count, count, request.prompt)
+        return _Clip(text, features, sample.notes)
+
+    def _refuse_long(self, clip: ClipText, shown: int, count: int, question: str) -> None:
+        """Refuse `count` frames, if the context has no room for them; `clip` stands for `shown` of them."""
+        config = self.model.config
+        ids = question_inputs(config, self.tokenizer, clip, question)["input_ids"][0]
+        first, last = (ids == placeholder_id(config)).nonzero().flatten()[[0, -1]].tolist()
+        clip_tokens = last + 1 - first  # with what is written between frames
+        _refuse_long(
+            count, clip_tokens / shown, len(ids) - clip_tokens, config.get_text_config().max_position_embeddings
+        )
 
 
 def _refuse_long(count: int, each: float, text: int, context: int) -> None:

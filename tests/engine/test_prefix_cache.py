@@ -20,7 +20,7 @@ from tests.engine.scripted import Scripted
 from tests.engine.zoo import EOS, VIDEO, ZOO, noisy
 
 PLENTY = 1 << 30
-PIXELS = "pixel_values_videos"
+PIXELS = ("pixel_values_videos", "pixel_values")
 
 
 class Zoo:
@@ -43,8 +43,9 @@ class Zoo:
         """A request whose last tokens are `tail`; the clip's last pixel differs by `clip`."""
         ids = torch.tensor([*before, *self.prompt.input_ids.tolist()[:-2], *tail])
         features = dict(self.prompt.features)
-        features[PIXELS] = features[PIXELS].clone()
-        features[PIXELS].view(-1)[-1] += clip
+        (pixels,) = features.keys() & PIXELS
+        features[pixels] = features[pixels].clone()
+        features[pixels].view(-1)[-1] += clip
         return Request(
             "x",
             inputs={"input_ids": ids[None], **features},

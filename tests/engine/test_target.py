@@ -7,14 +7,14 @@ from crossdraft.engine.conformance import PARENTS, check_conformance
 from crossdraft.engine.target import Chunk, Prompt
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from tests.engine.zoo import VIDEO, ZOO, as_target
+from tests.engine.zoo import IMAGES, VIDEO, ZOO, as_target
 
 TOKENS = range(20, 20 + len(PARENTS))
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", ZOO | IMAGES)
 def test_conformance_in_float64(name):
-    model, prompt = ZOO[name]()
+    model, prompt = (ZOO | IMAGES)[name]()
     found = check_conformance(as_target(model, prompt), prompt, TOKENS)
     assert found.passes(1e-10), found
 
@@ -34,7 +34,8 @@ def test_conformance_without_anything_visual(name):
 def test_a_prompt_that_ends_with_a_visual_token_keeps_its_feature(name):
     """Against the model's own passes, over the prompt and over the chain that rides along here."""
     model, prompt = ZOO[name]()
-    last = int((prompt.input_ids == VIDEO).nonzero()[-1])
+    visual = torch.isin(prompt.input_ids, torch.tensor(sorted(as_target(model, prompt).traits.visual_ids)))
+    last = int(visual.nonzero()[-1])
     features = dict(prompt.features)
     if "mm_token_type_ids" in features:
         features["mm_token_type_ids"] = features["mm_token_type_ids"][:, : last + 1]

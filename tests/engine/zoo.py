@@ -1,11 +1,14 @@
 """Tiny random models of every supported class, with a prompt that holds a clip."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from transformers import (
     CLIPVisionConfig,
+    InternVLConfig,
+    InternVLForConditionalGeneration,
     LlamaConfig,
     LlavaNextVideoConfig,
     LlavaNextVideoForConditionalGeneration,
@@ -16,6 +19,8 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2Config,
     SiglipVisionConfig,
+    SmolVLMConfig,
+    SmolVLMForConditionalGeneration,
     VideoLlavaConfig,
     VideoLlavaForConditionalGeneration,
 )
@@ -129,6 +134,36 @@ def qwen2_5_vl(attention: str = "sdpa") -> Built:
     return build(Qwen2_5_VLForConditionalGeneration, config, attention), Prompt(ids, features)
 
 
+def frames_of_images(count: int, each: int) -> Tensor:
+    """A prompt that shows frames as images, with text between them."""
+    frames = [token for frame in range(count) for token in (40 + frame, 95, *[IMAGE] * each, 96)]
+    return torch.tensor([1, 5, 6, *frames, 7, 8, 9])
+
+
+def internvl(attention: str = "sdpa", frames: int = 3) -> Built:
+    config = InternVLConfig(
+        vision_config=VISION | {"image_size": 16},
+        text_config={**TEXT, "model_type": "qwen2"},
+        image_token_id=IMAGE,
+        tie_word_embeddings=False,
+    )
+    return build(InternVLForConditionalGeneration, config, attention), Prompt(
+        frames_of_images(frames, 4), {"pixel_values": video(frames, 16)[0]}
+    )
+
+
+def smolvlm(attention: str = "sdpa", frames: int = 3) -> Built:
+    config = SmolVLMConfig(
+        vision_config=VISION | {"image_size": 16},
+        text_config={**TEXT, "model_type": "llama"},
+        image_token_id=IMAGE,
+        scale_factor=2,
+    )
+    return build(SmolVLMForConditionalGeneration, config, attention), Prompt(
+        frames_of_images(frames, 4), {"pixel_values": video(frames, 16)}
+    )
+
+
 def eventgpt(attention: str = "sdpa") -> Built:
     config = EventGPTConfig(vision_config=dict(VISION), text_config=dict(TEXT), event_token_id=VIDEO)
     return build(EventGPTForConditionalGeneration, config, attention), Prompt(
@@ -141,7 +176,15 @@ ZOO: dict[str, Callable[..., Built]] = {
     "llava_next_video": llava_next_video,
     "llava_onevision": llava_onevision,
     "qwen2_5_vl": qwen2_5_vl,
+    "internvl": internvl,
+    "smolvlm": smolvlm,
     "eventgpt": eventgpt,
+}
+
+# Those that read a clip as a row of images, with one image.
+IMAGES: dict[str, Callable[..., Built]] = {
+    "internvl_image": partial(internvl, frames=1),
+    "smolvlm_image": partial(smolvlm, frames=1),
 }
 
 

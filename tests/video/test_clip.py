@@ -47,6 +47,9 @@ def test_a_rate_needs_a_length():
         ({"num_frames": None, "fps": None, "min_frames": 4}, FrameSampling(8)),
         ({"num_frames": 32}, FrameSampling(32)),
         ({"fps": 2, "min_frames": 4, "max_frames": 768, "size": {}}, FrameSampling(None, 2, 4, 768)),
+        # SmolVLM's, as its repositories have it and as HF's video processor saves it
+        ({"video_sampling": {"fps": 1, "max_frames": 64, "video_size": {}}}, FrameSampling(None, 1, max_frames=64)),
+        ({"fps": 1, "num_frames": 64, "max_image_size": {}}, FrameSampling(None, 1, max_frames=64)),
     ],
 )
 def test_the_checkpoint_may_say(settings, expected):

@@ -11,12 +11,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.inputs import FAMILIES, model_class, model_inputs
+from crossdraft.video.inputs import FAMILIES, model_class, model_inputs, placeholder_id
 from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import FrameSpec
 
 SPECIAL = ("<s>", "</s>", "<pad>", "<image>", "<video>", "<|image_pad|>", "<|video_pad|>", "<|vision_start|>")
-SPECIAL += ("<|vision_end|>", "<|im_start|>", "<|im_end|>")
+SPECIAL += ("<|vision_end|>", "<|im_start|>", "<|im_end|>", "<IMG_CONTEXT>", "<img>", "</img>", "<end_of_utterance>")
+SPECIAL += ("<fake_token_around_image>", "<global-img>")
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 IDS = {token: len(BYTES) + index for index, token in enumerate(SPECIAL)}
 TEXT = {
@@ -47,6 +48,7 @@ QWEN_TOKENS = {
     "vision_start_token_id": IDS["<|vision_start|>"],
     "vision_end_token_id": IDS["<|vision_end|>"],
 }
+EVEN_VISION = VISION | {"image_size": 24}  # six patches a side, whose 2 x 2 become one token: nine a frame
 ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
 
 
@@ -77,12 +79,21 @@ def qwen_config(kind: str) -> PretrainedConfig:
     )
 
 
+def framed_config(kind: str, token: str, text: str, **more: object) -> PretrainedConfig:
+    """Of a model to which a clip is a row of images with text between them."""
+    return getattr(transformers, f"{kind}Config")(
+        vision_config=EVEN_VISION, text_config=TEXT | {"model_type": text}, image_token_id=IDS[token], **more
+    )
+
+
 CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "video_llava": lambda: llava_config("VideoLlava", "CLIP", "Llama"),
     "llava_next_video": lambda: llava_config("LlavaNextVideo", "CLIP", "Llama"),
     "llava_onevision": lambda: llava_config("LlavaOnevision", "Siglip", "Qwen2"),
     "qwen2_vl": lambda: qwen_config("Qwen2VL"),
     "qwen2_5_vl": lambda: qwen_config("Qwen2_5_VL"),
+    "internvl": lambda: framed_config("InternVL", "<IMG_CONTEXT>", "qwen2"),
+    "smolvlm": lambda: framed_config("SmolVLM", "<image>", "llama", scale_factor=2),
 }
 # Five patches a side: 25 and a class token; 2 x 2 of a floored pool; 3 x 3 of a rounded-up one, and a newline.
 LLAVA_COUNTS = {"video_llava": 3 * 26, "llava_next_video": 3 * 4, "llava_onevision": 3 * 9 + 1}
@@ -120,7 +131,7 @@ def build(kind: str) -> Any:
 def text_of(tokenizer: PreTrainedTokenizerFast, inputs: dict[str, torch.Tensor]) -> str:
     """The prompt, with a row of placeholders written once."""
     text = str(tokenizer.decode(inputs["input_ids"][0]))
-    for token in ("<video>", "<|video_pad|>"):
+    for token in ("<video>", "<|video_pad|>", "<IMG_CONTEXT>", "<image>"):
         while token * 2 in text:
             text = text.replace(token * 2, token)
     return text
@@ -145,9 +156,9 @@ def test_forward_and_generate_take_the_inputs(
         # The model looks at the frames, and one placeholder more or less is an error of its own.
         other = model_inputs(model.config, tokenizer, spec_for(kind), 255 - frames, TIMES_S, "What is ahead?")
         assert not torch.allclose(model(**other).logits, logits)
-        at = int((inputs["input_ids"][0] == model.config.video_token_id).nonzero()[0])
+        at = int((inputs["input_ids"][0] == placeholder_id(model.config)).nonzero()[0])
         fewer = dict(inputs)
-        for name in ("input_ids", "mm_token_type_ids"):
+        for name in ("input_ids", "mm_token_type_ids", "token_type_ids"):
             if name in fewer:
                 fewer[name] = torch.cat([fewer[name][:, :at], fewer[name][:, at + 1 :]], dim=1)
         with pytest.raises((ValueError, RuntimeError)):
@@ -175,6 +186,17 @@ def test_placeholders_and_types_of_qwen(kind: str, tokenizer: PreTrainedTokenize
     assert ("second_per_grid_ts" in inputs) == (kind == "qwen2_5_vl")
 
 
+@pytest.mark.parametrize("kind", ["internvl", "smolvlm"])
+def test_every_frame_is_an_image_of_its_own(
+    kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
+) -> None:
+    config = CONFIGS[kind]()
+    inputs = model_inputs(config, tokenizer, None, frames, TIMES_S, "What is ahead?")
+    assert int((inputs["input_ids"] == config.image_token_id).sum()) == 3 * 9
+    pixels = preprocess(frames, FAMILIES[kind].spec(config))
+    assert torch.equal(inputs["pixel_values"].reshape(pixels.shape), pixels)
+
+
 def test_qwen_gets_the_seconds_of_a_pair(tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor) -> None:
     def seconds(times_s: list[float]) -> list[float]:
         shown = frames[: len(times_s)]
@@ -199,6 +221,19 @@ QWEN_PROMPT = (
 )
 
 
+# As HF's processors write them; the frames were taken at 0, 0.5 and 1 s.
+INTERN_PROMPT = (
+    "<s><|im_start|>user\nFrame1: <img><IMG_CONTEXT></img>\nFrame2: <img><IMG_CONTEXT></img>\n"
+    "Frame3: <img><IMG_CONTEXT></img>\nWhat {is} it?<|im_end|>\n<|im_start|>assistant\n"
+)
+SMOL_IMAGE = "<fake_token_around_image><global-img><image><fake_token_around_image>"
+SMOL_PROMPT = (
+    "<s><|im_start|>User: You are provided the following series of three frames from a 0:00:01 [H:MM:SS] video.\n"
+    f"\nFrame from 00:00:{SMOL_IMAGE}\nFrame from 00:00:{SMOL_IMAGE}\nFrame from 00:01:{SMOL_IMAGE}\n\n"
+    "What {is} it?<end_of_utterance>\nAssistant:"
+)
+
+
 @pytest.mark.parametrize(
     ("kind", "prompt"),
     [
@@ -206,6 +241,8 @@ QWEN_PROMPT = (
         ("llava_next_video", "<s>USER: <video>\nWhat {is} it? ASSISTANT:"),
         ("llava_onevision", "<s><|im_start|>user <video>\nWhat {is} it?<|im_end|><|im_start|>assistant\n"),
         ("qwen2_vl", QWEN_PROMPT),
+        ("internvl", INTERN_PROMPT),
+        ("smolvlm", SMOL_PROMPT),
     ],
 )
 def test_the_documented_prompts(
@@ -247,10 +284,21 @@ def test_a_tokenizers_own_template(
     assert text_of(own, inputs) == prompt
 
 
-@pytest.mark.parametrize("question", ["What is <video>?", "Is this an <image>?"])
-def test_a_placeholder_in_the_question(question: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor) -> None:
+@pytest.mark.parametrize(
+    ("kind", "question"),
+    [
+        ("video_llava", "What is <video>?"),
+        ("video_llava", "Is this an <image>?"),
+        ("internvl", "What is <video>?"),
+        ("internvl", "What is <IMG_CONTEXT>?"),
+        ("smolvlm", "Is this an <image>?"),
+    ],
+)
+def test_a_placeholder_in_the_question(
+    kind: str, question: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
+) -> None:
     with pytest.raises(CrossdraftError, match="leave it out"):
-        model_inputs(CONFIGS["video_llava"](), tokenizer, None, frames, TIMES_S, question)
+        model_inputs(CONFIGS[kind](), tokenizer, None, frames, TIMES_S, question)
 
 
 def test_an_unknown_model_names_those_known() -> None:

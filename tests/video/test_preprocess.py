@@ -14,6 +14,7 @@ from transformers.image_processing_backends import PilBackend
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.preprocess import (
@@ -27,7 +28,7 @@ from crossdraft.video.preprocess import (
     resize_kept,
     resized,
 )
-from crossdraft.video.spec import FrameSpec, PixelBudget
+from crossdraft.video.spec import FrameSpec, LongestEdge, PixelBudget
 
 HALF = (0.5, 0.5, 0.5)
 SIDES = (17, 64, 101, 224, 333, 480)
@@ -76,6 +77,16 @@ def test_equals_siglip_within_a_step(height: int, width: int) -> None:
     spec, frames = FrameSpec(size=(96, 130), crop=None, mean=HALF, std=HALF), scene(height, width)
     theirs = by_hf(SiglipImageProcessorPil(size={"height": 96, "width": 130}), frames)
     assert steps(preprocess(frames, spec), theirs, spec).max() < 1.01
+
+
+@pytest.mark.parametrize(("height", "width"), [*SIZES, (7, 100)])
+def test_equals_smolvlm_within_a_step_of_either_resize(height: int, width: int) -> None:
+    """Which says what a frame gets that is not cut into tiles: the longest edge, then a square."""
+    spec = FrameSpec(LongestEdge(200), None, HALF, HALF, resample="lanczos", squeeze=(48, 48))
+    sizes = {"size": {"longest_edge": 200}, "max_image_size": {"longest_edge": 48}}
+    frames = scene(height, width)
+    theirs = by_hf(SmolVLMImageProcessorPil(**sizes, do_image_splitting=False), frames)[0]
+    assert steps(preprocess(frames, spec), theirs, spec).max() < 2.01
 
 
 @pytest.mark.parametrize(("height", "width"), [(240, 320), (321, 243), (100, 90), (480, 640)])

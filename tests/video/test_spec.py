@@ -8,9 +8,10 @@ import pytest
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.spec import FrameSpec, PixelBudget
+from crossdraft.video.spec import FrameSpec, LongestEdge, PixelBudget
 
 CLIP = {
     "size": {"shortest_edge": 336},
@@ -40,6 +41,15 @@ def test_what_hf_saves_for_siglip(tmp_path: Path) -> None:
 def test_what_hf_saves_for_qwen(tmp_path: Path) -> None:
     Qwen2VLImageProcessorPil(min_pixels=3136, max_pixels=12845056).save_pretrained(tmp_path)
     assert FrameSpec.from_pretrained(tmp_path) == FrameSpec(size=PixelBudget(3136, 12845056, 28), crop=None)
+
+
+def test_what_hf_saves_for_smolvlm(tmp_path: Path) -> None:
+    SmolVLMImageProcessorPil(size={"longest_edge": 1536}, max_image_size={"longest_edge": 384}).save_pretrained(
+        tmp_path
+    )
+    half = (0.5, 0.5, 0.5)
+    expected = FrameSpec(LongestEdge(1536), None, half, half, resample="lanczos", squeeze=(384, 384))
+    assert FrameSpec.from_pretrained(tmp_path) == expected
 
 
 def test_older_ways_to_write_a_size(tmp_path: Path) -> None:
@@ -79,7 +89,7 @@ def test_the_video_settings_come_before_the_image_settings(tmp_path: Path) -> No
         ({key: value for key, value in CLIP.items() if key != "size"}, "lacks 'size'"),
         (CLIP | {"size": {"longest_edge": 5}}, "lacks 'height'"),
         (CLIP | {"size": "large"}, "cannot be used"),
-        (CLIP | {"resample": 1}, "resample must be bilinear or bicubic, not '1'"),
+        (CLIP | {"resample": 4}, "resample must be lanczos or bilinear or bicubic, not '4'"),
         (CLIP | {"image_std": "grey"}, "cannot be used"),
         (CLIP | {"image_std": [0.5, 0.5]}, "three numbers"),
         (CLIP | {"image_std": [0.5, 0.5, 0]}, "above 0"),

@@ -28,7 +28,12 @@ log = logging.getLogger(__name__)
 WORTHWHILE = 64  # tokens in front of a clip that is not known: fewer are rather read with it
 SEEN = ("video", "inputs")  # fields of a request that a video model reads
 SENSED = ("events", "inputs")  # and an event model
-TEXT = ("input_ids", "attention_mask", "mm_token_type_ids")  # inputs that say what is asked, not what is shown
+TEXT = (
+    "input_ids",
+    "attention_mask",
+    "mm_token_type_ids",
+    "token_type_ids",
+)  # inputs that say what is asked, not what is shown
 
 
 @dataclass(eq=False)

@@ -244,9 +244,8 @@ class Target:
 
     def visual_features(self, encoded: Encoded) -> Tensor | None:
         """[N, E] the features of a prompt's clip, frame by frame; `None` if they come only with its reading."""
-        if not self.traits.takes_encoded or "video" not in encoded:
-            return None
-        return visual_rows(encoded["video"])
+        features = encoded.get("video", encoded.get("image"))  # some read a clip as a row of images
+        return None if features is None or not self.traits.takes_encoded else visual_rows(features)
 
     def chunks(self, prompt: Prompt, encoded: Encoded | None, start: int = 0) -> tuple[list[Chunk], int]:
         """Split a prompt after its last visual token, so that a tree can ride with the second piece.

@@ -52,7 +52,12 @@ class FrameSampling:
         Raises:
             CrossdraftError: as the class.
         """
-        given = {name: settings[name] for name in cls.__slots__ if settings.get(name) is not None}
+        own = {**settings, **(settings.get("video_sampling") or {})}  # SmolVLM's stands apart
+        given = {name: own[name] for name in cls.__slots__ if own.get(name) is not None}
+        if (
+            "max_image_size" in settings and {"num_frames", "fps"} <= given.keys()
+        ):  # SmolVLM: a rate, and at most so many
+            given["max_frames"] = given.pop("num_frames")
         return cls(**given) if {"num_frames", "fps"} & given.keys() else cls(DEFAULT_FRAMES)
 
     def instead(self, num_frames: int | None, fps: float | None) -> "FrameSampling":

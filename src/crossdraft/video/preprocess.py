@@ -10,14 +10,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.spec import CLIP_MEAN, CLIP_STD, FrameSpec, PixelBudget
+from crossdraft.video.spec import CLIP_MEAN, CLIP_STD, FrameSpec, LongestEdge, PixelBudget, Size
 
 __all__ = ["CLIP_MEAN", "CLIP_STD", "FrameSpec", "centre_crop", "normalise", "patchify", "preprocess", "resize"]
 
 MAX_ASPECT = 200  # of a frame that is resized whole; HF's limit for a pixel budget
 RESIZED = 16  # frames at once: what resizing needs in between is many times their size
 WASTE = 4  # how many times the crop a resized frame may be, before only what the crop keeps is resized
-FILTER_RADIUS = {"bilinear": 1.0, "bicubic": 2.0}  # of a filter to either side, in pixels of the coarser grid
+LARGEST = 4096  # a longest edge never gets more; HF's limit for SmolVLM
+FILTER_RADIUS = {
+    "bilinear": 1.0,
+    "bicubic": 2.0,
+    "lanczos": 3.0,
+}  # of a filter to either side, in pixels of the coarser grid
 
 
 def preprocess(frames: Tensor, spec: FrameSpec) -> Tensor:
@@ -28,7 +33,10 @@ def preprocess(frames: Tensor, spec: FrameSpec) -> Tensor:
     """
     if frames.dtype != torch.uint8 or frames.ndim != 4 or frames.shape[-1] != 3 or 0 in frames.shape:
         raise CrossdraftError(f"Frames are {frames.dtype} {list(frames.shape)}; give uint8 RGB [F, H, W, 3].")
-    parts = [centre_crop(_resized_for(part, spec), spec.crop) for part in frames.movedim(-1, 1).split(RESIZED)]
+    parts = [
+        centre_crop(_squeezed(_resized_for(part, spec), spec), spec.crop)
+        for part in frames.movedim(-1, 1).split(RESIZED)
+    ]
     return normalise(torch.cat(parts), spec)
 
 
@@ -44,7 +52,11 @@ def _resized_for(pixels: Tensor, spec: FrameSpec) -> Tensor:
     return resize(pixels, spec.size, spec.resample)
 
 
-def resized(height: int, width: int, size: int | tuple[int, int] | PixelBudget | None) -> tuple[int, int]:
+def _squeezed(pixels: Tensor, spec: FrameSpec) -> Tensor:
+    return pixels if spec.squeeze is None else resize(pixels, spec.squeeze, spec.resample)
+
+
+def resized(height: int, width: int, size: Size) -> tuple[int, int]:
     """The (height, width) that a frame gets; a longer edge is rounded down, as HF does."""
     if size is None:
         return height, width
@@ -53,7 +65,17 @@ def resized(height: int, width: int, size: int | tuple[int, int] | PixelBudget |
     if isinstance(size, int):
         longer = int(size * max(height, width) / min(height, width))
         return (size, longer) if height <= width else (longer, size)
+    if isinstance(size, LongestEdge):
+        return _longest(height, width, min(size.side, LARGEST))
     return _within(height, width, size)
+
+
+def _longest(height: int, width: int, side: int) -> tuple[int, int]:
+    """SmolVLM's rule: a shorter edge that comes out odd is one pixel longer."""
+    aspect = width / height
+    shorter = int(side / aspect) if width >= height else int(side * aspect)
+    shorter = max(1, shorter + shorter % 2)
+    return (shorter, side) if width >= height else (side, shorter)
 
 
 def _within(height: int, width: int, budget: PixelBudget) -> tuple[int, int]:
@@ -75,10 +97,12 @@ def _refuse_narrow(height: int, width: int) -> None:
         raise CrossdraftError(f"Frames of {width}x{height} are too narrow; crop them to {MAX_ASPECT}:1 or less.")
 
 
-def resize(pixels: Tensor, size: int | tuple[int, int] | PixelBudget | None, resample: str) -> Tensor:
+def resize(pixels: Tensor, size: Size, resample: str) -> Tensor:
     """uint8 [F, 3, H, W] -> uint8 [F, 3, h, w], antialiased, axis by axis with 8 bits in between."""
     height, width = pixels.shape[-2:]
     h, w = resized(height, width, size)
+    if resample == "lanczos":  # torch has none
+        return resize_kept(pixels, (h, w), (h, w), resample)
     first = (h, width) if vertical_first((height, width), (h, w)) else (height, w)
     return _resize_axis(_resize_axis(pixels, first, resample), (h, w), resample)
 
@@ -196,7 +220,11 @@ def _bicubic(x: Tensor) -> Tensor:
     return torch.where(x < 1, near, torch.where(x < 2, far, 0.0))
 
 
-_FILTERS = {"bilinear": _bilinear, "bicubic": _bicubic}
+def _lanczos(x: Tensor) -> Tensor:
+    return torch.where(x < 3, torch.sinc(x) * torch.sinc(x / 3), 0.0)
+
+
+_FILTERS = {"bilinear": _bilinear, "bicubic": _bicubic, "lanczos": _lanczos}
 
 
 def _bytes(values: Tensor) -> Tensor:

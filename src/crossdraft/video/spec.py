@@ -10,7 +10,8 @@ from typing import Any
 from crossdraft.errors import CrossdraftError
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-RESAMPLE = {2: "bilinear", 3: "bicubic"}  # PIL's numbers
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+RESAMPLE = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # PIL's numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +24,39 @@ class PixelBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class LongestEdge:
+    """SmolVLM's size rule: the longer edge gets `side` pixels, the aspect is kept, the shorter edge made even."""
+
+    side: int
+
+
+Size = int | tuple[int, int] | PixelBudget | LongestEdge | None
+
+
+@dataclass(frozen=True, slots=True)
 class FrameSpec:
     """How a vision encoder wants its frames.
 
     Args:
         size: the shortest edge to resize to, keeping the aspect; or an exact (height, width); or a pixel
-            budget; or None, not resized.
+            budget; or the longest edge; or None, not resized.
         crop: centre crop (height, width) after resizing; None: no crop.
         mean, std: of each channel, in units of the rescaled pixel.
         rescale: factor on the 8-bit value before normalising.
-        resample: "bicubic" or "bilinear", both antialiased.
+        resample: "lanczos", "bicubic" or "bilinear", all antialiased.
+        squeeze: a second resize, after the first, to an exact (height, width); SmolVLM's frames get one.
     """
 
-    size: int | tuple[int, int] | PixelBudget | None = 224
+    size: Size = 224
     crop: tuple[int, int] | None = (224, 224)
     mean: tuple[float, ...] = CLIP_MEAN
     std: tuple[float, ...] = CLIP_STD
     rescale: float = 1 / 255
     resample: str = "bicubic"
+    squeeze: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        sides = [side for size in (self.size, self.crop) for side in _sides(size)]
+        sides = [side for size in (self.size, self.crop, self.squeeze) for side in _sides(size)]
         if any(side < 1 for side in sides):
             raise CrossdraftError("sizes and crops must be at least one pixel")
         if len(self.mean) != 3 or len(self.std) != 3 or not all(std > 0 for std in self.std):
@@ -80,6 +93,7 @@ class FrameSpec:
                 std=_three(settings["image_std"]) if does("normalize") else (1.0, 1.0, 1.0),
                 rescale=float(settings.get("rescale_factor", 1 / 255)) if does("rescale") else 1.0,
                 resample=RESAMPLE.get(settings.get("resample", 3), str(settings.get("resample"))),
+                squeeze=_squeeze(settings) if does("resize") else None,
             )
         except (KeyError, TypeError, ValueError, CrossdraftError) as error:
             reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
@@ -112,7 +126,13 @@ def video_settings(folder: str | os.PathLike[str]) -> tuple[Path, Mapping[str, A
     raise CrossdraftError(f"{folder} has no video_preprocessor_config.json or preprocessor_config.json; add one.")
 
 
-def _size(settings: Mapping[str, Any]) -> int | tuple[int, int] | PixelBudget:
+def _squeeze(settings: Mapping[str, Any]) -> tuple[int, int] | None:
+    """SmolVLM's frames are resized once more, to what an image without tiles gets."""
+    found = settings.get("max_image_size")
+    return _pair(int(found["longest_edge"])) if found else None
+
+
+def _size(settings: Mapping[str, Any]) -> Size:
     if "merge_size" in settings:  # the Qwen family: areas under the names of edges
         size = settings.get("size") or {}
         low = settings.get("min_pixels") or size["shortest_edge"]
@@ -123,12 +143,16 @@ def _size(settings: Mapping[str, Any]) -> int | tuple[int, int] | PixelBudget:
         return size
     if isinstance(size, dict) and set(size) == {"shortest_edge"}:
         return int(size["shortest_edge"])
+    if "max_image_size" in settings and set(size) == {"longest_edge"}:
+        return LongestEdge(int(size["longest_edge"]))
     return _pair(size)
 
 
-def _sides(size: int | tuple[int, int] | PixelBudget | None) -> tuple[int, ...]:
+def _sides(size: Size) -> tuple[int, ...]:
     if isinstance(size, PixelBudget):
         return size.low, size.high, size.multiple
+    if isinstance(size, LongestEdge):
+        return (size.side,)
     return (size,) if isinstance(size, int) else size or ()
 
 

@@ -9,7 +9,7 @@ from crossdraft.engine.fast.forward import attend, find_lean
 from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target
 
-LEAN = ("video_llava", "llava_next_video", "llava_onevision", "eventgpt")
+LEAN = ("video_llava", "llava_next_video", "llava_onevision", "internvl", "smolvlm", "eventgpt")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -128,7 +128,8 @@ class FastDecoder:
 
 def find_lean(model: PreTrainedModel) -> FastDecoder | None:
     """The lean path of a model, if its decoder has a known anatomy and its weights stay where they are."""
-    text: Any = getattr(model.base_model, "language_model", model.base_model)
+    base = model.base_model
+    text: Any = getattr(base, "language_model", getattr(base, "text_model", base))
     head = model.get_output_embeddings()
     if type(text) not in ANATOMIES or head is None or text.config._attn_implementation != "sdpa":
         return None

@@ -1,0 +1,252 @@
+"""What differs between the video models of `transformers`: class, prompt, frames, inputs, visual tokens.
+
+Adding a model is one entry in FAMILIES: how it writes a prompt, how it wants frames, what it makes of them, and
+how many placeholders stand for them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.video.number_words import number_words
+from crossdraft.video.preprocess import patchify
+from crossdraft.video.spec import IMAGENET_MEAN, IMAGENET_STD, FrameSpec, LongestEdge, PixelBudget
+
+Features = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What differs between video models.
+
+    Args:
+        model: name of the class in `transformers`.
+        prompt: used where the tokenizer has no chat template for video; "{question}" is filled in.
+        placeholder: the token that stands for what is visual; it is repeated once for every visual token.
+        spec: the frames that a configuration asks for, where no preprocessor file says it.
+        features: (config, pixels [F, 3, h, w], times [F] in s) -> the model's visual inputs.
+        count: (config, features) -> number of visual tokens.
+        kind: "video" or "image": which of the configuration's token ids the placeholder is.
+        part: what chat templates call such a part of a message.
+        marker: what a chat template writes for it; `None` = the placeholder.
+        text: (config, times [F] in s) -> what is written in the marker's stead, with one placeholder for each of equal
+            runs of visual tokens; `None` = the placeholder alone.
+        token_types: the input that says which tokens are visual, and by which number; text is 0.
+    """
+
+    model: str
+    prompt: str
+    placeholder: str
+    spec: Callable[[Any], FrameSpec]
+    features: Callable[[Any, Tensor, np.ndarray], Features]
+    count: Callable[[Any, Features], int]
+    kind: str = "video"
+    part: str = "video"
+    marker: str | None = None
+    text: Callable[[Any, np.ndarray], str] | None = None
+    token_types: tuple[str, int] | None = None
+
+
+VIDEO_TYPES = ("mm_token_type_ids", 2)
+
+
+def _square(config: Any) -> FrameSpec:
+    side = config.vision_config.image_size
+    return FrameSpec(size=side, crop=(side, side))
+
+
+def _stretched(config: Any) -> FrameSpec:
+    side = config.vision_config.image_size
+    return FrameSpec(size=(side, side), crop=None, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+
+
+def _imagenet(config: Any) -> FrameSpec:
+    side = _image_side(config)
+    return FrameSpec(size=(side, side), crop=None, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+
+
+def _squeezed(config: Any) -> FrameSpec:
+    side = _image_side(config)
+    half = (0.5, 0.5, 0.5)
+    return FrameSpec(LongestEdge(4 * side), None, half, half, resample="lanczos", squeeze=(side, side))
+
+
+def _budgeted(config: Any) -> FrameSpec:
+    step = config.vision_config.patch_size * config.vision_config.spatial_merge_size
+    return FrameSpec(size=PixelBudget(128 * step**2, 768 * step**2, step), crop=None)
+
+
+def _clip(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
+    side = config.vision_config.image_size
+    if pixels.shape[-2:] != (side, side):
+        raise _misfit(pixels, f"takes {side}x{side}")
+    return {"pixel_values_videos": pixels[None]}
+
+
+def _patches(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
+    vision = config.vision_config
+    step = vision.patch_size * vision.spatial_merge_size
+    if pixels.shape[-2] % step or pixels.shape[-1] % step:
+        raise _misfit(pixels, f"takes multiples of {step}")
+    rows, grid = patchify(pixels, vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size)
+    return {"pixel_values_videos": rows, "video_grid_thw": grid}
+
+
+def _pictures(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
+    side = _image_side(config)
+    if pixels.shape[-2:] != (side, side):
+        raise _misfit(pixels, f"takes {side}x{side}")
+    return {"pixel_values": pixels}
+
+
+def _nested_pictures(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
+    return {"pixel_values": _pictures(config, pixels, times_s)["pixel_values"][None]}
+
+
+def _misfit(pixels: Tensor, wanted: str) -> CrossdraftError:
+    height, width = pixels.shape[-2:]
+    return CrossdraftError(
+        f"The preprocessor makes frames of {width}x{height}, but the model's vision encoder {wanted}; "
+        "take both from one checkpoint."
+    )
+
+
+def _timed_patches(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
+    spacing = float(times_s[-1] - times_s[0]) / max(len(times_s) - 1, 1)
+    # A still has no spacing; the model's own default is a second.
+    seconds = spacing * config.vision_config.temporal_patch_size if spacing > 0 else 1.0
+    return {**_patches(config, pixels, times_s), "second_per_grid_ts": torch.tensor([seconds])}
+
+
+def _side(config: Any) -> int:
+    return config.vision_config.image_size // config.vision_config.patch_size
+
+
+def _count_with_class_token(config: Any, features: Features) -> int:
+    return features["pixel_values_videos"].shape[1] * (_side(config) ** 2 + 1)
+
+
+def _count_pooled(config: Any, features: Features) -> int:
+    return features["pixel_values_videos"].shape[1] * (_side(config) // config.spatial_pool_stride) ** 2
+
+
+def _count_halved(config: Any, features: Features) -> int:
+    return features["pixel_values_videos"].shape[1] * (-(-_side(config) // 2)) ** 2 + 1  # and a newline
+
+
+def _count_merged(config: Any, features: Features) -> int:
+    return int(features["video_grid_thw"].prod()) // config.vision_config.spatial_merge_size**2
+
+
+def _count_shuffled(config: Any, features: Features) -> int:
+    patch: Any = config.vision_config.patch_size
+    patch = patch if isinstance(patch, int) else patch[0]
+    return features["pixel_values"].shape[-4] * int(_image_side(config) // patch * config.downsample_ratio) ** 2
+
+
+def _count_scaled(config: Any, features: Features) -> int:
+    return features["pixel_values"].shape[-4] * (_side(config) // config.scale_factor) ** 2
+
+
+def _image_side(config: Any) -> int:
+    side: Any = config.vision_config.image_size
+    return side if isinstance(side, int) else side[0]
+
+
+def _numbered(config: Any, times_s: np.ndarray) -> str:
+    """InternVL: frames by their number."""
+    return "\n".join(f"Frame{i + 1}: <img><IMG_CONTEXT></img>" for i in range(len(times_s)))
+
+
+def _stamped(config: Any, times_s: np.ndarray) -> str:
+    """SmolVLM: frames by their time; the clip's length is the last frame's time, as where HF knows no better."""
+    seconds = [int(second) for second in times_s]
+    intro = (
+        f"You are provided the following series of {number_words(len(seconds))} frames from a "
+        f"{timedelta(seconds=seconds[-1])} [H:MM:SS] video.\n"
+    )
+    image = "<fake_token_around_image><global-img><image><fake_token_around_image>"
+    return intro + "".join(f"\nFrame from {s // 60:02d}:{s % 60:02d}:{image}" for s in seconds) + "\n\n"
+
+
+_VICUNA = "USER: <video>\n{question} ASSISTANT:"
+_QWEN = (
+    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+    "<|vision_start|><|video_pad|><|vision_end|>{question}<|im_end|>\n<|im_start|>assistant\n"
+)
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "video_llava": Family(
+            model="VideoLlavaForConditionalGeneration",
+            prompt=_VICUNA,
+            placeholder="<video>",
+            spec=_square,
+            features=_clip,
+            count=_count_with_class_token,
+        ),
+        "llava_next_video": Family(
+            model="LlavaNextVideoForConditionalGeneration",
+            prompt=_VICUNA,
+            placeholder="<video>",
+            spec=_square,
+            features=_clip,
+            count=_count_pooled,
+        ),
+        "llava_onevision": Family(
+            model="LlavaOnevisionForConditionalGeneration",
+            prompt="<|im_start|>user <video>\n{question}<|im_end|><|im_start|>assistant\n",
+            placeholder="<video>",
+            spec=_stretched,
+            features=_clip,
+            count=_count_halved,
+        ),
+        "qwen2_vl": Family(
+            model="Qwen2VLForConditionalGeneration",
+            prompt=_QWEN,
+            placeholder="<|video_pad|>",
+            spec=_budgeted,
+            features=_patches,
+            count=_count_merged,
+            token_types=VIDEO_TYPES,
+        ),
+        "qwen2_5_vl": Family(
+            model="Qwen2_5_VLForConditionalGeneration",
+            prompt=_QWEN,
+            placeholder="<|video_pad|>",
+            spec=_budgeted,
+            features=_timed_patches,
+            count=_count_merged,
+            token_types=VIDEO_TYPES,
+        ),
+        "internvl": Family(
+            model="InternVLForConditionalGeneration",
+            prompt="<|im_start|>user\n<video>\n{question}<|im_end|>\n<|im_start|>assistant\n",
+            placeholder="<IMG_CONTEXT>",
+            spec=_imagenet,
+            features=_pictures,
+            count=_count_shuffled,
+            kind="image",
+            marker="<video>",
+            text=_numbered,
+        ),
+        "smolvlm": Family(
+            model="SmolVLMForConditionalGeneration",
+            prompt="<|im_start|>User: <video>{question}<end_of_utterance>\nAssistant:",
+            placeholder="<image>",
+            spec=_squeezed,
+            features=_nested_pictures,
+            count=_count_scaled,
+            kind="image",
+            marker="<video>",
+            text=_stamped,
+        ),
+    }
+)
