@@ -19,7 +19,7 @@ from typing import Any, Self, overload
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from crossdraft.assembly import assemble, cache_bytes, decided
+from crossdraft.assembly import assemble, cache_bytes, decided, spread_encoding
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.engine.decode import Decoder
@@ -185,10 +185,18 @@ class Engine:
         # The OpenMP threads of this thread would count against those of the loop; see `alone`.
         with one_thread():
             loaded = make_target()
-        if drafter is None:
-            return cls(loaded, None, options, cost, None, release)
-        runner = assemble(drafter, context, loaded, options)
-        return cls(loaded, runner, options, cost, drafter if isinstance(drafter, Spec) else None, release)
+            spread_encoding(loaded, options)
+
+        def end() -> None:
+            loaded.encode_at_home()
+            release()
+
+        try:
+            runner = None if drafter is None else assemble(drafter, context, loaded, options)
+            return cls(loaded, runner, options, cost, drafter if isinstance(drafter, Spec) else None, end)
+        except BaseException:
+            loaded.encode_at_home()
+            raise
 
     def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> PendingAnswer:
         """Queue a request and return at once; `result` of what is returned waits for the answer.

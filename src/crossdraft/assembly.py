@@ -5,21 +5,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from crossdraft.engine.devices import memory_bytes, resolve
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.elastic import lending_pays
+from crossdraft.engine.request import Request
 from crossdraft.engine.runner.parallel import policy_for
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
+from crossdraft.engine.workers.groups import read_groups
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import DrafterContext, build_spec, needs_target, repays_a_core
 from crossdraft.options import Options
 from crossdraft.specs import Spec
 
+PROBE_SIZE = (64, 64)
 CACHE_SHARE = 10  # one part in so many of a device's memory is for its prefix cache
 
 
@@ -70,6 +74,21 @@ def assemble(
             worker.close()
         raise
     return DraftRunner(made, options.hidden, device, workers)
+
+
+def spread_encoding(target: Target, options: Options) -> None:
+    """Have a target's vision encoder work where the options say, after it was tried with two frames of noise.
+
+    Raises:
+        CrossdraftError: as `Target.spread_encoder`.
+    """
+    if options.encode_devices is None:
+        return
+    vision = getattr(target.model.config, "vision_config", None)
+    count = 2 * (getattr(vision, "temporal_patch_size", None) or 1)
+    noise = np.random.default_rng(0).integers(0, 256, (count, *PROBE_SIZE, 3), dtype=np.uint8)
+    probe = target.prepare(Request("?", noise, max_new_tokens=1))
+    target.spread_encoder(read_groups("encode_devices", options.encode_devices), probe)
 
 
 def cache_bytes(options: Options, device: torch.device) -> int:

@@ -11,6 +11,7 @@ from crossdraft.engine.rules import check_rule
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.process import DRAFTER_TIMEOUT_S
 from crossdraft.engine.runner.runner import HIDDEN_MODES
+from crossdraft.engine.workers.groups import read_groups
 from crossdraft.errors import CrossdraftError
 
 COUNTS = {
@@ -42,6 +43,10 @@ class Options:
         device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         draft_device, draft_dtype: of the drafter; default the target's. If that is not given either, bfloat16 also on
             a CPU that multiplies it itself: what is drafted need not be as exact as what is said.
+        encode_devices: where the target's vision encoder works on the frames of a clip, a share each: groups of CPU
+            cores, each in a process of its own (`cpu:0,cpu:1`), or GPUs (`cuda:0,cuda:1`), as one string or one for
+            each; default where the target is. The features are the same. Also refused for an encoder that does not
+            look at each frame by itself.
         quantize, draft_quantize: hold the language model's weights in 8 or 4 bits (`int8`, `int4`), made at loading; on
             a CPU alone, where the dtype is then bfloat16. The drafter's is by default the target's, `none` for none. A
             quantised target is another target: answers are those that it gives alone.
@@ -77,6 +82,7 @@ class Options:
     dtype: str | None = None
     draft_device: str | None = None
     draft_dtype: str | None = None
+    encode_devices: tuple[str, ...] | None = None
     quantize: str | None = None
     draft_quantize: str | None = None
     target_cores: tuple[int, ...] | None = None
@@ -107,6 +113,11 @@ class Options:
         for name in ("target_cores", "draft_cores"):
             self._set(name, core_numbers(name, getattr(self, name), available_cores()))
         self._set("drafter_timeout_s", positive("drafter_timeout_s", self.drafter_timeout_s))
+        if self.encode_devices is not None:
+            self._set("encode_devices", tuple(map(str, read_groups("encode_devices", self.encode_devices))))
+        self._check_frames()
+
+    def _check_frames(self) -> None:
         if self.fps is not None:
             self._set("fps", positive("fps", self.fps))
         if None not in (self.num_frames, self.fps):

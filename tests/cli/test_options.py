@@ -39,6 +39,7 @@ WRONG = [
     ["ask", "--video=VIDEO", "--max-new-tokens=0", "?"],
     ["chat", "--video=nowhere.mp4"],
     ["chat", "--video=VIDEO", "--fps=0"],
+    ["ask", "--video=VIDEO", "--encode-devices=gpu", "?"],
     ["bench", "--pairs=0"],
     ["bench", "--methods=evnt"],
     ["bench", "--methods=event", "--drafter=memry"],

@@ -30,7 +30,7 @@ BEFORE, AFTER = 6, 30  # text tokens in front of the clip and after it
 SPARE = 1.1  # room for activations and caches, relative to the weights
 
 
-def _clip_large() -> CLIPVisionConfig:
+def clip_large() -> CLIPVisionConfig:
     """CLIP ViT-L/14."""
     return CLIPVisionConfig(
         hidden_size=1024,
@@ -59,7 +59,7 @@ def _clip_base() -> CLIPVisionConfig:
 def _video_llava(text: LlamaConfig) -> VideoLlavaConfig:
     """Eight frames of 224 x 224: 8 x 257 visual tokens."""
     return VideoLlavaConfig(
-        vision_config=_clip_large(), text_config=text, image_token_index=IMAGE, video_token_index=VIDEO
+        vision_config=clip_large(), text_config=text, image_token_index=IMAGE, video_token_index=VIDEO
     )
 
 

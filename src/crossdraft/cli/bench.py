@@ -396,6 +396,40 @@ def scale(ctx: typer.Context) -> None:
 
 @app.command()
 @option_groups
+def encode(
+    output: ReportOptions,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="'reference', a checkpoint's folder, or 'video-llava-7b': an encoder of that shape, random weights."
+        ),
+    ] = "video-llava-7b",
+    where: Annotated[
+        str, typer.Option("--encode-devices", metavar="LIST", help="Groups of CPU cores, or GPUs: cuda:0,cuda:1.")
+    ] = "cpu:0,cpu:1",
+    frames: Annotated[int, typer.Option(help="Frames of the clip.")] = 8,
+    repeats: Annotated[int, typer.Option(help="Runs of each way.")] = 9,
+    device: Device = None,
+    dtype: Dtype = None,
+) -> None:
+    """Time a vision encoder spread over core groups or GPUs, against one process on one core and on all of them."""
+    output.check()
+    check_values(device=device, dtype=dtype, frames=frames, encode_devices=where)
+    from crossdraft.bench.encode import EncodeBench, lines, time_encoding
+    from crossdraft.bench.environment import environment
+
+    plan = EncodeBench(target, where, frames, whole("--repeats", repeats), device, dtype)
+    found = environment()
+    hush()
+    with progress("encoding", plan.runs) as tick:
+        times = time_encoding(plan, tick)
+    output.lines(lines(plan, times))
+    asked = {"target": target, "encode_devices": where, "frames": frames, "repeats": repeats, "dtype": dtype}
+    output.write({"environment": found, **asked, **times.to_json()})
+
+
+@app.command()
+@option_groups
 def events(
     output: ReportOptions,
     recording: Annotated[

@@ -140,6 +140,14 @@ class PairOptions:
     draft_cores: Annotated[str | None, typer.Option(help="CPU cores of the drafter's process; by default one.")] = None
     device: Device = None
     draft_device: DraftDevice = None
+    encode_devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Spread the frames of a clip over processes on groups of CPU cores, as cpu:0,cpu:1, or over GPUs, as "
+            "cuda:0,cuda:1.",
+        ),
+    ] = None
     dtype: Dtype = None
     quantize: Annotated[
         str | None,
@@ -334,6 +342,12 @@ def _check_rule(_option: str, rule: str) -> None:
     check_rule(rule)
 
 
+def _check_groups(option: str, groups: str) -> None:
+    from crossdraft.engine.workers.groups import read_groups
+
+    read_groups(option, groups)
+
+
 def _check_device(option: str, device: str) -> None:
     import torch
 
@@ -354,6 +368,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "drafter": lambda _, value: value == "none" or check_spec(read_spec(value)),
     "target_cores": lambda *_: None,  # together with the drafter's
     "draft_cores": lambda *_: None,
+    "encode_devices": _check_groups,
     "dtype": _check_dtype,  # from here on PyTorch is needed
     "rule": _check_rule,
     "quantize": _check_quantize,

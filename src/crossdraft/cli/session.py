@@ -93,6 +93,7 @@ def engine_options(pair: PairOptions) -> Options:
         device=pair.device,
         dtype=pair.dtype,
         draft_device=pair.draft_device,
+        encode_devices=None if pair.encode_devices is None else (pair.encode_devices,),
         quantize=pair.quantize,
         target_cores=target_cores,
         draft_cores=draft_cores,

@@ -136,6 +136,7 @@ class Decoder(RequestQueue):
         with ledger.stage("encode"):
             encoded = known.encode(always=state.visual_features is not None)
             target.clock.mark().wait()
+            state.notes += target.spread.take_notes() if target.spread is not None else ()
         drafter.show(state, target, encoded)
         needs, draft = drafter.needs, NOTHING
 

@@ -27,6 +27,9 @@ from crossdraft.engine.generation import GenerationDefaults
 from crossdraft.engine.request import Request
 from crossdraft.engine.traits import detect_traits
 from crossdraft.engine.tree import DraftTree
+from crossdraft.engine.workers.encode import PIXELS, SpreadEncoder
+from crossdraft.engine.workers.groups import DeviceGroup
+from crossdraft.errors import CrossdraftError
 
 # Modality -> what the model's own feature function returned; from a model that cannot take these, its raw inputs.
 Encoded = Mapping[str, object]
@@ -212,11 +215,38 @@ class Target:
             for name in ("video", "image")
             if (function := getattr(model.base_model, f"get_{name}_features", None)) is not None
         }
+        self.spread: SpreadEncoder | None = None
 
     def release(self) -> None:
         """Leave the model as it was; this adapter works on, on its own cores alone."""
         for hook in self._hooks:
             hook.remove()
+        self.encode_at_home()
+
+    def spread_encoder(self, groups: Sequence[DeviceGroup], probe: Prompt) -> None:
+        """From now on, encode clips on several devices or core groups; see `SpreadEncoder`.
+
+        Args:
+            groups: where.
+            probe: a prompt with two frames or more, with which it is tried.
+
+        Raises:
+            CrossdraftError: as `SpreadEncoder`.
+        """
+        if not self.traits.takes_encoded:
+            raise CrossdraftError(
+                f"{type(self.model).__name__} encodes clips as it reads them, in this version of transformers; leave "
+                "out encode_devices."
+            )
+        names = self._feature_functions["video"][1] if "video" in self._feature_functions else ()
+        inputs = {name: self._sent(probe.features[name]) for name in names if name in probe.features}
+        self.spread = SpreadEncoder(self.model, groups, inputs)
+
+    def encode_at_home(self) -> None:
+        """Encode clips where the model is; ends processes that did so until now."""
+        if self.spread is not None:
+            self.spread.close()
+            self.spread = None
 
     def features_only(self) -> "Target":
         """This model for those who only want its features: where its passes are lean, no logits are made [n, 0]."""
@@ -239,7 +269,8 @@ class Target:
             pixels = "pixel_values_videos" if kind == "video" else "pixel_values"
             if pixels in prompt.features:
                 wanted = {name: self._sent(prompt.features[name]) for name in parameters if name in prompt.features}
-                encoded[kind] = function(**wanted, return_dict=True)
+                spread = self.spread if pixels == PIXELS else None
+                encoded[kind] = function(**wanted, return_dict=True) if spread is None else spread(wanted)
         return encoded
 
     def visual_features(self, encoded: Encoded) -> Tensor | None:

@@ -52,6 +52,13 @@ class _Product:
         self._last = None if index == len(self.sizes) - 1 else last
         return last[1][index]
 
+    def unpack(self) -> None:
+        """Hold the weights in the plain layout, which the same kernels read with the same result, to the bit.
+
+        They rearrange it at every call: a twentieth of the time of a thousand rows, as much as the product of a few.
+        """
+        self.packed = self.packed.to_dense()
+
     def rows_of(self, index: int, whole: Tensor) -> Tensor:
         """Layer `index`'s part of the weights or the bias."""
         return whole.split(self.sizes)[index]
@@ -69,6 +76,10 @@ class PrepackedLinear(nn.Module):
     def nbytes(self) -> int:
         """Bytes of the weight."""
         return self.in_features * self.out_features * self._product.packed.dtype.itemsize
+
+    def unpack(self) -> None:
+        """Hold plain weights; see `_Product.unpack`."""
+        self._product.unpack()
 
     @property
     def weight(self) -> Tensor:
@@ -132,6 +143,13 @@ def prepack(model: nn.Module, fill: Callable[[nn.Linear], None] = lambda linear:
             count += len(names)
     heap.trim()
     return count
+
+
+def unpack(model: nn.Module) -> None:
+    """Give the packed layers of a model plain weights, in place, which processes may share; see `_Product.unpack`."""
+    for layer in model.modules():
+        if isinstance(layer, PrepackedLinear):
+            layer.unpack()
 
 
 def _pack_together(parent: nn.Module, linears: Mapping[str, nn.Linear], fill: Callable[[nn.Linear], None]) -> None:

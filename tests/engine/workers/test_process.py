@@ -1,0 +1,95 @@
+"""A worker's process: objects and tensors by shared memory, errors, its end."""
+
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from crossdraft.engine.fast.packed_linear import prepack, unpack
+from crossdraft.engine.workers.objects import restored, share
+from crossdraft.engine.workers.process import WorkerLost, WorkerProcess
+from crossdraft.errors import CrossdraftError
+from tests.engine.workers.answers import Echo
+
+CORE = sorted(os.sched_getaffinity(0))[:1]
+
+
+@pytest.fixture(scope="module")
+def worker():
+    echo = Echo(nn.Linear(3, 2))
+    worker = WorkerProcess(share(echo, moved=True), CORE)
+    worker.ready()
+    yield worker, echo
+    worker.close()
+
+
+def ask(worker, question, tensors=()):
+    worker.send(question, tensors)
+    return worker.receive()
+
+
+def test_an_object_is_restored_around_the_same_memory():
+    layer = nn.Linear(4, 4)
+    layer.tied = layer.weight
+    before = layer.weight.clone()
+    shared = share(layer, moved=True)
+    other = restored(shared.pickled, shared.memory, shared.slots)
+    assert other.tied is other.weight
+    assert torch.equal(other.weight, before)
+    with torch.no_grad():
+        layer.weight[0, 0] = 7.0
+    assert other.weight[0, 0] == 7.0  # nothing was copied
+
+
+def test_unpacked_layers_give_the_same_bits_and_can_be_shared():
+    model = nn.Sequential(nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 32)).requires_grad_(False)
+    rows = torch.randn(200, 64)
+    if prepack(model) == 0:
+        pytest.skip("this PyTorch packs nothing")
+    packed = model(rows)
+    copy = share(model, moved=False)  # a packed weight is sent as a plain one
+    assert torch.equal(restored(copy.pickled, copy.memory, copy.slots)(rows), packed)
+    unpack(model)
+    shared = share(model, moved=True)
+    assert torch.equal(model(rows), packed)
+    assert torch.equal(restored(shared.pickled, shared.memory, shared.slots)(rows), packed)
+
+
+def test_tensors_go_there_and_back(worker):
+    process, echo = worker
+    for size in (1, 5, 100_000, 3):  # the buffers grow, and stay
+        rows = torch.randn(size, 3)
+        reply, (made, kept) = ask(process, "linear", [rows])
+        assert reply == ("linear", CORE)
+        assert torch.allclose(made, echo.layer(rows), atol=1e-6)
+        assert torch.equal(kept, rows)
+    assert ask(process, "nothing")[1] == []
+
+
+def test_an_error_there_is_one_sentence_and_the_next_question_is_answered(worker):
+    with pytest.raises(CrossdraftError, match=r"CPU core .* failed: ValueError: no"):
+        ask(worker[0], "fail")
+    assert ask(worker[0], "nothing")[0][0] == "nothing"
+
+
+def test_a_worker_that_is_killed_or_silent_is_lost():
+    worker = WorkerProcess(share(Echo(nn.Linear(3, 2)), moved=False), CORE)
+    worker.ready()
+    worker.send("sleep")
+    with pytest.raises(WorkerLost, match=r"silent since 0\.05 s"):
+        worker.receive(silent_s=0.05)
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(WorkerLost, match=r"ended \(exit status -9\)"):
+        worker.receive()
+    worker.close()
+    worker.close()
+
+
+def test_it_ends_when_it_is_closed():
+    worker = WorkerProcess(share(Echo(nn.Linear(3, 2)), moved=False), CORE)
+    worker.ready()
+    worker.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker.pid, 0)
