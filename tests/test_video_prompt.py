@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import crossdraft as cd
+from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.load import load_target
 from crossdraft.video import sample_frames
 from tests.support import CONTEXT, FRAMES
@@ -88,3 +89,16 @@ def test_frames_that_repeat_are_read_like_an_array_of_them(pair, clip):
     given = many.prepare(cd.Request("why?", sample.frames))
     assert torch.equal(found.input_ids, given.input_ids)
     assert torch.equal(found.features["pixel_values_videos"], given.features["pixel_values_videos"])
+
+
+def test_a_clip_that_is_written_over_before_it_is_read_is_not_remembered(pair, clip, tmp_path):
+    """A digest names the bytes that were hashed: the next request of these must not get the other clip's ids."""
+    path, prefixes = tmp_path / "clip.mp4", PrefixCache(1 << 30)
+    shutil.copy(clip.video, path)
+    target = load_target(str(pair.target), "cpu")
+    request = prefixes.identify(cd.Request("why?", path))
+    path.write_bytes(path.read_bytes() + b"\0")
+    target.prepare(request)
+    assert not target.prepare._clips
+    target.prepare(prefixes.identify(cd.Request("why?", path)))
+    assert len(target.prepare._clips) == 1

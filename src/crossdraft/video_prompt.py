@@ -81,7 +81,7 @@ class VideoPrompt:
         return Prompt(tokens, LazyFeatures(features, clip.pixels, lambda: self._read(request).features), clip.notes)
 
     def _remember(self, request: Request, clip: _Clip) -> None:
-        if request.content is not None:
+        if request.content is not None and request.content.unchanged:
             self._clips[request.content.digest] = clip.without_pixels()
             if len(self._clips) > REMEMBERED:
                 self._clips.popitem(last=False)

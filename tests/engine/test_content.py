@@ -107,3 +107,23 @@ def test_a_file_is_read_once_if_it_has_settled(tmp_path, digests, monkeypatch):
     digests.of(path)
     assert digests.of(path).digest == ContentDigests().of(path).digest
     assert len(reads) == 4  # the third of ours, and the other's
+
+
+def test_a_file_that_changes_within_a_tick_of_its_clock_has_changed(tmp_path, digests, monkeypatch):
+    """The version of a fresh file says nothing; its bytes do."""
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"one")
+    version = path.stat()
+    monkeypatch.setattr(Path, "stat", lambda self, **given: version)
+    before = digests.of(path)
+    assert before.unchanged
+    path.write_bytes(b"two")
+    assert not before.unchanged
+    path.unlink()
+    assert not before.unchanged
+
+
+def test_the_names_of_fields_belong_to_an_array(digests):
+    """Two layouts of the same bytes: x before y, and y before x."""
+    rows = np.array([(1, 2)], dtype=[("x", "<i4"), ("y", "<i4")])
+    assert digests.of(rows).digest != digests.of(rows.view([("y", "<i4"), ("x", "<i4")])).digest

@@ -11,13 +11,14 @@ from crossdraft.engine.content import DIGEST_BYTES, Content
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Needs
 from crossdraft.engine.prefix_cache import WORTHWHILE, PrefixCache
+from crossdraft.engine.prefix_cache import _Edge as Edge
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import LazyFeatures, Prompt, Target
 from crossdraft.engine.tree import DraftTree
 from tests.engine.scripted import Scripted
-from tests.engine.zoo import EOS, VIDEO, ZOO, noisy
+from tests.engine.zoo import EOS, IMAGE, VIDEO, ZOO, noisy
 
 PLENTY = 1 << 30
 PIXELS = ("pixel_values_videos", "pixel_values")
@@ -143,6 +144,74 @@ def test_however_little_is_kept_the_answers_stay(share):
     assert prefixes.nbytes == held
     named = Counter(digest for edge in edges(prefixes) for digest in edge.contents)
     assert named + Counter(prefixes._features.keys()) == prefixes._known
+
+
+def test_placeholders_of_two_kinds_that_change_their_order_are_another_prompt():
+    """The same tensors, an image in front of the clip or behind it: the ids alone tell."""
+    zoo = Zoo()
+    image = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(9)).double()
+    clip, still = [VIDEO] * 40, [IMAGE] * 4
+
+    def ask(*visual):
+        ids = torch.tensor([[1, 5, *visual, 8, 9]])
+        return Request("x", inputs={"input_ids": ids, **zoo.prompt.features, "pixel_values": image}, max_new_tokens=12)
+
+    requests = [ask(*clip, *still), ask(*still, *clip)]
+    found = answers(zoo, requests, PrefixCache(PLENTY))
+    assert found[1].stats.cached_tokens == 0
+    assert [one.tokens for one in found] == [one.tokens for one in answers(zoo, requests)]
+    assert found[0].tokens != found[1].tokens
+
+
+def test_token_types_that_do_not_follow_from_the_ids_are_another_prompt():
+    zoo, prefixes = Zoo("qwen2_5_vl"), PrefixCache(PLENTY)
+    zoo.target.prepare = lambda request: Prompt(
+        request.inputs["input_ids"][0], {k: v for k, v in request.inputs.items() if k != "input_ids"}
+    )
+    right = zoo.ask(8, 9)
+    right = replace(right, inputs={**right.inputs, "mm_token_type_ids": (right.inputs["input_ids"] == VIDEO).int() * 2})
+    wrong = replace(right, inputs={**right.inputs, "mm_token_type_ids": torch.zeros_like(right.inputs["input_ids"])})
+    found = answers(zoo, [right, wrong, right], prefixes)
+    assert [one.stats.cached_tokens > 0 for one in found] == [False, False, True]
+    assert found[1].tokens == answers(zoo, [wrong])[0].tokens
+
+
+def test_a_prompt_of_text_alone_does_not_fail_whoever_looks_into_the_target():
+    zoo, prefixes = Zoo(), PrefixCache(PLENTY)
+    text = [Request("x", inputs={"input_ids": torch.tensor([[1, 5, 6, *tail]])}) for tail in ((7, 8), (7, 9))]
+    drafter = Scripted([], Needs(hidden_layers=(2,), visual_layers=(2,)))
+    found = answers(zoo, text, prefixes, DraftRunner(drafter, "off"))
+    assert [one.tokens for one in found] == [one.tokens for one in answers(zoo, text)]
+
+
+def test_of_features_only_what_a_forward_reads_is_kept():
+    zoo, prefixes = Zoo(), PrefixCache(PLENTY)
+    answers(zoo, [zoo.ask(8, 9)], prefixes)
+    (kept,) = prefixes._features.values()
+    assert kept.nbytes == kept.encoded["video"].pooler_output.nbytes == 8 * 5 * 64 * 8
+    assert not {"last_hidden_state", "hidden_states"} & kept.encoded["video"].keys()
+
+
+def test_eviction_looks_at_what_it_drops_and_not_at_all_the_others(monkeypatch):
+    zoo, prefixes = Zoo(), PrefixCache(PLENTY)
+    answers(zoo, [zoo.ask(8, 9, clip=float(clip), max_new_tokens=1) for clip in range(30)], prefixes)
+    count = len(edges(prefixes)) - 1
+    looked = []
+    monkeypatch.setattr(
+        Edge, "__getattribute__", lambda edge, name: looked.append(name) or object.__getattribute__(edge, name)
+    )
+    prefixes.most_bytes = 0
+    prefixes._evict()
+    assert len(looked) < 40 * count  # a walk over all leaves for each that goes is quadratic
+    assert (prefixes.nbytes, prefixes._roots, +prefixes._known) == (0, {}, {})
+
+
+def test_what_another_models_cache_knows_is_not_taken_over():
+    zoo = Zoo()
+    request = PrefixCache(PLENTY).identify(zoo.ask(8, 9))
+    assert request.content is not None
+    assert PrefixCache(0).identify(replace(request, known=True)) == request
+    assert (PrefixCache(0).identify(replace(request, known=True)).content, request.known) == (None, False)
 
 
 def edges(prefixes):

@@ -32,15 +32,21 @@ class Content:
     Args:
         digest: [16] bytes, of the namespace and of everything that is shown.
         files: those that were read for it, each with its version.
+        fresh: of these the ones that may have changed since without a new version, each with its digest.
     """
 
     digest: bytes
     files: tuple[tuple[Path, FileVersion], ...] = ()
+    fresh: tuple[tuple[Path, bytes], ...] = ()
 
     @property
     def unchanged(self) -> bool:
         """Whether every file is still what was read: else what was made of it belongs to no content."""
-        return all(_version(path) == version for path, version in self.files)
+        try:
+            same = all(_file_digest(path) == digest for path, digest in self.fresh)
+        except OSError:
+            return False
+        return same and all(_version(path) == version for path, version in self.files)
 
 
 class ContentDigests:
@@ -61,15 +67,16 @@ class ContentDigests:
                 these and of plain values. Inside those only a `Path` is read as a file.
         """
         digest = hashlib.sha256()
-        files: list[tuple[Path, FileVersion]] = []
+        files: list[tuple[Path, FileVersion, bytes | None]] = []
         try:
             for value in values:
                 self._add(digest, Path(value) if isinstance(value, str) else value, files)
         except (NoDigestError, OSError):  # whoever reads it says what is wrong with it
             return None
-        return Content(digest.digest()[:DIGEST_BYTES], tuple(files))
+        fresh = tuple((path, found) for path, _, found in files if found is not None)
+        return Content(digest.digest()[:DIGEST_BYTES], tuple((path, version) for path, version, _ in files), fresh)
 
-    def _add(self, digest: Any, value: object, files: list[tuple[Path, FileVersion]]) -> None:
+    def _add(self, digest: Any, value: object, files: list[tuple[Path, FileVersion, bytes | None]]) -> None:
         """Feed a value to a hash, with its kind and size, so that no two different ones feed the same."""
         match value:
             case None | bool() | int() | float() | str() | bytes():
@@ -81,29 +88,34 @@ class ContentDigests:
                 _feed(digest, f"tensor {raw.dtype} {tuple(raw.shape)}", raw.flatten().view(torch.uint8).numpy())
             case np.ndarray() if not value.dtype.hasobject:
                 raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-                _feed(digest, f"array {value.dtype.str} {value.shape}", raw)
+                _feed(digest, f"array {value.dtype.descr} {value.shape}", raw)
             case _:
                 parts = _parts(value)
                 _feed(digest, type(value).__qualname__, struct.pack("<q", len(parts)))
                 for part in parts:
                     self._add(digest, part, files)
 
-    def _of_file(self, path: Path, files: list[tuple[Path, FileVersion]]) -> bytes:
-        """[32] bytes: the digest of a file's own bytes."""
+    def _of_file(self, path: Path, files: list[tuple[Path, FileVersion, bytes | None]]) -> bytes:
+        """[32] bytes: the digest of a file's own bytes; it is noted in `files`, with the digest if it is fresh."""
         now, version = time.time_ns(), _version(path)
         if version is None:
             raise NoDigestError(str(path))
-        files.append((path, version))
         if (known := self._files.get(version)) is not None:
             self._files.move_to_end(version)
+            files.append((path, version, None))
             return known
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").digest()
-        if now - max(version[3:]) > SETTLED_NS:
+        found, settled = _file_digest(path), now - max(version[3:]) > SETTLED_NS
+        files.append((path, version, None if settled else found))
+        if settled:
             self._files[version] = found
             if len(self._files) > REMEMBERED:
                 self._files.popitem(last=False)
         return found
+
+
+def _file_digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _version(path: Path) -> FileVersion | None:

@@ -7,14 +7,14 @@ so the same question about two clips shares nothing behind the first of their to
 encoder features, go first when the budget is full.
 """
 
-import itertools
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
+from transformers.utils import ModelOutput
 
 from crossdraft.engine.cache import KVCache, KVPrefix, KVSpan
 from crossdraft.engine.content import DIGEST_BYTES, Content, ContentDigests
@@ -28,12 +28,10 @@ log = logging.getLogger(__name__)
 WORTHWHILE = 64  # tokens in front of a clip that is not known: fewer are rather read with it
 SEEN = ("video", "inputs")  # fields of a request that a video model reads
 SENSED = ("events", "inputs")  # and an event model
-TEXT = (
-    "input_ids",
-    "attention_mask",
-    "mm_token_type_ids",
-    "token_type_ids",
-)  # inputs that say what is asked, not what is shown
+# Inputs that say what is asked, not what is shown.
+TEXT = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
+UNREAD = ("last_hidden_state", "hidden_states", "attentions")  # of an encoder's output: no model's forward reads them
+ID_BITS = 32  # of a placeholder's number, for its own id
 
 
 @dataclass(eq=False)
@@ -41,9 +39,10 @@ class _Edge:
     """A stretch of tokens below `parent`, with their keys and values.
 
     Args:
-        ids: [n] token ids; a placeholder of something visual as the number of its content.
+        ids: [n] token ids; a placeholder of something visual as the number of its content and its id.
         span: their keys and values.
         hidden: [n, h] features of each captured layer.
+        namespace: of a root, which has no parent.
     """
 
     parent: "_Edge | None"
@@ -51,7 +50,7 @@ class _Edge:
     span: KVSpan | None = None
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
     children: "dict[int, _Edge]" = field(default_factory=dict)
-    used: int = 0
+    namespace: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -64,17 +63,16 @@ class _Edge:
         """Digests of what is visual among its tokens."""
         return {_digest(token) for token in set(self.ids) if token < 0}
 
-    def split(self, at: int) -> None:
-        """Keep the first `at` tokens; a new child takes the others, and the children."""
-        if self.span is None:
-            return
-        rest = {layer: features[at:].clone() for layer, features in self.hidden.items()}
-        below = _Edge(self, self.ids[at:], self.span.part(at, len(self.span)), rest, self.children)
-        below.used = self.used
-        for child in below.children.values():
-            child.parent = below
-        self.hidden = {layer: features[:at].clone() for layer, features in self.hidden.items()}
-        self.ids, self.span, self.children = self.ids[:at], self.span.part(0, at), {below.ids[0]: below}
+    def split(self, at: int) -> "_Edge":
+        """A new edge above this one takes the first `at` tokens; this one keeps the others, and its children."""
+        if self.span is None or self.parent is None:
+            raise ValueError("A root has no tokens to split.")
+        first = {layer: features[:at].clone() for layer, features in self.hidden.items()}
+        above = _Edge(self.parent, self.ids[:at], self.span.part(0, at), first, {self.ids[at]: self})
+        self.parent.children[self.ids[0]] = above
+        self.hidden = {layer: features[at:].clone() for layer, features in self.hidden.items()}
+        self.parent, self.ids, self.span = above, self.ids[at:], self.span.part(at, len(self.span))
+        return above
 
 
 @dataclass
@@ -83,7 +81,6 @@ class _Features:
 
     encoded: Encoded
     nbytes: int
-    used: int
 
 
 class PrefixCache:
@@ -100,7 +97,9 @@ class PrefixCache:
         self._roots: dict[str, _Edge] = {}
         self._features: dict[bytes, _Features] = {}
         self._known: Counter[bytes] = Counter()  # edges and features that hold something of a content
-        self._clock = itertools.count(1)
+        # What was used longest ago comes first. An edge is used when one below it is, and noted after it: the first
+        # edge is always a leaf.
+        self._used: OrderedDict[_Edge | bytes, None] = OrderedDict()
         self._warned = False
 
     def identify(self, request: Request, names: Sequence[str] = SEEN) -> Request:
@@ -109,7 +108,7 @@ class PrefixCache:
         A request without a namespace has none, nor has one whose clip cannot be told by its bytes.
         """
         if not self.most_bytes or request.namespace is None:
-            return request
+            return replace(request, content=None, known=False)  # another model's cache may have set them
         shown = [getattr(request, name) for name in names]
         shown = [_without_text(value) if isinstance(value, Mapping) else value for value in shown]
         content = self._digests.of({"namespace": request.namespace}, *shown)
@@ -127,10 +126,12 @@ class PrefixCache:
         content: Content | None = request.content
         if content is None:
             return CachedPrompt(self, target, prompt)
-        ids, number = prompt.input_ids.tolist(), _placeholder(content.digest)
+        if not _as_placeholders(prompt, target):
+            return CachedPrompt(self, target, prompt)
+        ids = prompt.input_ids.tolist()
         visual = [at for at, token in enumerate(ids) if token in target.traits.visual_ids]
         for at in visual:
-            ids[at] = number
+            ids[at] = _placeholder(content.digest, ids[at])
         cached = CachedPrompt(self, target, prompt, content, tuple(ids), request.namespace or "")
         first, cut = (visual[0], visual[-1] + 1) if visual else (len(ids), 0)
         # The last token is the root of the tree that rides along.
@@ -144,16 +145,24 @@ class PrefixCache:
         """The longest known prefix, of at most so many tokens."""
         parts: list[tuple[KVSpan, int]] = []
         hidden: list[Mapping[int, Tensor]] = []
+        found: list[_Edge] = []
         length = 0
         for edge, agreed in self._walk(cached):
             count = min(agreed, most - length)
             if count == 0 or edge.span is None or not edge.hidden.keys() >= set(layers):
                 break
-            edge.used = next(self._clock)
+            found.append(edge)
             parts.append((edge.span, count))
             hidden.append({layer: edge.hidden[layer][:count] for layer in layers})
             length += count
+        self._use(found)
         return KVPrefix(tuple(parts), tuple(hidden))
+
+    def _use(self, edges: Sequence[_Edge]) -> None:
+        """Note that edges were used, each below the one before it."""
+        for edge in reversed(edges):
+            self._used[edge] = None
+            self._used.move_to_end(edge)
 
     def _walk(self, cached: "CachedPrompt") -> Iterator[tuple[_Edge, int]]:
         """The edges along a prompt's ids, each with the number of its tokens that agree."""
@@ -170,15 +179,17 @@ class PrefixCache:
         found = self._features.get(content.digest)
         if found is None:
             return None
-        found.used = next(self._clock)
+        self._used.move_to_end(content.digest)
         return found.encoded
 
     def add_features(self, content: Content, encoded: Encoded) -> None:
         """Keep what the vision encoder made of a content."""
+        encoded = {kind: _without_unread(features) for kind, features in encoded.items()}
         nbytes = _nbytes(encoded)
         if not nbytes or content.digest in self._features or not content.unchanged or not self._fits(nbytes):
             return
-        self._features[content.digest] = _Features(encoded, nbytes, next(self._clock))
+        self._features[content.digest] = _Features(encoded, nbytes)
+        self._used[content.digest] = None
         self._known[content.digest] += 1
         self.nbytes += nbytes
         self._evict()
@@ -195,35 +206,44 @@ class PrefixCache:
         """
         if cached.content is None or not cached.content.unchanged:
             return
-        ids, at, above = cached.ids, 0, self._roots.setdefault(cached.namespace, _Edge(None))
-        for edge, count in list(self._walk(cached)):
-            if count < len(edge.ids):
-                self._known.subtract(edge.contents)
-                edge.split(count)
-                (below,) = edge.children.values()
-                self._known.update((*edge.contents, *below.contents))
+        ids, at = cached.ids, 0
+        above = self._roots.get(cached.namespace) or _Edge(None, namespace=cached.namespace)
+        path: list[_Edge] = []
+        for known, count in list(self._walk(cached)):
+            edge = known if count == len(known.ids) else self._split(known, count)
             if not edge.hidden.keys() >= set(layers):  # known without what is captured now
                 self.nbytes -= edge.nbytes
                 edge.hidden = {**edge.hidden, **{layer: hidden[layer][at : at + count].clone() for layer in layers}}
                 self.nbytes += edge.nbytes
-            edge.used = next(self._clock)
+            path.append(edge)
             above, at = edge, at + count
         if at < len(ids):
-            self._append(above, cached, at, cache, row, {layer: hidden[layer][at:] for layer in layers})
+            path += self._append(above, cached, at, cache, row, {layer: hidden[layer][at:] for layer in layers})
+        self._use(path)
         self._evict()
+
+    def _split(self, edge: _Edge, at: int) -> _Edge:
+        self._known.subtract(edge.contents)
+        above = edge.split(at)
+        self._known.update((*above.contents, *edge.contents))
+        return above
 
     def _append(
         self, above: _Edge, cached: "CachedPrompt", at: int, cache: KVCache, row: int, hidden: Mapping[int, Tensor]
-    ) -> None:
+    ) -> list[_Edge]:
+        """The new edge; none if it is too large."""
         ids = cached.ids[at:]
         size = cache.token_bytes * len(ids) + sum(features.nbytes for features in hidden.values())
-        if not self._fits(size) or cached.content is None:
-            return
+        if not self._fits(size):
+            return []
+        if above.parent is None:
+            self._roots[cached.namespace] = above
         span = cache.span(row, at, len(cached.ids))
         own = {layer: features.clone() for layer, features in hidden.items()}
-        edge = above.children[ids[0]] = _Edge(above, ids, span, own, used=next(self._clock))
+        edge = above.children[ids[0]] = _Edge(above, ids, span, own)
         self._known.update(edge.contents)
         self.nbytes += edge.nbytes
+        return [edge]
 
     def _fits(self, nbytes: int) -> bool:
         """Whether something of that size may be kept at all."""
@@ -238,20 +258,22 @@ class PrefixCache:
     def _evict(self) -> None:
         """Drop what was used longest ago until the rest is within the budget; an edge goes after those below it."""
         while self.nbytes > self.most_bytes:
-            leaves = [edge for root in self._roots.values() for edge in _leaves(root) if edge.parent is not None]
-            edge = min(leaves, key=lambda leaf: leaf.used, default=None)
-            digest = min(self._features, key=lambda one: self._features[one].used, default=None)
-            if digest is not None and (edge is None or self._features[digest].used < edge.used):
-                self.nbytes -= self._features.pop(digest).nbytes
-                self._forget(digest)
-            elif edge is not None and edge.parent is not None:
-                del edge.parent.children[edge.ids[0]]
-                self.nbytes -= edge.nbytes
-                for one in edge.contents:
-                    self._forget(one)
-            else:
-                return
-        self._roots = {name: root for name, root in self._roots.items() if root.children}
+            oldest, _ = self._used.popitem(last=False)
+            if isinstance(oldest, bytes):
+                self.nbytes -= self._features.pop(oldest).nbytes
+                self._forget(oldest)
+                continue
+            self._drop(oldest)
+
+    def _drop(self, leaf: _Edge) -> None:
+        """Forget an edge that has none below it, and its namespace, if that has no other."""
+        self.nbytes -= leaf.nbytes
+        for digest in leaf.contents:
+            self._forget(digest)
+        if leaf.parent is not None:
+            del leaf.parent.children[leaf.ids[0]]
+            if leaf.parent.parent is None and not leaf.parent.children:
+                del self._roots[leaf.parent.namespace]
 
     def _forget(self, digest: bytes) -> None:
         self._known[digest] -= 1
@@ -261,6 +283,7 @@ class PrefixCache:
     def clear(self) -> None:
         """Forget everything."""
         self._roots, self._features, self._known, self.nbytes = {}, {}, Counter(), 0
+        self._used.clear()
 
 
 @dataclass(frozen=True)
@@ -302,7 +325,9 @@ class CachedPrompt:
         """Keep the prompt up to its last visual token, or all of it if nothing is, with the features of `layers`."""
         if self.content is None:
             return
-        end = len(self.ids) - read.last if min(self.ids, default=0) < 0 else len(self.ids)
+        end = len(self.ids) - read.last
+        if min(self.ids, default=0) >= 0:  # no drafter asks for features of text alone
+            end, layers = len(self.ids), ()
         front = replace(self, ids=self.ids[:end])
         self.prefixes.add(front, cache, read.row, read.front_hidden(layers) if layers else {}, layers)
 
@@ -313,28 +338,33 @@ class CachedPrompt:
             self.prefixes.add(text, cache, row, {}, ())
 
 
-def _placeholder(digest: bytes) -> int:
-    """What stands for a visual token of that content: no other id is negative."""
-    return -1 - int.from_bytes(digest)
+def _placeholder(digest: bytes, token: int) -> int:
+    """What stands for a visual token of that content and that id: no other id is negative."""
+    return -1 - (int.from_bytes(digest) << ID_BITS | token)
 
 
 def _digest(placeholder: int) -> bytes:
-    return (-1 - placeholder).to_bytes(DIGEST_BYTES)
+    return (-1 - placeholder >> ID_BITS).to_bytes(DIGEST_BYTES)
+
+
+def _as_placeholders(prompt: Prompt, target: Target) -> bool:
+    """Whether the token types of ready-made inputs, which positions depend on, follow from their ids."""
+    types = prompt.features.get("mm_token_type_ids")
+    if types is None:
+        return True
+    of_id = {target.traits.placeholders.get(kind): number for kind, number in (("image", 1), ("video", 2))}
+    return types[0].tolist() == [of_id.get(token, 0) for token in prompt.input_ids.tolist()]
+
+
+def _without_unread(features: Any) -> Any:
+    """What an encoder returned without what only fills memory."""
+    if not isinstance(features, ModelOutput):
+        return features
+    return type(features)(**{name: value for name, value in features.items() if name not in UNREAD})
 
 
 def _without_text(inputs: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in inputs.items() if name not in TEXT}
-
-
-def _leaves(edge: _Edge) -> Iterator[_Edge]:
-    """Edges without children, below an edge."""
-    open_edges = [edge]
-    while open_edges:
-        edge = open_edges.pop()
-        if edge.children:
-            open_edges += edge.children.values()
-        else:
-            yield edge
 
 
 def _nbytes(value: Any) -> int:
