@@ -124,7 +124,7 @@ def test_a_configuration_that_is_none_is_one_sentence(pair, tmp_path, other):
         cd.Engine.load(str(tmp_path / "t"), None)
 
 
-def test_another_vocabulary_is_refused(pair, tmp_path):
+def test_a_head_on_an_event_model_of_another_vocabulary_is_refused(pair, tmp_path):
     shutil.copytree(pair.event, tmp_path / "d")
     path = tmp_path / "d" / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
@@ -133,7 +133,7 @@ def test_another_vocabulary_is_refused(pair, tmp_path):
     vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
     path.write_text(json.dumps(tokenizer))
     with pytest.raises(cd.CrossdraftError, match="another vocabulary"):
-        cd.Engine.load(str(pair.target), str(tmp_path / "d"))
+        cd.Engine.load(str(pair.target), f"glance:model={tmp_path / 'd'}")
 
 
 def test_dtypes_and_devices_that_are_not_there(pair):

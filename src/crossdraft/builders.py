@@ -14,6 +14,7 @@ from crossdraft.specs import NoSettings, Spec, read_settings
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
     from crossdraft.drafters.independent import IndependentDrafter
     from crossdraft.engine.drafter import Drafter
     from crossdraft.engine.target import Target
@@ -120,27 +121,52 @@ class DrafterContext:
 
 def build_event(spec: Spec, options: settings.EventSettings, context: DrafterContext) -> "Drafter[Any]":
     """An EventGPT: that of the reference pair by its name, or a folder."""
+    from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
     from crossdraft.drafters.tree_model import TreeDrafter
-    from crossdraft.load import load_drafter
+    from crossdraft.load import load_event_drafter
 
-    if options.words is not None and options.tree is not None:
-        raise CrossdraftError(f"'{spec}' asks for trees in two ways; give words or tree, not both.")
-    if options.counts and options.tree != "sequoia":
-        raise CrossdraftError(f"In '{spec}' counts are for tree=sequoia; leave them out.")
-    vocabulary = context.read_tokenizer().get_vocab()
-    drafter = load_drafter(
-        spec.name,
+    _check_event(spec, options)
+    tokenizer = context.read_tokenizer()
+    drafter = load_event_drafter(
+        options.dir or spec.name,
+        lambda: _token_table(tokenizer, context),
+        tokenizer.get_vocab(),
+        context.banned,
+        options.how,
         context.device,
         context.dtype,
-        context.banned,
-        vocabulary,
         packed=context.packed,
         quantize=context.quantize,
     )
+    if isinstance(drafter, CrossVocabDrafter):
+        if _branches(options):
+            raise CrossdraftError(
+                f"'{spec}' has another vocabulary than the target, and what crosses vocabularies is a chain; leave out "
+                "words and tree."
+            )
+        return drafter
     if options.tree is not None:  # a pass for each level
         return TreeDrafter.of(drafter.model, options.tree, context.banned, options.counts)
     drafter.words = options.words or 1
     return drafter
+
+
+def _check_event(spec: Spec, options: settings.EventSettings) -> None:
+    """What can be told before a model is loaded."""
+    if options.words is not None and options.tree is not None:
+        raise CrossdraftError(f"'{spec}' asks for trees in two ways; give words or tree, not both.")
+    if options.counts and options.tree != "sequoia":
+        raise CrossdraftError(f"In '{spec}' counts are for tree=sequoia; leave them out.")
+    if options.how is not None and _branches(options):
+        raise CrossdraftError(
+            f"'{spec}' asks for a tree, but what crosses vocabularies is a chain; leave out how, or words and tree."
+        )
+    if options.dir is not None and spec.name != "event":
+        raise CrossdraftError(f"'{spec}' names two models; write event:dir={options.dir}.")
+
+
+def _branches(options: settings.EventSettings) -> bool:
+    return options.tree is not None or (options.words or 1) > 1
 
 
 def build_text(spec: Spec, options: settings.TextSettings, context: DrafterContext) -> "Drafter[Any]":
@@ -156,12 +182,18 @@ def build_model(spec: Spec, options: settings.ModelSettings, context: DrafterCon
 
 
 def _language_model(source: str, how: str | None, context: DrafterContext) -> "Drafter[Any]":
-    from crossdraft.drafters.cross_vocab.vocabulary import read_token_table
     from crossdraft.load import load_model_drafter
 
-    target = read_token_table(context.read_tokenizer(), context.vocab_size, context.eos, context.banned)
+    target = _token_table(context.read_tokenizer(), context)
     device, dtype, quantize = context.device, context.dtype, context.quantize
     return load_model_drafter(source, target, how, device, dtype, packed=context.packed, quantize=quantize)
+
+
+def _token_table(tokenizer: "PreTrainedTokenizerBase", context: DrafterContext) -> "TokenTable":
+    """The target's vocabulary, by what its tokens spell."""
+    from crossdraft.drafters.cross_vocab.vocabulary import read_token_table
+
+    return read_token_table(tokenizer, context.vocab_size, context.eos, context.banned)
 
 
 def build_ngram(spec: Spec, options: settings.NgramSettings, context: DrafterContext) -> "Drafter[Any]":
@@ -274,13 +306,24 @@ def build_event_head(spec: Spec, options: settings.EventHeadSettings, context: D
 def build_glance(spec: Spec, options: settings.GlanceSettings, context: DrafterContext) -> "Drafter[Any]":
     """The event drafter with cross-attention to a few frames."""
     from crossdraft.heads.load import load_glance_drafter
+    from crossdraft.load import load_drafter
 
     # The shipped heads are the shipped model's; another one goes without, unless it is given its own.
     if options.model == "event" or options.heads is not None:
         own = settings.EventHeadSettings(options.heads, options.model, options.words)
         drafter = build_event_head(Spec("event_medusa"), own, context)
     else:
-        drafter = build_event(Spec(options.model), settings.EventSettings(options.words), context)
+        vocabulary = context.read_tokenizer().get_vocab()
+        drafter = load_drafter(
+            options.model,
+            context.device,
+            context.dtype,
+            context.banned,
+            vocabulary,
+            packed=context.packed,
+            quantize=context.quantize,
+        )
+        drafter.words = options.words or 1
     return load_glance_drafter(
         cast("IndependentDrafter", drafter),
         context.host,

@@ -1,7 +1,7 @@
 """Models from local folders: safetensors only, never remote code, every key and shape accounted for."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,6 +160,45 @@ def load_drafter(
     Raises:
         CrossdraftError: as `load_target`, or the vocabularies differ.
     """
+    model, tokenizer, folder = _event_model(source, device, dtype, packed=packed, quantize=quantize)
+    if vocabulary is not None:
+        _check_vocabulary(_sayable(model.model, tokenizer), vocabulary, folder)
+    return IndependentDrafter(model, banned)
+
+
+def load_event_drafter(
+    source: str,
+    target: Callable[[], TokenTable],
+    vocabulary: dict[str, int],
+    banned: Sequence[int] = (),
+    how: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    *,
+    packed: bool = True,
+    quantize: str | None = None,
+) -> IndependentDrafter | CrossVocabDrafter:
+    """An EventGPT as an independent drafter, of the target's vocabulary or another.
+
+    Args:
+        source, vocabulary, banned, device, dtype, packed, quantize: as in `load_drafter`.
+        target: reads what the target's tokens spell; called where the vocabularies differ or `how` is given.
+        how: as in `load_model_drafter`.
+
+    Raises:
+        CrossdraftError: as `load_target`, or `tli` is asked for and no token is shared.
+    """
+    model, tokenizer, _ = _event_model(source, device, dtype, packed=packed, quantize=quantize)
+    if how is None and not _differing(_sayable(model.model, tokenizer), vocabulary):
+        return IndependentDrafter(model, banned)
+    own = read_token_table(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))
+    return cross_vocab_drafter(model, own, target(), how or "slem")
+
+
+def _event_model(
+    source: str, device: str | None, dtype: str | None, *, packed: bool, quantize: str | None
+) -> tuple[Target, PreTrainedTokenizerBase, Path]:
+    """An EventGPT behind the adapter, its tokenizer and its folder."""
     from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor
 
     folder = _folder(source, DRAFTERS)
@@ -171,11 +210,8 @@ def load_drafter(
     model = _model(kind, folder, device, dtype, packed=packed, quantize=quantize, ids=ids)
     processor = EventGPTProcessor.from_pretrained(folder)
     tokenizer = processor.tokenizer
-    if vocabulary is not None:
-        _check_vocabulary(_sayable(model, tokenizer), vocabulary, folder)
-    prepare = EventPrompt(processor)
-    target = Target(model, prepare, _text(tokenizer), _eos(model, tokenizer), _reserved(model, tokenizer))
-    return IndependentDrafter(target, banned)
+    eos, reserved = _eos(model, tokenizer), _reserved(model, tokenizer)
+    return Target(model, EventPrompt(processor), _text(tokenizer), eos, reserved), tokenizer, folder
 
 
 def load_model_drafter(
@@ -382,10 +418,15 @@ def _sayable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict
 
 def _check_vocabulary(drafter: dict[str, int], target: dict[str, int], folder: Path) -> None:
     """Every token that the drafter can write must have the same id in the target."""
-    differing = [token for token, i in drafter.items() if target.get(token) != i]
+    differing = _differing(drafter, target)
     if differing:
         raise CrossdraftError(
             f"The drafter {folder} has another vocabulary than the target: {len(differing)} of its {len(drafter)} "
             f"tokens differ, '{differing[0]}' for one; name a drafter that fits every target, such as "
-            "union:memory,ngram, or pair models that share a tokenizer."
+            "union:memory,ngram, an event model by itself (event:dir=FOLDER), or pair models that share a tokenizer."
         )
+
+
+def _differing(drafter: dict[str, int], target: dict[str, int]) -> list[str]:
+    """The tokens of a drafter that are not the target's at the same id."""
+    return [token for token, i in drafter.items() if target.get(token) != i]

@@ -181,7 +181,7 @@ def test_an_event_drafter_without_events_is_refused(clip, capsys):
     assert "--events" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("drafter", ["event", "glance", "union:event,memory"])
+@pytest.mark.parametrize("drafter", ["event_medusa", "glance", "union:glance,memory"])
 def test_another_vocabulary_is_reported_before_a_recording_is_required(pair, clip, capsys, drafter):
     arguments = ["--video", str(clip.video), "--target", str(pair.target), "--drafter", drafter, QUESTION]
     assert main(["ask", *arguments]) == 2

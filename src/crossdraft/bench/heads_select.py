@@ -184,7 +184,8 @@ def _networks(spec: Spec, target: str) -> Iterator[tuple[Path, tuple[str, ...]]]
         yield _source(target), ()
     elif method.model is not None:
         own = method.model if spec.name == method.name else spec.name  # a folder stands for itself
-        yield _source(spec.settings.get("model", own)), method.model_parts
+        named = "model" if "dir" in method.weights else "dir"
+        yield _source(spec.settings.get(named, own)), method.model_parts
     for part in spec.parts:
         yield from _networks(part, target)
 

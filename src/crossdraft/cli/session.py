@@ -48,8 +48,8 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
     check_spec(spec)
     ours = [METHODS[name] for name in spec.names if name in METHODS]  # a folder may hold a blind one
     if not events and any("events" in method.senses for method in ours):
-        if "model=" not in pair.drafter:  # with another vocabulary, a recording would not help either
-            check_event_drafter("event", pair.target)
+        if "model=" not in pair.drafter and any(method.task == "events" for method in ours):
+            check_event_drafter("event", pair.target)  # a head on another vocabulary: a recording would not help either
         raise CrossdraftError(
             f"The drafter {pair.drafter} needs an event recording; give one with --events, or name one that needs "
             "none, such as --drafter union:memory,ngram."

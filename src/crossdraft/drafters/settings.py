@@ -23,12 +23,15 @@ Divergence = Annotated[float, Limit("at least 0 and below ln 2 = 0.693", lambda 
 class EventSettings:
     """Of an EventGPT: top-k tokens of a position in one pass, or a tree that takes a pass for each level.
 
-    `counts` is a file of measured acceptance by rank for tree=sequoia.
+    `counts` is a file of measured acceptance by rank for tree=sequoia; `how` bridges two vocabularies, as in
+    `TextSettings`; `dir` is the model's folder.
     """
 
     words: Words | None = None  # 1
     tree: Literal["dynamic", "cape", "sequoia"] | None = None
     counts: Path | None = None  # those of the reference pair
+    how: Literal["slem", "tli", "omni"] | None = None
+    dir: str | None = None
 
 
 @dataclass(frozen=True)
