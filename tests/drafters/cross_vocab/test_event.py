@@ -107,7 +107,7 @@ def test_a_planted_bug_in_sampling_is_seen(
 
 
 def distance(foreign: Path, pair: PairPaths, clip: ClipPaths, how: str) -> float:
-    """Total variation between sampled answers of three tokens, of the two likeliest each, and the exact distribution."""
+    """Total variation of sampled answers, three tokens of the two likeliest each, from the exact distribution."""
     sampling = Sampling(temperature=4.0, top_k=2)
     request = Request(QUESTIONS[0], str(clip.video), str(clip.events), LENGTH)
     asked = [replace(request, sampling=replace(sampling, seed=seed)) for seed in range(DRAWS)]
@@ -150,5 +150,5 @@ def test_one_model_is_named_once(foreign: Path, pair: PairPaths) -> None:
 
 
 def test_a_head_on_an_event_model_needs_the_targets_vocabulary(foreign: Path, pair: PairPaths) -> None:
-    with pytest.raises(CrossdraftError, match="another vocabulary than the target.*event:dir=FOLDER"):
+    with pytest.raises(CrossdraftError, match=r"another vocabulary than the target.*event:dir=FOLDER"):
         Engine.load(str(pair.target), f"glance:model={foreign}", OPTIONS)
