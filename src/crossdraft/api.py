@@ -125,6 +125,7 @@ class Engine:
                 num_frames=options.num_frames,
                 fps=options.fps,
                 quantize=options.quantize,
+                device_map=options.device_map,
             )
 
         return cls._load(adapted, DrafterContext(source), chosen, options)
@@ -152,9 +153,10 @@ class Engine:
             CrossdraftError: as `load.adapt_model`, or the drafter does not fit.
         """
         chosen, options = _checked(drafter, options)
-        if options.device is not None or options.dtype is not None:
+        if (options.device, options.dtype, options.device_map) != (None, None, None):
             raise CrossdraftError(
-                "Options(device=…, dtype=…) are for Engine.load; move a loaded model yourself, with model.to(…)."
+                "Options(device=…, dtype=…, device_map=…) are for Engine.load; move a loaded model yourself, with "
+                "model.to(…)."
             )
         if options.quantize is not None:
             raise CrossdraftError(

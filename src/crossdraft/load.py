@@ -15,7 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from crossdraft.checkpoints.files import check_files, quantization_method, read_config
 from crossdraft.checkpoints.locate import find_checkpoint, repair_hint
 from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
-from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, load_weights
+from crossdraft.checkpoints.weights import LIBRARY_ERRORS, DeviceMap, first_line, load_mapped, load_weights
 from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
 from crossdraft.drafters.cross_vocab.drafter import cross_vocab_drafter
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table
@@ -55,6 +55,7 @@ def load_target(
     num_frames: int | None = None,
     fps: float | None = None,
     quantize: str | None = None,
+    device_map: DeviceMap | None = None,
 ) -> Target:
     """A video VLM as a target.
 
@@ -68,12 +69,18 @@ def load_target(
             video processor says, else 8 frames.
         quantize: `int8` or `int4`: hold the language model's weights in so many bits, on a CPU; its default dtype is
             then bfloat16. See `engine.fast.quantized_linear`.
+        device_map: instead of `device`: which of its layers are on which device, as in `from_pretrained`, by
+            accelerate. Its layers are not packed.
 
     Raises:
         CrossdraftError: the folder lacks a file, a key or a shape differs, the class is not supported, or the device
             cannot be quantised for.
     """
     folder = _folder(source, ("reference",))
+    if device_map is not None:
+        kind = _video_class(folder)
+        model = load_mapped(kind, folder, DTYPES[_usual_dtype(dtype)], device_map).eval()
+        return _target(folder, model, num_frames, fps, packed=False)
     model = _video_model(folder, device, dtype, packed=packed, quantize=quantize)
     return _target(folder, model, num_frames, fps, packed=packed)
 
@@ -81,9 +88,18 @@ def load_target(
 def _video_model(
     folder: Path, device: str | None, dtype: str | None, *, packed: bool, quantize: str | None
 ) -> PreTrainedModel:
+    return _model(_video_class(folder), folder, device, dtype, packed=packed, quantize=quantize)
+
+
+def _video_class(folder: Path) -> Any:
+    """The class of a checkpoint that can be a target."""
     kind = model_class(read_config(folder).get("model_type"))
     read_defaults(read_file(folder), str(folder))  # refused before gigabytes are read
-    return _model(getattr(transformers, kind), folder, device, dtype, packed=packed, quantize=quantize)
+    return getattr(transformers, kind)
+
+
+def _usual_dtype(dtype: str | None) -> str:
+    return dtype_name(dtype or ("bfloat16" if torch.cuda.is_available() else "float32"))
 
 
 def _target(

@@ -1,5 +1,6 @@
 """Options: how a pair runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from crossdraft.checks import choice, core_numbers, positive, whole
@@ -23,6 +24,7 @@ COUNTS = {
     "max_queue": 1,
 }  # and the least of each
 OPEN = ("num_frames", "cache_bytes", "max_queue")  # these may be left open
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")  # or a mapping
 PLACEMENTS = ("auto", "inline", "process")
 
 
@@ -43,6 +45,9 @@ class Options:
         device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         draft_device, draft_dtype: of the drafter; default the target's. If that is not given either, bfloat16 also on
             a CPU that multiplies it itself: what is drafted need not be as exact as what is said.
+        device_map: instead of `device`, for a target whose layers are on several devices, with the package accelerate:
+            `auto`, `balanced`, `balanced_low_0` or `sequential`, or a mapping from modules to devices, all as in
+            transformers' `from_pretrained`.
         encode_devices: where the target's vision encoder works on the frames of a clip, a share each: groups of CPU
             cores, each in a process of its own (`cpu:0,cpu:1`), or GPUs (`cuda:0,cuda:1`), as one string or one for
             each; default where the target is. The features are the same. Also refused for an encoder that does not
@@ -82,6 +87,7 @@ class Options:
     dtype: str | None = None
     draft_device: str | None = None
     draft_dtype: str | None = None
+    device_map: str | Mapping[str, str] | None = None
     encode_devices: tuple[str, ...] | None = None
     quantize: str | None = None
     draft_quantize: str | None = None
@@ -135,6 +141,16 @@ class Options:
         if self.quantize == "none":
             self._set("quantize", None)
         check_rule(self.rule)
+        self._check_map()
+
+    def _check_map(self) -> None:
+        if self.device_map is None:
+            return
+        if not isinstance(self.device_map, Mapping):
+            choice("device_map", self.device_map, DEVICE_MAPS)
+        for name in ("device", "quantize", "encode_devices"):
+            if getattr(self, name) is not None:
+                raise CrossdraftError(f"{name} and device_map exclude each other; leave out one of them.")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -224,3 +224,31 @@ def test_a_first_pass_that_finds_no_memory_costs_no_later_request(monkeypatch):
     assert cache.capacity == 128
     append(cache, 100)
     assert cache.nbytes == 2 * 2 * 2 * 128 * 4 * 4
+
+
+def test_each_layer_keeps_its_rows_where_its_keys_are():
+    """As under a device map; `meta` stands for the second device."""
+    cache = KVCache(num_layers=2, max_rows=2, capacity=8)
+    where = ("cpu", "meta")
+
+    def write(rows: slice, tokens: int) -> None:
+        cache.open_window(rows, tokens)
+        for layer, device in enumerate(where):
+            new = torch.randn(rows.stop - rows.start, 2, tokens, 4, device=device)
+            keys, values = cache.update(new, new, layer)
+            assert keys.device.type == values.device.type == device
+
+    for row, count in enumerate((3, 2)):
+        cache.add_row(8)
+        write(slice(row, row + 1), count)
+        cache.advance(row, count)
+    write(slice(0, 2), 3)  # rows of several lengths: written by indexes
+    cache.keep(0, [1, 2])  # and compacted by indexes
+    span = cache.span(0, 0, 5)
+    assert [keys.device.type for keys, _ in span.layers] == list(where)
+    cache.drop_row(1)
+    row = cache.add_row(200)  # grown
+    cache.append(row, KVPrefix(((span, 5),)))
+    assert cache.lengths[row] == 5
+    assert [layer.keys.device.type for layer in cache._stores] == list(where)
+    assert torch.equal(cache._stores[0].keys[row, :, :5], span.layers[0][0])

@@ -39,6 +39,7 @@ Fill = Callable[[nn.Module], None]
 
 
 Settings = dict[str, Any]  # of `from_pretrained`
+DeviceMap = str | Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,39 @@ def load_weights(
             raise CrossdraftError(f"The checkpoint {folder} cannot be loaded: {first_line(error)}") from error
     refuse_misfit(folder, report)
     return model, fill
+
+
+def load_mapped(kind: Any, folder: Path, dtype: torch.dtype, device_map: DeviceMap) -> PreTrainedModel:
+    """A model whose layers are on several devices, as transformers and accelerate place them; compared as any other.
+
+    Args:
+        kind: the class to load.
+        folder: as `files.check_files` has passed it.
+        dtype: of the weights in memory.
+        device_map: as `from_pretrained` takes it.
+
+    Raises:
+        CrossdraftError: accelerate is not installed, configuration and weights do not fit each other, or the map does
+            not fit the model or the machine.
+    """
+    if not is_accelerate_available():
+        raise CrossdraftError("device_map needs the package accelerate: pip install 'crossdraft[gpus]'.")
+    if (method := quantization_method(read_config(folder))) is not None:
+        raise CrossdraftError(f"{folder} is quantised ({method}), which device_map does not load; leave it out.")
+    settings: Settings = {
+        "dtype": dtype,
+        "output_loading_info": True,
+        "attn_implementation": "sdpa",
+        "ignore_mismatched_sizes": True,
+    }
+    with _quiet():
+        refuse_misfit(folder, _compare(kind, folder, stored_tensors(folder)).report)
+        try:
+            model, report = _from_folder(kind, folder, settings | {"device_map": device_map})
+        except LIBRARY_ERRORS as error:
+            raise CrossdraftError(f"device_map={device_map!r} does not work here: {first_line(error)}.") from error
+    refuse_misfit(folder, report)
+    return model
 
 
 def _load_quantised(kind: Any, folder: Path, method: str, settings: Settings, device: torch.device) -> PreTrainedModel:

@@ -140,6 +140,13 @@ class PairOptions:
     draft_cores: Annotated[str | None, typer.Option(help="CPU cores of the drafter's process; by default one.")] = None
     device: Device = None
     draft_device: DraftDevice = None
+    device_map: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of --device, spread the target's layers over devices: auto, balanced, balanced_low_0 or "
+            "sequential; needs accelerate."
+        ),
+    ] = None
     encode_devices: Annotated[
         str | None,
         typer.Option(
@@ -342,6 +349,12 @@ def _check_rule(_option: str, rule: str) -> None:
     check_rule(rule)
 
 
+def _check_map(option: str, name: str) -> None:
+    from crossdraft.options import DEVICE_MAPS
+
+    choice(option, name, DEVICE_MAPS)
+
+
 def _check_groups(option: str, groups: str) -> None:
     from crossdraft.engine.workers.groups import read_groups
 
@@ -372,6 +385,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "dtype": _check_dtype,  # from here on PyTorch is needed
     "rule": _check_rule,
     "quantize": _check_quantize,
+    "device_map": _check_map,
     "device": _check_device,
     "draft_device": _check_device,
 }

@@ -93,6 +93,7 @@ def engine_options(pair: PairOptions) -> Options:
         device=pair.device,
         dtype=pair.dtype,
         draft_device=pair.draft_device,
+        device_map=pair.device_map,
         encode_devices=None if pair.encode_devices is None else (pair.encode_devices,),
         quantize=pair.quantize,
         target_cores=target_cores,

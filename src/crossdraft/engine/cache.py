@@ -69,6 +69,7 @@ class _Layer(CacheLayerMixin):
             keys[:, :, index] = key_states
             values[:, :, index] = value_states
         else:
+            index = index.to(keys.device)  # a model's layers may be on several
             keys.scatter_(2, index.expand_as(key_states), key_states)
             values.scatter_(2, index.expand_as(value_states), value_states)
         return keys[:, :, :end], values[:, :, :end]
@@ -284,6 +285,7 @@ class KVCache(Cache):
         if list(path) != list(range(count)):  # a chain's prefix already lies where it belongs
             source = self._sent([start + node for node in path])
             for layer in self._stores:
+                source = source.to(layer.keys.device)
                 for store in (layer.keys, layer.values):
                     store[row, :, start : start + count] = store[row].index_select(1, source)
         self.lengths[row] += count

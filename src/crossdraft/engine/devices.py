@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,16 @@ def resolve(device: str | torch.device | None) -> torch.device:
         return found
     current = torch.cuda.current_device() if found.type == "cuda" and torch.cuda.is_available() else 0
     return torch.device(found.type, current)
+
+
+def entry_device(model: Any) -> torch.device:
+    """Where a model's ids go: the device of its embedding, whatever those of its other layers."""
+    embedding = model.get_input_embeddings()
+    device: torch.device = embedding.weight.device
+    if device.type != "meta":
+        return device
+    # Its weights are fetched for each pass (accelerate's offloading), to the device that its hook names.
+    return torch.device(getattr(getattr(embedding, "_hf_hook", None), "execution_device", None) or "cpu")
 
 
 def memory_bytes(device: torch.device) -> int:

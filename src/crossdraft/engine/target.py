@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.engine.clock import Mark, clock_of
 from crossdraft.engine.detokenize import TokenText
-from crossdraft.engine.devices import to_device
+from crossdraft.engine.devices import entry_device, to_device
 from crossdraft.engine.drafter import PromptFeatures
 from crossdraft.engine.fast.elastic import poll_between
 from crossdraft.engine.fast.forward import find_lean
@@ -195,7 +195,7 @@ class Target:
         defaults: GenerationDefaults | None = None,
     ) -> None:
         self.model = model.eval()
-        self.device = model.device
+        self.device = entry_device(model)
         self.clock = clock_of(self.device)
         self.prepare = prepare
         self.text = decode if isinstance(decode, TokenText) else TokenText(decode)
