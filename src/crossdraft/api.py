@@ -187,6 +187,8 @@ class Engine:
         # The OpenMP threads of this thread would count against those of the loop; see `alone`.
         with one_thread():
             loaded = make_target()
+            if options.compile:
+                loaded.compile(options.max_batch, 1 + options.nodes)
             spread_encoding(loaded, options)
 
         def end() -> None:

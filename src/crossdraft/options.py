@@ -55,6 +55,10 @@ class Options:
         quantize, draft_quantize: hold the language model's weights in 8 or 4 bits (`int8`, `int4`), made at loading; on
             a CPU alone, where the dtype is then bfloat16. The drafter's is by default the target's, `none` for none. A
             quantised target is another target: answers are those that it gives alone.
+        compile: run the target's decode passes as compiled functions of fixed shapes, on CUDA as captured graphs; see
+            `engine.fast.static_pass`. Loading then takes minutes the first time on a machine, later seconds for each
+            number of tokens; on a CPU a C++ compiler must be there. Each row of the cache takes the model's whole
+            context.
         target_cores, draft_cores: CPU cores that each may use; default all, for a drafter in a process of its own
             those that `target_cores` leaves.
         max_batch: requests that share a pass.
@@ -91,6 +95,7 @@ class Options:
     encode_devices: tuple[str, ...] | None = None
     quantize: str | None = None
     draft_quantize: str | None = None
+    compile: bool = False
     target_cores: tuple[int, ...] | None = None
     draft_cores: tuple[int, ...] | None = None
     max_batch: int = 1
@@ -136,6 +141,7 @@ class Options:
         choice("parallel", self.parallel, ("auto", *POLICIES))
         choice("hidden", self.hidden, HIDDEN_MODES)
         choice("adaptive", self.adaptive, (True, False))
+        choice("compile", self.compile, (True, False))
         for name in ("quantize", "draft_quantize"):
             choice(name, getattr(self, name) or "none", ("none", *QUANTIZATIONS))
         if self.quantize == "none":

@@ -163,6 +163,10 @@ class PairOptions:
             "the quantised target alone."
         ),
     ] = None
+    compile: Annotated[
+        bool,
+        typer.Option("--compile", help="Compile the target's decode passes; minutes the first time, later seconds."),
+    ] = False
     frames: Annotated[
         int | None,
         typer.Option(help="Frames of the clip that the target reads; the checkpoint's own number by default."),

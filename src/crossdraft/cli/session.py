@@ -96,6 +96,7 @@ def engine_options(pair: PairOptions) -> Options:
         device_map=pair.device_map,
         encode_devices=None if pair.encode_devices is None else (pair.encode_devices,),
         quantize=pair.quantize,
+        compile=pair.compile,
         target_cores=target_cores,
         draft_cores=draft_cores,
         rule=pair.rule,
@@ -113,7 +114,7 @@ def opened(pair: PairOptions, warm_up: Request) -> Iterator[Engine]:
     """
     hush()
     options = engine_options(pair)
-    with _spinner("loading the models"):
+    with _spinner("loading the models and compiling passes" if pair.compile else "loading the models"):
         engine = Engine.load(pair.target, None if pair.drafter == "none" else pair.drafter, options)
     with engine:
         with _spinner("warming up"):

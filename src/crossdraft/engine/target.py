@@ -8,6 +8,7 @@ whether passes over text may take the lean path.
 
 import copy
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,8 @@ from crossdraft.engine.devices import entry_device, to_device
 from crossdraft.engine.drafter import PromptFeatures
 from crossdraft.engine.fast.elastic import poll_between
 from crossdraft.engine.fast.forward import find_lean
+from crossdraft.engine.fast.static_cache import StaticKVCache
+from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder
 from crossdraft.engine.generation import GenerationDefaults
 from crossdraft.engine.request import Request
 from crossdraft.engine.traits import detect_traits
@@ -30,6 +33,8 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.engine.workers.encode import PIXELS, SpreadEncoder
 from crossdraft.engine.workers.groups import DeviceGroup
 from crossdraft.errors import CrossdraftError
+
+log = logging.getLogger(__name__)
 
 # Modality -> what the model's own feature function returned; from a model that cannot take these, its raw inputs.
 Encoded = Mapping[str, object]
@@ -208,6 +213,7 @@ class Target:
         self.vocab_size: int = self.text_config.vocab_size
         self.context: int = self.text_config.max_position_embeddings
         self._lean = None if self.traits.mrope else find_lean(model)
+        self._static: StaticDecoder | None = None
         skipped = () if self._lean is None else self._lean.skipped
         self._hooks = poll_between(model, without=skipped) if self.device.type == "cpu" else []
         self._feature_functions = {
@@ -252,11 +258,47 @@ class Target:
         """This model for those who only want its features: where its passes are lean, no logits are made [n, 0]."""
         silent = copy.copy(self)
         silent._lean = None if self._lean is None else self._lean.features_only()  # noqa: SLF001
+        silent._static = None  # noqa: SLF001
         return silent
 
     def new_cache(self, max_rows: int = 1, capacity: int = 512) -> KVCache:
         """An empty cache for this model."""
-        return KVCache(self.text_config.num_hidden_layers, max_rows, capacity)
+        layers = self.text_config.num_hidden_layers
+        if self._static is not None:  # rows of the whole context: their memory must not move
+            return self._static.new_cache(layers, max_rows, max(self.context, capacity))
+        return KVCache(layers, max_rows, capacity)
+
+    @torch.inference_mode()
+    def compile(self, max_rows: int = 1, widest: int = WIDTHS[-1]) -> None:
+        """Have decode passes run as compiled functions of fixed shapes from now on; see `engine.fast.static_pass`.
+
+        Takes seconds for each shape, most of them the first time on a machine only: PyTorch keeps what it compiled.
+
+        Args:
+            max_rows: the most rows of a pass.
+            widest: its most tokens in a row; what is wider goes the ordinary way.
+
+        Raises:
+            CrossdraftError: no compiler is here, or the model's decoder is not one of those with a lean path.
+        """
+        if self._lean is None:
+            raise CrossdraftError(
+                f"compile is for Llama and Qwen2 decoders with sdpa attention, which {type(self.model).__name__} has "
+                "not; leave it out."
+            )
+        self._static = static = StaticDecoder(self._lean, self.device, widest)
+        cache = self.new_cache(max_rows)
+        for _ in range(max_rows):
+            cache.add_row(cache.capacity - static.padding)
+        token, empty = Chunk(torch.zeros(1, dtype=torch.long)), DraftTree.empty()
+        self.extend(cache, slice(0, 1), [token], [empty])  # the ordinary way: it tells the sizes of keys
+        shapes = list(static.shapes(max_rows, cache.capacity))
+        for number, (rows, width, length) in enumerate(shapes, 1):
+            log.info("Compiling pass %d of %d: %d x %d tokens.", number, len(shapes), rows, width)
+            cache.lengths[:] = [length] * max_rows
+            tree = DraftTree.chain([0] * (width - 1))
+            self.extend(cache, slice(0, rows), [token] * rows, [tree] * rows)
+        static.keep_for_next(cache)
 
     @torch.inference_mode()
     def encode(self, prompt: Prompt) -> Encoded:
@@ -363,19 +405,25 @@ class Target:
         """
         pending = [len(chunk.tokens) for chunk in chunks]
         sizes = [m + len(tree) for m, tree in zip(pending, trees, strict=True)]
-        width = max(sizes)
+        given = any(one is not None for one in probe_embeds)
+        static = None if given else self._static_width(cache, rows, chunks, max(sizes))
+        width = static or max(sizes)
         keys = cache.open_window(rows, width)
         ids, positions = self._inputs(cache, rows, chunks, trees, width)
-        embeds = self._embeds(ids, sizes, probe_embeds) if any(one is not None for one in probe_embeds) else None
+        embeds = self._embeds(ids, sizes, probe_embeds) if given else None
+        if self._static is not None and static is not None:
+            keys = self._static.window(cache.capacity, keys)
         mask = self._mask(cache, rows, chunks, trees, width, keys)
-        kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 else width
+        kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 and static is None else width
         began = self.clock.mark()
         unread = chunks[0].skip_logits
         if unread and (filled := self._fill(cache, chunks[0], ids, positions, mask, capture)) is not None:
             cache.advance(rows.start, pending[0])
             nothing = torch.empty(0, self.vocab_size, device=self.device)
             return TargetOut([nothing], [filled], began, self.clock.mark())
-        if self._lean is not None and self._lean.usable and not chunks[0].encoded:
+        if self._static is not None and static is not None and isinstance(cache, StaticKVCache):
+            scores, states = self._static(ids, positions, mask, cache, keys)
+        elif self._lean is not None and self._lean.usable and not chunks[0].encoded:
             scores, states = self._lean(ids, positions, mask, cache, kept, embeds)
         else:
             arguments = self._arguments(ids, positions, mask, chunks[0].encoded, embeds)
@@ -391,6 +439,12 @@ class Target:
             logits.append(scores[row, first : first + 1 + len(tree)])
             hidden.append(tuple(states[layer][row, : m + len(tree)] for layer in capture))
         return TargetOut(logits, hidden, began, done)
+
+    def _static_width(self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], width: int) -> int | None:
+        """The padded width of a pass that a compiled function does; `None` if it goes the ordinary way."""
+        if self._static is None or any(len(one.tokens) > 1 or one.encoded or one.skip_logits for one in chunks):
+            return None
+        return self._static.width(cache, rows, width)
 
     def _fill(
         self, cache: KVCache, chunk: Chunk, ids: Tensor, positions: Tensor, mask: Tensor | None, capture: Sequence[int]

@@ -72,10 +72,10 @@ class FastDecoder:
         states = [self.text.embed_tokens(ids) if embeds is None else embeds]
         turn = self._turn(states[0], positions)
         stores = cast("list[Any]", cache.layers)
-        bias = _bias(states[0], mask)
+        bias = mask_bias(states[0], mask)
         for layer, store in zip(self.text.layers, stores, strict=True):
             states.append(self._layer(layer, store, states[-1], turn, bias))
-        states[-1] = _norm(self.text.norm, states[-1])
+        states[-1] = rms_norm(self.text.norm, states[-1])
         return self.head(states[-1][:, -kept:]), states
 
     def fill(
@@ -86,34 +86,34 @@ class FastDecoder:
         `mask` as in a pass; `None` if the row is empty. Returns the hidden states, those of the last layer only if
         they are wanted: `whole`.
         """
-        turn, bias = self._turn(embeds, positions), _bias(embeds, mask)
+        turn, bias = self._turn(embeds, positions), mask_bias(embeds, mask)
         states = [embeds]
         *before, (last, store) = zip(self.text.layers, cast("list[Any]", cache.layers), strict=True)
         for layer, own in before:
             states.append(self._layer(layer, own, states[-1], turn, bias))
         if whole:
-            return [*states, _norm(self.text.norm, self._layer(last, store, states[-1], turn, bias))]
-        self._remember(last.self_attn, store, _norm(last.input_layernorm, states[-1]), turn)
+            return [*states, rms_norm(self.text.norm, self._layer(last, store, states[-1], turn, bias))]
+        self._remember(last.self_attn, store, rms_norm(last.input_layernorm, states[-1]), turn)
         return states
 
     def _turn(self, stream: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """What queries and keys are rotated by."""
         cos, sin = self.text.rotary_emb(stream, positions)
-        return cos.unsqueeze(1), _signed(sin.unsqueeze(1))
+        return cos.unsqueeze(1), signed_sin(sin.unsqueeze(1))
 
     def _layer(
         self, layer: Any, store: Any, stream: Tensor, turn: tuple[Tensor, Tensor], bias: Tensor | None
     ) -> Tensor:
         attention, mlp = layer.self_attn, layer.mlp
         poll()
-        normed = _norm(layer.input_layernorm, stream)
-        query = _rotate(_heads(attention.q_proj(normed), attention.head_dim), *turn)
+        normed = rms_norm(layer.input_layernorm, stream)
+        query = rotate(split_heads(attention.q_proj(normed), attention.head_dim), *turn)
         keys, values = self._remember(attention, store, normed, turn)
         first = bias is None and stream.shape[1] > 1  # only a first pass over several tokens goes without a mask
         mixed = attend(query, keys, values, bias, causal=first, scale=attention.scaling)
         poll()
         stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
-        normed = _norm(layer.post_attention_layernorm, stream)
+        normed = rms_norm(layer.post_attention_layernorm, stream)
         inner = mlp.act_fn(mlp.gate_proj(normed)).mul_(mlp.up_proj(normed))
         poll()
         return stream + mlp.down_proj(inner)
@@ -122,8 +122,8 @@ class FastDecoder:
         self, attention: Any, store: Any, normed: Tensor, turn: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Write keys and values after those that are there; returns all of them."""
-        key = _rotate(_heads(attention.k_proj(normed), attention.head_dim), *turn)
-        return store.update(key, _heads(attention.v_proj(normed), attention.head_dim))
+        key = rotate(split_heads(attention.k_proj(normed), attention.head_dim), *turn)
+        return store.update(key, split_heads(attention.v_proj(normed), attention.head_dim))
 
 
 def find_lean(model: PreTrainedModel) -> FastDecoder | None:
@@ -181,12 +181,12 @@ def attend(
     return F.scaled_dot_product_attention(query, keys, values, bias, scale=scale)
 
 
-def _bias(states: Tensor, mask: Tensor | None) -> Tensor | None:
+def mask_bias(states: Tensor, mask: Tensor | None) -> Tensor | None:
     """What a mask adds to the scores."""
     return None if mask is None else states.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
 
 
-def _norm(module: Any, states: Tensor) -> Tensor:
+def rms_norm(module: Any, states: Tensor) -> Tensor:
     """Root-mean-square norm, as the module does it, to the bit."""
     wide = states.float()
     if wide.device.type != "cpu":  # `mean` divides there in another way: say what the module says
@@ -198,16 +198,17 @@ def _norm(module: Any, states: Tensor) -> Tensor:
     return module.weight * (wide * scale).to(states.dtype)
 
 
-def _heads(states: Tensor, head_dim: int) -> Tensor:
+def split_heads(states: Tensor, head_dim: int) -> Tensor:
     """[B, n, heads * head_dim] -> [B, heads, n, head_dim]."""
     return states.view(*states.shape[:2], -1, head_dim).transpose(1, 2)
 
 
-def _signed(sin: Tensor) -> Tensor:
+def signed_sin(sin: Tensor) -> Tensor:
     """The sines with the first half negated: x·cos + rotate_half(x)·sin = x·cos + roll(x)·signed."""
     first, second = sin.chunk(2, -1)
     return torch.cat((-first, second), -1)
 
 
-def _rotate(states: Tensor, cos: Tensor, signed: Tensor) -> Tensor:
+def rotate(states: Tensor, cos: Tensor, signed: Tensor) -> Tensor:
+    """Rotary position embedding of [B, heads, n, head_dim], by cosines and `signed_sin`es [B, 1, n, head_dim]."""
     return states * cos + states.roll(states.shape[-1] // 2, -1) * signed

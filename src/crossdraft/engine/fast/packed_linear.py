@@ -16,6 +16,7 @@ from typing import Any, TypeGuard, cast
 import torch
 from torch import Tensor, nn
 
+from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.fast.heap import HeapTrimmer
 from crossdraft.errors import CrossdraftError
 
@@ -26,6 +27,9 @@ _reorder, _linear, _has_bf16 = (  # private: another PyTorch may lack them
     cast("Any", getattr(getattr(torch.ops.mkldnn, name, None), "default", None))
     for name in ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
 )
+
+_library = torch.library.Library("crossdraft", "FRAGMENT")
+_library.define("packed_linear(Tensor rows, Tensor weight, Tensor? bias, int features) -> Tensor")
 
 
 class _Product:
@@ -58,6 +62,11 @@ class _Product:
         They rearrange it at every call: a twentieth of the time of a thousand rows, as much as the product of a few.
         """
         self.packed = self.packed.to_dense()
+
+    def traced(self, rows: Tensor) -> Sequence[Tensor]:
+        """What all its layers make of `rows`, by an operator that torch.compile leaves as it is."""
+        whole = torch.ops.crossdraft.packed_linear(rows, self.packed, self.bias, sum(self.sizes))
+        return torch.split_with_sizes(whole, self.sizes, -1)
 
     def rows_of(self, index: int, whole: Tensor) -> Tensor:
         """Layer `index`'s part of the weights or the bias."""
@@ -113,6 +122,30 @@ class PrepackedLinear(nn.Module):
         destination[f"{prefix}weight"] = self.weight
         if self.bias is not None:
             destination[f"{prefix}bias"] = self.bias
+
+
+def traced_products(linears: Sequence[nn.Module], rows: Tensor) -> Sequence[Tensor]:
+    """What layers that read the same [..., in] make of it, for a function that torch.compile traces."""
+    if not all(isinstance(linear, PrepackedLinear) for linear in linears):
+        return [linear(rows) for linear in linears]
+    products = [linear._product for linear in cast("Sequence[PrepackedLinear]", linears)]  # noqa: SLF001
+    if all(product is products[0] for product in products):
+        return products[0].traced(rows)
+    return [product.traced(rows)[0] for product in products]
+
+
+def _packed_linear(rows: Tensor, weight: Tensor, bias: Tensor | None, features: int) -> Tensor:
+    """The packed product. Inductor knows the operator inside, but only for weights that it has packed itself."""
+    poll()  # a compiled pass borrows cores, and gives them back, between its products
+    return _linear(rows, weight, bias, "none", [], "")
+
+
+@torch.library.register_fake("crossdraft::packed_linear", lib=_library)
+def _packed_shape(rows: Tensor, weight: Tensor, bias: Tensor | None, features: int) -> Tensor:
+    return rows.new_empty(*rows.shape[:-1], features)
+
+
+_library.impl("packed_linear", _packed_linear, "CompositeExplicitAutograd")
 
 
 def has_bf16() -> bool:

@@ -1,0 +1,282 @@
+"""Passes of fixed shapes over a text decoder, each one compiled function; on CUDA, one captured graph.
+
+A decode pass is the same for every round but for its numbers: ids, positions, where keys are written, what may be
+attended to. Here all of these are tensors, rows and widths are padded to a few sizes, and the pass has no Python left
+that depends on data (gpt-fast does the same for one token at a time). So `torch.compile` makes one function of it, for
+each number of rows and each width; on a CPU the window that is attended to stays a variable of the function, on CUDA it
+has a few sizes, too, as a captured graph has no variables. Operation by operation it is the arithmetic of
+`FastDecoder`, fused, so that sums may round differently in their last bits.
+
+Prompts, and whatever else is no decode round, go the ordinary way, into the same cache.
+"""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.cache import KVCache
+from crossdraft.engine.devices import to_device
+from crossdraft.engine.fast.elastic import poll
+from crossdraft.engine.fast.forward import FastDecoder, attend, mask_bias, rms_norm, rotate, signed_sin, split_heads
+from crossdraft.engine.fast.packed_linear import traced_products
+from crossdraft.engine.fast.static_cache import StaticKVCache
+from crossdraft.errors import CrossdraftError
+
+WIDTHS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+WINDOW_STEP = 32  # on a CPU; on CUDA windows are powers of two
+LEAST_WINDOW = 512
+CAPTURE_RUNS = 3  # before a capture: kernels are loaded and workspaces made by then
+Arguments = tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]
+Outputs = tuple[Tensor, list[Tensor]]
+Pass = Callable[..., Outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class PassShape:
+    """What a function is compiled for; `window` is 0 where it is a variable."""
+
+    rows: int
+    width: int
+    window: int
+    capacity: int
+
+
+class StaticDecoder:
+    """Compiled decode passes of a decoder.
+
+    Args:
+        lean: its lean path, whose modules are used.
+        device: where it is.
+        widest: most tokens in a row; a wider pass goes the ordinary way.
+    """
+
+    def __init__(self, lean: FastDecoder, device: torch.device, widest: int = WIDTHS[-1]) -> None:
+        check_compiler(device)
+        self.lean, self.device = lean, device
+        self.widths = [width for smaller, width in zip((0, *WIDTHS), WIDTHS, strict=False) if smaller < widest]
+        self._compiled: dict[PassShape, Pass] = {}
+        self._kept: StaticKVCache | None = None
+        self._pool: Any = None  # of memory that the captured graphs share: they never run at the same time
+
+    padding = WIDTHS[-1] + WINDOW_STEP  # positions of a row behind the most that a request needs
+
+    def new_cache(self, num_layers: int, max_rows: int, capacity: int) -> StaticKVCache:
+        """An empty cache whose rows hold so many tokens; the one that is kept, if it is of this size."""
+        kept, self._kept = self._kept, None
+        wanted = StaticKVCache(num_layers, max_rows, capacity, self.padding)
+        return kept if kept is not None and kept.size == wanted.size else wanted
+
+    def keep_for_next(self, cache: KVCache) -> None:
+        """Hand this cache to the next one who wants one of its size: graphs are captured for its memory."""
+        if isinstance(cache, StaticKVCache):
+            while cache.rows:
+                cache.drop_row(cache.rows - 1)
+            self._kept = cache
+
+    def width(self, cache: KVCache, rows: slice, width: int) -> int | None:
+        """The padded width of a decode round over these rows; `None` if it goes the ordinary way."""
+        if not isinstance(cache, StaticKVCache) or not cache.ready or not self.lean.usable:
+            return None
+        if rows.start != 0 or width > self.widths[-1]:
+            return None
+        padded = next(size for size in self.widths if size >= width)
+        # A window as wide as the rows would have the function of a CPU take its width for theirs.
+        return padded if max(cache.lengths[rows]) + padded <= cache.capacity - WINDOW_STEP else None
+
+    def window(self, capacity: int, keys: int) -> int:
+        """The window that a pass attends to if it needs so many keys."""
+        if self.device.type == "cpu":
+            return -(-keys // WINDOW_STEP) * WINDOW_STEP
+        return next(size for size in windows(capacity) if size >= keys)
+
+    def shapes(self, max_rows: int, capacity: int) -> Iterator[tuple[int, int, int]]:
+        """Rows, width and tokens in the cache of a pass for each function."""
+        lengths = [0] if self.device.type == "cpu" else [0, *windows(capacity)][:-1]
+        for rows in row_counts(max_rows):
+            yield from ((rows, width, length) for width in self.widths for length in lengths)
+
+    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: StaticKVCache, keys: int) -> Outputs:
+        """One pass; what it writes stays uncommitted.
+
+        Args:
+            ids, positions: [B, n], n one of `WIDTHS`.
+            mask: [B, 1, n, keys], true = may attend; `None` = everything up to itself.
+            cache: its first B rows are read and written.
+            keys: the window, as `window` gives it.
+
+        Returns:
+            Logits [B, n, V] and hidden states as `FastDecoder` counts them.
+        """
+        poll()
+        count, width = ids.shape
+        rows = next(size for size in row_counts(cache.memory_rows) if size >= count)
+        starts = to_device(torch.tensor(cache.starts(rows)), self.device)
+        if rows > count or mask is None:
+            last = starts[:, None] + torch.arange(width, device=self.device)
+            seen = torch.arange(keys, device=self.device) <= last.view(rows, 1, width, 1)
+            mask = seen if mask is None else torch.cat([mask, seen[count:]])
+            ids, positions = (torch.cat([one, one.new_zeros(rows - count, width)]) for one in (ids, positions))
+        shape = PassShape(rows, width, 0 if self.device.type == "cpu" else keys, cache.capacity)
+        arguments = (ids, positions, starts, mask, *cache.views(rows, keys))
+        logits, states = self._function(shape, cache, arguments)(*arguments)
+        return logits[:count], [state[:count] for state in states]
+
+    def _function(self, shape: PassShape, cache: StaticKVCache, arguments: Arguments) -> Pass:
+        """The function of a shape, which is compiled if it is the first of it."""
+        if shape not in self._compiled:
+            self._compiled[shape] = compile_pass(self.lean, shape, arguments)
+        function = self._compiled[shape]
+        if self.device.type != "cuda":
+            return function
+        graph = cache.made.get(shape)
+        if not isinstance(graph, CapturedPass):
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            graph = cache.made[shape] = CapturedPass(function, arguments, self._pool)
+        return graph
+
+
+def windows(capacity: int) -> list[int]:
+    """The windows of captured passes, rising to the whole capacity.
+
+    >>> windows(1120)
+    [512, 1024, 1120]
+    """
+    sizes = [LEAST_WINDOW << bits for bits in range(capacity.bit_length()) if LEAST_WINDOW << bits < capacity]
+    return [*sizes, capacity]
+
+
+def row_counts(max_rows: int) -> list[int]:
+    """The numbers of rows that passes are padded to: powers of two, and the largest.
+
+    >>> row_counts(6)
+    [1, 2, 4, 6]
+    """
+    return sorted({min(1 << bits, max_rows) for bits in range(max_rows.bit_length() + 1)})
+
+
+class CapturedPass:
+    """A compiled pass as one CUDA graph: a launch instead of hundreds.
+
+    Keys and values stay where they are; the numbers of a pass are copied to where the graph reads them, and what it
+    returns is copied from where the next pass will write.
+
+    Args:
+        function: the compiled pass.
+        arguments: of a pass that is about to run: what runs before the capture writes what it will write.
+        pool: of memory.
+    """
+
+    def __init__(self, function: Pass, arguments: Arguments, pool: Any) -> None:
+        *inputs, keys, values = arguments
+        self.inputs = [one.clone() for one in inputs]
+        self.kept = keys, values  # their addresses are the graph's
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(CAPTURE_RUNS):
+                function(*self.inputs, keys, values)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        # Another thread may use the device meanwhile: a drafter's.
+        with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
+            self.outputs = function(*self.inputs, keys, values)
+
+    def __call__(self, *arguments: Any) -> Outputs:
+        for own, given in zip(self.inputs, arguments[:-2], strict=True):
+            own.copy_(given)
+        self.graph.replay()
+        logits, states = self.outputs
+        return logits.clone(), [state.clone() for state in states]
+
+
+def static_pass(decoder: FastDecoder) -> Pass:
+    """The pass over a decoder as a function of tensors alone: ids, positions, starts, mask, keys, values."""
+    text, head = decoder.text, decoder.head
+
+    def run(
+        ids: Tensor, positions: Tensor, starts: Tensor, mask: Tensor, keys: list[Tensor], values: list[Tensor]
+    ) -> Outputs:
+        stream = text.embed_tokens(ids)
+        cos, sin = text.rotary_emb(stream, positions)
+        turn = cos.unsqueeze(1), signed_sin(sin.unsqueeze(1))
+        bias = mask_bias(stream, mask)
+        rows = torch.arange(ids.shape[0], device=ids.device)[:, None]
+        written = starts[:, None] + torch.arange(ids.shape[1], device=ids.device)
+        states = [stream]
+        for layer, own_keys, own_values in zip(text.layers, keys, values, strict=True):
+            states.append(_layer(layer, states[-1], turn, bias, (rows, written), own_keys, own_values))
+        states[-1] = rms_norm(text.norm, states[-1])
+        return traced_products([head], states[-1])[0], states
+
+    return run
+
+
+def _layer(
+    layer: Any,
+    stream: Tensor,
+    turn: tuple[Tensor, Tensor],
+    bias: Tensor | None,
+    written: tuple[Tensor, Tensor],
+    keys: Tensor,
+    values: Tensor,
+) -> Tensor:
+    attention, mlp = layer.self_attn, layer.mlp
+    normed = rms_norm(layer.input_layernorm, stream)
+    parts = traced_products([attention.q_proj, attention.k_proj, attention.v_proj], normed)
+    query, key, value = (split_heads(part, attention.head_dim) for part in parts)
+    rows, positions = written
+    keys[rows, :, positions] = rotate(key, *turn).transpose(1, 2)
+    values[rows, :, positions] = value.transpose(1, 2)
+    mixed = attend(rotate(query, *turn), keys, values, bias, causal=False, scale=attention.scaling)
+    stream = stream + traced_products([attention.o_proj], mixed.transpose(1, 2).flatten(2))[0]
+    gate, up = traced_products([mlp.gate_proj, mlp.up_proj], rms_norm(layer.post_attention_layernorm, stream))
+    return stream + traced_products([mlp.down_proj], mlp.act_fn(gate) * up)[0]
+
+
+def compile_pass(decoder: FastDecoder, shape: PassShape, arguments: Arguments) -> Pass:
+    """A compiled function for passes of this shape; it runs once over the arguments, in which it is compiled."""
+    from torch._dynamo.exc import TorchDynamoException  # a second to import
+
+    plain: Any = static_pass(decoder)
+    # torch.compile keeps at most eight variants of one piece of code and asks guards which to take. We know which, so
+    # each shape is code of its own, without guards, which would take a good part of a small model's pass.
+    code = plain.__code__.replace(co_name=f"pass_{shape.rows}x{shape.width}")
+    own = FunctionType(code, plain.__globals__, code.co_name, plain.__defaults__, plain.__closure__)
+    *_, mask, keys, values = arguments
+    if shape.window == 0:
+        for one in (*keys, *values):
+            torch._dynamo.mark_dynamic(one, 2)  # noqa: SLF001 - its documented name
+        torch._dynamo.mark_dynamic(mask, 3)  # noqa: SLF001
+    options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+    if mask.device.type == "cpu":
+        options["cpp.dynamic_threads"] = True  # the target's threads change while it borrows cores
+    compiled = torch.compile(own, fullgraph=True, dynamic=None if shape.window == 0 else False, options=options)
+    try:
+        compiled(*arguments)
+    except TorchDynamoException as error:
+        raise CrossdraftError(
+            f"torch.compile failed on this model ({str(error).splitlines()[0]}); load it without compile."
+        ) from error
+    return compiled
+
+
+def check_compiler(device: torch.device) -> None:
+    """Raise CrossdraftError unless torch.compile can make functions for a device here."""
+    if device.type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            raise CrossdraftError("compile needs the package triton on a GPU; install it, or load without compile.")
+        return
+    from torch._inductor.cpp_builder import get_cpp_compiler  # seconds to import
+
+    try:
+        get_cpp_compiler()
+    except Exception as error:
+        raise CrossdraftError(
+            "compile needs a C++ compiler on a CPU, and none was found; install g++ (or name one in CXX), or load "
+            "without compile."
+        ) from error

@@ -1,0 +1,270 @@
+"""Compiled passes of fixed shapes: the lean path's tokens, whatever is drafted, batched, captured or shared."""
+
+import shutil
+from functools import cache
+
+import pytest
+import torch
+
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.cache import KVPrefix
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.fast import static_pass
+from crossdraft.engine.fast.packed_linear import prepack, traced_products
+from crossdraft.engine.fast.static_cache import StaticKVCache
+from crossdraft.engine.fast.static_pass import StaticDecoder, check_compiler, row_counts
+from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.target import Chunk
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from tests.engine.zoo import ZOO, as_target, noisy
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler here: nothing is compiled"
+)
+NEAR = {torch.float64: 1e-4, torch.float32: 2e-3}  # norms are taken in float32, whatever the dtype
+REQUESTS = [Request("x" * i, max_new_tokens=8 + 6 * i) for i in range(1, 6)]
+TREE = DraftTree((20, 21, 22, 23), (-1, -1, 0, 2))
+
+
+def target_of(name, dtype, *, packed=False):
+    model, prompt = ZOO[name]()
+    model = model.to(dtype)
+    assert not packed or prepack(model)
+    return as_target(model, prompt)
+
+
+@cache
+def compiled(name, dtype, rows=1, widest=8, *, packed=False):
+    target = target_of(name, dtype, packed=packed)
+    target.compile(rows, widest)
+    return target
+
+
+def drafter_of(name, dtype, words=1):
+    model, prompt = ZOO[name]()
+    return IndependentDrafter(as_target(noisy(model, 1e-3).to(dtype), prompt), words=words)
+
+
+def answers(target, name, dtype, words=1, **options):
+    runner = DraftRunner(drafter_of(name, dtype, words), "before")
+    try:
+        return Decoder(target, runner, adaptive=False, **options).generate(REQUESTS)
+    finally:
+        runner.close()
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The shapes of the compiled passes that run."""
+    shapes = []
+    run = StaticDecoder.__call__
+
+    def counting(self, ids, *arguments):
+        shapes.append(tuple(ids.shape))
+        return run(self, ids, *arguments)
+
+    monkeypatch.setattr(StaticDecoder, "__call__", counting)
+    return shapes
+
+
+def read(target, rows=1):
+    """A cache with a prompt in each of its rows."""
+    cache = target.new_cache(rows, 128)
+    prompt = target.prepare(REQUESTS[0])
+    for _ in range(rows):
+        target.prefill(cache, prompt, target.encode(prompt), 128)
+    return cache
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize("tree", [DraftTree.empty(), DraftTree.chain([20, 21]), TREE], ids=["root", "chain", "tree"])
+def test_logits_features_and_keys_are_the_lean_paths(dtype, tree, counted):
+    outs, spans = [], []
+    for target in (target_of("video_llava", dtype), compiled("video_llava", dtype)):
+        cache = read(target)
+        length = cache.lengths[0]
+        outs.append(target.extend(cache, slice(0, 1), [Chunk(torch.tensor([7]))], [tree], [0, 2, -1]))
+        spans.append(cache.span(0, 0, length + 1 + len(tree)))
+    assert counted[-1] == (1, 1 << len(tree).bit_length())  # 1, 4 and 8: padded
+    lean, static = outs
+    assert static.logits[0].shape == lean.logits[0].shape
+    pairs = [*zip(lean.logits, static.logits, strict=True), *zip(lean.hidden[0], static.hidden[0], strict=True)]
+    for mine, its in zip(spans[0].layers, spans[1].layers, strict=True):
+        pairs += zip(mine, its, strict=True)
+    assert all((one - other).abs().max() < NEAR[dtype] for one, other in pairs)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "packed"), [(torch.float64, False), (torch.float32, False), (torch.float32, True)])
+@pytest.mark.parametrize("name", ["video_llava", "llava_onevision"])
+@pytest.mark.parametrize("words", [1, 3])
+def test_answers_are_the_lean_paths(name, dtype, packed, words, counted):
+    """Chains and trees, the hidden draft rides along, and what is drafted is accepted."""
+    expected = Decoder(target_of(name, dtype, packed=packed)).generate(REQUESTS)
+    found = answers(compiled(name, dtype, packed=packed), name, dtype, words, nodes=7)
+    assert [answer.tokens for answer in found] == [answer.tokens for answer in expected]
+    assert sum(answer.stats.accepted for answer in found) > 0
+    assert counted
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_rows_of_different_lengths_share_a_pass(counted):
+    """Three requests: their passes are padded to four rows, of which one may belong to nobody."""
+    dtype = torch.float64
+    expected = Decoder(target_of("video_llava", dtype)).generate(REQUESTS)
+    found = answers(compiled("video_llava", dtype, 4, 4), "video_llava", dtype, 2, max_batch=4, nodes=3)
+    assert [answer.tokens for answer in found] == [answer.tokens for answer in expected]
+    assert {rows for rows, _ in counted} == {1, 2, 3, 4}
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_padded_row_leaves_those_of_other_requests_as_they_are():
+    """A pass over one row of two in use is not padded into the other, and one over three only behind its tokens."""
+    target = compiled("video_llava", torch.float64, 4, 4)
+    cache = read(target, 4)
+    before = [cache.span(row, 0, cache.lengths[row]) for row in range(4)]
+    target.extend(cache, slice(0, 3), [Chunk(torch.tensor([7]))] * 3, [DraftTree.chain([9])] * 3)
+    for row, span in enumerate(before):
+        after = cache.span(row, 0, len(span))
+        pairs = zip((*sum(span.layers, ()),), (*sum(after.layers, ()),), strict=True)
+        assert all(torch.equal(mine, its) for mine, its in pairs)
+    assert cache.lengths[3] == len(before[3])
+
+
+@needs_compiler
+@pytest.mark.slow
+@torch.inference_mode()
+def test_a_row_that_begins_with_a_known_prefix():
+    """`append` and `span` write and read the static rows as they do others."""
+    logits = []
+    for target in (target_of("video_llava", torch.float64), compiled("video_llava", torch.float64)):
+        cache = read(target)
+        length = cache.lengths[0]
+        prefix = KVPrefix(((cache.span(0, 0, length), length),))
+        cache.drop_row(0)
+        cache.append(cache.add_row(128), prefix)
+        out = target.extend(cache, slice(0, 1), [Chunk(torch.tensor([7]))], [TREE])
+        cache.keep(0, [0, 2])
+        again = target.extend(cache, slice(0, 1), [Chunk(torch.tensor([8]))], [DraftTree.empty()])
+        logits += [out.logits[0], again.logits[0]]
+    assert all((a - b).abs().max() < NEAR[torch.float64] for a, b in zip(logits[:2], logits[2:], strict=True))
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_one_function_serves_every_window():
+    """Windows of 64 positions to 512: nothing is compiled again, and nothing is wrong."""
+    plain, target = target_of("video_llava", torch.float64), compiled("video_llava", torch.float64)
+    caches = [one.new_cache(1, 512) for one in (plain, target)]
+    for one in caches:
+        one.add_row(512)
+    functions = dict(target._static._compiled)
+    for length in (60, 33, 200, 128, 60):
+        outs = []
+        for one, own in zip((plain, target), caches, strict=True):
+            one.extend(own, slice(0, 1), [Chunk(torch.arange(length) % 90)], [DraftTree.empty()])
+            outs.append(one.extend(own, slice(0, 1), [Chunk(torch.tensor([7]))], [TREE]).logits[0])
+        assert (outs[0] - outs[1]).abs().max() < NEAR[torch.float64]
+    assert target._static._compiled == functions
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_planted_fault_shows(monkeypatch):
+    """Keys written one position late give other answers."""
+    rotate = static_pass.rotate
+    monkeypatch.setattr(static_pass, "rotate", lambda x, cos, sin: rotate(x, cos, sin).roll(1, 2))
+    target = target_of("video_llava", torch.float64)
+    target.compile(1, 2)
+    found = answers(target, "video_llava", torch.float64, nodes=1)
+    expected = Decoder(target_of("video_llava", torch.float64)).generate(REQUESTS)
+    assert [answer.tokens for answer in found] != [answer.tokens for answer in expected]
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_who_listens_to_a_layer_gets_the_ordinary_pass(counted):
+    target = compiled("video_llava", torch.float64)
+    counted.clear()
+    cache = read(target)
+    handle = target._lean.text.layers[0].register_forward_hook(lambda *_: None)
+    try:
+        target.extend(cache, slice(0, 1), [Chunk(torch.tensor([7]))], [TREE])
+    finally:
+        handle.remove()
+    assert not counted
+
+
+def test_a_model_without_a_lean_path_is_refused_in_one_sentence():
+    model, prompt = ZOO["qwen2_5_vl"]()
+    with pytest.raises(CrossdraftError, match="which Qwen2_5_VLForConditionalGeneration has not; leave it out"):
+        as_target(model, prompt).compile()
+
+
+def test_without_a_compiler_one_sentence_says_so(monkeypatch):
+    def nothing():
+        raise RuntimeError("none")
+
+    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", nothing)
+    with pytest.raises(CrossdraftError, match=r"needs a C\+\+ compiler on a CPU, and none was found; install g\+\+"):
+        check_compiler(torch.device("cpu"))
+
+
+def test_rows_keep_their_memory_and_passes_room():
+    cache = StaticKVCache(2, 3, 500, 96)
+    assert cache.capacity == 640  # 596 in steps of 64
+    assert not cache.ready
+    for row in range(2):
+        assert cache.add_row(500) == row
+    for layer in cache._stores:
+        layer.lazy_initialization(torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4))
+    memory = cache._stores[0].keys
+    cache.advance(1, 7)
+    assert cache.starts(3) == [0, 7, 0]
+    keys, values = cache.views(2, 64)
+    assert keys[1].shape == values[0].shape == (2, 2, 64, 4)
+    assert cache.views(2, 64)[0][0] is keys[0]
+    cache.add_row(500)
+    assert cache._stores[0].keys is memory
+    cache.made["graph"] = object()
+    cache.reserve(1000)
+    assert cache.views(2, 64)[0][0] is not keys[0]
+    assert not cache.made  # it was made for other memory
+
+
+def test_widths_and_rows_are_padded_to_few_sizes():
+    lean = compiled_never()
+    assert [row_counts(rows) for rows in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
+    assert lean.widths == [1, 2, 4, 8]
+    cache = StaticKVCache(1, 1, 100, 96)
+    cache.add_row(100)
+    assert lean.width(cache, slice(0, 1), 3) is None  # no pass has been: nobody knows the size of keys
+    cache._stores[0].lazy_initialization(torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4))
+    assert [lean.width(cache, slice(0, 1), width) for width in (1, 3, 8, 9)] == [1, 4, 8, None]
+    cache.advance(0, cache.capacity - 32 - 4)
+    assert [lean.width(cache, slice(0, 1), width) for width in (4, 5)] == [4, None]
+    assert lean.window(256, 97) == 128
+
+
+def compiled_never():
+    return StaticDecoder(target_of("video_llava", torch.float64)._lean, torch.device("cpu"), 7)
+
+
+def test_products_for_tracing_are_those_of_the_layers():
+    torch.manual_seed(0)
+    names = ("q_proj", "k_proj", "v_proj")
+    module = torch.nn.ModuleDict({name: torch.nn.Linear(8, 4 + i) for i, name in enumerate(names)})
+    rows = torch.randn(2, 3, 8)
+    with torch.inference_mode():
+        plain = traced_products(list(module.values()), rows)
+        prepack(module)
+        packed = traced_products(list(module.values()), rows)
+    assert [part.shape for part in packed] == [part.shape for part in plain]
+    assert all((a - b).abs().max() < 1e-6 for a, b in zip(plain, packed, strict=True))
