@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PLACEMENTS = ("inline", "process")
 PARALLEL = ("auto", "off", "pipespec", "pearl", "ssd")
 HIDDEN = ("auto", "before", "beside", "off")
+UNCHECKED = ("target", "compile")
 
 HOUR_US = 3_600_000_000
 MAX_SECONDS = 1e9  # 31 years; in µs it fits in int64
@@ -190,7 +191,9 @@ class PairOptions:
 
     def check(self) -> None:
         """Refuse bad values; see `check_values`."""
-        check_values(**{option.name: getattr(self, option.name) for option in fields(self) if option.name != "target"})
+        check_values(
+            **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in UNCHECKED}
+        )
 
 
 class RecordingClock(StrEnum):
